@@ -1,0 +1,5 @@
+.PHONY: build test run fmt
+build:
+	cargo build --release
+test:
+	cargo test

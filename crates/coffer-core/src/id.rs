@@ -1,0 +1,164 @@
+//! Identities that know what they name.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use uuid::Uuid;
+
+/// An identity of kind `K`; a `SandboxId` cannot be passed where a `ProjectId` is meant.
+///
+/// Shown as 26 characters of lower-case base 32 (Crockford's alphabet: no i, l, o, u), so it is
+/// also a DNS label and a file name, and sorts by creation time.
+pub struct Id<K> {
+    raw: Uuid,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// Marks ids of sandboxes.
+#[derive(Debug)]
+pub enum Sandbox {}
+/// Marks ids of projects.
+#[derive(Debug)]
+pub enum Project {}
+/// Marks ids of API keys.
+#[derive(Debug)]
+pub enum Key {}
+
+/// Names one sandbox, for ever: ids are never reused.
+pub type SandboxId = Id<Sandbox>;
+/// Names one project, the owner of everything a request can see.
+pub type ProjectId = Id<Project>;
+/// Names one API key; not secret.
+pub type KeyId = Id<Key>;
+
+/// The text is not an id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("an id is 26 characters of lower-case base 32")]
+pub struct BadId;
+
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const LENGTH: usize = 26;
+
+impl<K> Id<K> {
+    /// Makes a new id that sorts after all earlier ones.
+    pub fn generate() -> Self {
+        Self::from_uuid(Uuid::now_v7())
+    }
+
+    /// Wraps a raw value, as tests and migrations need.
+    pub const fn from_uuid(raw: Uuid) -> Self {
+        Self { raw, kind: PhantomData }
+    }
+}
+
+impl<K> fmt::Display for Id<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut value = self.raw.as_u128();
+        let mut text = [0u8; LENGTH];
+        for place in text.iter_mut().rev() {
+            *place = ALPHABET[(value & 31) as usize];
+            value >>= 5;
+        }
+        f.pad(std::str::from_utf8(&text).expect("the alphabet is ASCII"))
+    }
+}
+
+impl<K> FromStr for Id<K> {
+    type Err = BadId;
+
+    fn from_str(text: &str) -> Result<Self, BadId> {
+        // 26 places hold 130 bits: a first place above 7 would overflow the 128 of an id.
+        if text.len() != LENGTH || !(b'0'..=b'7').contains(&text.as_bytes()[0]) {
+            return Err(BadId);
+        }
+        let mut value = 0u128;
+        for byte in text.bytes() {
+            let digit = ALPHABET.iter().position(|&letter| letter == byte).ok_or(BadId)?;
+            value = (value << 5) | digit as u128;
+        }
+        Ok(Self::from_uuid(Uuid::from_u128(value)))
+    }
+}
+
+impl<K> fmt::Debug for Id<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<K> Clone for Id<K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<K> Copy for Id<K> {}
+impl<K> PartialEq for Id<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.raw == other.raw
+    }
+}
+impl<K> Eq for Id<K> {}
+impl<K> PartialOrd for Id<K> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<K> Ord for Id<K> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.raw.cmp(&other.raw)
+    }
+}
+impl<K> std::hash::Hash for Id<K> {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.raw.hash(state);
+    }
+}
+
+impl<K> Serialize for Id<K> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de, K> Deserialize<'de> for Id<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_id_reads_back(raw: u128) {
+            let id = SandboxId::from_uuid(Uuid::from_u128(raw));
+            let text = id.to_string();
+            prop_assert!(text.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_lowercase()));
+            prop_assert_eq!(text.parse::<SandboxId>(), Ok(id));
+        }
+
+        #[test]
+        fn text_order_is_id_order(a: u128, b: u128) {
+            let (x, y) = (Uuid::from_u128(a), Uuid::from_u128(b));
+            let (x, y) = (SandboxId::from_uuid(x), SandboxId::from_uuid(y));
+            prop_assert_eq!(x.cmp(&y), x.to_string().cmp(&y.to_string()));
+        }
+
+        #[test]
+        fn no_text_panics(text in ".*") {
+            let _ = text.parse::<SandboxId>();
+        }
+    }
+
+    #[test]
+    fn an_overflowing_text_is_refused() {
+        assert_eq!("8zzzzzzzzzzzzzzzzzzzzzzzzz".parse::<SandboxId>(), Err(BadId));
+        assert!("7zzzzzzzzzzzzzzzzzzzzzzzzz".parse::<SandboxId>().is_ok());
+    }
+}

@@ -1,0 +1,20 @@
+//! The rules of Cofferdam: identities, sandbox states, limits and lifetimes.
+//!
+//! Nothing here does I/O, reads a clock or knows a runtime, so every rule can be tested
+//! exhaustively. Times are milliseconds since the Unix epoch, handed in by the caller.
+#![forbid(unsafe_code)]
+
+mod id;
+mod lifetime;
+mod limits;
+mod state;
+mod template;
+
+pub use id::{BadId, Id, KeyId, ProjectId, SandboxId};
+pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
+pub use limits::Limits;
+pub use state::{Cause, DestroyReason, Fault, Kept, Refused, SandboxState, StateName};
+pub use template::{BadTemplateRef, TemplateRef};
+
+/// Milliseconds since the Unix epoch.
+pub type Millis = i64;

@@ -1,0 +1,237 @@
+//! The life of a sandbox.
+//!
+//! ```text
+//!             ready            freeze
+//! Creating ─────────► Running ────────► Paused
+//!    │                 │  ▲               │ │
+//!    │ fault           │  └───── thaw ────┘ │
+//!    ▼           fault ▼                    │ fault
+//!  Error ◄─────────────┴────────────────────┘
+//!    │                 any state but Terminated: destroy
+//!    └──────────────────────► Terminated
+//! ```
+//!
+//! [`SandboxState::after`] is the only way from one state to the next. What is under way between
+//! two states (a freeze that has begun, say) is not a state: it is held by the one task that owns
+//! the sandbox, and a crash in the middle leaves the earlier state on record.
+
+use serde::{Deserialize, Serialize};
+
+/// What a pause keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kept {
+    /// Processes stay where they are, frozen.
+    MemoryAndFiles,
+    /// Processes have ended; a resume starts the sandbox anew on the same files.
+    FilesOnly,
+}
+
+/// Why a sandbox was destroyed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DestroyReason {
+    /// Somebody asked.
+    Requested,
+    /// Its time to live ran out.
+    Timeout,
+    /// Nothing used it for the configured idle window.
+    Idle,
+    /// It reached the longest life any sandbox may have.
+    MaximumLifetime,
+    /// The server that made it was told to leave nothing behind.
+    Shutdown,
+}
+
+/// Why a sandbox failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Fault {
+    /// It never became ready.
+    CreateFailed { message: String },
+    /// Memory ran out and its first process was killed for it.
+    OutOfMemory,
+    /// Its first process ended by itself or was killed.
+    Died { message: String },
+    /// It runs but no longer answers.
+    Unresponsive,
+    /// The node no longer has it, as after a reboot.
+    Lost,
+    /// It could not be paused or resumed and was given up.
+    TransitionFailed { message: String },
+}
+
+/// Where a sandbox is in its life, with what is known only there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum SandboxState {
+    Creating,
+    Running,
+    Paused { kept: Kept },
+    Terminated { reason: DestroyReason },
+    Error { fault: Fault },
+}
+
+/// What happened to a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    /// Its agentd answered for the first time.
+    Ready,
+    /// It was paused.
+    Froze(Kept),
+    /// It was resumed and its agentd answers.
+    Thawed,
+    /// It was destroyed.
+    Destroyed(DestroyReason),
+    /// It failed.
+    Failed(Fault),
+}
+
+/// A state's name, as stored and shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StateName {
+    Creating,
+    Running,
+    Paused,
+    Terminated,
+    Error,
+}
+
+/// A state does not allow what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a sandbox that is {} cannot {asked}", state.as_str())]
+pub struct Refused {
+    pub state: StateName,
+    pub asked: &'static str,
+}
+
+impl SandboxState {
+    /// The state after `cause`, or why this state refuses it.
+    pub fn after(self, cause: Cause) -> Result<Self, Refused> {
+        match (self, cause) {
+            (Self::Creating, Cause::Ready) | (Self::Paused { .. }, Cause::Thawed) => Ok(Self::Running),
+            (Self::Running, Cause::Froze(kept)) => Ok(Self::Paused { kept }),
+            // Destroy is idempotent: the first reason stays.
+            (gone @ Self::Terminated { .. }, Cause::Destroyed(_)) => Ok(gone),
+            (_, Cause::Destroyed(reason)) => Ok(Self::Terminated { reason }),
+            (Self::Creating | Self::Running | Self::Paused { .. }, Cause::Failed(fault)) => {
+                Ok(Self::Error { fault })
+            }
+            (state, cause) => Err(Refused { state: state.name(), asked: cause.verb() }),
+        }
+    }
+
+    /// The state without its data.
+    pub const fn name(&self) -> StateName {
+        match self {
+            Self::Creating => StateName::Creating,
+            Self::Running => StateName::Running,
+            Self::Paused { .. } => StateName::Paused,
+            Self::Terminated { .. } => StateName::Terminated,
+            Self::Error { .. } => StateName::Error,
+        }
+    }
+
+    /// Whether the engine still holds something for this sandbox.
+    pub const fn is_live(&self) -> bool {
+        matches!(self, Self::Creating | Self::Running | Self::Paused { .. })
+    }
+}
+
+impl StateName {
+    /// The name as stored in the database and shown to people.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Creating => "creating",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Terminated => "terminated",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl Cause {
+    const fn verb(&self) -> &'static str {
+        match self {
+            Self::Ready => "become ready",
+            Self::Froze(_) => "be paused",
+            Self::Thawed => "be resumed",
+            Self::Destroyed(_) => "be destroyed",
+            Self::Failed(_) => "fail",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_cause() -> impl Strategy<Value = Cause> {
+        prop_oneof![
+            Just(Cause::Ready),
+            Just(Cause::Froze(Kept::MemoryAndFiles)),
+            Just(Cause::Froze(Kept::FilesOnly)),
+            Just(Cause::Thawed),
+            Just(Cause::Destroyed(DestroyReason::Requested)),
+            Just(Cause::Destroyed(DestroyReason::Timeout)),
+            Just(Cause::Failed(Fault::OutOfMemory)),
+            Just(Cause::Failed(Fault::Lost)),
+        ]
+    }
+
+    fn live(causes: &[Cause]) -> SandboxState {
+        causes
+            .iter()
+            .fold(SandboxState::Creating, |state, cause| state.clone().after(cause.clone()).unwrap_or(state))
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_leaves_terminated(causes in prop::collection::vec(any_cause(), 0..12)) {
+            let gone = SandboxState::Terminated { reason: DestroyReason::Idle };
+            for cause in causes {
+                match gone.clone().after(cause.clone()) {
+                    Ok(after) => prop_assert_eq!(&after, &gone, "after {:?}", cause),
+                    Err(refused) => prop_assert_eq!(refused.state, StateName::Terminated),
+                }
+            }
+        }
+
+        #[test]
+        fn everything_can_be_destroyed(causes in prop::collection::vec(any_cause(), 0..12)) {
+            let after = live(&causes).after(Cause::Destroyed(DestroyReason::Requested)).unwrap();
+            prop_assert_eq!(after.name(), StateName::Terminated);
+        }
+
+        #[test]
+        fn running_is_reached_only_by_ready_or_thaw(
+            causes in prop::collection::vec(any_cause(), 0..12),
+            last in any_cause(),
+        ) {
+            let before = live(&causes);
+            if let Ok(SandboxState::Running) = before.clone().after(last.clone()) {
+                let allowed = matches!(
+                    (&before, &last),
+                    (SandboxState::Creating, Cause::Ready) | (SandboxState::Paused { .. }, Cause::Thawed)
+                );
+                prop_assert!(allowed, "{:?} ran after {:?}", before, last);
+            }
+        }
+
+        #[test]
+        fn a_state_survives_storage(causes in prop::collection::vec(any_cause(), 0..12)) {
+            let state = live(&causes);
+            let text = serde_json::to_string(&state).unwrap();
+            prop_assert_eq!(serde_json::from_str::<SandboxState>(&text).unwrap(), state);
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_state_and_request() {
+        let refused = SandboxState::Creating.after(Cause::Thawed).unwrap_err();
+        assert_eq!(refused.to_string(), "a sandbox that is creating cannot be resumed");
+    }
+}

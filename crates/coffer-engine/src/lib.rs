@@ -1,0 +1,64 @@
+//! The seam to sandboxes: what the server asks of whatever runs them.
+//!
+//! [`Engine`] is implemented by [`NodeEngine`], the client of our own nodes, and by the tests'
+//! fake. Engines declare what they can do; what they cannot is a typed refusal.
+#![forbid(unsafe_code)]
+
+mod node;
+
+use async_trait::async_trait;
+use coffer_core::SandboxId;
+pub use coffer_wire::node::{
+    Capabilities, CreateSandbox, DeathCause, NodeInfo, Notice, Placement, RunState, Sample, SandboxStatus,
+    TemplateInfo,
+};
+pub use node::NodeEngine;
+use tokio::sync::broadcast;
+
+/// Whatever makes, keeps and ends sandboxes. Calls are idempotent by sandbox id.
+#[async_trait]
+pub trait Engine: Send + Sync + std::fmt::Debug {
+    async fn info(&self) -> Result<NodeInfo, EngineError>;
+    async fn templates(&self) -> Result<Vec<TemplateInfo>, EngineError>;
+    async fn create(&self, spec: &CreateSandbox) -> Result<Placement, EngineError>;
+    /// Fine for ids the engine does not know.
+    async fn destroy(&self, sandbox: SandboxId) -> Result<(), EngineError>;
+    async fn freeze(&self, sandbox: SandboxId) -> Result<(), EngineError>;
+    async fn thaw(&self, sandbox: SandboxId) -> Result<(), EngineError>;
+    /// Ends all processes and keeps the files.
+    async fn stop(&self, sandbox: SandboxId) -> Result<(), EngineError>;
+    /// Boots a stopped sandbox on its files.
+    async fn start(&self, sandbox: SandboxId) -> Result<Placement, EngineError>;
+    async fn list(&self) -> Result<Vec<SandboxStatus>, EngineError>;
+    async fn stats(&self) -> Result<Vec<Sample>, EngineError>;
+    /// What happens unasked from now on. [`EngineNotice::Reconnected`] means that notices may have
+    /// been missed and the engine should be listed again.
+    fn notices(&self) -> broadcast::Receiver<EngineNotice>;
+}
+
+/// Something an engine tells unasked.
+#[derive(Debug, Clone)]
+pub enum EngineNotice {
+    Died { sandbox: SandboxId, cause: DeathCause },
+    Reconnected,
+}
+
+/// Why an engine did not do as asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum EngineError {
+    #[error("there is no template `{0}`")]
+    UnknownTemplate(String),
+    #[error("the engine has no such sandbox")]
+    UnknownSandbox,
+    #[error("{0}")]
+    WrongState(String),
+    #[error("the host has no room for this: {0}")]
+    NoCapacity(String),
+    #[error("this engine cannot do that: {0}")]
+    Unsupported(String),
+    /// The engine is away or broke off; the same call may work again soon.
+    #[error("the engine does not answer: {0}")]
+    Unavailable(String),
+    #[error("the engine failed: {0}")]
+    Failed(String),
+}

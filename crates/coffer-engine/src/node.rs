@@ -1,0 +1,236 @@
+//! The client of a node: one connection, many requests under way, reconnecting by itself.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use coffer_core::SandboxId;
+use coffer_wire::node::{
+    FromNode, NodeError, NodeErrorCode, Notice, PROTOCOL, Reply, Request, ToNode, read_frame, write_frame,
+};
+use tokio::net::UnixStream;
+use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    CreateSandbox, Engine, EngineError, EngineNotice, NodeInfo, Placement, Sample, SandboxStatus,
+    TemplateInfo,
+};
+
+/// A request waits this long for a connection and its reply.
+const PATIENCE: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_millis(100);
+
+type Answer = oneshot::Sender<Result<Reply, EngineError>>;
+
+/// Talks to one node over its Unix socket.
+#[derive(Debug, Clone)]
+pub struct NodeEngine {
+    asks: mpsc::Sender<(Request, Answer)>,
+    notices: Arc<broadcast::Sender<EngineNotice>>,
+}
+
+impl NodeEngine {
+    /// Starts a client that connects, and connects again whenever the node went away.
+    pub fn start(socket: PathBuf, stop: CancellationToken) -> Self {
+        let (asks, inbox) = mpsc::channel(1024);
+        let notices = Arc::new(broadcast::channel(4096).0);
+        tokio::spawn(stay_connected(socket, inbox, notices.clone(), stop));
+        Self { asks, notices }
+    }
+
+    async fn ask(&self, request: Request) -> Result<Reply, EngineError> {
+        let (answer, reply) = oneshot::channel();
+        let gone = || EngineError::Unavailable("its client has stopped".into());
+        tokio::time::timeout(PATIENCE, async {
+            self.asks.send((request, answer)).await.map_err(|_| gone())?;
+            reply.await.map_err(|_| gone())?
+        })
+        .await
+        .unwrap_or_else(|_| {
+            Err(EngineError::Unavailable(format!("no reply within {} s", PATIENCE.as_secs())))
+        })
+    }
+}
+
+async fn stay_connected(
+    socket: PathBuf,
+    mut inbox: mpsc::Receiver<(Request, Answer)>,
+    notices: Arc<broadcast::Sender<EngineNotice>>,
+    stop: CancellationToken,
+) {
+    loop {
+        let stream = tokio::select! {
+            () = stop.cancelled() => return,
+            stream = UnixStream::connect(&socket) => stream,
+        };
+        match stream {
+            Ok(stream) => {
+                // Whoever listens compares what it knows with what the node has.
+                let _ = notices.send(EngineNotice::Reconnected);
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    ended = serve(stream, &mut inbox, &notices) => match ended {
+                        Ended::CallersGone => return,
+                        Ended::Disconnected(why) => tracing::warn!("lost the node at {}: {why}", socket.display()),
+                    },
+                }
+            }
+            Err(error) => tracing::debug!("no node at {} yet: {error}", socket.display()),
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(RETRY) => {}
+        }
+    }
+}
+
+enum Ended {
+    CallersGone,
+    Disconnected(String),
+}
+
+/// Carries requests and replies until the connection breaks; what was under way then fails.
+async fn serve(
+    stream: UnixStream,
+    inbox: &mut mpsc::Receiver<(Request, Answer)>,
+    notices: &broadcast::Sender<EngineNotice>,
+) -> Ended {
+    let (mut from_node, mut to_node) = stream.into_split();
+    // Frames are read by a task of their own: a half-read frame must not be dropped by a `select!`.
+    let (frames, mut incoming) = mpsc::channel(64);
+    let reader = tokio::spawn(async move {
+        loop {
+            let frame = read_frame::<FromNode>(&mut from_node).await;
+            let last = !matches!(frame, Ok(Some(_)));
+            if frames.send(frame).await.is_err() || last {
+                return;
+            }
+        }
+    });
+    let mut waiting: HashMap<u64, Answer> = HashMap::new();
+    let mut next_id = 0u64;
+    let ended = loop {
+        tokio::select! {
+            frame = incoming.recv() => match frame {
+                Some(Ok(Some(FromNode::Reply { id, result }))) => {
+                    if let Some(answer) = waiting.remove(&id) {
+                        let _ = answer.send(result.map_err(EngineError::from));
+                    }
+                }
+                Some(Ok(Some(FromNode::Notice(Notice::Died { sandbox, cause })))) => {
+                    let _ = notices.send(EngineNotice::Died { sandbox, cause });
+                }
+                Some(Ok(None)) | None => break Ended::Disconnected("it closed the connection".into()),
+                Some(Err(error)) => break Ended::Disconnected(error.to_string()),
+            },
+            ask = inbox.recv() => {
+                let Some((request, answer)) = ask else { break Ended::CallersGone };
+                next_id += 1;
+                waiting.insert(next_id, answer);
+                if let Err(error) = write_frame(&mut to_node, &ToNode { id: next_id, request }).await {
+                    break Ended::Disconnected(error.to_string());
+                }
+            }
+        }
+    };
+    reader.abort();
+    for (_, answer) in waiting {
+        let _ = answer.send(Err(EngineError::Unavailable("the node went away before it replied".into())));
+    }
+    ended
+}
+
+impl From<NodeError> for EngineError {
+    fn from(error: NodeError) -> Self {
+        match error.code {
+            NodeErrorCode::UnknownTemplate => Self::UnknownTemplate(error.message),
+            NodeErrorCode::WrongState => Self::WrongState(error.message),
+            NodeErrorCode::NoCapacity => Self::NoCapacity(error.message),
+            NodeErrorCode::Unsupported => Self::Unsupported(error.message),
+            NodeErrorCode::UnknownSandbox => Self::UnknownSandbox,
+            NodeErrorCode::ProtocolMismatch | NodeErrorCode::Internal => Self::Failed(error.message),
+        }
+    }
+}
+
+fn unexpected(reply: &Reply) -> EngineError {
+    EngineError::Failed(format!("the node gave a reply that does not fit: {reply:?}"))
+}
+
+impl NodeEngine {
+    async fn done(&self, request: Request) -> Result<(), EngineError> {
+        match self.ask(request).await? {
+            Reply::Done | Reply::Placed(_) => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn placed(&self, request: Request) -> Result<Placement, EngineError> {
+        match self.ask(request).await? {
+            Reply::Placed(placement) => Ok(placement),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+#[async_trait]
+impl Engine for NodeEngine {
+    async fn info(&self) -> Result<NodeInfo, EngineError> {
+        match self.ask(Request::Hello { protocol: PROTOCOL }).await? {
+            Reply::Hello(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn templates(&self) -> Result<Vec<TemplateInfo>, EngineError> {
+        match self.ask(Request::Templates).await? {
+            Reply::Templates { templates } => Ok(templates),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn create(&self, spec: &CreateSandbox) -> Result<Placement, EngineError> {
+        self.placed(Request::Create(spec.clone())).await
+    }
+
+    async fn destroy(&self, sandbox: SandboxId) -> Result<(), EngineError> {
+        self.done(Request::Destroy { sandbox }).await
+    }
+
+    async fn freeze(&self, sandbox: SandboxId) -> Result<(), EngineError> {
+        self.done(Request::Freeze { sandbox }).await
+    }
+
+    async fn thaw(&self, sandbox: SandboxId) -> Result<(), EngineError> {
+        self.done(Request::Thaw { sandbox }).await
+    }
+
+    async fn stop(&self, sandbox: SandboxId) -> Result<(), EngineError> {
+        self.done(Request::Stop { sandbox }).await
+    }
+
+    async fn start(&self, sandbox: SandboxId) -> Result<Placement, EngineError> {
+        self.placed(Request::Start { sandbox }).await
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxStatus>, EngineError> {
+        match self.ask(Request::List).await? {
+            Reply::Sandboxes { sandboxes } => Ok(sandboxes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn stats(&self) -> Result<Vec<Sample>, EngineError> {
+        match self.ask(Request::Stats).await? {
+            Reply::Stats { samples } => Ok(samples),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn notices(&self) -> broadcast::Receiver<EngineNotice> {
+        self.notices.subscribe()
+    }
+}

@@ -1,0 +1,1 @@
+//! Placeholder module docs; see docs/design/0001-foundation.md.

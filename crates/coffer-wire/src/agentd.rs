@@ -1,0 +1,84 @@
+//! Between the server and agentd, over the sandbox's own Unix socket.
+//!
+//! That socket speaks HTTP/1.1: all of envd's surface, and below it the routes that only the
+//! server may use. The socket is on the host, so nothing inside a sandbox can reach them:
+//!
+//! - `POST /init` ([`Init`]): names the sandbox; 204. Repeatable, the last one counts.
+//! - `CONNECT 127.0.0.1:<port>`: a tunnel to a port inside; 502 when nothing listens there.
+//! - `GET /coffer/journal?from=<offset>` ([`JournalPage`]): process starts, output and exits that
+//!   the server has not acknowledged, oldest first; `POST /coffer/journal/ack {"upto": <offset>}`
+//!   drops them; 204.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The port that clients name to reach agentd itself.
+pub const PORT: u16 = 49983;
+
+/// The envd version whose protocol agentd speaks, as SDKs gate features on it.
+pub const ENVD_VERSION: &str = "0.6.4";
+
+/// What makes an anonymous agentd the agentd of one sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Init {
+    /// Environment of every process started from now on.
+    pub env_vars: BTreeMap<String, String>,
+    /// What `X-Access-Token` must be; absent means unsecured.
+    pub access_token: Option<String>,
+    /// The user of calls that name none.
+    pub default_user: Option<String>,
+    /// The directory of empty paths; the user's home when absent.
+    pub default_workdir: Option<String>,
+    /// Size of the disk in bytes as `/metrics` shows it; `statvfs` would show the whole pool.
+    pub disk_total: Option<u64>,
+}
+
+/// Part of what happened to the processes of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalPage {
+    pub records: Vec<JournalRecord>,
+    /// Where to read on.
+    pub next: u64,
+    /// Records that the bounded journal dropped before they were acknowledged.
+    pub dropped: u64,
+}
+
+/// One thing that happened to a process. Offsets count records and never restart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalRecord {
+    pub offset: u64,
+    pub time_ms: i64,
+    pub pid: u32,
+    pub what: ProcessFact,
+}
+
+/// What a [`JournalRecord`] tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ProcessFact {
+    Started {
+        command: String,
+    },
+    /// Output as base64, at most 32 KiB of it.
+    Output {
+        stream: OutputStream,
+        /// Bytes this stream had produced before these.
+        position: u64,
+        data: String,
+    },
+    Ended {
+        exit_code: i32,
+        status: String,
+    },
+}
+
+/// Where output came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputStream {
+    Stdout,
+    Stderr,
+    Pty,
+}

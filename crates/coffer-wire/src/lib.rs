@@ -1,0 +1,8 @@
+//! What goes over a wire between Cofferdam's parts, and to its clients.
+//!
+//! - [`node`]: the server's RPC to a node, with its framing.
+//! - [`agentd`]: what the server tells the daemon inside a sandbox, beside E2B's envd protocol.
+#![forbid(unsafe_code)]
+
+pub mod agentd;
+pub mod node;

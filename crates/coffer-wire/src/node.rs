@@ -1,0 +1,286 @@
+//! The server's RPC to a node.
+//!
+//! A stream of frames in both directions: a big-endian `u32` length, then that much JSON. The
+//! server sends [`ToNode`], the node [`FromNode`]. Requests carry a number that their reply
+//! repeats; replies come in any order. Notices come unasked. The first request is
+//! [`Request::Hello`], so that a server and a node of different versions find out at once.
+
+use std::path::PathBuf;
+
+use coffer_core::{Limits, SandboxId};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Raised whenever a frame's meaning changes.
+pub const PROTOCOL: u32 = 1;
+
+/// No frame is longer; ten thousand sandboxes' stats fit.
+const LONGEST_FRAME: usize = 16 * 1024 * 1024;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ToNode {
+    pub id: u64,
+    pub request: Request,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum FromNode {
+    Reply { id: u64, result: Result<Reply, NodeError> },
+    Notice(Notice),
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Request {
+    Hello {
+        protocol: u32,
+    },
+    /// Makes a sandbox and starts its agentd. Repeating it for the same id gives the same answer.
+    Create(CreateSandbox),
+    /// Ends all processes and gives everything back. Unknown ids are fine.
+    Destroy {
+        sandbox: SandboxId,
+    },
+    /// Freezes all processes.
+    Freeze {
+        sandbox: SandboxId,
+    },
+    Thaw {
+        sandbox: SandboxId,
+    },
+    /// Ends all processes, keeps the files.
+    Stop {
+        sandbox: SandboxId,
+    },
+    /// Boots a stopped sandbox on its files.
+    Start {
+        sandbox: SandboxId,
+    },
+    /// Everything the node has, dead sandboxes that nobody destroyed included.
+    List,
+    /// A sample of every running sandbox.
+    Stats,
+    Templates,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateSandbox {
+    pub sandbox: SandboxId,
+    /// A template's name, as in [`TemplateInfo`].
+    pub template: String,
+    pub hostname: String,
+    pub limits: Limits,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Reply {
+    Hello(NodeInfo),
+    /// The sandbox has a running agentd (create, start, thaw).
+    Placed(Placement),
+    /// Done, nothing more to say (destroy, freeze, stop).
+    Done,
+    Sandboxes {
+        sandboxes: Vec<SandboxStatus>,
+    },
+    Stats {
+        samples: Vec<Sample>,
+    },
+    Templates {
+        templates: Vec<TemplateInfo>,
+    },
+}
+
+/// Where a sandbox's agentd answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    pub socket: PathBuf,
+    /// The template that it was made from; a fallback shows here.
+    pub template: TemplateInfo,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    pub protocol: u32,
+    pub engine: String,
+    pub capabilities: Capabilities,
+    /// What this host lacks and what follows from it, for people.
+    pub warnings: Vec<String>,
+}
+
+/// What this node can and cannot do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// Disk limits are enforced (a btrfs pool with quota).
+    pub disk_quota: bool,
+    pub memory_limit: bool,
+    pub cpu_limit: bool,
+    pub process_limit: bool,
+    /// Processes can be frozen and thawed.
+    pub freeze: bool,
+    /// Memory can be saved to disk.
+    pub memory_snapshot: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateInfo {
+    pub name: String,
+    /// Changes with every build.
+    pub build: String,
+    pub default_user: String,
+    pub default_workdir: Option<String>,
+    pub env: std::collections::BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxStatus {
+    pub sandbox: SandboxId,
+    pub run: RunState,
+    pub placement: Placement,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum RunState {
+    Running,
+    Frozen,
+    Stopped,
+    /// Its first process ended unasked. Everything but this record was given back.
+    Dead {
+        cause: DeathCause,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum DeathCause {
+    OutOfMemory,
+    Signal {
+        signal: i32,
+    },
+    Exit {
+        code: i32,
+    },
+    /// It ended while no node watched.
+    Unseen,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    pub sandbox: SandboxId,
+    pub time_ms: i64,
+    /// Processor time used since it started.
+    pub cpu_us: u64,
+    pub memory_bytes: u64,
+    /// Part of `memory_bytes` that is page cache.
+    pub cache_bytes: u64,
+    pub disk_bytes: u64,
+    pub processes: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "notice", rename_all = "snake_case")]
+pub enum Notice {
+    /// A sandbox's first process ended unasked.
+    Died { sandbox: SandboxId, cause: DeathCause },
+}
+
+/// Why a node refused or failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct NodeError {
+    pub code: NodeErrorCode,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeErrorCode {
+    ProtocolMismatch,
+    UnknownTemplate,
+    UnknownSandbox,
+    WrongState,
+    /// Disk, uid ranges or another bounded thing ran out; retrying later may help.
+    NoCapacity,
+    Unsupported,
+    Internal,
+}
+
+impl NodeError {
+    pub fn new(code: NodeErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// Reads one frame; `None` at the end of the stream.
+pub async fn read_frame<T: DeserializeOwned>(
+    stream: &mut (impl AsyncRead + Unpin),
+) -> std::io::Result<Option<T>> {
+    let mut length = [0u8; 4];
+    match stream.read_exact(&mut length).await {
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let length = u32::from_be_bytes(length) as usize;
+    if length > LONGEST_FRAME {
+        return Err(invalid(format!("a frame of {length} bytes is longer than {LONGEST_FRAME}")));
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await?;
+    serde_json::from_slice(&body).map(Some).map_err(|error| invalid(error.to_string()))
+}
+
+/// Writes one frame.
+pub async fn write_frame<T: Serialize>(
+    stream: &mut (impl AsyncWrite + Unpin),
+    frame: &T,
+) -> std::io::Result<()> {
+    let body = serde_json::to_vec(frame).map_err(|error| invalid(error.to_string()))?;
+    let length = u32::try_from(body.len()).ok().filter(|&length| length as usize <= LONGEST_FRAME);
+    let length = length.ok_or_else(|| invalid("frame too long".to_string()))?;
+    let mut bytes = Vec::with_capacity(4 + body.len());
+    bytes.extend_from_slice(&length.to_be_bytes());
+    bytes.extend_from_slice(&body);
+    stream.write_all(&bytes).await
+}
+
+fn invalid(message: String) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidData, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_frame_reads_back() {
+        let (mut left, mut right) = tokio::io::duplex(64);
+        let sent = ToNode { id: 7, request: Request::Destroy { sandbox: SandboxId::generate() } };
+        let (written, read) = tokio::join!(write_frame(&mut left, &sent), read_frame::<ToNode>(&mut right));
+        written.unwrap();
+        assert_eq!(format!("{:?}", read.unwrap().unwrap()), format!("{sent:?}"));
+        drop(left);
+        assert!(read_frame::<ToNode>(&mut right).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_reply_reads_back() {
+        for result in [Ok(Reply::Done), Err(NodeError::new(NodeErrorCode::WrongState, "no"))] {
+            let (mut left, mut right) = tokio::io::duplex(256);
+            let sent = FromNode::Reply { id: 1, result };
+            write_frame(&mut left, &sent).await.unwrap();
+            let read: FromNode = read_frame(&mut right).await.unwrap().unwrap();
+            assert_eq!(format!("{read:?}"), format!("{sent:?}"));
+        }
+    }
+
+    #[tokio::test]
+    async fn an_overlong_frame_is_refused_before_it_is_read() {
+        let mut hostile: &[u8] = &[0xff, 0xff, 0xff, 0xff, b'{'];
+        let error = read_frame::<ToNode>(&mut hostile).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+    }
+}
