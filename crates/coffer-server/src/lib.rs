@@ -1,1 +1,6 @@
-//! Placeholder module docs; see docs/design/0001-foundation.md.
+//! The control plane: E2B's REST API, the owner of every sandbox's record, and the proxy of
+//! sandbox traffic, all on one port.
+#![forbid(unsafe_code)]
+
+mod proxy;
+mod routing;

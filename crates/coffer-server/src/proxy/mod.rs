@@ -1,0 +1,1 @@
+//! Traffic to sandboxes; see `routing` for the seam to the rest of the server.

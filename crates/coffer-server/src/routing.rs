@@ -1,0 +1,115 @@
+//! Between the sandbox traffic proxy and the rest of the server.
+//!
+//! The proxy asks a [`Directory`] where traffic for a sandbox goes; it knows nothing of projects,
+//! states or the engine. What it may do to the client's own connection is in [`Client`], which
+//! the listener puts into every request's extensions.
+//!
+//! What the listener expects of the proxy:
+//!
+//! ```text
+//! Proxy::new(directory: Arc<dyn Directory>, domain: Option<String>) -> Proxy
+//! Proxy::claims(&self, request: &Request<B>) -> bool      // sandbox traffic, or the REST API?
+//! Proxy::serve(&self, request: Request<Incoming>) -> Response<axum::body::Body>   // async
+//! ```
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Instant;
+
+use async_trait::async_trait;
+use coffer_core::SandboxId;
+use tokio_util::sync::CancellationToken;
+
+/// Knows where each sandbox's traffic goes.
+#[async_trait]
+pub(crate) trait Directory: Send + Sync + fmt::Debug {
+    /// Finds where traffic for `sandbox` goes, waking it if its policy says so. Any text is fine
+    /// as `sandbox`; what is not an id is not found.
+    async fn route(&self, sandbox: &str) -> Route;
+
+    /// Running sandboxes with an access token, for signed URLs that name no sandbox.
+    fn secured(&self) -> Vec<(SandboxId, String)>;
+}
+
+/// Where traffic goes, or why it goes nowhere.
+#[derive(Debug, Clone)]
+pub(crate) enum Route {
+    Running(Target),
+    /// Unknown, destroyed, failed, or paused without auto-resume: 502.
+    NotFound,
+    /// A pause or resume is under way: 409.
+    Transitioning,
+    /// It could be woken but there is no room for it now: 429.
+    Busy,
+}
+
+/// A running sandbox, as traffic needs it.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) sandbox: SandboxId,
+    /// Where its agentd answers, HTTP/1.1; other ports by `CONNECT 127.0.0.1:<port>`.
+    pub(crate) socket: PathBuf,
+    /// What `e2b-traffic-access-token` must be on every port but agentd's.
+    pub(crate) traffic_token: Option<String>,
+    /// Replaces `Host` on every port but agentd's; `${PORT}` in it stands for the port.
+    pub(crate) mask_host: Option<String>,
+    /// To be noted on every request and on every piece of data that passes.
+    pub(crate) activity: Activity,
+    /// Cancelled when the sandbox ends or pauses: open connections must then be aborted.
+    pub(crate) gone: CancellationToken,
+}
+
+/// When a sandbox was last used; cheap to clone and to note.
+#[derive(Clone)]
+pub(crate) struct Activity {
+    base: Instant,
+    last_ms: Arc<AtomicI64>,
+}
+
+impl Activity {
+    /// Starts with a use now.
+    pub(crate) fn new() -> Self {
+        Self { base: Instant::now(), last_ms: Arc::new(AtomicI64::new(0)) }
+    }
+
+    /// The sandbox was used just now.
+    pub(crate) fn note(&self) {
+        let now = i64::try_from(self.base.elapsed().as_millis()).unwrap_or(i64::MAX);
+        self.last_ms.fetch_max(now, Ordering::Relaxed);
+    }
+
+    /// How long ago the last use was, in milliseconds.
+    pub(crate) fn idle_ms(&self) -> i64 {
+        let now = i64::try_from(self.base.elapsed().as_millis()).unwrap_or(i64::MAX);
+        now.saturating_sub(self.last_ms.load(Ordering::Relaxed))
+    }
+}
+
+impl fmt::Debug for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Activity(idle {} ms)", self.idle_ms())
+    }
+}
+
+/// The client's connection, in the extensions of every request.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    pub(crate) peer: SocketAddr,
+    abort: CancellationToken,
+}
+
+impl Client {
+    pub(crate) fn new(peer: SocketAddr, abort: CancellationToken) -> Self {
+        Self { peer, abort }
+    }
+
+    /// Resets the connection (TCP RST), whatever is under way on it. SDKs tell a sandbox that died
+    /// from a stream that ended by this. After an upgrade the connection is the proxy's: call this,
+    /// then drop it.
+    pub(crate) fn abort(&self) {
+        self.abort.cancel();
+    }
+}
