@@ -2,7 +2,9 @@
 //!
 //! - [`node`]: the server's RPC to a node, with its framing.
 //! - [`agentd`]: what the server tells the daemon inside a sandbox, beside E2B's envd protocol.
+//! - [`e2b`]: E2B's REST API, as clients speak it to the server.
 #![forbid(unsafe_code)]
 
 pub mod agentd;
+pub mod e2b;
 pub mod node;

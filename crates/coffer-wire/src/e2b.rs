@@ -1,0 +1,364 @@
+//! E2B's REST API: the bodies of requests and responses, as both generations of SDKs send them.
+//!
+//! Field names are the wire's. What a client may leave out or send as `null` is an `Option`;
+//! unknown fields are ignored, as E2B does. Nothing here is checked beyond its type.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The body of every refusal. `code` equals the HTTP status: SDKs read the one or the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    pub code: u16,
+    pub message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_code: Option<String>,
+}
+
+/// `POST /sandboxes` and `POST /v2/sandboxes`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NewSandbox {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    /// Seconds.
+    pub timeout: Option<i64>,
+    pub auto_pause: Option<bool>,
+    pub auto_pause_memory: Option<bool>,
+    pub auto_resume: Option<AutoResume>,
+    /// Only the first generation asks; the second is always secured.
+    pub secure: Option<bool>,
+    #[serde(rename = "allow_internet_access")]
+    pub allow_internet_access: Option<bool>,
+    pub network: Option<Network>,
+    pub metadata: Option<BTreeMap<String, String>>,
+    pub env_vars: Option<BTreeMap<String, String>>,
+    pub mcp: Option<serde_json::Map<String, Value>>,
+    pub iam: Option<Iam>,
+    pub volume_mounts: Option<Vec<VolumeMount>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AutoResume {
+    pub enabled: bool,
+}
+
+/// Workload identities that a sandbox may prove to others.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Iam {
+    #[serde(default)]
+    pub tokens: BTreeMap<String, IamToken>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IamToken {
+    pub audience: String,
+    pub token_type: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeMount {
+    pub name: String,
+    pub path: String,
+}
+
+/// What a sandbox may reach, and how it is reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Network {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_public_traffic: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_out: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deny_out: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dns_servers: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress_proxy: Option<EgressProxy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mask_request_host: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub https_ports: Option<Vec<u16>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules: Option<BTreeMap<String, Vec<NetworkRule>>>,
+}
+
+/// `PUT /sandboxes/{id}/network`: replaces what a sandbox may reach; what is left out is cleared.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkUpdate {
+    pub allow_out: Option<Vec<String>>,
+    pub deny_out: Option<Vec<String>>,
+    pub dns_servers: Option<Vec<String>>,
+    pub egress_proxy: Option<EgressProxy>,
+    pub rules: Option<BTreeMap<String, Vec<NetworkRule>>>,
+    #[serde(rename = "allow_internet_access")]
+    pub allow_internet_access: Option<bool>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressProxy {
+    pub address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<EgressProxyTls>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EgressProxyTls {
+    pub enabled: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_cert: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkRule {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transform: Option<NetworkTransform>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkTransform {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headers: Option<BTreeMap<String, String>>,
+}
+
+/// `POST …/timeout`.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct TimeoutRequest {
+    pub timeout: i64,
+}
+
+/// `POST …/refreshes`.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct RefreshRequest {
+    pub duration: Option<i64>,
+}
+
+/// `POST …/pause`.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PauseRequest {
+    pub memory: Option<bool>,
+    pub require_healthy_guest: Option<bool>,
+}
+
+/// `POST …/connect`, both generations; the first must name a timeout.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct ConnectRequest {
+    pub timeout: Option<i64>,
+    pub memory: Option<bool>,
+}
+
+/// `POST …/resume`.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResumeRequest {
+    pub timeout: Option<i64>,
+    pub auto_pause: Option<bool>,
+    pub memory: Option<bool>,
+}
+
+/// A sandbox as create, connect and resume answer it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sandbox {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    #[serde(rename = "sandboxID")]
+    pub sandbox_id: String,
+    #[serde(rename = "clientID")]
+    pub client_id: String,
+    pub envd_version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alias: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub envd_access_token: Option<String>,
+    pub traffic_access_token: Option<String>,
+    pub domain: Option<String>,
+}
+
+/// What E2B tells of a sandbox's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Running,
+    Paused,
+}
+
+/// A sandbox in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListedSandbox {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    #[serde(rename = "sandboxID")]
+    pub sandbox_id: String,
+    #[serde(rename = "clientID")]
+    pub client_id: String,
+    pub started_at: String,
+    pub end_at: String,
+    pub cpu_count: u32,
+    #[serde(rename = "memoryMB")]
+    pub memory_mb: u64,
+    #[serde(rename = "diskSizeMB")]
+    pub disk_size_mb: u64,
+    pub state: State,
+    pub envd_version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alias: Option<String>,
+    pub metadata: BTreeMap<String, String>,
+    pub volume_mounts: Vec<VolumeMount>,
+}
+
+/// Everything about one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxDetail {
+    #[serde(flatten)]
+    pub listed: ListedSandbox,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub envd_access_token: Option<String>,
+    pub allow_internet_access: Option<bool>,
+    pub domain: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    pub lifecycle: Lifecycle,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pause_mode: Option<PauseMode>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lifecycle {
+    pub auto_resume: bool,
+    pub on_timeout: OnTimeout,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnTimeout {
+    Kill,
+    Pause,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PauseMode {
+    Full,
+    Filesystem,
+}
+
+/// One sample of what a sandbox used.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Metric {
+    pub timestamp: String,
+    pub timestamp_unix: i64,
+    pub cpu_count: u32,
+    pub cpu_used_pct: f64,
+    pub mem_used: u64,
+    pub mem_total: u64,
+    pub mem_cache: u64,
+    pub disk_used: u64,
+    pub disk_total: u64,
+}
+
+/// `GET /sandboxes/metrics`: the newest sample of each.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SandboxesMetrics {
+    pub sandboxes: BTreeMap<String, Metric>,
+}
+
+/// `GET /sandboxes/{id}/logs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Logs {
+    pub logs: Vec<LogLine>,
+    pub log_entries: Vec<LogEntry>,
+}
+
+/// `GET /v2/sandboxes/{id}/logs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogsV2 {
+    pub logs: Vec<LogEntry>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLine {
+    pub timestamp: String,
+    pub line: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogEntry {
+    pub timestamp: String,
+    pub message: String,
+    pub level: LogLevel,
+    pub fields: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+/// `GET /templates`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Template {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    pub cpu_count: u32,
+    #[serde(rename = "memoryMB")]
+    pub memory_mb: u64,
+    #[serde(rename = "diskSizeMB")]
+    pub disk_size_mb: u64,
+    pub public: bool,
+    pub aliases: Vec<String>,
+    pub names: Vec<String>,
+    pub created_at: String,
+    pub updated_at: String,
+    pub created_by: Option<Value>,
+    pub last_spawned_at: Option<String>,
+    pub spawn_count: u64,
+    pub build_count: u32,
+    pub envd_version: String,
+    pub build_status: String,
+}
+
+/// `GET /templates/aliases/{name}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateAlias {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    pub public: bool,
+}
+
+/// `GET /teams`: a project, as E2B's command line shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Team {
+    #[serde(rename = "teamID")]
+    pub team_id: String,
+    pub name: String,
+    pub api_key: String,
+    pub is_default: bool,
+}
