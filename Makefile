@@ -1,5 +1,55 @@
-.PHONY: build test run fmt
-build:
-	cargo build --release
-test:
-	cargo test
+# `make run` and `make test` do all the set-up on a fresh Debian or Ubuntu machine, as root.
+# Each says what it installs. `make help` lists the rest.
+
+CARGO ?= cargo
+LISTEN ?= 127.0.0.1:3000
+DATA_DIR ?= data
+COFFER := target/release/coffer
+
+.PHONY: help build run test check unit e2e bench fmt agentd setup-build setup-run setup-test
+
+help:
+	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
+	@echo "make test    set up, then every check: format, lints, unit, store, engine and SDK tests"
+	@echo "make build   the release binary, at $(COFFER)"
+	@echo "make bench   measure against other ways to start a process, and print ratios"
+	@echo "make fmt     format the sources"
+
+build: setup-build agentd
+	$(CARGO) build --release --locked -p coffer
+
+# agentd is static and embedded into coffer, so it comes first.
+agentd: setup-build
+	scripts/build-agentd
+
+run: build setup-run
+	@$(COFFER) template build base || echo "note: the template 'base' could not be built; 'host' stands in for it"
+	$(COFFER) up --listen $(LISTEN) --data-dir $(DATA_DIR)
+
+test: check unit e2e
+
+check: setup-build agentd
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+
+# One profile for the tests and the binary under test: each crate is compiled once.
+unit: setup-test build
+	$(CARGO) test --release --locked --workspace --no-fail-fast
+
+e2e: setup-test build
+	e2e/run
+
+bench: setup-run build
+	bench/run
+
+fmt:
+	$(CARGO) fmt --all
+
+setup-build:
+	@scripts/setup build
+
+setup-run:
+	@scripts/setup run
+
+setup-test: setup-run
+	@scripts/setup test
