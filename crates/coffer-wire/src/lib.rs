@@ -2,9 +2,12 @@
 //!
 //! - [`node`]: the server's RPC to a node, with its framing.
 //! - [`agentd`]: what the server tells the daemon inside a sandbox, beside E2B's envd protocol.
+//! - `envd` (feature of that name): the messages of E2B's protocol to agentd, generated.
 //! - [`e2b`]: E2B's REST API, as clients speak it to the server.
 #![forbid(unsafe_code)]
 
 pub mod agentd;
 pub mod e2b;
+#[cfg(feature = "envd")]
+pub mod envd;
 pub mod node;
