@@ -1,1 +1,90 @@
-//! Placeholder module docs; see docs/design/0001-foundation.md.
+//! The records of Cofferdam: projects, keys, sandboxes and what happened to them.
+//!
+//! One SQL text runs on SQLite and on PostgreSQL; the address given to [`Store::open`] decides.
+//! Three promises hold on both:
+//!
+//! - **An answer is a commit.** A write that returned is on disk. On SQLite one task writes: it
+//!   commits what has queued at once, with a savepoint for each caller, so a failed write takes back
+//!   only itself. On PostgreSQL each write is a transaction of its own. A write that was asked for is
+//!   carried through even when its caller stops waiting.
+//! - **A scope is proof.** Every question takes a [`Scope`]; a [`ProjectScope`] comes only from
+//!   [`Store::authenticate`] and finds nothing of another project.
+//! - **State and event are one.** A state changes by compare-and-set, together with its line in the
+//!   sandbox's history and in the project's event log.
+#![forbid(unsafe_code)]
+
+mod columns;
+mod database;
+mod error;
+mod events;
+mod keys;
+mod sandbox;
+mod sandboxes;
+mod scope;
+mod secret;
+mod writer;
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use coffer_core::Millis;
+use database::Database;
+pub use error::{Cause, ChangeError, OpenError, StoreError};
+pub use keys::{ApiKeyInfo, ApiKeySecret, NewKey};
+pub use sandbox::{
+    BadCursor, Changes, Cursor, Deadline, Event, Idempotency, Inserted, ListFilter, NewSandbox, Order, Page,
+    PlacedTemplate, Placement, SandboxRow, Transition,
+};
+pub use scope::{Operator, Principal, ProjectScope, Scope};
+pub use secret::Secret;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// A handle to the records; clones share everything.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    database: Database,
+    keys: keys::Cache,
+    _housekeeping: DropGuard,
+}
+
+impl Store {
+    /// Opens `sqlite:/path/to/file.db` (made when missing) or `postgres://…`, and brings its tables up to date.
+    pub async fn open(url: &str) -> Result<Self, OpenError> {
+        let database = Database::open(url).await?;
+        let stop = CancellationToken::new();
+        let inner = Arc::new(Inner {
+            database,
+            keys: keys::Cache::default(),
+            _housekeeping: stop.clone().drop_guard(),
+        });
+        tokio::spawn(keys::keep_house(Arc::downgrade(&inner), stop));
+        Ok(Self { inner })
+    }
+
+    /// Finishes what is queued and closes every connection. Later calls fail with [`StoreError::Closed`].
+    pub async fn close(&self) {
+        if let Err(error) = self.flush_last_used().await {
+            tracing::warn!("could not record when keys were last used: {error}");
+        }
+        self.inner.database.close().await;
+    }
+
+    /// The scope of the server's own work, which sees every project.
+    pub fn operator(&self) -> Operator {
+        Operator::new()
+    }
+
+    fn database(&self) -> &Database {
+        &self.inner.database
+    }
+}
+
+fn now_ms() -> Millis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX)
+}

@@ -1,0 +1,217 @@
+//! Connections: which database, how it is set up, and the two ways in, reading and writing.
+
+use std::fs::OpenOptions;
+use std::future::Future;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::str::FromStr;
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
+use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::{AnyConnection, AnyPool, Connection};
+
+use crate::error::{Cause, Doing, OpenError, StoreError};
+use crate::writer::Writer;
+
+static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+
+const SQLITE_READERS: u32 = 8;
+const POSTGRES_CONNECTIONS: u32 = 16;
+/// How long a caller waits for a connection before the answer is [`StoreError::Transient`].
+const ACQUIRE: Duration = Duration::from_secs(10);
+
+/// What a write does with its connection, inside a transaction.
+pub(crate) type Work<'c, T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'c>>;
+
+#[derive(Debug)]
+pub(crate) enum Database {
+    /// SQLite allows one writer at a time, so one task is it; readers never wait for it (WAL).
+    Sqlite {
+        readers: AnyPool,
+        writer: Writer,
+    },
+    Postgres {
+        pool: AnyPool,
+    },
+}
+
+impl Database {
+    pub(crate) async fn open(url: &str) -> Result<Self, OpenError> {
+        sqlx::any::install_default_drivers();
+        match url.split_once(':') {
+            Some(("sqlite", path)) => open_sqlite(url, path).await,
+            Some(("postgres" | "postgresql", _)) => open_postgres(url).await,
+            _ => Err(bad_url(url)),
+        }
+    }
+
+    /// Where to read from.
+    pub(crate) fn readers(&self) -> &AnyPool {
+        match self {
+            Self::Sqlite { readers, .. } => readers,
+            Self::Postgres { pool } => pool,
+        }
+    }
+
+    /// Runs `work` in a transaction and answers after its commit; an error takes back what it wrote.
+    pub(crate) async fn write<T, E, W>(&self, doing: &'static str, work: W) -> Result<T, E>
+    where
+        W: for<'c> FnOnce(&'c mut AnyConnection) -> Work<'c, T, E> + Send + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        match self {
+            Self::Sqlite { writer, .. } => writer.write(doing, work).await,
+            Self::Postgres { pool } => {
+                let pool = pool.clone();
+                // A task of its own: a caller that stops waiting must not leave its write undecided.
+                let written = tokio::spawn(async move {
+                    let mut transaction = pool.begin().await.doing(doing)?;
+                    let done = work(&mut transaction).await?;
+                    transaction.commit().await.doing(doing)?;
+                    Ok(done)
+                });
+                written.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
+            }
+        }
+    }
+
+    pub(crate) async fn close(&self) {
+        match self {
+            Self::Sqlite { readers, writer } => {
+                // Readers first: the last connection to close folds the log into the database.
+                readers.close().await;
+                writer.close().await;
+            }
+            Self::Postgres { pool } => pool.close().await,
+        }
+    }
+}
+
+async fn open_sqlite(url: &str, path: &str) -> Result<Database, OpenError> {
+    let path = path.strip_prefix("//").unwrap_or(path);
+    if path.is_empty() || path.contains('?') || path.starts_with(':') {
+        return Err(bad_url(url));
+    }
+    let path = PathBuf::from(path);
+    // SQLite would make the file readable to all; this also gives the plainest error for a bad path.
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|source| OpenError::File { path: path.clone(), source })?;
+
+    let at = path.display().to_string();
+    let failed = |error: sqlx::Error| {
+        let source = Cause::new(error);
+        match source.code().as_deref() {
+            Some("11" | "26") => OpenError::Damaged { path: path.clone(), source },
+            _ => OpenError::Connect { at: at.clone(), source },
+        }
+    };
+    let options = sqlite_options(&path).map_err(failed)?;
+    let mut connection = connect_sqlite_writer(&options).await.map_err(failed)?;
+    migrate(&mut connection, &at).await?;
+    let readers = AnyPoolOptions::new()
+        .max_connections(SQLITE_READERS)
+        .acquire_timeout(ACQUIRE)
+        // A file does not hang up; a test of each connection would double the cost of a small read.
+        .test_before_acquire(false)
+        .after_connect(|connection, _| {
+            Box::pin(async move {
+                sqlx::raw_sql("PRAGMA busy_timeout = 5000; PRAGMA query_only = ON")
+                    .execute(connection)
+                    .await
+                    .map(drop)
+            })
+        })
+        .connect_with(options.clone())
+        .await
+        .map_err(failed)?;
+    Ok(Database::Sqlite { readers, writer: Writer::start(connection, options) })
+}
+
+fn sqlite_options(path: &Path) -> Result<AnyConnectOptions, sqlx::Error> {
+    const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.');
+    // `Any` takes only an address, and in an address `%`, `#` and `?` mean something.
+    let path = path.to_str().unwrap_or_default();
+    AnyConnectOptions::from_str(&format!("sqlite://{}?mode=rw", utf8_percent_encode(path, PLAIN)))
+}
+
+/// Connects for writing: write-ahead log, and every commit on disk before it is answered.
+pub(crate) async fn connect_sqlite_writer(options: &AnyConnectOptions) -> Result<AnyConnection, sqlx::Error> {
+    let mut connection = AnyConnection::connect_with(options).await?;
+    sqlx::raw_sql(
+        "PRAGMA busy_timeout = 5000;
+         PRAGMA journal_mode = WAL;
+         PRAGMA synchronous = FULL;
+         PRAGMA foreign_keys = ON",
+    )
+    .execute(&mut connection)
+    .await?;
+    Ok(connection)
+}
+
+async fn open_postgres(url: &str) -> Result<Database, OpenError> {
+    let at = without_credentials(url);
+    let failed = |error| OpenError::Connect { at: at.clone(), source: Cause::new(error) };
+    let options = AnyConnectOptions::from_str(url).map_err(failed)?;
+    let mut connection = AnyConnection::connect_with(&options).await.map_err(failed)?;
+    migrate(&mut connection, &at).await?;
+    connection.close().await.map_err(failed)?;
+    let pool = AnyPoolOptions::new()
+        .max_connections(POSTGRES_CONNECTIONS)
+        .acquire_timeout(ACQUIRE)
+        .after_connect(|connection, _| {
+            Box::pin(async move {
+                // A stuck statement must not hold its locks and its caller for ever.
+                sqlx::raw_sql("SET statement_timeout = '30s'; SET lock_timeout = '10s'")
+                    .execute(connection)
+                    .await
+                    .map(drop)
+            })
+        })
+        .connect_with(options)
+        .await
+        .map_err(failed)?;
+    Ok(Database::Postgres { pool })
+}
+
+async fn migrate(connection: &mut AnyConnection, at: &str) -> Result<(), OpenError> {
+    MIGRATIONS.run(connection).await.map_err(|error| match error {
+        MigrateError::VersionMissing(migration) => OpenError::Newer { at: at.to_string(), migration },
+        error => OpenError::Migrate { at: at.to_string(), source: error.into() },
+    })
+}
+
+fn bad_url(url: &str) -> OpenError {
+    OpenError::BadUrl { url: without_credentials(url) }
+}
+
+/// The address as it may be shown: no user, password or parameters.
+fn without_credentials(url: &str) -> String {
+    let url = url.split('?').next().unwrap_or_default();
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+            format!("{scheme}://{place}")
+        }
+        None => url.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_without_its_credentials() {
+        let shown = without_credentials("postgres://me:p@ss@db.example:5432/coffer?password=other");
+        assert_eq!(shown, "postgres://db.example:5432/coffer");
+        assert_eq!(without_credentials("sqlite:/a/b.db"), "sqlite:/a/b.db");
+    }
+}

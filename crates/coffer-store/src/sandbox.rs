@@ -1,0 +1,225 @@
+//! What is known of one sandbox.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use coffer_core::{Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, StateName};
+use serde::{Deserialize, Serialize};
+
+use crate::Secret;
+
+/// A sandbox to be recorded as `creating`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewSandbox {
+    pub id: SandboxId,
+    /// The template as the request named it.
+    pub template: String,
+    /// The template as answers name it.
+    pub template_id: String,
+    pub alias: Option<String>,
+    pub metadata: BTreeMap<String, String>,
+    pub env_vars: BTreeMap<String, String>,
+    pub limits: Limits,
+    pub lifetime: Lifetime,
+    /// The timeout last asked for, used again when it resumes by itself.
+    pub timeout_s: i64,
+    /// Whether traffic wakes it from a pause.
+    pub auto_resume: bool,
+    /// Whether its agentd asks for the access token.
+    pub secure: bool,
+    pub access_token: Option<Secret>,
+    pub traffic_token: Option<Secret>,
+    /// Its network configuration as JSON, in the server's own form.
+    pub network: Option<serde_json::Value>,
+    pub allow_internet_access: Option<bool>,
+    pub envd_version: String,
+    pub created_ms: Millis,
+}
+
+/// A recorded sandbox.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxRow {
+    pub id: SandboxId,
+    pub project: ProjectId,
+    pub state: SandboxState,
+    /// Where its agentd answers, once the engine has said so.
+    pub placement: Option<Placement>,
+    pub template: String,
+    pub template_id: String,
+    pub alias: Option<String>,
+    pub metadata: BTreeMap<String, String>,
+    pub env_vars: BTreeMap<String, String>,
+    pub limits: Limits,
+    pub lifetime: Lifetime,
+    pub timeout_s: i64,
+    pub auto_resume: bool,
+    pub secure: bool,
+    pub access_token: Option<Secret>,
+    pub traffic_token: Option<Secret>,
+    pub network: Option<serde_json::Value>,
+    pub allow_internet_access: Option<bool>,
+    pub envd_version: String,
+    pub created_ms: Millis,
+    /// When it came to `terminated` or `error`.
+    pub ended_ms: Option<Millis>,
+}
+
+/// Where a sandbox's agentd answers, and what it was made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    pub socket: PathBuf,
+    pub template: PlacedTemplate,
+}
+
+/// The template that was really used; a fallback shows here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacedTemplate {
+    pub name: String,
+    pub build: String,
+    pub default_user: String,
+    pub default_workdir: Option<String>,
+    pub env: BTreeMap<String, String>,
+}
+
+/// What [`Store::insert_sandbox`](crate::Store::insert_sandbox) did.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Inserted {
+    New,
+    /// The same request came before and made this sandbox.
+    Existing(Box<SandboxRow>),
+    /// The idempotency key belongs to a request that asked for something else.
+    KeyReusedDifferently,
+}
+
+/// The idempotency key of a request, with a digest of what it asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Idempotency<'a> {
+    pub key: &'a str,
+    pub fingerprint: &'a str,
+}
+
+/// What changes together with a state; `None` leaves a field as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    pub started_ms: Option<Millis>,
+    pub deadline_ms: Option<Millis>,
+    pub timeout_s: Option<i64>,
+    pub on_timeout: Option<OnTimeout>,
+    pub auto_resume: Option<bool>,
+    pub placement: Option<Placement>,
+}
+
+/// How a deadline moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deadline {
+    /// To this time, earlier or later.
+    Exactly(Millis),
+    /// To this time, unless it is later already.
+    NotBefore(Millis),
+}
+
+/// One step in a sandbox's life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transition {
+    /// Counts from 1.
+    pub position: i64,
+    /// `None` for the first.
+    pub from: Option<StateName>,
+    pub to: SandboxState,
+    pub reason: String,
+    pub at_ms: Millis,
+}
+
+/// Which sandboxes to list.
+#[derive(Debug, Clone)]
+pub struct ListFilter {
+    /// Any of these; all states when empty.
+    pub states: Vec<StateName>,
+    /// All of these pairs.
+    pub metadata: BTreeMap<String, String>,
+    /// The template's name, id or alias.
+    pub template: Option<String>,
+    /// Started after this time.
+    pub started_after_ms: Option<Millis>,
+    pub order: Order,
+    /// Rows in a page, 1 to 1000.
+    pub limit: u32,
+    /// Where the page before ended.
+    pub cursor: Option<Cursor>,
+}
+
+impl Default for ListFilter {
+    fn default() -> Self {
+        Self {
+            states: Vec::new(),
+            metadata: BTreeMap::new(),
+            template: None,
+            started_after_ms: None,
+            order: Order::NewestFirst,
+            limit: 100,
+            cursor: None,
+        }
+    }
+}
+
+/// The order of a list, by start and then by id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    NewestFirst,
+    OldestFirst,
+}
+
+/// One page of a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page {
+    pub rows: Vec<SandboxRow>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<Cursor>,
+    /// All running sandboxes that the filter fits, whatever states and page it asks for.
+    pub total_running: u64,
+}
+
+/// A place in a list, stable while sandboxes come and go. Its text is opaque to clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor {
+    pub(crate) started_ms: Millis,
+    pub(crate) id: SandboxId,
+}
+
+/// The text is no cursor of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the cursor is not one that this server gave out")]
+pub struct BadCursor;
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_{}", self.started_ms, self.id)
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = BadCursor;
+
+    fn from_str(text: &str) -> Result<Self, BadCursor> {
+        let (started, id) = text.split_once('_').ok_or(BadCursor)?;
+        Ok(Self {
+            started_ms: started.parse().map_err(|_| BadCursor)?,
+            id: id.parse().map_err(|_| BadCursor)?,
+        })
+    }
+}
+
+/// Something that happened in a project.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// Counts from 1 in each project, without gaps, in the order of the commits.
+    pub sequence: i64,
+    /// The id of what it happened to.
+    pub subject: String,
+    /// Such as `sandbox.running`.
+    pub kind: String,
+    pub payload: serde_json::Value,
+    pub at_ms: Millis,
+}

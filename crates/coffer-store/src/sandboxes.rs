@@ -1,0 +1,65 @@
+//! Sandboxes: recording, finding and changing them.
+
+mod change;
+mod insert;
+mod list;
+
+use coffer_core::SandboxId;
+
+use crate::columns::{sandbox_columns, sandbox_row, transition};
+use crate::error::Doing;
+use crate::{Operator, SandboxRow, Scope, Store, StoreError, Transition};
+
+const READ: &str = "read a sandbox";
+
+impl Store {
+    /// The sandbox, if it exists and the scope sees it.
+    pub async fn sandbox(
+        &self,
+        scope: &impl Scope,
+        sandbox: SandboxId,
+    ) -> Result<Option<SandboxRow>, StoreError> {
+        let row = sqlx::query(concat!(
+            "SELECT ",
+            sandbox_columns!(),
+            " FROM sandboxes WHERE id = $1 AND ($2 IS NULL OR project_id = $2)"
+        ))
+        .bind(sandbox.to_string())
+        .bind(scope.only().map(|project| project.to_string()))
+        .fetch_optional(self.database().readers())
+        .await
+        .doing(READ)?;
+        row.as_ref().map(sandbox_row).transpose()
+    }
+
+    /// Every sandbox for which an engine may hold something, of all projects, oldest first.
+    pub async fn live_sandboxes(&self, _: &Operator) -> Result<Vec<SandboxRow>, StoreError> {
+        let rows = sqlx::query(concat!(
+            "SELECT ",
+            sandbox_columns!(),
+            " FROM sandboxes WHERE state IN ('creating', 'running', 'paused') ORDER BY id"
+        ))
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(sandbox_row).collect()
+    }
+
+    /// The sandbox's life so far, oldest step first; empty when the scope sees no such sandbox.
+    pub async fn transitions(
+        &self,
+        scope: &impl Scope,
+        sandbox: SandboxId,
+    ) -> Result<Vec<Transition>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT position, from_state, state_data, reason, at_ms FROM sandbox_transitions
+             WHERE sandbox_id = $1 AND ($2 IS NULL OR project_id = $2) ORDER BY position",
+        )
+        .bind(sandbox.to_string())
+        .bind(scope.only().map(|project| project.to_string()))
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(transition).collect()
+    }
+}

@@ -1,0 +1,248 @@
+//! Changing a sandbox: its state by compare-and-set, its clocks and its network.
+
+use coffer_core::{Millis, ProjectId, SandboxId, SandboxState, StateName};
+use serde_json::json;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row};
+
+use super::READ;
+use crate::columns::{self, on_timeout_text, sandbox_columns, sandbox_row, state_name, storable};
+use crate::error::Doing;
+use crate::{ChangeError, Changes, Deadline, SandboxRow, Scope, Store, StoreError, events, now_ms};
+
+/// Reasons may carry what a sandbox said: no more than this of it is kept.
+const LONGEST_REASON: usize = 2000;
+
+const CHANGE: &str = "change a sandbox";
+
+impl Store {
+    /// Brings the sandbox from state `expected` to `new_state`, with its history and event, or fails with
+    /// [`ChangeError::Raced`] when it is in another state by now.
+    pub async fn transition(
+        &self,
+        scope: &impl Scope,
+        sandbox: SandboxId,
+        expected: StateName,
+        new_state: SandboxState,
+        reason: &str,
+        changes: Changes,
+    ) -> Result<SandboxRow, ChangeError> {
+        let only = only(scope);
+        let reason = bounded(reason);
+        let transition = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let at_ms = now_ms();
+                let changed = sqlx::query(concat!(
+                    "UPDATE sandboxes SET
+                         state = $1, state_data = $2, ended_ms = $3, transitions = transitions + 1,
+                         started_ms = COALESCE($4, started_ms), deadline_ms = COALESCE($5, deadline_ms),
+                         timeout_s = COALESCE($6, timeout_s), on_timeout = COALESCE($7, on_timeout),
+                         auto_resume = COALESCE($8, auto_resume), placement = COALESCE($9, placement)
+                     WHERE id = $10 AND state = $11 AND ($12 IS NULL OR project_id = $12)
+                     RETURNING ",
+                    sandbox_columns!()
+                ))
+                .bind(new_state.name().as_str().to_string())
+                .bind(columns::json(&new_state))
+                .bind((!new_state.is_live()).then_some(at_ms))
+                .bind(changes.started_ms)
+                .bind(changes.deadline_ms)
+                .bind(changes.timeout_s)
+                .bind(changes.on_timeout.map(|on_timeout| on_timeout_text(on_timeout).to_string()))
+                .bind(changes.auto_resume.map(i64::from))
+                .bind(changes.placement.as_ref().map(columns::json))
+                .bind(sandbox.to_string())
+                .bind(expected.as_str().to_string())
+                .bind(only.clone())
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                let Some(changed) = changed else {
+                    return Err(why_not(connection, sandbox, only).await);
+                };
+                let row = sandbox_row(&changed)?;
+                if expected == StateName::Creating && new_state.name() == StateName::Error {
+                    // It never ran: a retry with the same key is a new try.
+                    sqlx::query("DELETE FROM idempotency_keys WHERE sandbox_id = $1")
+                        .bind(sandbox.to_string())
+                        .execute(&mut *connection)
+                        .await
+                        .doing(CHANGE)?;
+                }
+                let position = changed.try_get("transitions").doing(CHANGE)?;
+                let step = Step { position, from: Some(expected), to: &new_state, reason: &reason, at_ms };
+                record_step(connection, row.project, sandbox, step).await?;
+                Ok(row)
+            })
+        });
+        transition.await
+    }
+
+    /// Moves the deadline of a live sandbox and returns the one in force.
+    pub async fn set_deadline(
+        &self,
+        scope: &impl Scope,
+        sandbox: SandboxId,
+        deadline: Deadline,
+    ) -> Result<Millis, ChangeError> {
+        self.move_clocks(scope, sandbox, deadline, None).await
+    }
+
+    /// Like [`set_deadline`](Self::set_deadline), and remembers the timeout that was asked for.
+    pub async fn set_timeout(
+        &self,
+        scope: &impl Scope,
+        sandbox: SandboxId,
+        timeout_s: i64,
+        deadline: Deadline,
+    ) -> Result<Millis, ChangeError> {
+        self.move_clocks(scope, sandbox, deadline, Some(timeout_s)).await
+    }
+
+    async fn move_clocks(
+        &self,
+        scope: &impl Scope,
+        sandbox: SandboxId,
+        deadline: Deadline,
+        timeout_s: Option<i64>,
+    ) -> Result<Millis, ChangeError> {
+        let only = only(scope);
+        let (deadline_ms, never_earlier) = match deadline {
+            Deadline::Exactly(ms) => (ms, 0i64),
+            Deadline::NotBefore(ms) => (ms, 1),
+        };
+        let moved = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let moved = sqlx::query(
+                    "UPDATE sandboxes SET
+                         deadline_ms = CASE WHEN $2 = 1 AND deadline_ms > $1 THEN deadline_ms ELSE $1 END,
+                         timeout_s = COALESCE($3, timeout_s)
+                     WHERE id = $4 AND state IN ('creating', 'running', 'paused')
+                         AND ($5 IS NULL OR project_id = $5)
+                     RETURNING deadline_ms",
+                )
+                .bind(deadline_ms)
+                .bind(never_earlier)
+                .bind(timeout_s)
+                .bind(sandbox.to_string())
+                .bind(only.clone())
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                match moved {
+                    Some(row) => Ok(row.try_get("deadline_ms").doing(CHANGE)?),
+                    None => Err(why_not(connection, sandbox, only).await),
+                }
+            })
+        });
+        moved.await
+    }
+
+    /// Replaces the network configuration of a live sandbox.
+    pub async fn set_network(
+        &self,
+        scope: &impl Scope,
+        sandbox: SandboxId,
+        network: Option<serde_json::Value>,
+        allow_internet_access: Option<bool>,
+    ) -> Result<(), ChangeError> {
+        let only = only(scope);
+        let set = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let set = sqlx::query(
+                    "UPDATE sandboxes SET network_secret = $1, allow_internet_access = $2
+                     WHERE id = $3 AND state IN ('creating', 'running', 'paused')
+                         AND ($4 IS NULL OR project_id = $4)",
+                )
+                .bind(network.as_ref().map(columns::json))
+                .bind(allow_internet_access.map(i64::from))
+                .bind(sandbox.to_string())
+                .bind(only.clone())
+                .execute(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                if set.rows_affected() == 0 {
+                    return Err(why_not(connection, sandbox, only).await);
+                }
+                Ok(())
+            })
+        });
+        set.await
+    }
+}
+
+fn only(scope: &impl Scope) -> Option<String> {
+    scope.only().map(|project| project.to_string())
+}
+
+/// Why no row was changed: it is not there, or not in a state that allows it.
+async fn why_not(connection: &mut AnyConnection, sandbox: SandboxId, only: Option<String>) -> ChangeError {
+    let found: Result<Option<AnyRow>, _> =
+        sqlx::query("SELECT state FROM sandboxes WHERE id = $1 AND ($2 IS NULL OR project_id = $2)")
+            .bind(sandbox.to_string())
+            .bind(only)
+            .fetch_optional(connection)
+            .await
+            .doing(READ);
+    let found = found.and_then(|row| {
+        row.map(|row| state_name(&row.try_get::<String, _>("state").doing(READ)?)).transpose()
+    });
+    match found {
+        Ok(Some(found)) => ChangeError::Raced { found },
+        Ok(None) => ChangeError::NotFound,
+        Err(error) => error.into(),
+    }
+}
+
+fn bounded(reason: &str) -> String {
+    let end = reason.floor_char_boundary(LONGEST_REASON);
+    storable(&reason[..end])
+}
+
+/// One step in a sandbox's life, to be recorded.
+pub(super) struct Step<'a> {
+    pub(super) position: i64,
+    pub(super) from: Option<StateName>,
+    pub(super) to: &'a SandboxState,
+    pub(super) reason: &'a str,
+    pub(super) at_ms: Millis,
+}
+
+/// Writes the step into the sandbox's history and the project's event log.
+pub(super) async fn record_step(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    sandbox: SandboxId,
+    step: Step<'_>,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO sandbox_transitions (sandbox_id, position, project_id, from_state, state_data, reason, at_ms)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+    )
+    .bind(sandbox.to_string())
+    .bind(step.position)
+    .bind(project.to_string())
+    .bind(step.from.map(|from| from.as_str().to_string()))
+    .bind(columns::json(step.to))
+    .bind(step.reason.to_string())
+    .bind(step.at_ms)
+    .execute(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    let payload = json!({ "from": step.from, "to": step.to, "reason": step.reason });
+    let kind = format!("sandbox.{}", step.to.name().as_str());
+    events::record(connection, project, sandbox.to_string(), kind, &payload, step.at_ms).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_reason_is_cut_and_storable() {
+        let hostile = format!("\0{}", "é".repeat(LONGEST_REASON));
+        let kept = bounded(&hostile);
+        assert!(kept.starts_with('\u{fffd}') && !kept.contains('\0'));
+        assert!(kept.len() <= LONGEST_REASON + '\u{fffd}'.len_utf8());
+    }
+}

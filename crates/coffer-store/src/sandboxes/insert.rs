@@ -1,0 +1,193 @@
+//! Recording a new sandbox.
+
+use coffer_core::{Millis, SandboxState};
+use sha2::{Digest, Sha256};
+use sqlx::{AnyConnection, Row};
+
+use super::READ;
+use super::change::{Step, record_step};
+use crate::columns::{bigint, json, on_timeout_text, sandbox_columns, sandbox_row, storable};
+use crate::error::Doing;
+use crate::{Idempotency, Inserted, NewSandbox, ProjectScope, Secret, Store, StoreError, now_ms};
+
+/// How long an idempotency key names the sandbox that it made.
+const KEY_LIFE_MS: Millis = 24 * 3_600_000;
+
+const RECORD: &str = "record a sandbox";
+
+impl Store {
+    /// Records a sandbox as `creating`, unless its idempotency key says that it was asked for before.
+    ///
+    /// Of equal requests at the same time one makes the sandbox and the others get it. A create that
+    /// fails gives its key back, so that a retry tries again.
+    pub async fn insert_sandbox(
+        &self,
+        scope: &ProjectScope,
+        sandbox: NewSandbox,
+        idempotency: Option<Idempotency<'_>>,
+    ) -> Result<Inserted, StoreError> {
+        let scope = *scope;
+        let taken = idempotency.map(|given| (given.key.to_string(), given.fingerprint.to_string()));
+        let insert = self.database().write(RECORD, move |connection| {
+            Box::pin(async move {
+                if let Some((key, fingerprint)) = taken
+                    && let Some(earlier) = take_key(connection, &scope, &sandbox, key, fingerprint).await?
+                {
+                    return Ok(earlier);
+                }
+                insert_rows(connection, &scope, sandbox).await?;
+                Ok(Inserted::New)
+            })
+        });
+        insert.await
+    }
+
+    /// Drops idempotency keys that have expired.
+    pub(crate) async fn forget_idempotency_keys(&self, now_ms: Millis) -> Result<(), StoreError> {
+        const DOING: &str = "drop expired idempotency keys";
+        let forget = self.database().write(DOING, move |connection| {
+            Box::pin(async move {
+                sqlx::query("DELETE FROM idempotency_keys WHERE expires_ms <= $1")
+                    .bind(now_ms)
+                    .execute(connection)
+                    .await
+                    .doing(DOING)
+                    .map(drop)
+            })
+        });
+        forget.await
+    }
+}
+
+/// Takes the key for `sandbox`, or says what it was used for before.
+async fn take_key(
+    connection: &mut AnyConnection,
+    scope: &ProjectScope,
+    sandbox: &NewSandbox,
+    key: String,
+    fingerprint: String,
+) -> Result<Option<Inserted>, StoreError> {
+    let (project, now_ms) = (scope.project().to_string(), now_ms());
+    // On PostgreSQL this waits for another transaction that is taking the same key.
+    let taken = sqlx::query(
+        "INSERT INTO idempotency_keys (project_id, key, fingerprint, sandbox_id, expires_ms)
+         VALUES ($1, $2, $3, $4, $5)
+         ON CONFLICT (project_id, key) DO UPDATE SET
+             fingerprint = excluded.fingerprint,
+             sandbox_id = excluded.sandbox_id,
+             expires_ms = excluded.expires_ms
+         WHERE idempotency_keys.expires_ms <= $6",
+    )
+    .bind(project.clone())
+    .bind(key.clone())
+    .bind(fingerprint.clone())
+    .bind(sandbox.id.to_string())
+    .bind(now_ms + KEY_LIFE_MS)
+    .bind(now_ms)
+    .execute(&mut *connection)
+    .await
+    .doing(RECORD)?;
+    if taken.rows_affected() > 0 {
+        return Ok(None);
+    }
+    let owner = sqlx::query(
+        "SELECT fingerprint, sandbox_id FROM idempotency_keys WHERE project_id = $1 AND key = $2",
+    )
+    .bind(project)
+    .bind(key)
+    .fetch_one(&mut *connection)
+    .await
+    .doing(RECORD)?;
+    if owner.try_get::<String, _>("fingerprint").doing(RECORD)? != fingerprint {
+        return Ok(Some(Inserted::KeyReusedDifferently));
+    }
+    let existing = sqlx::query(concat!("SELECT ", sandbox_columns!(), " FROM sandboxes WHERE id = $1"))
+        .bind(owner.try_get::<String, _>("sandbox_id").doing(RECORD)?)
+        .fetch_one(connection)
+        .await
+        .doing(READ)?;
+    Ok(Some(Inserted::Existing(Box::new(sandbox_row(&existing)?))))
+}
+
+async fn insert_rows(
+    connection: &mut AnyConnection,
+    scope: &ProjectScope,
+    new: NewSandbox,
+) -> Result<(), StoreError> {
+    let (id, project, state) = (new.id, scope.project(), SandboxState::Creating);
+    sqlx::query(
+        "INSERT INTO sandboxes (
+             id, project_id, state, state_data, transitions, template, template_id, alias, metadata,
+             env_vars_secret, cpu_count, memory_mib, disk_mib, max_processes, created_ms, started_ms,
+             deadline_ms, timeout_s, on_timeout, auto_resume, secure, access_token_secret,
+             traffic_token_secret, network_secret, allow_internet_access, envd_version
+         ) VALUES (
+             $1, $2, $3, $4, 1, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
+             $21, $22, $23, $24, $25
+         )",
+    )
+    .bind(id.to_string())
+    .bind(project.to_string())
+    .bind(state.name().as_str().to_string())
+    .bind(json(&state))
+    .bind(storable(&new.template))
+    .bind(storable(&new.template_id))
+    .bind(new.alias.as_deref().map(storable))
+    .bind(json(&new.metadata))
+    .bind(json(&new.env_vars))
+    .bind(i64::from(new.limits.cpu_count))
+    .bind(bigint(new.limits.memory_mib))
+    .bind(bigint(new.limits.disk_mib))
+    .bind(i64::from(new.limits.max_processes))
+    .bind(new.created_ms)
+    .bind(new.lifetime.started_ms)
+    .bind(new.lifetime.deadline_ms)
+    .bind(new.timeout_s)
+    .bind(on_timeout_text(new.lifetime.on_timeout).to_string())
+    .bind(i64::from(new.auto_resume))
+    .bind(i64::from(new.secure))
+    .bind(new.access_token.as_ref().map(secret))
+    .bind(new.traffic_token.as_ref().map(secret))
+    .bind(new.network.as_ref().map(json))
+    .bind(new.allow_internet_access.map(i64::from))
+    .bind(storable(&new.envd_version))
+    .execute(&mut *connection)
+    .await
+    .doing(RECORD)?;
+    for (key, value) in &new.metadata {
+        sqlx::query("INSERT INTO sandbox_metadata (project_id, pair, sandbox_id) VALUES ($1, $2, $3)")
+            .bind(project.to_string())
+            .bind(pair_digest(key, value))
+            .bind(id.to_string())
+            .execute(&mut *connection)
+            .await
+            .doing(RECORD)?;
+    }
+    let step = Step { position: 1, from: None, to: &state, reason: "requested", at_ms: now_ms() };
+    record_step(connection, project, id, step).await
+}
+
+fn secret(secret: &Secret) -> String {
+    secret.reveal().to_string()
+}
+
+/// What stands for a metadata pair in `sandbox_metadata`.
+pub(super) fn pair_digest(key: &str, value: &str) -> String {
+    let mut digest = Sha256::new();
+    // The length keeps `a`=`bc` and `ab`=`c` apart.
+    digest.update(u64::try_from(key.len()).unwrap_or(u64::MAX).to_be_bytes());
+    digest.update(key);
+    digest.update(value);
+    hex::encode(digest.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pair_digest;
+
+    #[test]
+    fn pairs_are_told_apart_by_where_the_value_begins() {
+        assert_ne!(pair_digest("a", "bc"), pair_digest("ab", "c"));
+        assert_eq!(pair_digest("a", "bc"), pair_digest("a", "bc"));
+    }
+}

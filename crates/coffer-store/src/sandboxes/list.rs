@@ -1,0 +1,142 @@
+//! Listing sandboxes, page by page.
+
+use std::fmt::Write;
+
+use coffer_core::StateName;
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::{Any, AssertSqlSafe, Row};
+
+use super::insert::pair_digest;
+use crate::columns::{sandbox_columns, sandbox_row, storable};
+use crate::error::Doing;
+use crate::{Cursor, ListFilter, Order, Page, ProjectScope, Store, StoreError};
+
+/// More pairs than any sandbox is likely to have; keeps a hostile filter from becoming a huge query.
+const MOST_PAIRS: usize = 64;
+const LARGEST_PAGE: u32 = 1000;
+
+const LIST: &str = "list sandboxes";
+
+impl Store {
+    /// One page of the project's sandboxes. Following [`Page::next`] shows each sandbox that exists all the
+    /// while exactly once, however many are made or end meanwhile.
+    pub async fn list(&self, scope: &ProjectScope, filter: &ListFilter) -> Result<Page, StoreError> {
+        if filter.metadata.len() > MOST_PAIRS {
+            return Err(StoreError::TooManyPairs { most: MOST_PAIRS });
+        }
+        let limit = filter.limit.clamp(1, LARGEST_PAGE) as usize;
+        let rows = page_query(scope, filter, limit + 1).fetch(self).await?;
+        let mut rows = rows.iter().map(sandbox_row).collect::<Result<Vec<_>, _>>()?;
+        // The row too many says that there is a next page, and is not shown.
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let next = rows
+            .last()
+            .filter(|_| more)
+            .map(|last| Cursor { started_ms: last.lifetime.started_ms, id: last.id });
+
+        let counted = count_query(scope, filter).fetch(self).await?;
+        let counted = counted.first().ok_or_else(|| StoreError::Unreadable {
+            what: "count of running sandboxes",
+            why: "the database gave none".to_string(),
+        })?;
+        let total_running: i64 = counted.try_get("running").doing(LIST)?;
+        Ok(Page { rows, next, total_running: total_running.unsigned_abs() })
+    }
+}
+
+fn page_query(scope: &ProjectScope, filter: &ListFilter, rows: usize) -> Question {
+    let mut question = Question::new(concat!("SELECT ", sandbox_columns!(), " FROM sandboxes AS s WHERE "));
+    question.matching(scope, filter);
+    question.states(&filter.states);
+    let (beyond, direction) = match filter.order {
+        Order::NewestFirst => ("<", "DESC"),
+        Order::OldestFirst => (">", "ASC"),
+    };
+    if let Some(cursor) = filter.cursor {
+        // Ids are lower-case letters and digits, which sort alike in every collation.
+        let started = question.number(cursor.started_ms);
+        let id = question.text(cursor.id.to_string());
+        question.push(format_args!(" AND (s.started_ms, s.id) {beyond} ({started}, {id})"));
+    }
+    question.push(format_args!(" ORDER BY s.started_ms {direction}, s.id {direction} LIMIT {rows}"));
+    question
+}
+
+fn count_query(scope: &ProjectScope, filter: &ListFilter) -> Question {
+    let mut question = Question::new("SELECT COUNT(*) AS running FROM sandboxes AS s WHERE ");
+    question.matching(scope, filter);
+    question.states(&[StateName::Running]);
+    question
+}
+
+/// A query that grows with its filter. Values are always bound, never written into the text.
+struct Question {
+    sql: String,
+    values: Vec<Value>,
+}
+
+enum Value {
+    Text(String),
+    Number(i64),
+}
+
+impl Question {
+    fn new(sql: &str) -> Self {
+        Self { sql: sql.to_string(), values: Vec::new() }
+    }
+
+    fn push(&mut self, sql: std::fmt::Arguments<'_>) {
+        self.sql.write_fmt(sql).expect("writing to a String does not fail");
+    }
+
+    fn text(&mut self, value: String) -> String {
+        self.values.push(Value::Text(value));
+        format!("${}", self.values.len())
+    }
+
+    fn number(&mut self, value: i64) -> String {
+        self.values.push(Value::Number(value));
+        format!("${}", self.values.len())
+    }
+
+    /// What the filter asks of a sandbox, whatever its state.
+    fn matching(&mut self, scope: &ProjectScope, filter: &ListFilter) {
+        let project = self.text(scope.project().to_string());
+        self.push(format_args!("s.project_id = {project}"));
+        if let Some(template) = &filter.template {
+            let template = self.text(storable(template));
+            self.push(format_args!(
+                " AND (s.template = {template} OR s.template_id = {template} OR s.alias = {template})"
+            ));
+        }
+        if let Some(after_ms) = filter.started_after_ms {
+            let after_ms = self.number(after_ms);
+            self.push(format_args!(" AND s.started_ms > {after_ms}"));
+        }
+        for (key, value) in &filter.metadata {
+            let pair = self.text(pair_digest(key, value));
+            self.push(format_args!(
+                " AND EXISTS (SELECT 1 FROM sandbox_metadata AS m
+                  WHERE m.project_id = {project} AND m.pair = {pair} AND m.sandbox_id = s.id)"
+            ));
+        }
+    }
+
+    fn states(&mut self, states: &[StateName]) {
+        if states.is_empty() {
+            return;
+        }
+        let states: Vec<String> = states.iter().map(|state| self.text(state.as_str().to_string())).collect();
+        self.push(format_args!(" AND s.state IN ({})", states.join(", ")));
+    }
+
+    async fn fetch(self, store: &Store) -> Result<Vec<AnyRow>, StoreError> {
+        let query: sqlx::query::Query<'_, Any, AnyArguments> = sqlx::query(AssertSqlSafe(self.sql));
+        let query = self.values.into_iter().fold(query, |query, value| match value {
+            Value::Text(text) => query.bind(text),
+            Value::Number(number) => query.bind(number),
+        });
+        query.fetch_all(store.database().readers()).await.doing(LIST)
+    }
+}
