@@ -1,1 +1,207 @@
 //! Traffic to sandboxes; see `routing` for the seam to the rest of the server.
+//!
+//! ```text
+//! client ──TCP──► listener ──► Proxy ──┬─ port 49983: Unix socket, HTTP/1.1 ──────► agentd
+//!                                      └─ other ports: CONNECT over that socket ──► server inside
+//! ```
+//!
+//! hyper parses both sides, so no byte of one is ever taken for framing by the other. Bodies stream
+//! with back pressure and are never collected. What a sandbox sends is bounded in size and time, but
+//! a stream that is merely silent is left alone: many are, for minutes, on purpose.
+//!
+//! A sandbox that ends or pauses while it answers has its clients reset, because SDKs tell by that
+//! a sandbox that died from a stream that was over. Before an answer has begun it is a 502.
+
+mod address;
+mod answer;
+mod body;
+mod head;
+mod lane;
+mod signed;
+mod upgrade;
+mod upstream;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use coffer_wire::agentd;
+use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use http::{Method, Request, Response, StatusCode, request};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use subtle::ConstantTimeEq;
+use tokio_util::sync::CancellationToken;
+
+use self::address::{Address, address};
+use self::answer::{Reader, Refusal};
+use self::body::{Relay, Start, Upload};
+use self::lane::{Lanes, Slot};
+use self::upstream::Exchange;
+use crate::routing::{Client, Directory, Route, Target};
+
+/// How much of a refused request's body is read, and for how long, before it is refused: a client
+/// that is still sending when its connection closes may never see the answer.
+const DRAINED: usize = 1024 * 1024;
+const DRAIN_WITHIN: Duration = Duration::from_millis(500);
+
+/// Carries requests to sandboxes.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    directory: Arc<dyn Directory>,
+    lanes: Arc<Lanes>,
+}
+
+impl Proxy {
+    pub(crate) fn new(directory: Arc<dyn Directory>) -> Self {
+        Self { directory, lanes: Arc::default() }
+    }
+
+    /// Whether a request is sandbox traffic, well-formed or not; the rest is the API's.
+    pub(crate) fn claims<B>(&self, request: &Request<B>) -> bool {
+        address(request) != Address::Elsewhere
+    }
+
+    /// Answers a request that [`claims`](Self::claims) took.
+    pub(crate) async fn serve(&self, request: Request<Incoming>) -> Response<Body> {
+        let (sandbox, port) = match address(&request) {
+            Address::Port { sandbox, port } => (sandbox, port),
+            Address::Signed => match signed::signer(&request, self.directory.secured()) {
+                Some(sandbox) => (sandbox.to_string(), agentd::PORT),
+                None => return refuse(Refusal::BadSignature, request, None, None).await,
+            },
+            Address::Preflight => return answer::allow_preflight(request.headers()),
+            Address::Malformed(why) => return refuse(Refusal::Malformed(why), request, None, None).await,
+            Address::Elsewhere => return refuse(Refusal::NoSuchRoute, request, None, None).await,
+        };
+        let target = match self.directory.route(&sandbox).await {
+            Route::Running(target) => target,
+            Route::NotFound => return refuse(Refusal::NotFound, request, Some(&sandbox), None).await,
+            Route::Transitioning => return refuse(Refusal::Transitioning, request, Some(&sandbox), None).await,
+            Route::Busy => return refuse(Refusal::NoRoom, request, Some(&sandbox), None).await,
+        };
+        if let Err(refusal) = admit(&request, &target, port) {
+            return refuse(refusal, request, Some(&sandbox), Some(port)).await;
+        }
+        let Ok(slot) = self.lanes.enter(&target) else {
+            return refuse(Refusal::TooManyConnections, request, Some(&sandbox), Some(port)).await;
+        };
+        target.activity.note();
+        forward(request, target, port, slot).await
+    }
+}
+
+/// Whether this request may go to this port.
+fn admit<B>(request: &Request<B>, target: &Target, port: u16) -> Result<(), Refusal> {
+    // A tunnel is how the server itself reaches ports; a client has no business asking for one.
+    if request.method() == Method::CONNECT {
+        return Err(Refusal::NoSuchRoute);
+    }
+    if port == agentd::PORT {
+        return if head::is_control(request.uri().path()) { Err(Refusal::NoSuchRoute) } else { Ok(()) };
+    }
+    let Some(token) = &target.traffic_token else {
+        return Ok(());
+    };
+    let mut given = request.headers().get_all(head::TRAFFIC_TOKEN).iter();
+    match (given.next(), given.next()) {
+        (None, _) => Err(Refusal::TokenMissing),
+        (Some(given), None) if bool::from(given.as_bytes().ct_eq(token.as_bytes())) => Ok(()),
+        _ => Err(Refusal::TokenWrong),
+    }
+}
+
+/// Sends an admitted request inside and returns what comes back.
+async fn forward(mut request: Request<Incoming>, target: Target, port: u16, slot: Slot) -> Response<Body> {
+    let outside = hyper::upgrade::on(&mut request);
+    let (mut parts, body) = request.into_parts();
+    let client = parts.extensions.remove::<Client>().unwrap_or_else(detached);
+    let upgrading = port != agentd::PORT && head::wants_upgrade(&parts);
+    let (reader, sandbox) = (Reader::of(&parts.headers), target.sandbox);
+    let refused = |refusal: Refusal| refusal.answer(reader, Some(&sandbox.to_string()), Some(port));
+
+    let asked = inward(&mut parts, &target, port, client.peer.ip());
+    if let Err(refusal) = asked {
+        return refused(refusal);
+    }
+    let start = if parts.headers.contains_key(EXPECT) && !body.is_end_stream() {
+        Start::OnContinue
+    } else {
+        Start::AtOnce
+    };
+    let (upload, progress) = Upload::new(body, target.activity.clone(), start);
+    let mut request = Request::from_parts(parts, upload);
+    if start == Start::OnContinue {
+        let progress = progress.clone();
+        hyper::ext::on_informational(&mut request, move |response| {
+            if response.status() == StatusCode::CONTINUE {
+                progress.wanted();
+            }
+        });
+    }
+
+    let exchange = if port == agentd::PORT {
+        upstream::ask_agentd(&slot, &target.socket, request, &progress).await
+    } else {
+        upstream::ask_port(&slot, &target.socket, port, request, &progress).await
+    };
+    let Exchange { mut response, link } = match exchange {
+        Ok(exchange) => exchange,
+        Err(refusal) => return refused(refusal),
+    };
+
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        if !upgrading {
+            return refused(Refusal::NotHttp);
+        }
+        let inside = hyper::upgrade::on(&mut response);
+        tokio::spawn(upgrade::join(outside, inside, client, target.activity, link, slot));
+        let (mut parts, _) = response.into_parts();
+        head::toward_client(&mut parts);
+        return Response::from_parts(parts, Body::empty());
+    }
+    let (mut parts, body) = response.into_parts();
+    let until_close =
+        !parts.headers.contains_key(CONTENT_LENGTH) && !parts.headers.contains_key(TRANSFER_ENCODING);
+    head::toward_client(&mut parts);
+    let relay = Relay::new(body, until_close, client, target.activity, progress, link, slot);
+    Response::from_parts(parts, Body::new(relay))
+}
+
+fn inward(parts: &mut request::Parts, target: &Target, port: u16, peer: IpAddr) -> Result<(), Refusal> {
+    if port == agentd::PORT {
+        head::toward_agentd(parts);
+        return Ok(());
+    }
+    head::toward_port(parts, port, target.mask_host.as_deref(), peer)
+}
+
+/// Answers for the sandbox, after reading what the client is likely to have sent already.
+async fn refuse(
+    refusal: Refusal,
+    request: Request<Incoming>,
+    sandbox: Option<&str>,
+    port: Option<u16>,
+) -> Response<Body> {
+    let (parts, mut body) = request.into_parts();
+    // Reading the body of a client that waits for `100 Continue` would make it send it.
+    if !body.is_end_stream() && !parts.headers.contains_key(EXPECT) {
+        let drain = async {
+            let mut read = 0;
+            while let Some(Ok(frame)) = body.frame().await {
+                read += frame.data_ref().map_or(0, bytes::Bytes::len);
+                if read > DRAINED {
+                    break;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(DRAIN_WITHIN, drain).await;
+    }
+    refusal.answer(Reader::of(&parts.headers), sandbox, port)
+}
+
+/// Stands in for the connection of a request that came from no listener.
+fn detached() -> Client {
+    Client::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), CancellationToken::new())
+}
