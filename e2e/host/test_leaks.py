@@ -1,0 +1,63 @@
+"""Whatever sandboxes take from the host comes back."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+from coffer_up import eventually, growth, inventory
+from e2b import Sandbox
+
+CYCLES = int(os.environ.get("E2E_CYCLES", "500"))
+
+
+def cycle(number: int, sdk: dict) -> str:
+    sandbox = Sandbox.create(timeout=600, **sdk)
+    try:
+        answer = sandbox.commands.run(f"echo {number}").stdout
+        if number % 25 == 0:  # a few leave more to clean up than one short command
+            sandbox.files.write("data", "x" * 100_000)
+            sandbox.commands.run("setsid sleep 1000 & python3 -m http.server 8000", background=True, timeout=0)
+            sandbox.pause()
+        return answer
+    finally:
+        sandbox.kill()
+
+
+def test_cycles_leave_the_host_as_it_was(server):
+    up = server("leaks", "--ephemeral").start()
+    sdk = up.sdk()
+    for number in range(3):  # what is made once and kept (pool, template, caches) is there before we count
+        cycle(number, sdk)
+    eventually(lambda: not Sandbox.list(**sdk).next_items(), "the first sandboxes gone")
+    before = settled(up)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda number: cycle(number, sdk), range(CYCLES)))
+    assert answers == [f"{number}\n" for number in range(CYCLES)]
+    assert Sandbox.list(**sdk).next_items() == []
+    # The answer to a kill does not wait for the reaper.
+    eventually(lambda: not growth(before, inventory(up)), lambda: growth(before, inventory(up)), 120)
+
+
+def settled(up):
+    """The inventory once the reaper has nothing more to do."""
+    last = inventory(up)
+
+    def same():
+        nonlocal last
+        previous, last = last, inventory(up)
+        return {kind: len(found) for kind, found in previous.items()} == {kind: len(found) for kind, found in last.items()}
+
+    for _ in range(5):
+        eventually(same, "an inventory that holds still")
+    return last
+
+
+def test_a_running_sandbox_is_counted_at_all(server):
+    """Guards the test above: an inventory that sees nothing would always be content."""
+    up = server("counted", "--ephemeral").start()
+    before = settled(up)
+    sandbox = Sandbox.create(timeout=600, **up.sdk())
+    grown = growth(before, inventory(up))
+    assert {"processes", "network namespaces", "pid namespaces", "sockets"} <= grown.keys(), grown
+    assert grown.keys() & {"cgroups", "node files"}, grown
+    sandbox.kill()
+    eventually(lambda: not growth(before, inventory(up)), "everything given back", 120)

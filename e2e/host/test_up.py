@@ -1,0 +1,106 @@
+"""`coffer up` as its operator sees it."""
+
+import signal
+import stat
+
+import pytest
+from coffer_up import eventually, inventory
+from e2b import AuthenticationException, Sandbox
+
+NAMES = {"E2B_API_URL", "E2B_SANDBOX_URL", "E2B_VOLUME_API_URL", "E2B_API_KEY", "COFFER_URL", "COFFER_API_KEY"}
+
+
+def test_env_is_private_and_can_be_sourced(server):
+    up = server("env", "--ephemeral").start()
+    assert stat.S_IMODE((up.data_dir / "env").stat().st_mode) == 0o600
+    env = up.env()
+    assert NAMES <= env.keys()
+    assert env["E2B_API_URL"] == f"http://127.0.0.1:{up.port}"
+    assert env["E2B_API_KEY"].startswith("e2b_") and len(env["E2B_API_KEY"]) == 44
+    int(env["E2B_API_KEY"][4:], 16)
+    printed = up.log.read_text()
+    assert all(f"{name}=" in printed for name in NAMES)
+
+
+def test_two_side_by_side(server):
+    first, second = (server(name, "--ephemeral").start() for name in ("first", "second"))
+    boxes = [Sandbox.create(timeout=600, **up.sdk()) for up in (first, second)]
+    for up, box in zip((first, second), boxes):
+        assert box.commands.run("echo $E2B_SANDBOX_ID").stdout.strip() == box.sandbox_id
+        assert [entry.sandbox_id for entry in Sandbox.list(**up.sdk()).next_items()] == [box.sandbox_id]
+    with pytest.raises(AuthenticationException):
+        Sandbox.list(**{**second.sdk(), "api_key": first.sdk()["api_key"]}).next_items()
+    assert first.stop() == 0
+    assert boxes[1].commands.run("echo still here").stdout == "still here\n"
+
+
+def test_a_data_directory_has_one_owner(server):
+    up = server("owned", "--ephemeral").start()
+    other = server("owned", "--ephemeral")
+    with pytest.raises(RuntimeError, match="another coffer"):
+        other.start()
+    assert up.process.poll() is None and Sandbox.list(**up.sdk()).next_items() == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+def test_the_next_start_takes_running_sandboxes_up(server, how):
+    up = server("adopt").start()
+    sdk = up.sdk()
+    sandbox = Sandbox.create(timeout=1800, metadata={"kept": "yes"}, envs={"COLOUR": "blue"}, **sdk)
+    paused = Sandbox.create(timeout=1800, **sdk)
+    paused.files.write("kept", "asleep")
+    paused.pause()
+    ticker = sandbox.commands.run("n=0; while :; do n=$((n+1)); echo $n; echo $n > count; sleep 0.2; done", background=True, timeout=0)
+
+    def count():
+        return int(sandbox.files.read("/home/user/count").strip() or 0)
+
+    eventually(lambda: sandbox.files.exists("count") and count(), "a tick")
+    up.stop(how)
+    up.start()
+    assert up.sdk() == sdk  # the key is still the key
+    again = Sandbox.connect(sandbox.sandbox_id, **sdk)
+    assert again.get_info().metadata == {"kept": "yes"}
+    assert ticker.pid in {process.pid for process in again.commands.list()}
+    then = count()
+    eventually(lambda: count() > then, "more ticks of the process started before")
+    attached = again.commands.connect(ticker.pid, timeout=300)
+    lines = "".join(out for out, _, _ in first(attached, 5))
+    assert lines.strip(), "the output of the process started before goes on"
+    assert again.commands.run("echo $COLOUR").stdout == "blue\n"
+    assert Sandbox.connect(paused.sandbox_id, **sdk).files.read("kept") == "asleep"
+    assert Sandbox.kill(sandbox.sandbox_id, **sdk) and Sandbox.kill(paused.sandbox_id, **sdk)
+
+
+def first(handle, count):
+    """The first events of a stream that never ends."""
+    for _, event in zip(range(count), handle):
+        yield tuple(part or "" for part in event)
+    handle.disconnect()
+
+
+def test_a_sandbox_whose_time_ran_out_while_we_were_down_ends(server):
+    up = server("late").start()
+    sdk = up.sdk()
+    sandbox = Sandbox.create(timeout=600, **sdk)
+    sandbox.set_timeout(1)
+    up.stop(signal.SIGKILL)
+    up.start()
+    eventually(lambda: not Sandbox.list(**sdk).next_items(), "the overdue sandbox ended")
+
+
+def test_ephemeral_leaves_nothing(server):
+    up = server("brief", "--ephemeral")
+    nothing = {kind: found for kind, found in inventory(up).items() if kind != "cgroups"}
+    assert not any(nothing.values()), nothing
+    up.start()
+    for _ in range(3):
+        sandbox = Sandbox.create(timeout=600, **up.sdk())
+        sandbox.commands.run("sleep 1000", background=True, timeout=0)
+    sandbox.pause()
+    tag = up.run_dir.name
+    assert up.stop() == 0
+    left = inventory(up)
+    left["cgroups"] = {path for path in left["cgroups"] if tag in path}
+    assert not any(left.values()), left
+    assert not up.run_dir.exists()
