@@ -21,7 +21,9 @@ def sandbox():
 
 
 def e2b(*arguments):
-    done = subprocess.run([CLI, "sandbox", *arguments], capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [CLI, "sandbox", *arguments], capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -3,6 +3,7 @@ import shutil
 import tempfile
 
 import pytest
+
 from coffer_up import CofferUp
 
 

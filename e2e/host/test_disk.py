@@ -14,7 +14,10 @@ def test_full_disk(server):
     available = int(full.commands.run(FREE).stdout)
     if available > 256 << 30:
         pytest.skip(f"SKIPPED: this host gives sandboxes no disk limit ({available >> 30} GiB are free inside)")
-    full.commands.run(f"fallocate -l {available - (8 << 20)} ballast || dd if=/dev/zero of=ballast bs=1M status=none || true", timeout=500)
+    full.commands.run(
+        f"fallocate -l {available - (8 << 20)} ballast || dd if=/dev/zero of=ballast bs=1M status=none || true",
+        timeout=500,
+    )
     with pytest.raises(NotEnoughSpaceException):
         full.files.write("too-much", io.BytesIO(b"x" * (96 << 20)), request_timeout=300)
     other.files.write("fits", "x" * (1 << 20))

@@ -3,8 +3,9 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from coffer_up import eventually, growth, inventory
 from e2b import Sandbox
+
+from coffer_up import eventually, growth, inventory
 
 CYCLES = int(os.environ.get("E2E_CYCLES", "500"))
 
@@ -44,7 +45,9 @@ def settled(up):
     def same():
         nonlocal last
         previous, last = last, inventory(up)
-        return {kind: len(found) for kind, found in previous.items()} == {kind: len(found) for kind, found in last.items()}
+        return {kind: len(found) for kind, found in previous.items()} == {
+            kind: len(found) for kind, found in last.items()
+        }
 
     for _ in range(5):
         eventually(same, "an inventory that holds still")

@@ -4,8 +4,9 @@ import signal
 import stat
 
 import pytest
-from coffer_up import eventually, inventory
 from e2b import AuthenticationException, Sandbox
+
+from coffer_up import eventually, inventory
 
 NAMES = {"E2B_API_URL", "E2B_SANDBOX_URL", "E2B_VOLUME_API_URL", "E2B_API_KEY", "COFFER_URL", "COFFER_API_KEY"}
 
@@ -50,7 +51,9 @@ def test_the_next_start_takes_running_sandboxes_up(server, how):
     paused = Sandbox.create(timeout=1800, **sdk)
     paused.files.write("kept", "asleep")
     paused.pause()
-    ticker = sandbox.commands.run("n=0; while :; do n=$((n+1)); echo $n; echo $n > count; sleep 0.2; done", background=True, timeout=0)
+    ticker = sandbox.commands.run(
+        "n=0; while :; do n=$((n+1)); echo $n; echo $n > count; sleep 0.2; done", background=True, timeout=0
+    )
 
     def count():
         return int(sandbox.files.read("/home/user/count").strip() or 0)

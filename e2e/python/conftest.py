@@ -95,7 +95,7 @@ def serve(visit, eventually):
     return start
 
 
-HTTP_SERVER = '''
+HTTP_SERVER = """
 import http.server, os, time
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -110,7 +110,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 HANDLER
 
 http.server.ThreadingHTTPServer(("0.0.0.0", PORT), Handler).serve_forever()
-'''
+"""
 
 
 @pytest.fixture(scope="session")

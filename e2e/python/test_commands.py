@@ -67,7 +67,9 @@ def test_fifty_at_once(box):
 
 
 def test_background_list_connect_replay(box, here):
-    command = box.commands.run(f"echo early; until [ -e {here}/go ]; do sleep 0.05; done; echo late; exit 3", background=True)
+    command = box.commands.run(
+        f"echo early; until [ -e {here}/go ]; do sleep 0.05; done; echo late; exit 3", background=True
+    )
     listed = {process.pid: process for process in box.commands.list()}
     assert listed[command.pid].cmd == "/bin/bash" and "early" in listed[command.pid].args[-1]
     command.disconnect()  # does not end it
@@ -102,7 +104,9 @@ def test_kill(box):
 
 
 def test_signal_from_inside_reaches_the_command(box):
-    command = box.commands.run("trap 'echo caught; exit 7' TERM; echo $$; while :; do sleep 0.05; done", background=True)
+    command = box.commands.run(
+        "trap 'echo caught; exit 7' TERM; echo $$; while :; do sleep 0.05; done", background=True
+    )
     pid = next(out for out, _, _ in command if out).strip()
     box.commands.run(f"kill -TERM {pid}")
     with pytest.raises(CommandExitException) as ended:
@@ -120,7 +124,6 @@ def test_timeout_ends_the_command_too(box, here, eventually):
 def test_env_cwd_user(box, here):
     result = box.commands.run('echo "$COLOUR $PWD $USER $HOME"', envs={"COLOUR": "red"}, cwd=here)
     assert result.stdout == f"red {here} user /home/user\n"
-    assert box.commands.run("id -un; sudo id -un").stdout == "user\nroot\n"
     assert box.commands.run("id -un; pwd; echo $HOME", user="root").stdout == "root\n/root\n/root\n"
 
 
@@ -140,7 +143,7 @@ def test_connect_to_no_process(box):
 
 def test_orphans_are_reaped(box):
     box.commands.run("for i in $(seq 50); do (true &) ; done; sleep 0.5")
-    zombies = "ps -eo stat= | grep -c '^Z' || true"
+    zombies = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z ' || true"
     assert box.commands.run(zombies).stdout.strip() == "0"
 
 
@@ -153,7 +156,10 @@ def test_sandbox_killed_while_a_command_runs(make):
 
 
 def test_tools_of_the_template(box):
-    missing = box.commands.run("for t in bash python3 node git curl sudo; do command -v $t >/dev/null || echo $t; done").stdout
+    missing = box.commands.run(
+        "for t in bash python3 node git curl sudo; do command -v $t >/dev/null || echo $t; done"
+    ).stdout
     if missing:
         pytest.skip(f"this template (made of the host) has no {missing.split()}")
-    assert box.commands.run("python3 -c 'print(6*7)'; node -p 6*7; git --version | cut -c1-3").stdout == "42\n42\ngit\n"
+    shown = box.commands.run("python3 -c 'print(6*7)'; node -p 6*7; git --version | cut -c1-3; sudo id -un").stdout
+    assert shown == "42\n42\ngit\nroot\n"

@@ -9,7 +9,9 @@ from e2b.sandbox.filesystem.filesystem import WriteEntry
 TEXT = "Zwölf Boxkämpfer jagen Viktor\n" * 100
 
 
-@pytest.mark.parametrize("data", [TEXT, TEXT.encode(), b"", bytes(range(256)) * 300], ids=["text", "bytes", "empty", "binary"])
+@pytest.mark.parametrize(
+    "data", [TEXT, TEXT.encode(), b"", bytes(range(256)) * 300], ids=["text", "bytes", "empty", "binary"]
+)
 @pytest.mark.parametrize("options", [{}, {"use_octet_stream": True}, {"gzip": True}], ids=["default", "octets", "gzip"])
 def test_write_then_read(box, here, data, options):
     written = box.files.write(f"{here}/new/dir/file", io.BytesIO(data) if isinstance(data, bytes) else data, **options)

@@ -1,6 +1,9 @@
 import asyncio
+import os
+import uuid
 from datetime import timedelta
 
+import httpx
 import pytest
 from e2b import AsyncSandbox, Sandbox, SandboxNotFoundException, SandboxQuery, SandboxState
 
@@ -12,7 +15,10 @@ def listed(tag, **query):
 def test_create_is_usable_on_return_and_described(make, tag):
     sandbox = make(metadata=tag, envs={"COLOUR": "blue"}, timeout=300)
     assert sandbox.is_running()
-    assert sandbox.commands.run('echo "$COLOUR $E2B_SANDBOX $E2B_SANDBOX_ID"').stdout == f"blue true {sandbox.sandbox_id}\n"
+    assert (
+        sandbox.commands.run('echo "$COLOUR $E2B_SANDBOX $E2B_SANDBOX_ID"').stdout
+        == f"blue true {sandbox.sandbox_id}\n"
+    )
     info = sandbox.get_info()
     assert (info.sandbox_id, info.state, info.metadata) == (sandbox.sandbox_id, SandboxState.RUNNING, tag)
     assert info.cpu_count >= 1 and info.memory_mb >= 64 and info.envd_version
@@ -88,3 +94,20 @@ def test_async_client_creates_many_at_once(tag):
     sandboxes, answers, killed = asyncio.run(all_at_once())
     assert [answer.stdout.strip() for answer in answers] == [sandbox.sandbox_id for sandbox in sandboxes]
     assert killed == [True] * 8 and listed(tag) == []
+
+
+def test_a_repeated_request_makes_one_sandbox(tag):
+    """What the second generation of SDKs relies on when it retries a create."""
+    headers = {"X-API-KEY": os.environ["E2B_API_KEY"], "Idempotency-Key": uuid.uuid4().hex}
+    body = {"templateID": "base", "timeout": 300, "metadata": tag}
+    answers = [
+        httpx.post(f"{os.environ['E2B_API_URL']}/v2/sandboxes", headers=headers, json=body, timeout=120)
+        for _ in range(2)
+    ]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    ids = {answer.json()["sandboxID"] for answer in answers}
+    try:
+        assert len(ids) == 1 and {entry.sandbox_id for entry in listed(tag)} == ids
+    finally:
+        for sandbox in ids:
+            Sandbox.kill(sandbox)

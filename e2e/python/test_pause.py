@@ -1,6 +1,7 @@
 import pytest
-from conftest import boot_id
 from e2b import Sandbox, SandboxQuery, SandboxState, TimeoutException
+
+from conftest import boot_id
 
 KEEPER = "value=$RANDOM$RANDOM; echo $value > before; until [ -e go ]; do sleep 0.1; done; echo $value > after"
 
@@ -13,7 +14,9 @@ def test_memory_survives(make, eventually, tag):
     assert sandbox.pause() is True
     assert sandbox.pause() is False  # already paused
     assert not sandbox.is_running() and sandbox.get_info().state == SandboxState.PAUSED
-    assert [entry.state for entry in Sandbox.list(query=SandboxQuery(metadata=tag)).next_items()] == [SandboxState.PAUSED]
+    assert [entry.state for entry in Sandbox.list(query=SandboxQuery(metadata=tag)).next_items()] == [
+        SandboxState.PAUSED
+    ]
     resumed = sandbox.connect(timeout=600)
     assert resumed.sandbox_id == sandbox.sandbox_id and resumed._envd_access_token == token
     assert keeper.pid in {process.pid for process in sandbox.commands.list()}

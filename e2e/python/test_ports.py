@@ -1,5 +1,6 @@
 import hashlib
 import os
+import socket
 import threading
 
 import httpx
@@ -92,19 +93,24 @@ while True: threading.Thread(target=talk, args=(listener.accept()[0],), daemon=T
 """
 
 
-@pytest.mark.parametrize("by", ["header", "host"])
-def test_websocket(box, server_address, eventually, by):
+@pytest.fixture(scope="module")
+def websocket(box, eventually):
     box.files.write("/tmp/websocket.py", WEBSOCKET)
-    box.commands.run("pgrep -f /tmp/websocket.py >/dev/null || exec python3 /tmp/websocket.py", background=True, timeout=0)
+    box.commands.run("python3 /tmp/websocket.py", background=True, timeout=0)
     eventually(lambda: box.commands.run("grep -q ':1F42 ' /proc/net/tcp && echo open || true").stdout)
-    host, port = server_address
-    url, options = f"ws://{host}:{port}/talk", {}
+    return 8002
+
+
+@pytest.mark.parametrize("by", ["header", "host"])
+def test_websocket(box, websocket, server_address, by):
+    name, headers = f"{server_address[0]}:{server_address[1]}", {}
     if by == "header":
-        options["additional_headers"] = {"E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": "8002"}
+        headers = {"E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": str(websocket)}
     else:
-        # The name goes into Host while the connection goes to the server.
-        url, options["host"], options["port"] = f"ws://{box.get_host(8002)}/talk", host, port
-    with connect(url, open_timeout=60, **options) as link:
+        name = box.get_host(websocket)
+    # The name goes into Host, the connection always to the server.
+    link = socket.create_connection(server_address, timeout=60)
+    with connect(f"ws://{name}/talk", sock=link, additional_headers=headers, open_timeout=60) as link:
         for message in ("hello", b"\x00\xff" * 400, "x" * 20000):
             link.send(message)
             assert link.recv(timeout=60) == message
@@ -112,7 +118,12 @@ def test_websocket(box, server_address, eventually, by):
 
 def test_closed_port(box, visit):
     answer = visit(box, 3999)
-    expected = {"sandboxId": box.sandbox_id, "message": "The sandbox is running but port is not open", "port": 3999, "code": 502}
+    expected = {
+        "sandboxId": box.sandbox_id,
+        "message": "The sandbox is running but port is not open",
+        "port": 3999,
+        "code": 502,
+    }
     assert (answer.status_code, answer.json()) == (502, expected)
 
 
@@ -147,7 +158,10 @@ def test_masked_host(make, serve, visit):
 
 def test_many_visitors_at_once(box, echo, visit):
     answers = []
-    threads = [threading.Thread(target=lambda n=n: answers.append(visit(box, echo, f"/{n}").text.split()[0])) for n in range(40)]
+    threads = [
+        threading.Thread(target=lambda n=n: answers.append(visit(box, echo, f"/{n}").text.split()[0]))
+        for n in range(40)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -11,7 +11,10 @@ LIST = "/process.Process/List"
 def test_envd_wants_its_token(box, visit, headers):
     answer = visit(box, 49983, LIST, method="POST", headers=headers, json={})
     assert (answer.status_code, answer.json()["code"]) in ((401, 401), (401, "unauthenticated"))
-    assert visit(box, 49983, LIST, method="POST", headers={"X-Access-Token": box._envd_access_token}, json={}).status_code == 200
+    assert (
+        visit(box, 49983, LIST, method="POST", headers={"X-Access-Token": box._envd_access_token}, json={}).status_code
+        == 200
+    )
 
 
 def test_a_token_opens_one_sandbox_only(box, make, visit):
