@@ -1,6 +1,78 @@
 //! The control plane: E2B's REST API, the owner of every sandbox's record, and the proxy of
 //! sandbox traffic, all on one port.
+//!
+//! [`serve`] is the whole public face. Inside, `fleet` owns the sandboxes and is the only one that
+//! speaks to the engine; `api` translates HTTP to its calls; `proxy` carries traffic to sandboxes
+//! and knows the fleet only through `routing`; `listen` tells the two kinds of requests apart.
 #![forbid(unsafe_code)]
 
+mod agent;
+mod api;
+mod clock;
+mod fleet;
+mod listen;
 mod proxy;
 mod routing;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_core::{LifetimePolicy, Limits};
+use coffer_engine::Engine;
+use coffer_store::Store;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// How long steps under way may take after a stop was asked for.
+const LAST_STEPS: Duration = Duration::from_secs(15);
+
+/// What an operator chooses.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Where the listener listens, for logs.
+    pub listen: SocketAddr,
+    pub lifetime: LifetimePolicy,
+    /// What each new sandbox may use.
+    pub default_limits: Limits,
+    /// The domain of sandbox addresses (`<port>-<id>.<domain>`), where one points at this server.
+    pub domain: Option<String>,
+}
+
+/// The server could not start.
+#[derive(Debug, thiserror::Error)]
+#[error("could not take up the sandboxes on record")]
+pub struct ServeError(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+/// Serves until `stop`, then finishes what is under way and leaves sandboxes running.
+///
+/// `ready` is called once, when sandboxes on record have been compared with the engine's and
+/// requests are about to be answered.
+pub async fn serve(
+    config: ServerConfig,
+    store: Store,
+    engine: Arc<dyn Engine>,
+    listener: TcpListener,
+    stop: CancellationToken,
+    ready: impl FnOnce(),
+) -> Result<(), ServeError> {
+    let fleet =
+        fleet::Fleet::start(store.clone(), engine, config.lifetime, config.default_limits, stop.child_token())
+            .await
+            .map_err(|error| ServeError(Box::new(error)))?;
+    let proxy = proxy::Proxy::new(Arc::new(fleet.clone()));
+    let api = api::router(api::App {
+        fleet: fleet.clone(),
+        store: store.clone(),
+        policy: config.lifetime,
+        limits: config.default_limits,
+        domain: config.domain,
+        started_ms: clock::now_ms(),
+    });
+    tracing::info!("serving on {}", config.listen);
+    ready();
+    listen::serve(listener, Arc::new(listen::Front { api, proxy }), stop).await;
+    fleet.finish(LAST_STEPS).await;
+    store.close().await;
+    Ok(())
+}

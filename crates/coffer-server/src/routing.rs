@@ -7,7 +7,7 @@
 //! What the listener expects of the proxy:
 //!
 //! ```text
-//! Proxy::new(directory: Arc<dyn Directory>, domain: Option<String>) -> Proxy
+//! Proxy::new(directory: Arc<dyn Directory>) -> Proxy
 //! Proxy::claims(&self, request: &Request<B>) -> bool      // sandbox traffic, or the REST API?
 //! Proxy::serve(&self, request: Request<Incoming>) -> Response<axum::body::Body>   // async
 //! ```
@@ -56,6 +56,8 @@ pub(crate) struct Target {
     pub(crate) traffic_token: Option<String>,
     /// Replaces `Host` on every port but agentd's; `${PORT}` in it stands for the port.
     pub(crate) mask_host: Option<String>,
+    /// Ports whose servers inside speak TLS, with certificates that nobody can check.
+    pub(crate) https_ports: Vec<u16>,
     /// To be noted on every request and on every piece of data that passes.
     pub(crate) activity: Activity,
     /// Cancelled when the sandbox ends or pauses: open connections must then be aborted.

@@ -1,0 +1,96 @@
+//! The server's own calls to a sandbox's agentd. Everything it answers is hostile: every call has
+//! a deadline and a longest answer.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use coffer_wire::agentd::{Init, JournalPage};
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+
+/// No answer to the server is longer.
+const LONGEST_ANSWER: usize = 4 * 1024 * 1024;
+
+/// Why agentd did not do as asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AgentError {
+    /// Nobody listens: its process is gone.
+    #[error("nothing answers at the sandbox's socket")]
+    Refused(#[source] io::Error),
+    #[error("no answer from the sandbox within {0:?}")]
+    Late(Duration),
+    #[error("the sandbox answered with status {0}")]
+    Status(StatusCode),
+    #[error("the sandbox's answer makes no sense: {0}")]
+    Nonsense(String),
+}
+
+/// Names an agentd; the answer means that the sandbox is ready.
+pub(crate) async fn init(socket: &Path, init: &Init, patience: Duration) -> Result<(), AgentError> {
+    let body = serde_json::to_vec(init).expect("plain strings and numbers");
+    let body = call(socket, Method::POST, "/init", body, patience).await?;
+    drop(body);
+    Ok(())
+}
+
+/// Asks whether agentd still answers.
+pub(crate) async fn health(socket: &Path, patience: Duration) -> Result<(), AgentError> {
+    call(socket, Method::GET, "/health", Vec::new(), patience).await.map(drop)
+}
+
+/// What happened to the sandbox's processes since `from`.
+pub(crate) async fn journal(socket: &Path, from: u64, patience: Duration) -> Result<JournalPage, AgentError> {
+    let path = format!("/coffer/journal?from={from}");
+    let body = call(socket, Method::GET, &path, Vec::new(), patience).await?;
+    serde_json::from_slice(&body).map_err(|error| AgentError::Nonsense(error.to_string()))
+}
+
+async fn call(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    body: Vec<u8>,
+    patience: Duration,
+) -> Result<Bytes, AgentError> {
+    tokio::time::timeout(patience, async {
+        let stream = UnixStream::connect(socket).await.map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => AgentError::Refused(error),
+            _ => AgentError::Nonsense(error.to_string()),
+        })?;
+        let broken = |error: hyper::Error| AgentError::Nonsense(error.to_string());
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "sandbox")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .expect("a fixed method and path");
+        let exchange = async {
+            let response = sender.send_request(request).await.map_err(broken)?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await;
+            let body = body.map_err(|error| AgentError::Nonsense(error.to_string()))?.to_bytes();
+            if status.is_success() { Ok(body) } else { Err(AgentError::Status(status)) }
+        };
+        // The connection lives only as long as this call, so nothing is left when it is given up.
+        tokio::pin!(exchange, connection);
+        loop {
+            tokio::select! {
+                answer = &mut exchange => return answer,
+                ended = &mut connection => match ended {
+                    // The answer may already be complete; the exchange then says so.
+                    Ok(()) => return exchange.await,
+                    Err(error) => return Err(broken(error)),
+                },
+            }
+        }
+    })
+    .await
+    .unwrap_or(Err(AgentError::Late(patience)))
+}

@@ -1,0 +1,92 @@
+//! E2B's REST API.
+//!
+//! A handler authenticates, checks the request into domain types, calls the fleet once and maps
+//! the outcome. Success codes are exact and every refusal has E2B's shape: SDKs depend on both.
+
+mod auth;
+mod body;
+mod check;
+mod error;
+mod list;
+mod logs;
+mod metrics;
+mod network;
+mod query;
+mod sandboxes;
+mod show;
+mod templates;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{any, delete, get, post, put};
+use coffer_core::{LifetimePolicy, Limits, Millis};
+use coffer_store::Store;
+use http::{Method, StatusCode, Uri};
+
+use crate::fleet::Fleet;
+use auth::Caller;
+use error::ApiError;
+
+/// What handlers need.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) store: Store,
+    pub(crate) policy: LifetimePolicy,
+    pub(crate) limits: Limits,
+    pub(crate) domain: Option<String>,
+    pub(crate) started_ms: Millis,
+}
+
+/// Every route of E2B's API.
+pub(crate) fn router(app: App) -> Router {
+    let later = |what: &'static str| any(move |_: Caller| async move { ApiError::not_implemented(what) });
+    Router::new()
+        .route("/health", get(|| async { "OK" }))
+        .route("/sandboxes", get(list::running).post(sandboxes::create_v1))
+        .route("/v2/sandboxes", get(list::page).post(sandboxes::create_v2))
+        .route("/sandboxes/metrics", get(metrics::newest))
+        .route("/sandboxes/{id}", get(sandboxes::detail).delete(sandboxes::destroy))
+        .route("/sandboxes/{id}/timeout", post(sandboxes::timeout))
+        .route("/sandboxes/{id}/refreshes", post(sandboxes::refresh))
+        .route("/sandboxes/{id}/pause", post(sandboxes::pause))
+        .route("/sandboxes/{id}/resume", post(sandboxes::resume))
+        .route("/sandboxes/{id}/connect", post(sandboxes::connect_v1))
+        .route("/v2/sandboxes/{id}/connect", post(sandboxes::connect_v2))
+        .route("/sandboxes/{id}/network", put(sandboxes::network))
+        .route("/sandboxes/{id}/metrics", get(metrics::series))
+        .route("/sandboxes/{id}/logs", get(logs::v1))
+        .route("/v2/sandboxes/{id}/logs", get(logs::v2))
+        .route("/sandboxes/{id}/fork", later("forking sandboxes"))
+        .route("/sandboxes/{id}/snapshots", later("snapshots"))
+        .route("/snapshots", later("snapshots"))
+        .route("/teams", get(templates::teams))
+        .route("/templates", get(templates::list).post(templates::build_later))
+        .route("/v2/templates", get(templates::list).post(templates::build_later))
+        .route("/v3/templates", later("template builds"))
+        .route("/templates/aliases/{alias}", get(templates::alias))
+        .route("/templates/tags", later("template tags"))
+        .route("/templates/{id}", delete(templates::delete).fallback(templates::build_later))
+        .route("/templates/{id}/{*rest}", later("template builds"))
+        .route("/v2/templates/{id}", later("template updates"))
+        .route("/v2/templates/{id}/{*rest}", later("template builds"))
+        .route("/volumes", later("volumes"))
+        .route("/volumes/{*rest}", later("volumes"))
+        .route("/volumecontent/{*rest}", later("volumes"))
+        .route("/secrets", later("secrets"))
+        .route("/secrets/{*rest}", later("secrets"))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(Arc::new(app))
+}
+
+async fn unknown(method: Method, uri: Uri) -> ApiError {
+    let path: String = uri.path().chars().take(200).collect();
+    ApiError::new(StatusCode::NOT_FOUND, format!("there is no {method} {path}"))
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    let path: String = uri.path().chars().take(200).collect();
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not take {method}"))
+}

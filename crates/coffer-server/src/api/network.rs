@@ -1,0 +1,310 @@
+//! The grammar of network settings. Pure: nothing here resolves or connects.
+
+use std::net::IpAddr;
+
+use coffer_wire::e2b::{EgressProxy, Network, NetworkRule, NetworkUpdate};
+use std::collections::BTreeMap;
+
+/// Everything that IPv4 can reach.
+const ALL_TRAFFIC: &str = "0.0.0.0/0";
+const MOST_ENTRIES: usize = 1000;
+const MOST_RULES: usize = 10;
+const MOST_HEADERS: usize = 20;
+const LONGEST_HEADER_NAME: usize = 64;
+const LONGEST_HEADER_VALUE: usize = 2048;
+const MOST_DNS_SERVERS: usize = 8;
+const MOST_HTTPS_PORTS: usize = 64;
+const LONGEST_CA_CERT: usize = 64 * 1024;
+
+/// Checks the network part of a create request; the error is for the person who sent it.
+pub(super) fn check(network: &Network) -> Result<(), String> {
+    check_egress(
+        network.allow_out.as_deref().unwrap_or_default(),
+        network.deny_out.as_deref().unwrap_or_default(),
+        network.dns_servers.as_deref().unwrap_or_default(),
+        network.rules.as_ref(),
+        network.egress_proxy.as_ref(),
+    )?;
+    if let Some(mask) = &network.mask_request_host {
+        check_mask(mask)?;
+    }
+    let ports = network.https_ports.as_deref().unwrap_or_default();
+    if ports.len() > MOST_HTTPS_PORTS {
+        return Err(format!("httpsPorts may name at most {MOST_HTTPS_PORTS} ports"));
+    }
+    if ports.contains(&0) || ports.contains(&coffer_wire::agentd::PORT) {
+        return Err(format!("httpsPorts must be ports of your own, not 0 or {}", coffer_wire::agentd::PORT));
+    }
+    Ok(())
+}
+
+/// Checks a change of network settings.
+pub(super) fn check_update(update: &NetworkUpdate) -> Result<(), String> {
+    check_egress(
+        update.allow_out.as_deref().unwrap_or_default(),
+        update.deny_out.as_deref().unwrap_or_default(),
+        update.dns_servers.as_deref().unwrap_or_default(),
+        update.rules.as_ref(),
+        update.egress_proxy.as_ref(),
+    )
+}
+
+/// The settings after `update`: it replaces what the sandbox may reach and leaves how it is reached.
+pub(super) fn updated(old: Option<Network>, update: NetworkUpdate) -> Network {
+    let old = old.unwrap_or_default();
+    Network {
+        allow_out: update.allow_out,
+        deny_out: update.deny_out,
+        dns_servers: update.dns_servers,
+        egress_proxy: update.egress_proxy,
+        rules: update.rules,
+        allow_public_traffic: old.allow_public_traffic,
+        mask_request_host: old.mask_request_host,
+        https_ports: old.https_ports,
+    }
+}
+
+/// The settings as they are shown: without the proxy's password.
+pub(super) fn shown(mut network: Network) -> Network {
+    if let Some(proxy) = &mut network.egress_proxy {
+        proxy.password = None;
+    }
+    network
+}
+
+fn check_egress(
+    allow: &[String],
+    deny: &[String],
+    dns: &[String],
+    rules: Option<&BTreeMap<String, Vec<NetworkRule>>>,
+    proxy: Option<&EgressProxy>,
+) -> Result<(), String> {
+    if allow.len() > MOST_ENTRIES || deny.len() > MOST_ENTRIES {
+        return Err(format!("allowOut and denyOut may have at most {MOST_ENTRIES} entries each"));
+    }
+    if let Some(bad) = deny.iter().find(|entry| !is_address(entry)) {
+        return Err(format!("denyOut entry '{}' is not an IP address or CIDR block", cut(bad)));
+    }
+    let denies_all = deny.iter().any(|entry| entry == ALL_TRAFFIC);
+    for entry in allow {
+        if is_address(entry) {
+            continue;
+        }
+        if !is_domain(entry) {
+            return Err(format!(
+                "allowOut entry '{}' is not an IP address, CIDR block or domain",
+                cut(entry)
+            ));
+        }
+        if !denies_all {
+            return Err(format!(
+                "allowOut has the domain '{}', so denyOut must block all other traffic with '{ALL_TRAFFIC}'",
+                cut(entry)
+            ));
+        }
+    }
+    if dns.len() > MOST_DNS_SERVERS {
+        return Err(format!("dnsServers may have at most {MOST_DNS_SERVERS} entries"));
+    }
+    if let Some(bad) = dns.iter().find(|entry| entry.parse::<IpAddr>().is_err()) {
+        return Err(format!("dnsServers entry '{}' is not an IP address", cut(bad)));
+    }
+    if let Some(rules) = rules {
+        check_rules(rules)?;
+    }
+    proxy.map_or(Ok(()), check_proxy)
+}
+
+fn check_rules(rules: &BTreeMap<String, Vec<NetworkRule>>) -> Result<(), String> {
+    if rules.len() > MOST_RULES {
+        return Err(format!("rules may name at most {MOST_RULES} domains"));
+    }
+    for (domain, transforms) in rules {
+        let shown = cut(domain);
+        if !is_domain(domain) {
+            return Err(format!("rules name '{shown}', which is not a domain"));
+        }
+        if transforms.len() > 1 {
+            return Err(format!("rules for '{shown}' have more than one transform"));
+        }
+        let headers = transforms.iter().filter_map(|rule| rule.transform.as_ref()?.headers.as_ref());
+        for headers in headers {
+            if headers.len() > MOST_HEADERS {
+                return Err(format!("rules for '{shown}' set more than {MOST_HEADERS} headers"));
+            }
+            for (name, value) in headers {
+                if name.len() > LONGEST_HEADER_NAME || http::HeaderName::try_from(name.as_str()).is_err() {
+                    return Err(format!(
+                        "'{}' is not a header name of at most {LONGEST_HEADER_NAME} bytes",
+                        cut(name)
+                    ));
+                }
+                if value.len() > LONGEST_HEADER_VALUE || http::HeaderValue::try_from(value.as_str()).is_err()
+                {
+                    return Err(format!(
+                        "the value of header '{}' is not text of at most {LONGEST_HEADER_VALUE} bytes on one line",
+                        cut(name)
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_proxy(proxy: &EgressProxy) -> Result<(), String> {
+    let (host, port) = proxy.address.rsplit_once(':').unwrap_or((&proxy.address, ""));
+    let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    let known_host = host.parse::<IpAddr>().is_ok() || (is_domain(host) && !host.starts_with('*'));
+    if !known_host || !port.parse::<u16>().is_ok_and(|port| port != 0) {
+        return Err(format!("egressProxy address '{}' is not of the form host:port", cut(&proxy.address)));
+    }
+    // SOCKS5 carries each in one byte of length (RFC 1929).
+    for text in [&proxy.username, &proxy.password].into_iter().flatten() {
+        if text.is_empty() || text.len() > 255 {
+            return Err("egressProxy username and password must have 1 to 255 bytes".into());
+        }
+    }
+    if proxy.password.is_some() && proxy.username.is_none() {
+        return Err("egressProxy has a password but no username".into());
+    }
+    let tls = proxy.tls.as_ref();
+    if tls.and_then(|tls| tls.server_name.as_deref()).is_some_and(|name| !is_domain(name)) {
+        return Err("egressProxy tls.serverName is not a domain".into());
+    }
+    if tls.and_then(|tls| tls.ca_cert.as_deref()).is_some_and(|cert| cert.len() > LONGEST_CA_CERT) {
+        return Err(format!("egressProxy tls.caCert is longer than {LONGEST_CA_CERT} bytes"));
+    }
+    Ok(())
+}
+
+/// What may stand in a `Host` header, with `${PORT}` for the port.
+fn check_mask(mask: &str) -> Result<(), String> {
+    let plain = mask.replace("${PORT}", "1");
+    let (host, port) = match plain.rsplit_once(':') {
+        Some((host, port)) => (host, Some(port)),
+        None => (plain.as_str(), None),
+    };
+    let host_fits = host.parse::<IpAddr>().is_ok() || (is_domain(host) && !host.starts_with('*'));
+    if !host_fits || port.is_some_and(|port| port.parse::<u16>().is_err()) {
+        return Err(format!(
+            "maskRequestHost '{}' is not a host name, with ${{PORT}} for the port",
+            cut(mask)
+        ));
+    }
+    Ok(())
+}
+
+fn is_address(text: &str) -> bool {
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length)),
+        None => (text, None),
+    };
+    let Ok(address) = address.parse::<IpAddr>() else { return false };
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    // `parse` alone would take "+8".
+    length.is_none_or(|length| {
+        length.bytes().all(|b| b.is_ascii_digit())
+            && length.parse::<u8>().is_ok_and(|length| length <= longest)
+    })
+}
+
+/// A domain name, `*` for its first label allowed; `localhost` counts.
+fn is_domain(text: &str) -> bool {
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    let last = name.rsplit('.').next().unwrap_or_default();
+    name.len() <= 253 && name.split('.').all(is_label) && !last.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn verdict(network: serde_json::Value) -> Result<(), String> {
+        check(&serde_json::from_value(network).unwrap())
+    }
+
+    #[test]
+    fn what_e2b_allows_passes() {
+        for good in [
+            json!({}),
+            json!({"allowOut": ["1.1.1.1", "10.0.0.0/8", "::1", "fd00::/8"], "denyOut": ["0.0.0.0/0"]}),
+            json!({"allowOut": ["example.com", "*.example.com"], "denyOut": ["0.0.0.0/0"]}),
+            json!({"denyOut": ["8.8.8.8"], "dnsServers": ["1.1.1.1", "2606:4700::1111"]}),
+            json!({"rules": {"8080-abc.example.com": [{"transform": {"headers": {"X-Token": "v"}}}]}}),
+            json!({"egressProxy": {"address": "proxy.example.com:1080", "username": "u", "password": "p"}}),
+            json!({"egressProxy": null, "allowPublicTraffic": null}),
+            json!({"maskRequestHost": "custom-host.example.com:${PORT}", "httpsPorts": [8443]}),
+            json!({"maskRequestHost": "localhost:${PORT}"}),
+        ] {
+            assert_eq!(verdict(good.clone()), Ok(()), "{good}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let many: Vec<String> = (0..1001).map(|n| format!("10.0.{}.{}", n / 256, n % 256)).collect();
+        for bad in [
+            json!({"denyOut": ["example.com"]}),
+            json!({"denyOut": ["10.0.0.0/33"]}),
+            json!({"denyOut": ["10.0.0.0/+8"]}),
+            json!({"denyOut": many}),
+            json!({"allowOut": ["example.com"]}),
+            json!({"allowOut": ["not a domain"], "denyOut": ["0.0.0.0/0"]}),
+            json!({"allowOut": ["a.*.com"], "denyOut": ["0.0.0.0/0"]}),
+            json!({"allowOut": ["999.1.1.1"], "denyOut": ["0.0.0.0/0"]}),
+            json!({"dnsServers": ["dns.example.com"]}),
+            json!({"rules": {"a b": []}}),
+            json!({"rules": {"a.com": [{}, {}]}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"bad name": "v"}}}]}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"X": "a\r\nb"}}}]}}),
+            json!({"egressProxy": {"address": "proxy.example.com"}}),
+            json!({"egressProxy": {"address": "a.com:1", "password": "p"}}),
+            json!({"maskRequestHost": "a\r\nX: y"}),
+            json!({"httpsPorts": [0]}),
+            json!({"httpsPorts": [49983]}),
+        ] {
+            assert!(verdict(bad.clone()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_update_clears_what_it_leaves_out() {
+        let old: Network = serde_json::from_value(json!({
+            "allowOut": ["1.1.1.1"], "denyOut": ["0.0.0.0/0"], "maskRequestHost": "a.com", "allowPublicTraffic": false
+        }))
+        .unwrap();
+        let after = updated(
+            Some(old),
+            NetworkUpdate { deny_out: Some(vec!["8.8.8.8".into()]), ..Default::default() },
+        );
+        let expected =
+            json!({"denyOut": ["8.8.8.8"], "maskRequestHost": "a.com", "allowPublicTraffic": false});
+        assert_eq!(serde_json::to_value(after).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_proxy_password_is_not_shown() {
+        let network = Network {
+            egress_proxy: Some(EgressProxy {
+                address: "a.com:1".into(),
+                username: Some("u".into()),
+                password: Some("secret".into()),
+                tls: None,
+            }),
+            ..Default::default()
+        };
+        assert!(!serde_json::to_string(&shown(network)).unwrap().contains("secret"));
+    }
+}

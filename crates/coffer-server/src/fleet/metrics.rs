@@ -1,0 +1,43 @@
+//! Sampling what sandboxes use.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::Fleet;
+
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// A sandbox that begins to run has its first sample after about this long; many that begin
+/// together share one.
+const FIRST: Duration = Duration::from_secs(1);
+
+impl Fleet {
+    /// Samples all sandboxes regularly until `stop`, and soon after one began to run.
+    pub(super) async fn keep_sampling(self: Arc<Self>, stop: CancellationToken) {
+        let mut ticks = tokio::time::interval_at(Instant::now() + INTERVAL, INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+                () = self.sample_soon.notified() => tokio::time::sleep(FIRST).await,
+            }
+            match self.engine.stats().await {
+                Ok(samples) => {
+                    for sample in samples {
+                        let Some(record) = self.any(sample.sandbox) else { continue };
+                        let (started_ms, cpu_count) = {
+                            let live = record.live();
+                            (live.row.lifetime.started_ms, live.row.limits.cpu_count)
+                        };
+                        record.samples().add(&sample, started_ms, cpu_count);
+                    }
+                }
+                Err(error) => tracing::debug!("no samples this time: {error}"),
+            }
+        }
+    }
+}

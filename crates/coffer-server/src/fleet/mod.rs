@@ -1,0 +1,203 @@
+//! Every live sandbox: what is known of it, what is done to it, and when.
+//!
+//! The fleet is the only caller of the engine and the only writer of sandbox rows. A step (create,
+//! pause, resume, end) runs in a task of its own under the sandbox's [`Claim`](record::Claim), so a
+//! client that hangs up leaves no step half done. A step changes the engine first, then the store by
+//! compare-and-set, then memory: a crash in between leaves the earlier state on record, and
+//! [`reconcile`] makes the engine agree with it again.
+
+mod create;
+mod deadlines;
+pub(crate) mod end;
+pub(crate) mod health;
+mod ledger;
+mod metrics;
+mod pause;
+mod reconcile;
+mod record;
+mod route;
+mod samples;
+mod settings;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use coffer_core::{LifetimePolicy, Limits, ProjectId, Refused, SandboxId};
+use coffer_engine::{Engine, EngineError, TemplateInfo};
+use coffer_store::{ChangeError, Store, StoreError};
+pub(crate) use create::{CreateSpec, chain};
+pub(crate) use pause::{Boot, Connected};
+pub(crate) use record::{Busy, Record, Step};
+pub(crate) use settings::network_of;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::agent::AgentError;
+
+/// How long a list of templates is believed.
+const TEMPLATES_FRESH: Duration = Duration::from_secs(2);
+
+/// Steps that no client waits for, at a time.
+const MOST_BACKGROUND_STEPS: usize = 32;
+
+/// Every live sandbox of the server.
+pub(crate) struct Fleet {
+    store: Store,
+    engine: Arc<dyn Engine>,
+    policy: LifetimePolicy,
+    limits: Limits,
+    records: RwLock<HashMap<SandboxId, Arc<Record>>>,
+    /// Steps under way; a stop waits for them.
+    steps: TaskTracker,
+    background: Arc<Semaphore>,
+    /// A sandbox began to run and has no sample yet.
+    sample_soon: Notify,
+    templates: Mutex<Option<(Instant, Arc<[TemplateInfo]>)>>,
+    /// One comparison with the engine's list at a time.
+    comparing: tokio::sync::Mutex<()>,
+}
+
+impl fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fleet").field("sandboxes", &self.everyone().len()).finish_non_exhaustive()
+    }
+}
+
+/// Why a sandbox was not made, changed or found.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FleetError {
+    #[error("there is no such sandbox")]
+    NotFound,
+    #[error(transparent)]
+    Busy(#[from] Busy),
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error("there is no template `{0}`")]
+    UnknownTemplate(String),
+    #[error("the sandbox was destroyed while it was being made")]
+    EndedEarly,
+    #[error("the idempotency key was used for a different request")]
+    KeyReused,
+    #[error("the first request with this idempotency key failed")]
+    FirstFailed,
+    #[error("the sandbox's agent does not answer")]
+    GuestUnresponsive(#[source] AgentError),
+    #[error("the sandbox did not become ready")]
+    NotReady(#[source] AgentError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the record of the sandbox was changed by somebody else")]
+    Raced,
+    #[error("a step of the server's own broke")]
+    Broken,
+}
+
+impl From<ChangeError> for FleetError {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::NotFound => Self::NotFound,
+            ChangeError::Raced { .. } => Self::Raced,
+            ChangeError::Store(error) => Self::Store(error),
+        }
+    }
+}
+
+impl Fleet {
+    /// Takes up what the store has, makes the engine agree with it, and starts to keep watch.
+    pub(crate) async fn start(
+        store: Store,
+        engine: Arc<dyn Engine>,
+        policy: LifetimePolicy,
+        limits: Limits,
+        stop: CancellationToken,
+    ) -> Result<Arc<Self>, FleetError> {
+        let fleet = Arc::new(Self {
+            store,
+            engine,
+            policy,
+            limits,
+            records: RwLock::default(),
+            steps: TaskTracker::new(),
+            background: Arc::new(Semaphore::new(MOST_BACKGROUND_STEPS)),
+            sample_soon: Notify::new(),
+            templates: Mutex::default(),
+            comparing: tokio::sync::Mutex::default(),
+        });
+        // Before the first list, so that nothing that happens after it is missed.
+        let notices = fleet.engine.notices();
+        fleet.load().await?;
+        fleet.reconcile().await?;
+        fleet.steps.spawn(fleet.clone().heed(notices, stop.clone()));
+        fleet.steps.spawn(fleet.clone().keep_deadlines(stop.clone()));
+        fleet.steps.spawn(fleet.clone().keep_checking(stop.clone()));
+        fleet.steps.spawn(fleet.clone().keep_sampling(stop));
+        Ok(fleet)
+    }
+
+    /// Waits for steps under way, after `stop` was cancelled. Sandboxes stay as they are.
+    pub(crate) async fn finish(&self, patience: Duration) {
+        self.steps.close();
+        if tokio::time::timeout(patience, self.steps.wait()).await.is_err() {
+            tracing::warn!("gave up waiting for {} steps under way", self.steps.len());
+        }
+    }
+
+    /// A live sandbox of a project; another project's is not found.
+    pub(crate) fn find(&self, project: ProjectId, id: SandboxId) -> Option<Arc<Record>> {
+        self.any(id).filter(|record| record.project == project)
+    }
+
+    /// A live sandbox, whoever owns it: for the proxy, whose callers prove themselves to agentd.
+    fn any(&self, id: SandboxId) -> Option<Arc<Record>> {
+        self.records.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    fn everyone(&self) -> Vec<Arc<Record>> {
+        self.records.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    fn enrol(&self, record: Arc<Record>) {
+        self.records.write().unwrap_or_else(PoisonError::into_inner).insert(record.id, record);
+    }
+
+    fn forget(&self, id: SandboxId) {
+        self.records.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Runs a step to its end even when nobody waits for it any more.
+    async fn carry_through<T: Send + 'static>(
+        &self,
+        step: impl Future<Output = Result<T, FleetError>> + Send + 'static,
+    ) -> Result<T, FleetError> {
+        self.steps.spawn(step).await.unwrap_or(Err(FleetError::Broken))
+    }
+
+    /// Runs a step that no client waits for, a bounded number at a time.
+    fn in_background(self: &Arc<Self>, step: impl Future<Output = ()> + Send + 'static) {
+        let room = self.background.clone();
+        self.steps.spawn(async move {
+            let _permit = room.acquire_owned().await;
+            step.await;
+        });
+    }
+
+    /// What sandboxes can be made from.
+    pub(crate) async fn templates(&self) -> Result<Arc<[TemplateInfo]>, FleetError> {
+        let known = self.templates.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((at, templates)) = known
+            && at.elapsed() < TEMPLATES_FRESH
+        {
+            return Ok(templates);
+        }
+        let templates: Arc<[TemplateInfo]> = self.engine.templates().await?.into();
+        *self.templates.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((Instant::now(), templates.clone()));
+        Ok(templates)
+    }
+}

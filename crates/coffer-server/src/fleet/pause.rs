@@ -1,0 +1,224 @@
+//! Pausing and resuming.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_core::{Cause, Fault, Kept, Millis, OnTimeout, SandboxState, StateName};
+use coffer_engine::EngineError;
+use coffer_store::{Changes, Placement, SandboxRow};
+
+use super::create::{INIT_PATIENCE, chain};
+use super::ledger::stored;
+use super::record::{Claim, Ending};
+use super::{Fleet, FleetError, Record, Step};
+use crate::agent;
+use crate::clock::now_ms;
+
+/// How long a resumed agentd may take to answer.
+const WAKE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a paused sandbox comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Boot {
+    /// With its memory, if the pause kept it.
+    AsPaused,
+    /// Anew from its files, whatever the pause kept.
+    Cold,
+}
+
+/// What a connect found.
+#[derive(Debug)]
+pub(crate) enum Connected {
+    Running(SandboxRow),
+    Resumed(SandboxRow),
+}
+
+impl Fleet {
+    /// Pauses a running sandbox. With `healthy_guest` one that does not answer is left alone.
+    pub(crate) async fn pause(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        kept: Kept,
+        healthy_guest: bool,
+    ) -> Result<(), FleetError> {
+        let claim = record.claim(Step::Pause).await?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let asked = record.live().socket().filter(|_| healthy_guest);
+            if let Some(socket) = asked {
+                agent::health(&socket, WAKE_PATIENCE).await.map_err(FleetError::GuestUnresponsive)?;
+            }
+            fleet.pause_claimed(&claim, kept).await
+        })
+        .await
+    }
+
+    pub(super) async fn pause_claimed(&self, claim: &Claim, kept: Kept) -> Result<(), FleetError> {
+        let record = &claim.record;
+        let state = record.live().row.state.clone();
+        // Asked before the engine is: what the state refuses must change nothing.
+        state.after(Cause::Froze(kept))?;
+        match kept {
+            Kept::MemoryAndFiles => self.engine.freeze(record.id).await?,
+            Kept::FilesOnly => self.engine.stop(record.id).await?,
+        }
+        if let Err(error) = self.advance(claim, Cause::Froze(kept), Changes::default()).await {
+            // Not on record: undo it. Where even that fails, the next comparison repairs it.
+            if let Err(undo) = self.wake(claim, kept).await {
+                let id = record.id;
+                tracing::error!(sandbox.id = %id, "sandbox {id} stays paused, unrecorded: {}", chain(&undo));
+            }
+            return Err(error);
+        }
+        record.live().gone.cancel();
+        let id = record.id;
+        tracing::info!(sandbox.id = %id, ?kept, "sandbox {id} is paused");
+        Ok(())
+    }
+
+    /// Resumes a paused sandbox; one that runs refuses.
+    pub(crate) async fn resume(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        timeout_ms: Millis,
+        boot: Boot,
+        on_timeout: Option<OnTimeout>,
+    ) -> Result<SandboxRow, FleetError> {
+        let claim = record.claim(Step::Resume).await?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let resumed = fleet.resume_claimed(&claim, timeout_ms, boot, on_timeout).await;
+            drop(claim);
+            fleet.heal(&record).await;
+            resumed
+        })
+        .await
+    }
+
+    /// Resumes a paused sandbox, or keeps a running one alive for at least `timeout_ms` more. A
+    /// pause or resume under way is waited for.
+    pub(crate) async fn connect(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        timeout_ms: Millis,
+        boot: Boot,
+    ) -> Result<Connected, FleetError> {
+        let claim = record.claim_in_turn(Step::Resume).await?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let state = record.live().row.state.name();
+            if state != StateName::Paused {
+                // Nothing to resume; extending refuses what does not run.
+                return fleet.extend_claimed(&claim, timeout_ms).await.map(Connected::Running);
+            }
+            let resumed = fleet.resume_claimed(&claim, timeout_ms, boot, None).await;
+            drop(claim);
+            fleet.heal(&record).await;
+            resumed.map(Connected::Resumed)
+        })
+        .await
+    }
+
+    async fn resume_claimed(
+        &self,
+        claim: &Claim,
+        timeout_ms: Millis,
+        boot: Boot,
+        on_timeout: Option<OnTimeout>,
+    ) -> Result<SandboxRow, FleetError> {
+        let record = &claim.record;
+        let state = record.live().row.state.clone();
+        state.clone().after(Cause::Thawed)?;
+        let SandboxState::Paused { kept } = state else { return Err(FleetError::Broken) };
+        let kept = match boot {
+            Boot::Cold if kept == Kept::MemoryAndFiles => {
+                self.engine.stop(record.id).await?;
+                Kept::FilesOnly
+            }
+            Boot::Cold | Boot::AsPaused => kept,
+        };
+        let placement = match self.wake(claim, kept).await {
+            Ok(placement) => placement,
+            Err(error) => return Err(self.give_up_waking(claim, kept, error).await),
+        };
+        let now = now_ms();
+        let changes = Changes {
+            started_ms: Some(now),
+            deadline_ms: Some(self.policy.deadline(now, now, timeout_ms)),
+            on_timeout,
+            placement,
+            ..Changes::default()
+        };
+        if let Err(error) = self.advance(claim, Cause::Thawed, changes).await {
+            self.put_back(claim, kept).await;
+            return Err(error);
+        }
+        record.activity.note();
+        self.sample_soon.notify_one();
+        let mut live = record.live();
+        if live.ending.is_none() {
+            live.begin_run();
+        }
+        let id = record.id;
+        tracing::info!(sandbox.id = %id, "sandbox {id} runs again");
+        Ok(live.row.clone())
+    }
+
+    /// Makes the engine run the sandbox again and waits for its agentd. A new placement comes only
+    /// from a new boot.
+    pub(super) async fn wake(&self, claim: &Claim, kept: Kept) -> Result<Option<Placement>, FleetError> {
+        let record = &claim.record;
+        let booted = match kept {
+            Kept::MemoryAndFiles => match self.engine.thaw(record.id).await {
+                Ok(()) => None,
+                // Its processes are gone, as after a restart of the host: its files are not.
+                Err(EngineError::WrongState(_)) => Some(self.engine.start(record.id).await?),
+                Err(error) => return Err(error.into()),
+            },
+            Kept::FilesOnly => Some(self.engine.start(record.id).await?),
+        };
+        let Some(placement) = booted.map(stored) else {
+            let socket = record.live().socket().ok_or(FleetError::Broken)?;
+            agent::health(&socket, WAKE_PATIENCE).await.map_err(FleetError::NotReady)?;
+            return Ok(None);
+        };
+        record.live().row.placement = Some(placement.clone());
+        agent::init(&placement.socket, &record.init(), INIT_PATIENCE).await.map_err(FleetError::NotReady)?;
+        Ok(Some(placement))
+    }
+
+    /// What to do about a sandbox that did not wake: it stays paused where that is possible.
+    async fn give_up_waking(&self, claim: &Claim, kept: Kept, error: FleetError) -> FleetError {
+        let record = &claim.record;
+        match &error {
+            FleetError::Engine(EngineError::UnknownSandbox) => {
+                // The claim is the caller's; whoever comes next carries the end out.
+                self.doom(record, Fault::Lost);
+            }
+            // Nothing was begun.
+            FleetError::Engine(_) => {}
+            _ => self.put_back(claim, kept).await,
+        }
+        let id = record.id;
+        tracing::warn!(sandbox.id = %id, "sandbox {id} did not wake: {}", chain(&error));
+        error
+    }
+
+    /// Makes the engine agree again with the pause that is on record.
+    async fn put_back(&self, claim: &Claim, kept: Kept) {
+        let id = claim.record.id;
+        let put_back = match kept {
+            Kept::MemoryAndFiles => self.engine.freeze(id).await,
+            Kept::FilesOnly => self.engine.stop(id).await,
+        };
+        if let Err(error) = put_back {
+            tracing::warn!(sandbox.id = %id, "could not pause sandbox {id} again: {error}");
+        }
+    }
+
+    /// Marks a sandbox that this task has claimed as failed; [`heal`](Self::heal) ends it.
+    pub(super) fn doom(&self, record: &Arc<Record>, fault: Fault) {
+        record.live().ending.get_or_insert(Ending::Failed(fault));
+        record.doomed.cancel();
+    }
+}

@@ -1,0 +1,150 @@
+//! Making the engine and the store agree.
+//!
+//! The store says what should be, the engine what is. Both are compared at start, whenever the
+//! engine was away, and once in a while:
+//!
+//! | on record | engine | then |
+//! |---|---|---|
+//! | creating (and nobody is at it) | anything | destroyed, `error` |
+//! | running, paused | nothing | `error`: lost |
+//! | running, paused | dead | `error` with its cause, destroyed |
+//! | running | frozen | thawed |
+//! | running | stopped | `paused` with its files: its processes are gone |
+//! | paused with memory | running | frozen |
+//! | paused with files only | running, frozen | stopped |
+//! | ended or unknown | anything | destroyed |
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use coffer_core::{Cause, Fault, Kept, SandboxId, SandboxState};
+use coffer_engine::{RunState, SandboxStatus};
+use coffer_store::Changes;
+
+use super::create::chain;
+use super::end::fault_of;
+use super::record::Claim;
+use super::{Fleet, FleetError, Record, Step};
+
+impl Fleet {
+    /// Takes up every sandbox that the store has as live.
+    pub(super) async fn load(&self) -> Result<(), FleetError> {
+        for row in self.store.live_sandboxes(&self.store.operator()).await? {
+            self.enrol(Arc::new(Record::new(row)));
+        }
+        Ok(())
+    }
+
+    /// Compares the engine's sandboxes with ours and repairs what differs.
+    pub(super) async fn reconcile(self: &Arc<Self>) -> Result<(), FleetError> {
+        let _turn = self.comparing.lock().await;
+        let asked = Instant::now();
+        let mut listed: HashMap<SandboxId, SandboxStatus> =
+            self.engine.list().await?.into_iter().map(|status| (status.sandbox, status)).collect();
+        for record in self.everyone() {
+            let status = listed.remove(&record.id);
+            // What changed since the list was asked for is not in it.
+            let comparable = {
+                let live = record.live();
+                live.under_way.is_none() && live.ending.is_none() && live.settled <= asked
+            };
+            if comparable && let Some(claim) = record.try_claim(Step::Resume) {
+                self.compare(claim, status).await;
+                self.heal(&record).await;
+            }
+        }
+        for id in listed.into_keys() {
+            // Enrolled since the list was asked for? Then it is no stranger.
+            if self.any(id).is_none() {
+                tracing::warn!(sandbox.id = %id, "the engine has sandbox {id}, which should not exist: destroying it");
+                self.destroy_quietly(id).await;
+            }
+        }
+        self.end_forgotten_rows().await
+    }
+
+    async fn compare(&self, claim: Claim, status: Option<SandboxStatus>) {
+        let record = claim.record.clone();
+        let state = record.live().row.state.clone();
+        let Some(status) = status else {
+            let fault = match state {
+                SandboxState::Creating => {
+                    Fault::CreateFailed { message: "the server stopped meanwhile".into() }
+                }
+                _ => Fault::Lost,
+            };
+            return self.doom(&record, fault);
+        };
+        let repaired = match (&state, &status.run) {
+            (SandboxState::Creating, _) => {
+                let message = "the server stopped meanwhile".to_string();
+                return self.doom(&record, Fault::CreateFailed { message });
+            }
+            (_, RunState::Dead { cause }) => return self.doom(&record, fault_of(cause)),
+            (SandboxState::Running, RunState::Running) => Ok(()),
+            (SandboxState::Running, RunState::Frozen) => {
+                self.wake(&claim, Kept::MemoryAndFiles).await.map(drop)
+            }
+            (SandboxState::Running, RunState::Stopped) => {
+                let paused = self.advance(&claim, Cause::Froze(Kept::FilesOnly), Changes::default()).await;
+                record.live().gone.cancel();
+                paused
+            }
+            (SandboxState::Paused { kept: Kept::MemoryAndFiles }, RunState::Running) => {
+                self.engine.freeze(record.id).await.map_err(FleetError::from)
+            }
+            (SandboxState::Paused { kept: Kept::FilesOnly }, RunState::Running | RunState::Frozen) => {
+                self.engine.stop(record.id).await.map_err(FleetError::from)
+            }
+            // A resume boots it anew when its memory turns out to be gone.
+            (SandboxState::Paused { .. }, RunState::Frozen | RunState::Stopped) => Ok(()),
+            // Ended records are not kept.
+            (SandboxState::Terminated { .. } | SandboxState::Error { .. }, _) => Ok(()),
+        };
+        if state == SandboxState::Running && status.run == RunState::Running {
+            self.adopt_placement(&record, status);
+            return;
+        }
+        let id = record.id;
+        match repaired {
+            Ok(()) if state.name() != coffer_core::StateName::Paused || status.run == RunState::Running => {
+                tracing::warn!(sandbox.id = %id, "sandbox {id} was {:?} on its host, not {state:?}: repaired", status.run);
+            }
+            Ok(()) => {}
+            Err(error) => {
+                tracing::error!(sandbox.id = %id, "sandbox {id} is {:?} on its host, not {state:?}, and could not be repaired: {}", status.run, chain(&error));
+            }
+        }
+    }
+
+    /// Where the engine now says that a sandbox answers is where it answers.
+    fn adopt_placement(&self, record: &Record, status: SandboxStatus) {
+        let mut live = record.live();
+        if live.socket().as_ref() != Some(&status.placement.socket) {
+            live.row.placement = Some(super::ledger::stored(status.placement));
+        }
+    }
+
+    /// Ends rows that the store has as live and nobody here knows: their end could not be recorded
+    /// when it came.
+    async fn end_forgotten_rows(&self) -> Result<(), FleetError> {
+        for row in self.store.live_sandboxes(&self.store.operator()).await? {
+            let id = row.id;
+            if self.any(id).is_some() {
+                continue;
+            }
+            let (before, fault) = (row.state.name(), Fault::Lost);
+            let Ok(after) = row.state.after(Cause::Failed(fault.clone())) else { continue };
+            let reason = super::end::describe(&fault);
+            let operator = self.store.operator();
+            match self.store.transition(&operator, id, before, after, &reason, Changes::default()).await {
+                Ok(_) => tracing::warn!(sandbox.id = %id, "sandbox {id} was live on record and nowhere else"),
+                // It ended properly while we looked.
+                Err(coffer_store::ChangeError::Raced { .. } | coffer_store::ChangeError::NotFound) => {}
+                Err(coffer_store::ChangeError::Store(error)) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! Where the proxy's traffic goes, and how traffic wakes a paused sandbox.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use coffer_core::{Kept, Millis, SandboxId, SandboxState};
+use coffer_engine::EngineError;
+
+use super::settings::network_of;
+use super::{Boot, Fleet, FleetError, Record, Step};
+use crate::routing::{Directory, Route, Target};
+
+/// How long a request waits for a step under way before it is told to come again.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A sandbox that traffic woke runs at least this long.
+const SHORTEST_AWAKE_MS: Millis = 5 * 60_000;
+
+/// What to do with a request, by what is known right now.
+enum Verdict {
+    Go(Box<Target>),
+    NotFound,
+    Wait,
+    Wake,
+}
+
+fn verdict(record: &Record) -> Verdict {
+    let live = record.live();
+    if live.ending.is_some() {
+        return Verdict::NotFound;
+    }
+    match (&live.row.state, live.under_way) {
+        (SandboxState::Running, None | Some(Step::Update)) => {
+            let Some(socket) = live.socket() else { return Verdict::NotFound };
+            let network = network_of(&live.row).unwrap_or_default();
+            Verdict::Go(Box::new(Target {
+                sandbox: record.id,
+                socket,
+                traffic_token: live.row.traffic_token.as_ref().map(|token| token.reveal().to_string()),
+                mask_host: network.mask_request_host,
+                https_ports: network.https_ports.unwrap_or_default(),
+                activity: record.activity.clone(),
+                gone: live.gone.clone(),
+            }))
+        }
+        (SandboxState::Running, Some(_)) => Verdict::Wait,
+        (SandboxState::Paused { .. }, Some(_)) => Verdict::Wait,
+        // A pause that kept only files is ended by hand: a boot would surprise whoever left it.
+        (SandboxState::Paused { kept: Kept::MemoryAndFiles }, None) if live.row.auto_resume => Verdict::Wake,
+        (SandboxState::Paused { .. }, None) => Verdict::NotFound,
+        (SandboxState::Creating | SandboxState::Terminated { .. } | SandboxState::Error { .. }, _) => {
+            Verdict::NotFound
+        }
+    }
+}
+
+#[async_trait]
+impl Directory for Arc<Fleet> {
+    async fn route(&self, sandbox: &str) -> Route {
+        let Ok(id) = sandbox.parse::<SandboxId>() else { return Route::NotFound };
+        let find = async {
+            loop {
+                // Looked up anew each time: it may end while we wait.
+                let Some(record) = self.any(id) else { return Route::NotFound };
+                match verdict(&record) {
+                    Verdict::Go(target) => {
+                        record.activity.note();
+                        return Route::Running(*target);
+                    }
+                    Verdict::NotFound => return Route::NotFound,
+                    Verdict::Wait => record.settled().await,
+                    Verdict::Wake => {
+                        if let Some(refusal) = self.wake_for_traffic(record).await {
+                            return refusal;
+                        }
+                    }
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, find).await.unwrap_or(Route::Transitioning)
+    }
+
+    fn secured(&self) -> Vec<(SandboxId, String)> {
+        let everyone = self.everyone();
+        let running = everyone.iter().filter_map(|record| {
+            let live = record.live();
+            let token = live.row.access_token.as_ref().filter(|_| live.row.state == SandboxState::Running)?;
+            Some((record.id, token.reveal().to_string()))
+        });
+        running.collect()
+    }
+}
+
+impl Fleet {
+    /// Resumes a sandbox; `None` when it is worth looking again.
+    async fn wake_for_traffic(self: &Arc<Self>, record: Arc<Record>) -> Option<Route> {
+        let asked_ms = record.live().row.timeout_s.saturating_mul(1000);
+        let timeout_ms = asked_ms.max(SHORTEST_AWAKE_MS).min(self.policy.longest_timeout_ms);
+        match self.resume(record, timeout_ms, Boot::AsPaused, None).await {
+            Ok(_) | Err(FleetError::Busy(_) | FleetError::Refused(_)) => None,
+            Err(FleetError::Engine(EngineError::NoCapacity(_))) => Some(Route::Busy),
+            Err(FleetError::Engine(EngineError::UnknownSandbox)) => Some(Route::NotFound),
+            Err(_) => Some(Route::Transitioning),
+        }
+    }
+}

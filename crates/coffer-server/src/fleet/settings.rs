@@ -1,0 +1,105 @@
+//! Changes that keep a sandbox's state: its deadline and its network settings.
+
+use std::sync::Arc;
+
+use coffer_core::{Millis, Refused, StateName};
+use coffer_store::{Deadline, SandboxRow};
+use coffer_wire::e2b::{Network, NetworkUpdate};
+
+use super::record::Claim;
+use super::{Fleet, FleetError, Record, Step};
+use crate::clock::now_ms;
+
+impl Fleet {
+    /// Sets the deadline of a running sandbox, earlier or later.
+    pub(crate) async fn set_timeout(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        timeout_ms: Millis,
+    ) -> Result<(), FleetError> {
+        let claim = record.claim(Step::Update).await?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            fleet.move_deadline(&claim, timeout_ms, Deadline::Exactly).await.map(drop)
+        })
+        .await
+    }
+
+    /// Keeps a running sandbox alive for at least `timeout_ms` more.
+    pub(crate) async fn refresh(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        timeout_ms: Millis,
+    ) -> Result<(), FleetError> {
+        let claim = record.claim(Step::Update).await?;
+        let fleet = self.clone();
+        self.carry_through(async move { fleet.extend_claimed(&claim, timeout_ms).await.map(drop) }).await
+    }
+
+    pub(super) async fn extend_claimed(
+        &self,
+        claim: &Claim,
+        timeout_ms: Millis,
+    ) -> Result<SandboxRow, FleetError> {
+        self.move_deadline(claim, timeout_ms, Deadline::NotBefore).await
+    }
+
+    async fn move_deadline(
+        &self,
+        claim: &Claim,
+        timeout_ms: Millis,
+        how: fn(Millis) -> Deadline,
+    ) -> Result<SandboxRow, FleetError> {
+        let record = &claim.record;
+        let row = running(record, "be given another timeout")?;
+        let deadline = self.policy.deadline(row.lifetime.started_ms, now_ms(), timeout_ms);
+        let deadline_ms = self.store.set_deadline(&self.store.operator(), record.id, how(deadline)).await?;
+        record.activity.note();
+        let mut live = record.live();
+        let mut row = live.row.clone();
+        row.lifetime.deadline_ms = deadline_ms;
+        live.adopt(row.clone());
+        live.pause_again = None;
+        Ok(row)
+    }
+
+    /// Replaces what a running sandbox may reach.
+    pub(crate) async fn set_network(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        update: NetworkUpdate,
+        merge: fn(Option<Network>, NetworkUpdate) -> Network,
+    ) -> Result<(), FleetError> {
+        let claim = record.claim(Step::Update).await?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let row = running(&claim.record, "be given another network")?;
+            let allow_internet_access = update.allow_internet_access;
+            let network = merge(network_of(&row), update);
+            let network = serde_json::to_value(network).expect("plain data");
+            let operator = fleet.store.operator();
+            fleet.store.set_network(&operator, row.id, Some(network.clone()), allow_internet_access).await?;
+            let mut live = claim.record.live();
+            live.row.network = Some(network);
+            live.row.allow_internet_access = allow_internet_access;
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// The network settings of a sandbox; `None` where it has none of its own.
+pub(crate) fn network_of(row: &SandboxRow) -> Option<Network> {
+    let network = row.network.clone()?;
+    serde_json::from_value(network)
+        .inspect_err(|error| tracing::error!(sandbox.id = %row.id, "unreadable network settings: {error}"))
+        .ok()
+}
+
+fn running(record: &Record, asked: &'static str) -> Result<SandboxRow, FleetError> {
+    let row = record.row();
+    match row.state.name() {
+        StateName::Running => Ok(row),
+        state => Err(Refused { state, asked }.into()),
+    }
+}

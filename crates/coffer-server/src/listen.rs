@@ -1,0 +1,201 @@
+//! The port: accepts connections, tells sandbox traffic from the API, logs every request.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use http::{HeaderName, HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
+use tracing::Instrument;
+
+use crate::proxy::Proxy;
+use crate::routing::Client;
+
+/// Connections open at a time; further ones wait in the kernel's backlog.
+const MOST_CONNECTIONS: usize = 16_384;
+
+/// SDKs keep idle connections for 300 s; closing them earlier would race with their next request.
+const IDLE: Duration = Duration::from_secs(330);
+
+/// How long open requests may take after a stop was asked for.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Names a request in logs and in the answer.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// What answers on the port.
+#[derive(Debug)]
+pub(crate) struct Front {
+    pub(crate) api: Router,
+    pub(crate) proxy: Proxy,
+}
+
+/// Serves until `stop`, then lets open requests finish for a moment.
+pub(crate) async fn serve(listener: TcpListener, front: Arc<Front>, stop: CancellationToken) {
+    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let connections = TaskTracker::new();
+    let farewell = CancellationToken::new();
+    loop {
+        let permit = tokio::select! {
+            () = stop.cancelled() => break,
+            permit = room.clone().acquire_owned() => permit.expect("the semaphore is never closed"),
+        };
+        let accepted = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, most likely: others must end before it can get better.
+                tracing::warn!("could not accept a connection: {error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let (front, stop, farewell) = (front.clone(), stop.clone(), farewell.clone());
+        connections.spawn(async move {
+            let _permit = permit;
+            tokio::select! {
+                () = connection(stream, peer, front, stop) => {}
+                () = farewell.cancelled() => {}
+            }
+        });
+    }
+    drop(listener);
+    connections.close();
+    if tokio::time::timeout(FAREWELL, connections.wait()).await.is_err() {
+        farewell.cancel();
+        connections.wait().await;
+    }
+}
+
+async fn connection(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, stop: CancellationToken) {
+    // Small frames of streams must not wait for a full segment.
+    let _ = stream.set_nodelay(true);
+    let abort = CancellationToken::new();
+    let client = Client::new(peer, abort.clone());
+    let socket = Socket { stream, abort: abort.clone() };
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let front = front.clone();
+        request.extensions_mut().insert(client.clone());
+        async move { Ok::<_, Infallible>(front.answer(request, peer).await) }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .serve_connection(TokioIo::new(socket), service)
+        .with_upgrades();
+    tokio::pin!(served);
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            _ = served.as_mut() => return,
+            // Dropping the connection resets it; see `Socket`.
+            () = abort.cancelled() => return,
+            () = stop.cancelled(), if !stopping => {
+                stopping = true;
+                served.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+impl Front {
+    async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
+        let started = Instant::now();
+        let id = format!("{:016x}", rand::random::<u64>());
+        let method = request.method().clone();
+        // Without the query, which may hold a signature.
+        let path: String = request.uri().path().chars().take(256).collect();
+        let claimed = self.proxy.claims(&request);
+        let kind = if claimed { "sandbox" } else { "api" };
+        let span = tracing::info_span!("request", request.id = %id);
+        let mut response = async {
+            if claimed {
+                self.proxy.serve(request).await
+            } else {
+                let routed = self.api.clone().oneshot(request.map(Body::new)).await;
+                routed.unwrap_or_else(|never: Infallible| match never {})
+            }
+        }
+        .instrument(span)
+        .await;
+        let status = response.status().as_u16();
+        let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tracing::info!(
+            target: "coffer::access",
+            request_id = %id, kind, %method, path, status, duration_ms, %peer,
+            "{method} {path} {status}"
+        );
+        let id = HeaderValue::try_from(id).expect("hexadecimal digits");
+        response.headers_mut().entry(REQUEST_ID).or_insert(id);
+        response
+    }
+}
+
+/// A client's connection that is reset instead of closed once `abort` is cancelled.
+#[derive(Debug)]
+struct Socket {
+    stream: TcpStream,
+    abort: CancellationToken,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.abort.is_cancelled() {
+            // No lingering means RST. Where it fails the peer sees an ordinary end.
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, data)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, data)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
