@@ -1,0 +1,254 @@
+//! `host`: a root that we write, over the machine's own `/usr`. No download, ready in a moment,
+//! and as good as what the host has installed.
+//!
+//! Two overlays: `/` is [`super::host_root`]'s; `/usr` is the host's with a thin layer of ours
+//! above it, which adds `python` and certificates and hides what may hold settings or secrets.
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, lsetxattr, mknodat};
+
+use super::tree::Tree;
+use super::{BuildError, HOST, LayerSpec, OverlaySpec, Template, TemplateStore, host_root};
+
+/// Raised when what we write changes, so that builds of older programs count as stale.
+const REVISION: u32 = 1;
+
+/// Settings of the host that programs in `/usr` read from `/usr`: registries, tokens, proxies.
+const HIDDEN_DIRECTORIES: [&str; 2] = ["etc", "local/etc"];
+const HIDDEN_FILES: [&str; 4] =
+    ["pip.conf", "local/pip.conf", "lib/node_modules/npm/npmrc", "local/lib/node_modules/npm/npmrc"];
+
+/// `/usr/local` holds what people put there; this much of it is looked at.
+const MOST_LOOKED_AT: usize = 20_000;
+
+/// Programs that the notes tell about.
+const TOLD: [&str; 7] = ["python3", "node", "npm", "git", "sudo", "curl", "gcc"];
+
+/// Directories of programs, as the template's PATH has them.
+const PROGRAMS: [&str; 4] = ["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin"];
+
+pub(super) fn ensure(store: &TemplateStore) -> Result<Template, BuildError> {
+    ensure_from(store, Path::new("/"))
+}
+
+/// Of the machine whose root is `host`; tests pretend one.
+fn ensure_from(store: &TemplateStore, host: &Path) -> Result<Template, BuildError> {
+    let fingerprint = fingerprint(host);
+    let current = || {
+        let (manifest, directory) = store.newest(HOST)?;
+        (manifest.fingerprint.as_ref() == Some(&fingerprint)).then(|| manifest.into_template(&directory))
+    };
+    if let Some(template) = current() {
+        return Ok(template);
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err(BuildError::NotRoot);
+    }
+    let draft = store.draft(HOST, &mut || {})?;
+    // Somebody else may have been quicker.
+    if let Some(template) = current() {
+        return Ok(template);
+    }
+    let root = Tree::at(draft.directory().join("rootfs"));
+    let usr = Tree::at(draft.directory().join("usr"));
+    let mut notes = programs(host, &std::env::var_os("PATH").unwrap_or_default());
+    notes.extend(host_root::write(&root, host)?);
+    notes.extend(write_usr(&usr, host)?);
+    let mut manifest = draft.manifest();
+    manifest.fingerprint = Some(fingerprint);
+    manifest.notes = notes;
+    manifest.env = super::environment();
+    let layer = |path: PathBuf| LayerSpec { path, uid_base: 0 };
+    manifest.overlays = vec![
+        OverlaySpec { target: "/".into(), layers: vec![layer("rootfs".into())] },
+        OverlaySpec { target: "/usr".into(), layers: vec![layer("usr".into()), layer(host.join("usr"))] },
+    ];
+    draft.publish(manifest)
+}
+
+/// Changes whenever packages or programs come or go.
+fn fingerprint(host: &Path) -> String {
+    const WATCHED: [&str; 12] = [
+        "usr",
+        "usr/bin",
+        "usr/sbin",
+        "usr/lib",
+        "usr/etc",
+        "usr/local",
+        "usr/local/bin",
+        "usr/local/etc",
+        "usr/local/lib",
+        "usr/share/ca-certificates",
+        "etc/alternatives",
+        "var/lib/dpkg/status",
+    ];
+    let mut text = format!("{REVISION}");
+    for path in WATCHED {
+        match fs::metadata(host.join(path)) {
+            Ok(metadata) => {
+                let (seconds, nanoseconds) = (metadata.mtime(), metadata.mtime_nsec());
+                text.push_str(&format!(" {path}={:x}.{seconds}.{nanoseconds}", metadata.ino()));
+            }
+            Err(_) => text.push_str(&format!(" {path}=-")),
+        }
+    }
+    text
+}
+
+/// The thin layer above the host's `/usr`.
+fn write_usr(tree: &Tree, host: &Path) -> Result<Vec<String>, BuildError> {
+    let usr = host.join("usr");
+    let mut notes = Vec::new();
+    tree.directory("", 0o755)?;
+    for path in HIDDEN_DIRECTORIES.iter().filter(|path| usr.join(path).is_dir()) {
+        parents(tree, &usr, path)?;
+        tree.directory(path, 0o755)?;
+        let directory = tree.path(path);
+        lsetxattr(&directory, "trusted.overlay.opaque", b"y", XattrFlags::empty())
+            .map_err(|errno| BuildError::file("mark", &directory)(errno.into()))?;
+    }
+    for path in HIDDEN_FILES.iter().filter(|path| usr.join(path).exists()) {
+        hide(tree, &usr, path)?;
+    }
+    let (closed, complete) = closed_files(&usr.join("local"));
+    for path in &closed {
+        hide(tree, &usr, &format!("local/{path}"))?;
+    }
+    if !closed.is_empty() {
+        notes.push(format!(
+            "hidden: {} entries of /usr/local that not every user of the host may read",
+            closed.len()
+        ));
+    }
+    if !complete {
+        notes.push(format!(
+            "only the first {MOST_LOOKED_AT} entries of /usr/local were searched for files that are not public"
+        ));
+    }
+    notes.push(
+        "the host's /usr, /usr/local included, can be read inside; /usr/etc and /usr/local/etc cannot".into(),
+    );
+
+    // OpenSSL, and so Python, looks here before it wants a directory of hashed names.
+    if usr.join("lib/ssl").is_dir() && !usr.join("lib/ssl/cert.pem").exists() {
+        parents(tree, &usr, "lib/ssl/cert.pem")?;
+        tree.link("lib/ssl/cert.pem", "/etc/ssl/certs/ca-certificates.crt")?;
+    }
+    if find(host, "python").is_none()
+        && let Some(python) = find(host, "python3")
+        && plain_directory(&usr.join("local/bin"))
+    {
+        parents(tree, &usr, "local/bin/python")?;
+        tree.link("local/bin/python", inside(host, &python))?;
+    }
+    if let Ok(of_usr) = fs::metadata(&usr)
+        && fs::metadata(usr.join("local")).is_ok_and(|local| local.dev() != of_usr.dev())
+    {
+        notes.push("/usr/local is a filesystem of its own on this host and is not in the template".into());
+    }
+    Ok(notes)
+}
+
+/// Makes the directories above `path` in the layer as the host has them: a layer's directory
+/// stands for the merged one, owner and mode included.
+fn parents(tree: &Tree, usr: &Path, path: &str) -> Result<(), BuildError> {
+    for (end, _) in path.match_indices('/') {
+        let parent = &path[..end];
+        if tree.path(parent).exists() {
+            continue;
+        }
+        let metadata = fs::symlink_metadata(usr.join(parent)).ok().filter(Metadata::is_dir);
+        tree.directory(parent, metadata.as_ref().map_or(0o755, |m| m.permissions().mode() & 0o7777))?;
+        if let Some(metadata) = metadata {
+            tree.own(parent, metadata.uid(), metadata.gid())?;
+        }
+    }
+    Ok(())
+}
+
+/// Lays a whiteout: to overlayfs, a device 0/0 says that there is nothing below.
+fn hide(tree: &Tree, usr: &Path, path: &str) -> Result<(), BuildError> {
+    parents(tree, usr, path)?;
+    let path = tree.path(path);
+    mknodat(CWD, &path, FileType::CharacterDevice, Mode::empty(), 0)
+        .map_err(|errno| BuildError::file("hide", &path)(errno.into()))
+}
+
+fn plain_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path).map_or(true, |metadata| metadata.is_dir())
+}
+
+/// What below `directory` is closed to the host's own users, relative to it, and whether all
+/// of it was looked at. Root inside a sandbox could read it, so it must go.
+fn closed_files(directory: &Path) -> (Vec<String>, bool) {
+    let mut closed = Vec::new();
+    let mut looked_at = 0;
+    let mut pending = vec![PathBuf::new()];
+    while let Some(relative) = pending.pop() {
+        for entry in fs::read_dir(directory.join(&relative)).into_iter().flatten().flatten() {
+            looked_at += 1;
+            if looked_at > MOST_LOOKED_AT {
+                return (closed, false);
+            }
+            let Ok(metadata) = entry.metadata() else { continue };
+            let path = relative.join(entry.file_name());
+            let needed = if metadata.is_dir() { 0o005 } else { 0o004 };
+            if !metadata.is_symlink() && metadata.mode() & needed != needed {
+                closed.extend(path.to_str().map(String::from));
+            } else if metadata.is_dir()
+                && !HIDDEN_DIRECTORIES
+                    .iter()
+                    .any(|hidden| Path::new("local").join(&path) == Path::new(hidden))
+            {
+                pending.push(path);
+            }
+        }
+    }
+    closed.sort();
+    (closed, true)
+}
+
+/// Where a program lies in the host's `/usr`; links that lead out of it do not count.
+fn find(host: &Path, program: &str) -> Option<PathBuf> {
+    let usr = host.join("usr");
+    PROGRAMS
+        .iter()
+        .map(|directory| host.join(directory).join(program))
+        .find(|path| path.canonicalize().is_ok_and(|real| real.is_file() && real.starts_with(&usr)))
+}
+
+/// A path of the host as it is called inside.
+fn inside(host: &Path, path: &Path) -> PathBuf {
+    Path::new("/").join(path.strip_prefix(host).unwrap_or(path))
+}
+
+/// Says where each program is, or why it is not there.
+fn programs(host: &Path, path: &std::ffi::OsStr) -> Vec<String> {
+    let mut notes = Vec::new();
+    for program in TOLD {
+        let first =
+            std::env::split_paths(path).map(|directory| directory.join(program)).find(|file| file.is_file());
+        let outside =
+            first.filter(|file| file.canonicalize().is_ok_and(|real| !real.starts_with(host.join("usr"))));
+        notes.push(match (find(host, program), outside) {
+            (Some(found), None) => format!("{program}: {}", inside(host, &found).display()),
+            (Some(found), Some(outside)) => format!(
+                "{program}: {}; the host's own first choice, {}, lies outside /usr and is not in the template",
+                inside(host, &found).display(),
+                outside.display()
+            ),
+            (None, Some(outside)) => {
+                format!("{program}: missing, {} lies outside /usr; `base` has it", outside.display())
+            }
+            (None, None) => format!("{program}: missing on this host; `base` has it"),
+        });
+    }
+    notes
+}
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

@@ -1,0 +1,77 @@
+//! Templates: what a sandbox's root filesystem is made of.
+//!
+//! A [`TemplateStore`] keeps them on disk, shared by every data directory of a host:
+//!
+//! ```text
+//! <dir>/<name>/<build>/manifest.json   what the build is (see `manifest`)
+//! <dir>/<name>/<build>/rootfs/         its files
+//! <dir>/<name>/.lock                   held by `flock` while a build runs
+//! <dir>/<name>/.building-*             a build under way, or what a killed one left
+//! <dir>/<name>/build.log               what the last build's tools said
+//! ```
+//!
+//! A build appears by one rename, complete or not at all, and is never changed afterwards, so
+//! readers take no lock. Two templates come with the program: `base`, bootstrapped from the
+//! distribution's packages, and `host`, the machine's own `/usr` under a root that we write.
+
+mod base;
+mod bootstrap;
+mod error;
+mod finish;
+mod host;
+mod host_root;
+mod manifest;
+mod progress;
+mod sources;
+mod store;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use coffer_wire::node::TemplateInfo;
+use serde::{Deserialize, Serialize};
+
+pub use base::BaseOptions;
+pub use error::BuildError;
+pub use progress::{Phase, Progress};
+pub use sources::SourcesError;
+pub use store::TemplateStore;
+
+/// The name of the template that is bootstrapped from packages.
+pub const BASE: &str = "base";
+/// The name of the template made of the host's own `/usr`.
+pub const HOST: &str = "host";
+
+/// One finished build of a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    pub info: TemplateInfo,
+    /// The one for `/` first; later ones are mounted inside it.
+    pub overlays: Vec<OverlaySpec>,
+    /// What a person should know about it: versions, what is missing.
+    pub notes: Vec<String>,
+    pub created_ms: i64,
+    /// What its own files take on disk; the host's `/usr` is not counted.
+    pub size_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverlaySpec {
+    /// Where it is mounted inside the sandbox, absolute.
+    pub target: PathBuf,
+    /// Read-only layers, topmost first.
+    pub layers: Vec<LayerSpec>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerSpec {
+    pub path: PathBuf,
+    /// The ids in this layer are stored relative to it; 0 when they are as inside.
+    pub uid_base: u32,
+}
+
+/// What every process of a sandbox finds in its environment: text is UTF-8.
+fn environment() -> BTreeMap<String, String> {
+    BTreeMap::from([("LANG".to_string(), "C.UTF-8".to_string())])
+}
