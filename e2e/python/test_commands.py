@@ -163,3 +163,8 @@ def test_tools_of_the_template(box):
         pytest.skip(f"this template (made of the host) has no {missing.split()}")
     shown = box.commands.run("python3 -c 'print(6*7)'; node -p 6*7; git --version | cut -c1-3; sudo id -un").stdout
     assert shown == "42\n42\ngit\nroot\n"
+
+
+def test_what_a_program_can_know_about_its_sandbox(box):
+    command = 'echo "$E2B_SANDBOX $E2B_SANDBOX_ID"; cd /run/e2b; echo "$(cat .E2B_SANDBOX) $(cat .E2B_SANDBOX_ID)"'
+    assert box.commands.run(command).stdout == f"true {box.sandbox_id}\n" * 2
