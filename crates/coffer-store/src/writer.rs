@@ -112,7 +112,9 @@ where
 async fn own(connection: AnyConnection, options: AnyConnectOptions, mut inbox: mpsc::Receiver<Ask>) {
     let mut connection = Some(connection);
     let mut closed = None;
-    while let (None, Some(first)) = (&closed, inbox.recv().await) {
+    while closed.is_none()
+        && let Some(first) = inbox.recv().await
+    {
         let mut group = Vec::new();
         let mut next = Some(first);
         while let Some(ask) = next {

@@ -1,0 +1,122 @@
+//! Keys: shown once, hashed, revocable.
+
+use coffer_store::NewKey;
+
+use crate::databases::on_both;
+
+on_both! {
+    async fn a_key_opens_its_own_project(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let project = store.create_project(&operator, "p").await.unwrap();
+        let key = store.create_key(&operator, project, "laptop").await.unwrap();
+        let digits = key.reveal().strip_prefix("e2b_").unwrap();
+        assert!(digits.len() == 40 && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)));
+        let principal = store.authenticate(key.reveal()).await.unwrap().unwrap();
+        assert_eq!((principal.scope.project(), principal.key), (project, key.id()));
+    }
+
+    async fn a_wrong_key_opens_nothing(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let project = store.create_project(&operator, "p").await.unwrap();
+        let key = store.create_key(&operator, project, "laptop").await.unwrap();
+        // The right prefix, so that a row is found and its digest compared.
+        let last = if key.reveal().ends_with('0') { '1' } else { '0' };
+        let near = format!("{}{last}", &key.reveal()[..43]);
+        let injected = format!("{}'--", &key.reveal()[..41]);
+        for wrong in ["", "e2b_", &near, &injected, &key.reveal().to_uppercase(), &"e2b_".repeat(11)] {
+            assert_eq!(store.authenticate(wrong).await.unwrap(), None, "{wrong}");
+        }
+    }
+
+    async fn expired_and_revoked_keys_are_refused(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let project = store.create_project(&operator, "p").await.unwrap();
+        let past = NewKey { name: "past".into(), expires_ms: Some(1) };
+        let past = store.create_key(&operator, project, past).await.unwrap();
+        assert_eq!(store.authenticate(past.reveal()).await.unwrap(), None);
+
+        let key = store.create_key(&operator, project, "laptop").await.unwrap();
+        assert!(store.authenticate(key.reveal()).await.unwrap().is_some());
+        assert!(store.revoke_key(&operator, key.id()).await.unwrap());
+        assert_eq!(store.authenticate(key.reveal()).await.unwrap(), None);
+        assert!(!store.revoke_key(&operator, key.id()).await.unwrap(), "it was revoked before");
+    }
+
+    async fn a_revocation_elsewhere_is_heard_within_seconds(database: &TestDatabase) {
+        let (here, elsewhere) = (database.open().await, database.open().await);
+        let operator = here.operator();
+        let project = here.create_project(&operator, "p").await.unwrap();
+        let key = here.create_key(&operator, project, "laptop").await.unwrap();
+        assert!(here.authenticate(key.reveal()).await.unwrap().is_some());
+        elsewhere.revoke_key(&operator, key.id()).await.unwrap();
+        tokio::time::timeout(std::time::Duration::from_secs(5), async {
+            while here.authenticate(key.reveal()).await.unwrap().is_some() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .expect("revoked within 5 s");
+    }
+
+    /// Closing the store leaves no connection to ask over, yet a key that was just good still is.
+    async fn a_known_key_costs_no_query(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let project = store.create_project(&operator, "p").await.unwrap();
+        let key = store.create_key(&operator, project, "laptop").await.unwrap();
+        let other = store.create_key(&operator, project, "desktop").await.unwrap();
+        let principal = store.authenticate(key.reveal()).await.unwrap();
+        store.close().await;
+        assert_eq!(store.authenticate(key.reveal()).await.unwrap(), principal);
+        assert!(store.authenticate(other.reveal()).await.is_err(), "an unknown one must be looked up");
+    }
+
+    async fn the_use_of_a_key_is_recorded_apart_from_requests(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let project = store.create_project(&operator, "p").await.unwrap();
+        let used = store.create_key(&operator, project, "used").await.unwrap();
+        store.create_key(&operator, project, "unused").await.unwrap();
+        store.authenticate(used.reveal()).await.unwrap();
+        assert!(store.keys(&operator).await.unwrap().iter().all(|key| key.last_used_ms.is_none()));
+        store.close().await;
+        let keys = database.open().await.keys(&operator).await.unwrap();
+        let recorded: Vec<_> = keys.iter().map(|key| (&*key.name, key.last_used_ms.is_some())).collect();
+        assert_eq!(recorded, [("used", true), ("unused", false)]);
+    }
+
+    async fn the_secret_is_nowhere_on_disk(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let project = store.create_project(&operator, "marker-of-the-project").await.unwrap();
+        let key = store.create_key(&operator, project, "laptop").await.unwrap();
+        store.authenticate(key.reveal()).await.unwrap();
+        store.close().await;
+        let bytes = database.bytes_on_disk();
+        let holds = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+        // The search finds what is there, and of the key only the public prefix is.
+        assert!(holds("marker-of-the-project"));
+        assert!(holds(&key.reveal()[..12]));
+        assert!(!holds(&key.reveal()[4..20]));
+        assert!(!holds(&key.reveal()[12..]));
+    }
+
+    async fn the_first_key_is_made_once(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let project = store.ensure_default_project(&operator).await.unwrap();
+        assert_eq!(store.ensure_default_project(&operator).await.unwrap(), project);
+        let (one, other) = tokio::join!(
+            store.ensure_first_key(&operator, project, "first"),
+            store.ensure_first_key(&operator, project, "first"),
+        );
+        let made: Vec<_> = [one.unwrap(), other.unwrap()].into_iter().flatten().collect();
+        let [key] = made.as_slice() else { panic!("{made:?}") };
+        // Also when it was revoked since: what was taken away does not grow back.
+        store.revoke_key(&operator, key.id()).await.unwrap();
+        assert!(store.ensure_first_key(&operator, project, "first").await.unwrap().is_none());
+    }
+}

@@ -1,0 +1,14 @@
+//! The store on both of its databases: each body runs on SQLite and on a PostgreSQL that the tests start.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
+mod databases;
+mod durability;
+mod fixtures;
+mod idempotency;
+mod keys;
+mod lists;
+mod opening;
+mod postgres;
+mod scopes;
+mod transitions;
+mod writers;

@@ -1,0 +1,96 @@
+//! Many writers at once.
+
+use std::time::Duration;
+
+use coffer_core::{SandboxState, StateName};
+use coffer_store::{Changes, ListFilter, StoreError};
+use futures_util::future::join_all;
+
+use crate::databases::{TestDatabase, on_both};
+use crate::fixtures::{create, pairs, project, sandbox};
+
+on_both! {
+    async fn four_hundred_writers_at_once_all_succeed(database: &TestDatabase) {
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        let writers = (0..400).map(|_| {
+            let (store, mut new) = (store.clone(), sandbox());
+            new.metadata = pairs([("a", "1"), ("b", "2")]);
+            tokio::spawn(async move {
+                let id = create(&store, &scope, new).await;
+                let state = SandboxState::Running;
+                store.transition(&scope, id, StateName::Creating, state, "ready", Changes::default()).await.unwrap();
+            })
+        });
+        for written in join_all(writers).await {
+            written.unwrap();
+        }
+        let page = store.list(&scope, &ListFilter { limit: 1000, ..ListFilter::default() }).await.unwrap();
+        assert_eq!((page.rows.len(), page.total_running), (400, 400));
+        let events = store.events(&scope, 0, 1000).await.unwrap();
+        assert!(events.iter().map(|event| event.sequence).eq(1..=800), "numbers have no gaps");
+    }
+
+    async fn a_failed_write_takes_back_only_itself(database: &TestDatabase) {
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        let taken = create(&store, &scope, sandbox()).await;
+        let writers = (0..60).map(|n| {
+            let (store, mut new) = (store.clone(), sandbox());
+            if n % 3 == 0 {
+                new.id = taken;
+            }
+            tokio::spawn(async move { store.insert_sandbox(&scope, new, None).await })
+        });
+        let (kept, failed): (Vec<_>, Vec<_>) =
+            join_all(writers).await.into_iter().map(Result::unwrap).partition(Result::is_ok);
+        assert_eq!((kept.len(), failed.len()), (40, 20));
+        assert!(failed.iter().all(|failed| matches!(failed, Err(StoreError::Database { .. }))), "{failed:?}");
+        let page = store.list(&scope, &ListFilter::default()).await.unwrap();
+        assert_eq!(page.rows.len(), 41);
+        let events = store.events(&scope, 0, 1000).await.unwrap();
+        assert!(events.iter().map(|event| event.sequence).eq(1..=41));
+    }
+
+    async fn a_write_is_carried_through_when_its_caller_leaves(database: &TestDatabase) {
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        let new = sandbox();
+        let id = new.id;
+        {
+            let insert = std::pin::pin!(store.insert_sandbox(&scope, new, None));
+            assert!(futures_util::poll!(insert).is_pending());
+        }
+        tokio::time::timeout(Duration::from_secs(10), async {
+            while store.sandbox(&scope, id).await.unwrap().is_none() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .expect("it was asked for, so it is done");
+    }
+
+    async fn a_closed_store_says_so(database: &TestDatabase) {
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        store.close().await;
+        let inserted = store.insert_sandbox(&scope, sandbox(), None).await;
+        assert!(matches!(inserted, Err(StoreError::Closed)), "{inserted:?}");
+        let found = store.sandbox(&scope, sandbox().id).await;
+        assert!(matches!(found, Err(StoreError::Closed)), "{found:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_writer_recovers_after_another_process_held_the_database() {
+    let database = TestDatabase::sqlite();
+    let store = database.open().await;
+    let scope = project(&store, "p").await;
+    let mut holder = database.connect().await;
+    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut holder).await.unwrap();
+    let refused = store.insert_sandbox(&scope, sandbox(), None).await;
+    assert!(matches!(refused, Err(StoreError::Transient { .. })), "{refused:?}");
+    sqlx::raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
+    create(&store, &scope, sandbox()).await;
+    assert_eq!(store.list(&scope, &ListFilter::default()).await.unwrap().rows.len(), 1);
+}
