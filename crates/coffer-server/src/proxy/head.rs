@@ -124,8 +124,15 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
         }
     }
     let trailers = headers.get_all(TE).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(b"trailers"));
-    let hops =
-        [CONNECTION, KEEP_ALIVE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, PROXY_CONNECTION, TE, TRANSFER_ENCODING];
+    let hops = [
+        CONNECTION,
+        KEEP_ALIVE,
+        PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION,
+        PROXY_CONNECTION,
+        TE,
+        TRANSFER_ENCODING,
+    ];
     for name in hops {
         headers.remove(name);
     }

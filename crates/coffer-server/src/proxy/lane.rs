@@ -104,11 +104,8 @@ impl Lanes {
         {
             return lane.clone();
         }
-        let lane = Arc::new(Lane {
-            sandbox: target.sandbox,
-            gone: target.gone.clone(),
-            state: Mutex::default(),
-        });
+        let lane =
+            Arc::new(Lane { sandbox: target.sandbox, gone: target.gone.clone(), state: Mutex::default() });
         lanes.insert(target.sandbox, lane.clone());
         tokio::spawn(watch(self.clone(), lane.clone()));
         lane

@@ -21,6 +21,9 @@ mod signed;
 mod upgrade;
 mod upstream;
 
+#[cfg(test)]
+mod tests;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,7 +81,9 @@ impl Proxy {
         let target = match self.directory.route(&sandbox).await {
             Route::Running(target) => target,
             Route::NotFound => return refuse(Refusal::NotFound, request, Some(&sandbox), None).await,
-            Route::Transitioning => return refuse(Refusal::Transitioning, request, Some(&sandbox), None).await,
+            Route::Transitioning => {
+                return refuse(Refusal::Transitioning, request, Some(&sandbox), None).await;
+            }
             Route::Busy => return refuse(Refusal::NoRoom, request, Some(&sandbox), None).await,
         };
         if let Err(refusal) = admit(&request, &target, port) {

@@ -138,10 +138,7 @@ async fn ask(
 }
 
 /// Does `work` unless the sandbox goes first.
-async fn until_gone<T>(
-    slot: &Slot,
-    work: impl Future<Output = Result<T, Refusal>>,
-) -> Result<T, Refusal> {
+async fn until_gone<T>(slot: &Slot, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     tokio::select! {
         biased;
         done = work => done,
