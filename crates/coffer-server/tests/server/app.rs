@@ -1,0 +1,257 @@
+//! A server under test: the real one, on a port of its own, over a fake engine and a real store.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use coffer_core::{LifetimePolicy, Limits, SandboxId, SandboxState};
+use coffer_server::ServerConfig;
+use coffer_store::{SandboxRow, Store, Transition};
+use http::{HeaderMap, Method, Request};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::FakeEngine;
+
+pub(crate) struct TestApp {
+    pub(crate) engine: Arc<FakeEngine>,
+    /// A second handle on the same records, for looking.
+    pub(crate) store: Store,
+    pub(crate) key: String,
+    pub(crate) other_key: String,
+    address: SocketAddr,
+    config: ServerConfig,
+    stop: CancellationToken,
+    server: Option<JoinHandle<()>>,
+    dir: TempDir,
+}
+
+/// An answer of the server's.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        let text = String::from_utf8_lossy(&self.body);
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error} in {text:?} ({})", self.status))
+    }
+
+    /// Checks the status and, for a refusal, the shape that SDKs read.
+    #[track_caller]
+    pub(crate) fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
+        if status >= 400 {
+            let body = self.json();
+            assert_eq!(body["code"], json!(status), "{body}");
+            assert!(body["message"].as_str().is_some_and(|message| !message.is_empty()), "{body}");
+        }
+        self
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+}
+
+/// An hour at most, so that a refused timeout is easy to name.
+pub(crate) fn policy() -> LifetimePolicy {
+    LifetimePolicy { longest_timeout_ms: 3_600_000, maximum_ms: 7_200_000, idle_ms: None }
+}
+
+impl TestApp {
+    pub(crate) async fn start() -> Self {
+        Self::with(policy(), None).await
+    }
+
+    pub(crate) async fn with(lifetime: LifetimePolicy, domain: Option<&str>) -> Self {
+        let dir = TempDir::new().unwrap();
+        let store = open(&dir).await;
+        let operator = store.operator();
+        let project = store.create_project(&operator, "one").await.unwrap();
+        let key = store.create_key(&operator, project, "test").await.unwrap().reveal().to_string();
+        let other = store.create_project(&operator, "two").await.unwrap();
+        let other_key = store.create_key(&operator, other, "test").await.unwrap().reveal().to_string();
+        let engine = FakeEngine::new(dir.path().to_path_buf());
+        let config = ServerConfig {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            lifetime,
+            default_limits: Limits::default(),
+            domain: domain.map(String::from),
+        };
+        let mut app = Self {
+            engine,
+            store,
+            key,
+            other_key,
+            address: config.listen,
+            config,
+            stop: CancellationToken::new(),
+            server: None,
+            dir,
+        };
+        app.boot().await;
+        app
+    }
+
+    async fn boot(&mut self) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        self.address = listener.local_addr().unwrap();
+        self.stop = CancellationToken::new();
+        let store = open(&self.dir).await;
+        let (config, engine, stop) = (self.config.clone(), self.engine.clone(), self.stop.clone());
+        let (ready, is_ready) = tokio::sync::oneshot::channel();
+        self.server = Some(tokio::spawn(async move {
+            let served = coffer_server::serve(config, store, engine, listener, stop, || {
+                let _ = ready.send(());
+            });
+            served.await.unwrap();
+        }));
+        is_ready.await.expect("the server starts");
+    }
+
+    /// Stops the server; sandboxes and records stay.
+    pub(crate) async fn stop(&mut self) {
+        self.stop.cancel();
+        if let Some(server) = self.server.take() {
+            tokio::time::timeout(Duration::from_secs(20), server).await.expect("the server stops").unwrap();
+        }
+    }
+
+    /// Stops the server, lets `meanwhile` happen, and starts it again.
+    pub(crate) async fn restart(&mut self, meanwhile: impl AsyncFnOnce(&Self)) {
+        self.stop().await;
+        meanwhile(self).await;
+        self.boot().await;
+    }
+
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Answer {
+        let exchange = async {
+            let stream = TcpStream::connect(self.address).await.unwrap();
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+            tokio::spawn(connection);
+            let response = sender.send_request(request).await.unwrap();
+            let (parts, body) = response.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            Answer { status: parts.status.as_u16(), headers: parts.headers, body }
+        };
+        tokio::time::timeout(Duration::from_secs(30), exchange).await.expect("an answer within 30 s")
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> http::request::Builder {
+        let host = self.address.to_string();
+        Request::builder().method(method).uri(path).header("host", host).header("x-api-key", &self.key)
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(self.request(Method::GET, path).body(Full::default()).unwrap()).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        self.send(self.request(Method::DELETE, path).body(Full::default()).unwrap()).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
+        let body = Full::new(Bytes::from(body.to_string()));
+        self.send(self.request(Method::POST, path).body(body).unwrap()).await
+    }
+
+    pub(crate) async fn post_empty(&self, path: &str) -> Answer {
+        self.send(self.request(Method::POST, path).body(Full::default()).unwrap()).await
+    }
+
+    pub(crate) async fn put(&self, path: &str, body: Value) -> Answer {
+        let body = Full::new(Bytes::from(body.to_string()));
+        self.send(self.request(Method::PUT, path).body(body).unwrap()).await
+    }
+
+    /// A request to port 49983 of a sandbox, through the proxy.
+    pub(crate) async fn visit(&self, sandbox: &str, path: &str) -> Answer {
+        let request = Request::get(path)
+            .header("host", self.address.to_string())
+            .header("e2b-sandbox-id", sandbox)
+            .header("e2b-sandbox-port", "49983");
+        self.send(request.body(Full::default()).unwrap()).await
+    }
+
+    /// Makes a sandbox with `more` in the request and returns its id.
+    pub(crate) async fn create(&self, more: Value) -> String {
+        let mut body = json!({"templateID": "base", "timeout": 300});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let answer = self.post("/v2/sandboxes", body).await.expect(201);
+        answer.json()["sandboxID"].as_str().unwrap().to_string()
+    }
+
+    /// The state that the API shows, or the status of its refusal.
+    pub(crate) async fn state(&self, id: &str) -> String {
+        let answer = self.get(&format!("/sandboxes/{id}")).await;
+        match answer.status {
+            200 => answer.json()["state"].as_str().unwrap().to_string(),
+            status => status.to_string(),
+        }
+    }
+
+    /// Waits until the API shows `state`.
+    pub(crate) async fn wait_for(&self, id: &str, state: &str) {
+        let mut seen = String::new();
+        for _ in 0..600 {
+            seen = self.state(id).await;
+            if seen == state {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("sandbox {id} is {seen}, not {state}");
+    }
+
+    pub(crate) async fn row(&self, id: &str) -> SandboxRow {
+        let id: SandboxId = id.parse().unwrap();
+        self.store.sandbox(&self.store.operator(), id).await.unwrap().expect("a row")
+    }
+
+    /// Waits until the record has another state than these names.
+    pub(crate) async fn ended(&self, id: &str) -> SandboxState {
+        for _ in 0..600 {
+            let state = self.row(id).await.state;
+            if !state.is_live() {
+                return state;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("sandbox {id} does not end");
+    }
+
+    pub(crate) async fn history(&self, id: &str) -> Vec<Transition> {
+        self.store.transitions(&self.store.operator(), id.parse().unwrap()).await.unwrap()
+    }
+
+    /// Nothing is left: no live row, nothing on the engine.
+    pub(crate) async fn assert_empty(&self) {
+        assert_eq!(self.engine.ids(), [], "left on the engine");
+        let live = self.store.live_sandboxes(&self.store.operator()).await.unwrap();
+        assert!(live.is_empty(), "live on record: {live:?}");
+        let listed = self.get("/v2/sandboxes").await.expect(200).json();
+        assert_eq!(listed, json!([]));
+    }
+}
+
+impl Drop for TestApp {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn open(dir: &TempDir) -> Store {
+    Store::open(&format!("sqlite:{}", dir.path().join("test.db").display())).await.unwrap()
+}

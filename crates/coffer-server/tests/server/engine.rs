@@ -1,0 +1,302 @@
+//! An engine without a kernel: sandboxes are Unix sockets with a small agentd behind each.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use coffer_core::SandboxId;
+use coffer_engine::{
+    Capabilities, CreateSandbox, DeathCause, Engine, EngineError, EngineNotice, NodeInfo, Placement,
+    RunState, Sample, SandboxStatus, TemplateInfo,
+};
+use tokio::sync::{broadcast, watch};
+
+use crate::agentd::FakeAgentd;
+
+/// What the server may ask an engine to do to a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Op {
+    Create,
+    Destroy,
+    Freeze,
+    Thaw,
+    Stop,
+    Start,
+}
+
+#[derive(Debug)]
+pub(crate) struct FakeEngine {
+    dir: PathBuf,
+    inner: Mutex<Inner>,
+    notices: broadcast::Sender<EngineNotice>,
+    /// Operations that wait until they are let go.
+    held: watch::Sender<Vec<Op>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    sandboxes: HashMap<SandboxId, Sandbox>,
+    asked: Vec<(Op, SandboxId)>,
+    failures: HashMap<Op, EngineError>,
+    deaf_agents: bool,
+}
+
+#[derive(Debug)]
+struct Sandbox {
+    run: RunState,
+    placement: Placement,
+    agentd: Option<FakeAgentd>,
+}
+
+impl FakeEngine {
+    pub(crate) fn new(dir: PathBuf) -> Arc<Self> {
+        let (notices, _) = broadcast::channel(64);
+        Arc::new(Self { dir, inner: Mutex::default(), notices, held: watch::Sender::new(Vec::new()) })
+    }
+
+    /// From now on `op` waits for [`release`](Self::release).
+    pub(crate) fn hold(&self, op: Op) {
+        self.held.send_modify(|held| held.push(op));
+    }
+
+    pub(crate) fn release(&self, op: Op) {
+        self.held.send_modify(|held| held.retain(|other| *other != op));
+    }
+
+    /// From now on `op` fails, until `None`.
+    pub(crate) fn fail(&self, op: Op, error: Option<EngineError>) {
+        let failures = &mut self.inner.lock().unwrap().failures;
+        match error {
+            Some(error) => failures.insert(op, error),
+            None => failures.remove(&op),
+        };
+    }
+
+    /// Sandboxes made from now on have an agentd that never answers.
+    pub(crate) fn deafen_agents(&self) {
+        self.inner.lock().unwrap().deaf_agents = true;
+    }
+
+    /// What the server asked for, in order.
+    pub(crate) fn asked(&self) -> Vec<(Op, SandboxId)> {
+        self.inner.lock().unwrap().asked.clone()
+    }
+
+    pub(crate) async fn wait_for(&self, op: Op) -> SandboxId {
+        for _ in 0..500 {
+            if let Some((_, id)) = self.asked().into_iter().rev().find(|(asked, _)| *asked == op) {
+                return id;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the server never asked for {op:?}: {:?}", self.asked());
+    }
+
+    pub(crate) fn ids(&self) -> Vec<SandboxId> {
+        self.inner.lock().unwrap().sandboxes.keys().copied().collect()
+    }
+
+    pub(crate) fn run(&self, id: SandboxId) -> Option<RunState> {
+        self.inner.lock().unwrap().sandboxes.get(&id).map(|sandbox| sandbox.run.clone())
+    }
+
+    /// Changes what the engine has behind the server's back.
+    pub(crate) fn tamper(&self, id: SandboxId, run: RunState) {
+        let mut inner = self.inner.lock().unwrap();
+        let sandbox = inner.sandboxes.get_mut(&id).expect("a sandbox to tamper with");
+        if let Some(agentd) = &sandbox.agentd {
+            agentd.freeze(run == RunState::Frozen);
+        }
+        if matches!(run, RunState::Stopped | RunState::Dead { .. }) {
+            sandbox.agentd = None;
+        }
+        sandbox.run = run;
+    }
+
+    /// Loses a sandbox, as a reboot does.
+    pub(crate) fn lose(&self, id: SandboxId) {
+        self.inner.lock().unwrap().sandboxes.remove(&id);
+    }
+
+    /// Has a sandbox that the server knows nothing of.
+    pub(crate) async fn plant(&self) -> SandboxId {
+        let spec = CreateSandbox {
+            sandbox: SandboxId::generate(),
+            template: "base".into(),
+            hostname: "planted".into(),
+            limits: coffer_core::Limits::default(),
+        };
+        self.create(&spec).await.unwrap();
+        spec.sandbox
+    }
+
+    /// Ends a sandbox's first process and tells the server.
+    pub(crate) fn die(&self, id: SandboxId, cause: DeathCause) {
+        self.tamper(id, RunState::Dead { cause: cause.clone() });
+        let _ = self.notices.send(EngineNotice::Died { sandbox: id, cause });
+    }
+
+    /// Ends a sandbox's first process and tells nobody.
+    pub(crate) fn die_silently(&self, id: SandboxId) {
+        self.inner.lock().unwrap().sandboxes.get_mut(&id).expect("a sandbox").agentd = None;
+    }
+
+    pub(crate) fn reconnect(&self) {
+        let _ = self.notices.send(EngineNotice::Reconnected);
+    }
+
+    /// The sandbox's agentd.
+    pub(crate) fn agentd(&self, id: SandboxId) -> FakeAgentd {
+        let inner = self.inner.lock().unwrap();
+        inner.sandboxes.get(&id).and_then(|sandbox| sandbox.agentd.clone()).expect("a running agentd")
+    }
+
+    async fn ask(&self, op: Op, id: SandboxId) -> Result<(), EngineError> {
+        self.inner.lock().unwrap().asked.push((op, id));
+        let mut held = self.held.subscribe();
+        held.wait_for(|held| !held.contains(&op)).await.unwrap();
+        match self.inner.lock().unwrap().failures.get(&op) {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn change(
+        &self,
+        id: SandboxId,
+        allowed: &[RunState],
+        change: impl FnOnce(&mut Sandbox),
+    ) -> Result<(), EngineError> {
+        let mut inner = self.inner.lock().unwrap();
+        let sandbox = inner.sandboxes.get_mut(&id).ok_or(EngineError::UnknownSandbox)?;
+        if !allowed.contains(&sandbox.run) {
+            return Err(EngineError::WrongState(format!("it is {:?}", sandbox.run)));
+        }
+        change(sandbox);
+        Ok(())
+    }
+
+    fn boot(&self, id: SandboxId, deaf: bool) -> (PathBuf, FakeAgentd) {
+        // Short: a socket's path has little room.
+        let text = id.to_string();
+        let socket = self.dir.join(format!("{}.sock", &text[text.len() - 12..]));
+        let _ = std::fs::remove_file(&socket);
+        let agentd = FakeAgentd::start(&socket, deaf);
+        (socket, agentd)
+    }
+}
+
+fn template(name: &str) -> TemplateInfo {
+    TemplateInfo {
+        name: name.into(),
+        build: "1".into(),
+        default_user: "user".into(),
+        default_workdir: Some("/home/user".into()),
+        env: [("FROM_TEMPLATE".to_string(), "yes".to_string())].into(),
+    }
+}
+
+#[async_trait]
+impl Engine for FakeEngine {
+    async fn info(&self) -> Result<NodeInfo, EngineError> {
+        Ok(NodeInfo {
+            protocol: 1,
+            engine: "fake".into(),
+            capabilities: Capabilities::default(),
+            warnings: Vec::new(),
+        })
+    }
+
+    async fn templates(&self) -> Result<Vec<TemplateInfo>, EngineError> {
+        // `base` is not built: the engine falls back to `host`.
+        Ok(vec![template("host"), template("other")])
+    }
+
+    async fn create(&self, spec: &CreateSandbox) -> Result<Placement, EngineError> {
+        self.ask(Op::Create, spec.sandbox).await?;
+        let deaf = self.inner.lock().unwrap().deaf_agents;
+        let (socket, agentd) = self.boot(spec.sandbox, deaf);
+        let name = if spec.template == "base" { "host" } else { &spec.template };
+        let placement = Placement { socket, template: template(name) };
+        let sandbox = Sandbox { run: RunState::Running, placement: placement.clone(), agentd: Some(agentd) };
+        self.inner.lock().unwrap().sandboxes.insert(spec.sandbox, sandbox);
+        Ok(placement)
+    }
+
+    async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.ask(Op::Destroy, id).await?;
+        self.inner.lock().unwrap().sandboxes.remove(&id);
+        Ok(())
+    }
+
+    async fn freeze(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.ask(Op::Freeze, id).await?;
+        self.change(id, &[RunState::Running], |sandbox| {
+            sandbox.run = RunState::Frozen;
+            if let Some(agentd) = &sandbox.agentd {
+                agentd.freeze(true);
+            }
+        })
+    }
+
+    async fn thaw(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.ask(Op::Thaw, id).await?;
+        self.change(id, &[RunState::Frozen], |sandbox| {
+            sandbox.run = RunState::Running;
+            if let Some(agentd) = &sandbox.agentd {
+                agentd.freeze(false);
+            }
+        })
+    }
+
+    async fn stop(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.ask(Op::Stop, id).await?;
+        self.change(id, &[RunState::Running, RunState::Frozen], |sandbox| {
+            sandbox.run = RunState::Stopped;
+            sandbox.agentd = None;
+        })
+    }
+
+    async fn start(&self, id: SandboxId) -> Result<Placement, EngineError> {
+        self.ask(Op::Start, id).await?;
+        let (socket, agentd) = self.boot(id, false);
+        let mut placed = None;
+        self.change(id, &[RunState::Stopped], |sandbox| {
+            sandbox.run = RunState::Running;
+            sandbox.agentd = Some(agentd);
+            sandbox.placement.socket = socket;
+            placed = Some(sandbox.placement.clone());
+        })?;
+        Ok(placed.unwrap())
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxStatus>, EngineError> {
+        let inner = self.inner.lock().unwrap();
+        let listed = inner.sandboxes.iter().map(|(id, sandbox)| SandboxStatus {
+            sandbox: *id,
+            run: sandbox.run.clone(),
+            placement: sandbox.placement.clone(),
+        });
+        Ok(listed.collect())
+    }
+
+    async fn stats(&self) -> Result<Vec<Sample>, EngineError> {
+        let inner = self.inner.lock().unwrap();
+        let samples = inner.sandboxes.keys().map(|id| Sample {
+            sandbox: *id,
+            time_ms: jiff::Timestamp::now().as_millisecond(),
+            cpu_us: 1000,
+            memory_bytes: 3_000_000,
+            cache_bytes: 1_000_000,
+            disk_bytes: 4096,
+            processes: 2,
+        });
+        Ok(samples.collect())
+    }
+
+    fn notices(&self) -> broadcast::Receiver<EngineNotice> {
+        self.notices.subscribe()
+    }
+}

@@ -1,0 +1,165 @@
+//! Start and reconnection: the engine and the records are made to agree.
+
+use std::time::Duration;
+
+use coffer_core::{Fault, Kept, SandboxId, SandboxState, StateName};
+use coffer_engine::{DeathCause, RunState};
+use coffer_store::{Changes, NewSandbox};
+use serde_json::json;
+
+use crate::app::TestApp;
+use crate::engine::Op;
+
+fn parsed(id: &str) -> SandboxId {
+    id.parse().unwrap()
+}
+
+#[tokio::test]
+async fn sandboxes_outlive_the_server() {
+    let mut app = TestApp::start().await;
+    let running = app.create(json!({"metadata": {"k": "v"}})).await;
+    let paused = app.create(json!({})).await;
+    app.post_empty(&format!("/sandboxes/{paused}/pause")).await.expect(204);
+    let before = app.get(&format!("/sandboxes/{running}")).await.json();
+    app.restart(async |_| ()).await;
+    assert_eq!(app.get(&format!("/sandboxes/{running}")).await.expect(200).json(), before);
+    assert_eq!(app.visit(&running, "/health").await.status, 204);
+    app.post(&format!("/v2/sandboxes/{paused}/connect"), json!({})).await.expect(201);
+    assert!(!app.engine.asked().iter().any(|(op, _)| *op == Op::Destroy));
+}
+
+#[tokio::test]
+async fn what_the_engine_lost_is_lost() {
+    let mut app = TestApp::start().await;
+    let (running, paused) = (app.create(json!({})).await, app.create(json!({})).await);
+    app.post_empty(&format!("/sandboxes/{paused}/pause")).await.expect(204);
+    app.restart(async |app| {
+        app.engine.lose(parsed(&running));
+        app.engine.lose(parsed(&paused));
+    })
+    .await;
+    for id in [running, paused] {
+        assert_eq!(app.row(&id).await.state, SandboxState::Error { fault: Fault::Lost });
+    }
+    app.assert_empty().await;
+}
+
+#[tokio::test]
+async fn what_died_meanwhile_has_its_cause_on_record() {
+    let mut app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    app.restart(async |app| {
+        app.engine.tamper(parsed(&id), RunState::Dead { cause: DeathCause::OutOfMemory })
+    })
+    .await;
+    assert_eq!(app.row(&id).await.state, SandboxState::Error { fault: Fault::OutOfMemory });
+    app.assert_empty().await;
+}
+
+#[tokio::test]
+async fn strangers_are_destroyed_at_start_and_on_reconnection() {
+    let mut app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    app.restart(async |app| {
+        app.engine.plant().await;
+    })
+    .await;
+    assert_eq!(app.engine.ids(), [parsed(&id)]);
+    app.engine.plant().await;
+    app.engine.reconnect();
+    for _ in 0..200 {
+        if app.engine.ids() == [parsed(&id)] {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(app.engine.ids(), [parsed(&id)]);
+    assert_eq!(app.state(&id).await, "running");
+}
+
+#[tokio::test]
+async fn a_destroyed_sandbox_that_comes_back_is_destroyed() {
+    let mut app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    app.engine.fail(Op::Destroy, Some(coffer_engine::EngineError::Unavailable("away".into())));
+    app.delete(&format!("/sandboxes/{id}")).await.expect(204);
+    assert_eq!(app.engine.ids(), [parsed(&id)], "the engine could not");
+    app.get(&format!("/sandboxes/{id}")).await.expect(404);
+    app.engine.fail(Op::Destroy, None);
+    app.restart(async |_| ()).await;
+    app.assert_empty().await;
+}
+
+#[tokio::test]
+async fn a_create_cut_off_by_a_crash_is_undone() {
+    let mut app = TestApp::start().await;
+    let template = app.row(&app.create(json!({})).await).await;
+    let planted = std::cell::Cell::new(None);
+    app.restart(async |app| {
+        let id = app.engine.plant().await;
+        let principal = app.store.authenticate(&app.key).await.unwrap().unwrap();
+        let new = NewSandbox {
+            id,
+            template: template.template,
+            template_id: template.template_id,
+            alias: None,
+            metadata: Default::default(),
+            env_vars: Default::default(),
+            limits: template.limits,
+            lifetime: template.lifetime,
+            timeout_s: 300,
+            auto_resume: false,
+            secure: true,
+            access_token: None,
+            traffic_token: None,
+            network: None,
+            allow_internet_access: None,
+            envd_version: template.envd_version,
+            created_ms: template.created_ms,
+        };
+        app.store.insert_sandbox(&principal.scope, new, None).await.unwrap();
+        planted.set(Some(id));
+    })
+    .await;
+    let id = planted.get().unwrap();
+    let state = app.row(&id.to_string()).await.state;
+    assert!(matches!(state, SandboxState::Error { fault: Fault::CreateFailed { .. } }), "{state:?}");
+    assert!(!app.engine.ids().contains(&id));
+}
+
+#[tokio::test]
+async fn runs_and_pauses_that_differ_are_repaired() {
+    let mut app = TestApp::start().await;
+    let ids = [app.create(json!({})).await, app.create(json!({})).await, app.create(json!({})).await];
+    let [thawed, stopped, frozen] = &ids;
+    app.post_empty(&format!("/sandboxes/{frozen}/pause")).await.expect(204);
+    app.restart(async |app| {
+        app.engine.tamper(parsed(thawed), RunState::Frozen);
+        app.engine.tamper(parsed(stopped), RunState::Stopped);
+        app.engine.tamper(parsed(frozen), RunState::Running);
+    })
+    .await;
+    assert_eq!(app.engine.run(parsed(thawed)), Some(RunState::Running));
+    assert_eq!(app.state(thawed).await, "running");
+    assert_eq!(app.row(stopped).await.state, SandboxState::Paused { kept: Kept::FilesOnly });
+    assert_eq!(app.engine.run(parsed(frozen)), Some(RunState::Frozen));
+    assert_eq!(app.state(frozen).await, "paused");
+    app.post(&format!("/v2/sandboxes/{stopped}/connect"), json!({})).await.expect(201);
+    assert_eq!(app.visit(stopped, "/health").await.status, 204);
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_else_ended_is_not_fought_over() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    let ended = SandboxState::Terminated { reason: coffer_core::DestroyReason::Requested };
+    let operator = app.store.operator();
+    let changes = Changes::default();
+    app.store
+        .transition(&operator, parsed(&id), StateName::Running, ended, "by hand", changes)
+        .await
+        .unwrap();
+    app.post_empty(&format!("/sandboxes/{id}/pause")).await.expect(409);
+    app.delete(&format!("/sandboxes/{id}")).await.expect(204);
+    app.assert_empty().await;
+}

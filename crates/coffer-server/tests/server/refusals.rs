@@ -1,0 +1,215 @@
+//! Bad input: the right status, the right shape, and nothing changed.
+
+use bytes::Bytes;
+use coffer_core::{Fault, SandboxState};
+use coffer_engine::EngineError;
+use http::{Method, Request};
+use http_body_util::Full;
+use serde_json::{Value, json};
+
+use crate::app::TestApp;
+use crate::engine::Op;
+
+#[tokio::test]
+async fn bad_creates_make_nothing() {
+    let app = TestApp::start().await;
+    let many: serde_json::Map<String, Value> = (0..65).map(|n| (n.to_string(), json!("v"))).collect();
+    let cases = [
+        (400, json!({})),
+        (400, json!({"templateID": 7})),
+        (400, json!({"templateID": ""})),
+        (400, json!({"templateID": "no such form"})),
+        (404, json!({"templateID": "unknown"})),
+        (404, json!({"templateID": "base:v2"})),
+        (404, json!({"templateID": "team/base"})),
+        (400, json!({"templateID": "base", "timeout": 0})),
+        (400, json!({"templateID": "base", "timeout": -1})),
+        (400, json!({"templateID": "base", "timeout": 3601})),
+        (400, json!({"templateID": "base", "timeout": 1.5})),
+        (400, json!({"templateID": "base", "timeout": "60"})),
+        (400, json!({"templateID": "base", "metadata": {"a": 1}})),
+        (400, json!({"templateID": "base", "metadata": ["a"]})),
+        (400, json!({"templateID": "base", "metadata": {"": "v"}})),
+        (400, json!({"templateID": "base", "metadata": {"k": "v".repeat(65 * 1024)}})),
+        (400, json!({"templateID": "base", "metadata": many})),
+        (400, json!({"templateID": "base", "envVars": {"A=B": "v"}})),
+        (400, json!({"templateID": "base", "envVars": {"": "v"}})),
+        (400, json!({"templateID": "base", "envVars": {"A": "b\0c"}})),
+        (400, json!({"templateID": "base", "envVars": {"A": null}})),
+        (400, json!({"templateID": "base", "network": {"allowOut": ["example.com"]}})),
+        (400, json!({"templateID": "base", "network": {"denyOut": ["example.com"]}})),
+        (400, json!({"templateID": "base", "network": {"httpsPorts": [70000]}})),
+        (400, json!({"templateID": "base", "autoPauseMemory": false})),
+        (
+            400,
+            json!({"templateID": "base", "autoPause": true, "autoPauseMemory": false, "autoResume": {"enabled": true}}),
+        ),
+        (400, json!({"templateID": "base", "autoResume": true})),
+        (400, json!({"templateID": "base", "mcp": "text"})),
+        (400, json!({"templateID": "base", "volumeMounts": [{"name": "v", "path": "relative"}]})),
+        (400, json!({"templateID": "base", "volumeMounts": [{"name": "v", "path": "/a/../b"}]})),
+        (
+            400,
+            json!({"templateID": "base", "volumeMounts": [{"name": "v", "path": "/a"}, {"name": "w", "path": "/a"}]}),
+        ),
+        (404, json!({"templateID": "base", "volumeMounts": [{"name": "v", "path": "/a"}]})),
+        (
+            501,
+            json!({"templateID": "base", "iam": {"tokens": {"a": {"audience": "b", "tokenType": "JWT-SVID"}}}}),
+        ),
+    ];
+    for (status, body) in cases {
+        for path in ["/sandboxes", "/v2/sandboxes"] {
+            let answer = app.post(path, body.clone()).await;
+            assert_eq!(answer.status, status, "{path} {body}: {}", String::from_utf8_lossy(&answer.body));
+            answer.expect(status);
+        }
+    }
+    let open = json!({"templateID": "base", "network": {"allowPublicTraffic": false}});
+    app.post("/sandboxes", open).await.expect(400);
+    let unknown = app.post("/v2/sandboxes", json!({"templateID": "unknown"})).await.expect(404).json();
+    assert_eq!(unknown["message"], "template 'unknown' not found");
+    assert_eq!(app.engine.asked(), [], "the engine was never asked");
+    app.assert_empty().await;
+}
+
+#[tokio::test]
+async fn bodies_that_are_no_json_are_refused() {
+    let app = TestApp::start().await;
+    for (status, body) in
+        [(400, String::new()), (400, "{".into()), (400, "[]".into()), (413, "x".repeat(2 << 20))]
+    {
+        let request = app.request(Method::POST, "/v2/sandboxes").body(Full::new(Bytes::from(body))).unwrap();
+        app.send(request).await.expect(status);
+    }
+    app.assert_empty().await;
+}
+
+#[tokio::test]
+async fn keys_are_asked_for_everywhere() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    let routes = [
+        (Method::GET, "/sandboxes".to_string()),
+        (Method::POST, "/sandboxes".to_string()),
+        (Method::GET, "/v2/sandboxes".to_string()),
+        (Method::POST, "/v2/sandboxes".to_string()),
+        (Method::GET, format!("/sandboxes/{id}")),
+        (Method::DELETE, format!("/sandboxes/{id}")),
+        (Method::POST, format!("/sandboxes/{id}/timeout")),
+        (Method::POST, format!("/sandboxes/{id}/pause")),
+        (Method::POST, format!("/sandboxes/{id}/connect")),
+        (Method::PUT, format!("/sandboxes/{id}/network")),
+        (Method::GET, format!("/sandboxes/{id}/logs")),
+        (Method::GET, "/templates".to_string()),
+        (Method::GET, "/teams".to_string()),
+        (Method::GET, "/volumes".to_string()),
+    ];
+    for (method, path) in routes {
+        for key in [None, Some(""), Some("e2b_0000000000000000000000000000000000000000"), Some("nonsense")] {
+            let mut request =
+                Request::builder().method(method.clone()).uri(&path).header("host", "localhost");
+            if let Some(key) = key {
+                request = request.header("x-api-key", key);
+            }
+            app.send(request.body(Full::default()).unwrap()).await.expect(401);
+        }
+    }
+    assert_eq!(app.state(&id).await, "running");
+}
+
+#[tokio::test]
+async fn sandboxes_that_do_not_exist_are_404() {
+    let app = TestApp::start().await;
+    for id in ["nonsense", "01kz0000000000000000000000", "8zzzzzzzzzzzzzzzzzzzzzzzzz", "%2e%2e"] {
+        app.get(&format!("/sandboxes/{id}")).await.expect(404);
+        app.delete(&format!("/sandboxes/{id}")).await.expect(404);
+        app.post(&format!("/sandboxes/{id}/timeout"), json!({"timeout": 5})).await.expect(404);
+        app.post_empty(&format!("/sandboxes/{id}/pause")).await.expect(404);
+        app.post(&format!("/sandboxes/{id}/connect"), json!({"timeout": 5})).await.expect(404);
+        app.get(&format!("/v2/sandboxes/{id}/logs")).await.expect(404);
+    }
+}
+
+#[tokio::test]
+async fn bad_changes_change_nothing() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    let before = app.row(&id).await;
+    for (path, body) in [
+        ("timeout", json!({})),
+        ("timeout", json!({"timeout": 3601})),
+        ("timeout", json!({"timeout": "5"})),
+        ("connect", json!({})),
+        ("connect", json!({"timeout": 0})),
+        ("connect", json!({"timeout": 3601})),
+        ("refreshes", json!({"duration": -1})),
+        ("refreshes", json!({"duration": 3601})),
+        ("pause", json!({"memory": "no"})),
+        ("resume", json!({"timeout": 0})),
+    ] {
+        app.post(&format!("/sandboxes/{id}/{path}"), body).await.expect(400);
+    }
+    app.put(&format!("/sandboxes/{id}/network"), json!({"denyOut": ["x y"]})).await.expect(400);
+    assert_eq!(app.row(&id).await, before);
+    for query in
+        ["limit=0", "limit=101", "limit=x", "state=creating", "order=up", "nextToken=x", "startedAfter=now"]
+    {
+        app.get(&format!("/v2/sandboxes?{query}")).await.expect(400);
+    }
+    for query in ["start=-1", "start=x", "start=5&end=1"] {
+        app.get(&format!("/sandboxes/{id}/metrics?{query}")).await.expect(400);
+    }
+    app.get("/sandboxes/metrics").await.expect(400);
+    app.get(&format!("/v2/sandboxes/{id}/logs?limit=1001")).await.expect(400);
+    app.get(&format!("/v2/sandboxes/{id}/logs?level=loud")).await.expect(400);
+    app.get(&format!("/v2/sandboxes/{id}/logs?direction=up")).await.expect(400);
+}
+
+#[tokio::test]
+async fn wrong_states_are_conflicts() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    app.post_empty(&format!("/sandboxes/{id}/pause")).await.expect(204);
+    app.post(&format!("/sandboxes/{id}/timeout"), json!({"timeout": 60})).await.expect(409);
+    app.post(&format!("/sandboxes/{id}/refreshes"), json!({"duration": 60})).await.expect(409);
+    app.put(&format!("/sandboxes/{id}/network"), json!({})).await.expect(409);
+}
+
+#[tokio::test]
+async fn what_comes_later_and_what_never_will_are_told_apart() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    let fork = app.post_empty(&format!("/sandboxes/{id}/fork")).await.expect(501).json();
+    assert_eq!(fork["message"], "this server does not support forking sandboxes yet");
+    app.post_empty(&format!("/sandboxes/{id}/snapshots")).await.expect(501);
+    app.get("/snapshots").await.expect(501);
+    app.post("/v3/templates", json!({"name": "x"})).await.expect(501);
+    app.post("/v2/templates/x/builds/y", json!({})).await.expect(501);
+    app.get("/templates/x/builds/y/status").await.expect(501);
+    app.get("/volumes").await.expect(501);
+    app.post("/secrets", json!({})).await.expect(501);
+    app.get("/nothing/here").await.expect(404);
+    app.put("/sandboxes", json!({})).await.expect(405);
+}
+
+#[tokio::test]
+async fn a_create_that_the_engine_refuses_leaves_only_its_record() {
+    let app = TestApp::start().await;
+    let cases = [
+        (EngineError::NoCapacity("full".into()), 503, Some("5")),
+        (EngineError::Unavailable("away".into()), 503, Some("1")),
+        (EngineError::Failed("secret detail".into()), 500, None),
+        (EngineError::UnknownTemplate("base".into()), 404, None),
+    ];
+    for (error, status, retry_after) in cases {
+        app.engine.fail(Op::Create, Some(error));
+        let answer = app.post("/v2/sandboxes", json!({"templateID": "base"})).await.expect(status);
+        assert_eq!(answer.header("retry-after"), retry_after);
+        assert!(!String::from_utf8_lossy(&answer.body).contains("secret"));
+        let (_, id) = *app.engine.asked().iter().rfind(|(op, _)| *op == Op::Create).unwrap();
+        let state = app.row(&id.to_string()).await.state;
+        assert!(matches!(state, SandboxState::Error { fault: Fault::CreateFailed { .. } }), "{state:?}");
+        app.assert_empty().await;
+    }
+}

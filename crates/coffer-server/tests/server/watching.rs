@@ -1,0 +1,79 @@
+//! Sandboxes that die or fall silent.
+
+use std::time::Duration;
+
+use coffer_core::{Fault, SandboxState};
+use coffer_engine::{DeathCause, RunState};
+use serde_json::json;
+
+use crate::app::TestApp;
+use crate::engine::Op;
+
+#[tokio::test]
+async fn a_death_is_on_record_with_its_cause_within_a_second() {
+    let app = TestApp::start().await;
+    let cases = [
+        (DeathCause::OutOfMemory, Fault::OutOfMemory),
+        (
+            DeathCause::Signal { signal: 9 },
+            Fault::Died { message: "its first process was killed by signal 9".into() },
+        ),
+    ];
+    for (cause, fault) in cases {
+        let id = app.create(json!({})).await;
+        let begun = std::time::Instant::now();
+        app.engine.die(id.parse().unwrap(), cause);
+        assert_eq!(app.ended(&id).await, SandboxState::Error { fault });
+        assert!(begun.elapsed() < Duration::from_secs(1));
+        app.get(&format!("/sandboxes/{id}")).await.expect(404);
+        assert_eq!(app.visit(&id, "/health").await.status, 502);
+        let logs = app.get(&format!("/v2/sandboxes/{id}/logs?level=error")).await.expect(200).json();
+        assert_eq!(logs["logs"].as_array().unwrap().len(), 1);
+    }
+    app.assert_empty().await;
+}
+
+#[tokio::test]
+async fn a_death_during_create_fails_the_create() {
+    let app = TestApp::start().await;
+    app.engine.deafen_agents();
+    let (created, ()) = tokio::join!(app.post("/v2/sandboxes", json!({"templateID": "base"})), async {
+        let id = app.engine.wait_for(Op::Create).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        app.engine.die(id, DeathCause::Exit { code: 1 });
+    });
+    assert!(created.status >= 400, "{created:?}");
+    app.assert_empty().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_gone_is_found_out() {
+    let mut app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    // After a restart the first check comes at once.
+    app.restart(async |app| app.engine.die_silently(id.parse().unwrap())).await;
+    let state = app.ended(&id).await;
+    assert_eq!(state, SandboxState::Error { fault: Fault::Died { message: "its agent ended".into() } });
+    app.assert_empty().await;
+}
+
+#[tokio::test]
+async fn a_failed_resume_of_a_lost_sandbox_ends_it() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    app.post_empty(&format!("/sandboxes/{id}/pause")).await.expect(204);
+    app.engine.lose(id.parse().unwrap());
+    app.post(&format!("/v2/sandboxes/{id}/connect"), json!({})).await.expect(404);
+    assert_eq!(app.ended(&id).await, SandboxState::Error { fault: Fault::Lost });
+    app.assert_empty().await;
+}
+
+#[tokio::test]
+async fn a_resume_boots_what_lost_its_memory() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    app.post_empty(&format!("/sandboxes/{id}/pause")).await.expect(204);
+    app.engine.tamper(id.parse().unwrap(), RunState::Stopped);
+    app.post(&format!("/v2/sandboxes/{id}/connect"), json!({})).await.expect(201);
+    assert_eq!(app.visit(&id, "/health").await.status, 204);
+}
