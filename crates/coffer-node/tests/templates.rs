@@ -4,6 +4,8 @@
 //! `base` takes minutes and a network, so it is built only where the shared store lacks it
 //! (`COFFER_TEMPLATE_DIR`, else the default place). Everything here needs root.
 
+#![expect(clippy::unwrap_used, reason = "a test ends at its first surprise")]
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};

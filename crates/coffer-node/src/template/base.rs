@@ -7,6 +7,7 @@ use rustix::fs::statvfs;
 use super::bootstrap::{Run, Tool};
 use super::finish::finish;
 use super::progress::{Phase, Progress};
+use super::store::Keep;
 use super::tree::Tree;
 use super::{BASE, BuildError, LayerSpec, OverlaySpec, Template, TemplateStore, sources};
 
@@ -113,7 +114,7 @@ pub(super) fn build(
         target: "/".into(),
         layers: vec![LayerSpec { path: "rootfs".into(), uid_base: 0 }],
     }];
-    let template = draft.publish(manifest)?;
+    let template = draft.publish(manifest, Keep::AcrossReboots)?;
     progress(Progress { phase: Phase::Finish, done: 1, total: 1 });
     Ok(template)
 }

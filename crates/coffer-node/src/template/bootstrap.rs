@@ -68,6 +68,12 @@ fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
+/// What is done with a tool's lines besides logging them.
+enum Heed {
+    Progress(Reader),
+    Keep(Vec<String>),
+}
+
 /// A run of tools with one log and one progress.
 pub(super) struct Run<'a> {
     pub(super) tree: &'a Tree,
@@ -184,9 +190,9 @@ impl Run<'_> {
     pub(super) fn inside(&mut self, what: &str, script: &str) -> Result<Vec<String>, BuildError> {
         let mut command = self.contained("/bin/sh", Some(self.tree.root()));
         command.args(["-ec", script]);
-        let mut printed = Vec::new();
-        self.watch(what, command, &mut |line| printed.push(line.to_string()))?;
-        Ok(printed)
+        let mut printed = Heed::Keep(Vec::new());
+        self.execute(what, command, &mut printed)?;
+        Ok(if let Heed::Keep(lines) = printed { lines } else { Vec::new() })
     }
 
     /// The file with the keys of a source, as the host sees it.
@@ -224,24 +230,10 @@ impl Run<'_> {
     }
 
     fn run(&mut self, tool: &str, command: Command) -> Result<(), BuildError> {
-        let mut reader = Reader::new();
-        self.watch_with(tool, command, &mut |line, progress| {
-            if let Some(report) = reader.line(line) {
-                progress(report);
-            }
-        })
+        self.execute(tool, command, &mut Heed::Progress(Reader::new()))
     }
 
-    fn watch(&mut self, tool: &str, command: Command, seen: &mut dyn FnMut(&str)) -> Result<(), BuildError> {
-        self.watch_with(tool, command, &mut |line, _| seen(line))
-    }
-
-    fn watch_with(
-        &mut self,
-        tool: &str,
-        mut command: Command,
-        seen: &mut dyn FnMut(&str, &mut dyn FnMut(Progress)),
-    ) -> Result<(), BuildError> {
+    fn execute(&mut self, tool: &str, mut command: Command, heed: &mut Heed) -> Result<(), BuildError> {
         let start = |source: io::Error| BuildError::Start { tool: tool.to_string(), source };
         let (output, input) = io::pipe().map_err(start)?;
         // The lock file is empty, so as an input it ends at once, like /dev/null.
@@ -267,7 +259,14 @@ impl Run<'_> {
                     tail.pop_front();
                 }
                 tail.push_back(text.to_string());
-                seen(text, self.progress);
+                match heed {
+                    Heed::Keep(lines) => lines.push(text.to_string()),
+                    Heed::Progress(reader) => {
+                        if let Some(report) = reader.line(text) {
+                            (self.progress)(report);
+                        }
+                    }
+                }
             }
         }
         let status = child.wait().map_err(BuildError::file("wait for", tool))?;
@@ -331,26 +330,49 @@ mod tests {
         assert_eq!(setting_value(&settings, "Acquire::https::Proxy"), None);
     }
 
-    #[test]
-    fn a_failing_tool_tells_its_last_lines() {
+    fn with_run(test: impl FnOnce(&mut Run<'_>)) {
         let directory = tempfile::tempdir().unwrap();
         let tree = Tree::at(directory.path().join("rootfs"));
         let log_path = directory.path().join("build.log");
-        let mut run = Run {
+        test(&mut Run {
             tree: &tree,
             scratch: directory.path(),
             lock: File::open("/dev/null").unwrap(),
             log: Run::create_log(&log_path).unwrap(),
-            log_path: log_path.clone(),
+            log_path,
             progress: &mut |_| {},
-        };
-        let mut command = Command::new("sh");
-        command.args(["-c", "seq 1 40; echo 'E: No space left on device' >&2; exit 7"]);
-        let error = run.run("sh", command).unwrap_err();
-        let BuildError::Tool { status, tail, .. } = &error else { panic!("{error:?}") };
-        assert_eq!((status.code(), tail.len()), (Some(7), TAIL_LINES));
-        assert_eq!(tail.last().unwrap(), "E: No space left on device");
-        assert!(error.hint().unwrap().starts_with("the disk is full"));
-        assert_eq!(fs::read_to_string(log_path).unwrap().lines().count(), 41);
+        });
+    }
+
+    #[test]
+    fn a_failing_tool_tells_its_last_lines() {
+        with_run(|run| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "seq 1 40; echo 'E: No space left on device' >&2; exit 7"]);
+            let error = run.run("sh", command).unwrap_err();
+            let BuildError::Tool { status, tail, .. } = &error else { panic!("{error:?}") };
+            assert_eq!((status.code(), tail.len()), (Some(7), TAIL_LINES));
+            assert_eq!(tail.last().unwrap(), "E: No space left on device");
+            assert!(error.hint().unwrap().starts_with("the disk is full"));
+            assert_eq!(fs::read_to_string(&run.log_path).unwrap().lines().count(), 41);
+        });
+    }
+
+    #[test]
+    fn nothing_that_a_tool_starts_outlives_it() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: namespaces for tools need root");
+            return;
+        }
+        with_run(|run| {
+            let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+            let mut command = run.contained("sh", None);
+            // The daemon holds the output open: were it to live, this would wait for ever.
+            command.args(["-c", "mount -t tmpfs none /mnt && setsid sleep infinity & sleep 0.2; echo done"]);
+            let mut printed = Heed::Keep(Vec::new());
+            run.execute("sh", command, &mut printed).unwrap();
+            assert!(matches!(printed, Heed::Keep(lines) if lines == ["done"]));
+            assert_eq!(fs::read_to_string("/proc/self/mounts").unwrap(), mounts);
+        });
     }
 }

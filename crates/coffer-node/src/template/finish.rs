@@ -26,7 +26,7 @@ const CHECK: &str = r#"
 echo "python $(python --version | cut -d' ' -f2), pip $(pip --version | cut -d' ' -f2)"
 echo "node $(node --version), npm $(npm --version)"
 git --version; test -x "$(git --exec-path)/git-daemon"
-sudo -V | head -n 1
+sudo -V 2>/dev/null | head -n 1
 gcc -dumpfullversion | sed 's/^/gcc /'
 echo "$(dpkg-query -W | wc -l) packages"
 "#;

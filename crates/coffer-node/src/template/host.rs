@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, lsetxattr, mknodat};
 
+use super::store::Keep;
 use super::tree::Tree;
 use super::{BuildError, HOST, LayerSpec, OverlaySpec, Template, TemplateStore, host_root};
 
@@ -66,10 +67,11 @@ fn ensure_from(store: &TemplateStore, host: &Path) -> Result<Template, BuildErro
         OverlaySpec { target: "/".into(), layers: vec![layer("rootfs".into())] },
         OverlaySpec { target: "/usr".into(), layers: vec![layer("usr".into()), layer(host.join("usr"))] },
     ];
-    draft.publish(manifest)
+    draft.publish(manifest, Keep::UntilReboot)
 }
 
-/// Changes whenever packages or programs come or go.
+/// Changes whenever packages or programs come or go, and with every boot: the build is not
+/// synced to disk, so none is trusted that a power cut may have met.
 fn fingerprint(host: &Path) -> String {
     const WATCHED: [&str; 12] = [
         "usr",
@@ -85,7 +87,8 @@ fn fingerprint(host: &Path) -> String {
         "etc/alternatives",
         "var/lib/dpkg/status",
     ];
-    let mut text = format!("{REVISION}");
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut text = format!("{REVISION} boot={}", boot.trim());
     for path in WATCHED {
         match fs::metadata(host.join(path)) {
             Ok(metadata) => {

@@ -125,6 +125,15 @@ impl TemplateStore {
     }
 }
 
+/// How long a build is meant to be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Waits for the disk, which takes seconds beside a busy writer.
+    AcrossReboots,
+    /// The build's fingerprint names the boot, so what a power cut damages is never used.
+    UntilReboot,
+}
+
 /// A build under way. Removed on drop unless published.
 #[derive(Debug)]
 pub(super) struct Draft {
@@ -164,18 +173,22 @@ impl Draft {
         self.lock.try_clone()
     }
 
-    /// Makes the build visible, complete and on disk.
-    pub(super) fn publish(self, mut manifest: Manifest) -> Result<Template, BuildError> {
+    /// Makes the build visible, complete.
+    pub(super) fn publish(self, mut manifest: Manifest, keep: Keep) -> Result<Template, BuildError> {
         manifest.size_bytes = size_of(&self.directory);
         let path = self.directory.join(manifest::FILE);
         fs::write(&path, manifest.to_json()).map_err(BuildError::file("write", &path))?;
         let open = |path: &Path| File::open(path).map_err(BuildError::file("open", path));
-        // Everything is on disk before the name is: a power cut leaves a whole build or none.
-        syncfs(open(&self.directory)?)
-            .map_err(|errno| BuildError::file("sync", &self.directory)(errno.into()))?;
+        if keep == Keep::AcrossReboots {
+            // Everything is on disk before the name is: a power cut leaves a whole build or none.
+            syncfs(open(&self.directory)?)
+                .map_err(|errno| BuildError::file("sync", &self.directory)(errno.into()))?;
+        }
         let published = self.home.join(&self.build);
         fs::rename(&self.directory, &published).map_err(BuildError::file("publish", &published))?;
-        fsync(open(&self.home)?).map_err(|errno| BuildError::file("sync", &self.home)(errno.into()))?;
+        if keep == Keep::AcrossReboots {
+            fsync(open(&self.home)?).map_err(|errno| BuildError::file("sync", &self.home)(errno.into()))?;
+        }
         Ok(manifest.into_template(&published))
     }
 }
@@ -251,7 +264,7 @@ mod tests {
     fn publish(store: &TemplateStore, name: &str) -> Template {
         let draft = draft(store, name);
         let manifest = filled(&draft);
-        draft.publish(manifest).unwrap()
+        draft.publish(manifest, Keep::UntilReboot).unwrap()
     }
 
     fn hidden_entries(store: &TemplateStore, name: &str) -> Vec<String> {
@@ -326,7 +339,7 @@ mod tests {
         });
         waiting.recv().unwrap();
         let manifest = filled(&first);
-        let published = first.publish(manifest).unwrap();
+        let published = first.publish(manifest, Keep::UntilReboot).unwrap();
         second.join().unwrap().unwrap();
         assert_eq!(store.get("base"), Some(published));
     }
