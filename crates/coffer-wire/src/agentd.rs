@@ -6,8 +6,10 @@
 //! - `POST /init` ([`Init`]): names the sandbox; 204. Repeatable, the last one counts.
 //! - `CONNECT 127.0.0.1:<port>`: a tunnel to a port inside; 502 when nothing listens there.
 //! - `GET /coffer/journal?from=<offset>` ([`JournalPage`]): process starts, output and exits that
-//!   the server has not acknowledged, oldest first; `POST /coffer/journal/ack {"upto": <offset>}`
+//!   the server has not acknowledged, oldest first; `POST /coffer/journal/ack` ([`JournalAck`])
 //!   drops them; 204.
+//!
+//! Client traffic goes through the same socket, so the proxy must keep these routes to itself.
 
 use std::collections::BTreeMap;
 
@@ -43,6 +45,12 @@ pub struct JournalPage {
     pub next: u64,
     /// Records that the bounded journal dropped before they were acknowledged.
     pub dropped: u64,
+}
+
+/// The server has everything before `upto`, which is the `next` of a page it has stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalAck {
+    pub upto: u64,
 }
 
 /// One thing that happened to a process. Offsets count records and never restart.

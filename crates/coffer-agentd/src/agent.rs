@@ -1,0 +1,133 @@
+//! What every route shares: who the sandbox is, and what runs and is watched in it.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use coffer_wire::agentd::Init;
+use http::{HeaderMap, header};
+use subtle::ConstantTimeEq as _;
+
+use crate::account::{Account, Accounts, NoAccount};
+use crate::connect::{Code, RpcError};
+use crate::files::watch::Watchers;
+use crate::journal::Journal;
+use crate::metrics::Meter;
+use crate::process::Processes;
+
+/// The user of calls that name none, until the server says otherwise.
+const DEFAULT_USER: &str = "root";
+
+const ACCESS_TOKEN: &str = "x-access-token";
+
+#[derive(Debug)]
+pub(crate) struct Agent {
+    init: RwLock<Arc<Init>>,
+    pub(crate) processes: Arc<Processes>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) watchers: Arc<Watchers>,
+    pub(crate) meter: Meter,
+}
+
+impl Agent {
+    pub(crate) fn new() -> Arc<Self> {
+        let journal = Arc::new(Journal::default());
+        Arc::new(Self {
+            init: RwLock::default(),
+            processes: Arc::new(Processes::new(Arc::clone(&journal))),
+            journal,
+            watchers: Arc::default(),
+            meter: Meter::start(),
+        })
+    }
+
+    /// What the server said last.
+    pub(crate) fn init(&self) -> Arc<Init> {
+        Arc::clone(&self.init.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_init(&self, init: Init) {
+        *self.init.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(init);
+    }
+}
+
+/// What the `X-Access-Token` of a request says about its sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// The token is right, or none is needed.
+    Granted,
+    Missing,
+    Wrong,
+}
+
+/// Compares the token in constant time.
+pub(crate) fn access(headers: &HeaderMap, init: &Init) -> Access {
+    let Some(expected) = &init.access_token else {
+        return Access::Granted;
+    };
+    match headers.get(ACCESS_TOKEN).map(|value| value.as_bytes()) {
+        None | Some(b"") => Access::Missing,
+        Some(given) if given.ct_eq(expected.as_bytes()).into() => Access::Granted,
+        Some(_) => Access::Wrong,
+    }
+}
+
+/// The user a plain HTTP call names, or the default one.
+pub(crate) fn account(name: Option<&str>, init: &Init) -> Result<Account, String> {
+    let name = name.filter(|name| !name.is_empty()).or(init.default_user.as_deref()).unwrap_or(DEFAULT_USER);
+    Accounts::find(name).map_err(|error| match error {
+        NoAccount::Unknown => format!("invalid username: '{name}'"),
+        NoAccount::Unreadable(error) => {
+            format!("invalid username: '{name}': could not read the users of the sandbox: {error}")
+        }
+    })
+}
+
+/// The user an RPC names by `Authorization: Basic <user>:`, or the default one.
+pub(crate) fn caller(headers: &HeaderMap, init: &Init) -> Result<Account, RpcError> {
+    let named = headers.get(header::AUTHORIZATION).and_then(|value| basic_user(value.as_bytes()));
+    account(named.as_deref(), init).map_err(|message| RpcError::new(Code::Unauthenticated, message))
+}
+
+fn basic_user(value: &[u8]) -> Option<String> {
+    let value = std::str::from_utf8(value).ok()?;
+    let (scheme, credentials) = value.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let decoded = STANDARD.decode(credentials.trim()).ok()?;
+    let decoded = String::from_utf8(decoded).ok()?;
+    let (user, _password) = decoded.split_once(':')?;
+    Some(user.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_is_what_stands_before_the_colon() {
+        assert_eq!(basic_user(b"Basic dXNlcjo="), Some("user".into()));
+        assert_eq!(basic_user(b"basic dXNlcjpwdw=="), Some("user".into()));
+        assert_eq!(basic_user(b"Bearer dXNlcjo="), None);
+        assert_eq!(basic_user(b"Basic ???"), None);
+    }
+
+    #[test]
+    fn only_the_whole_token_grants_access() {
+        let mut headers = HeaderMap::new();
+        let mut init = Init::default();
+        assert_eq!(access(&headers, &init), Access::Granted);
+        init.access_token = Some("secret".into());
+        assert_eq!(access(&headers, &init), Access::Missing);
+        for (given, expected) in [
+            ("", Access::Missing),
+            ("secre", Access::Wrong),
+            ("secrets", Access::Wrong),
+            ("secret", Access::Granted),
+        ] {
+            headers.insert(ACCESS_TOKEN, given.parse().unwrap());
+            assert_eq!(access(&headers, &init), expected, "{given}");
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! Watching directories through inotify.
+//!
+//! Each watch has its own inotify instance, a bounded queue of events, and a task that moves what
+//! the kernel says into the queue. Calls that change files [`settle`](Watchers::settle) all watches
+//! before they answer, so a client that polls right after its own change always sees it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use coffer_wire::envd::filesystem::{EventType, FilesystemEvent};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use super::{entry, off_thread};
+use crate::account::Accounts;
+use crate::connect::{Code, RpcError};
+use crate::readiness;
+
+/// Watches at once; the kernel's default allows one user 128 instances for all programs.
+const WATCH_LIMIT: usize = 100;
+
+/// Events that wait for a client. Beyond it the rest is lost, and the client is told so.
+const QUEUE_LIMIT: usize = 16_384;
+
+/// Directories in one recursive watch.
+const DIRECTORY_LIMIT: usize = 32_768;
+
+/// Filesystems whose changes may come from elsewhere, so that inotify does not see them.
+const NETWORK_FILESYSTEMS: [i64; 5] = [
+    0x6969,      // nfs
+    0xff53_4d42, // cifs
+    0x517b,      // smb
+    0xfe53_4d42, // smb2
+    0x6573_5546, // fuse
+];
+
+/// What to watch.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) path: PathBuf,
+    pub(super) recursive: bool,
+    pub(super) include_entry: bool,
+    pub(super) allow_network_mounts: bool,
+}
+
+/// All watches of the sandbox.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers {
+    all: Mutex<Vec<Weak<State>>>,
+    /// Those that clients poll, by the name they were given.
+    kept: Mutex<HashMap<String, Arc<Watch>>>,
+    named: AtomicU64,
+}
+
+impl Watchers {
+    /// Takes in everything the kernel has to say so far.
+    pub(crate) fn settle(&self) {
+        let states: Vec<_> = lock(&self.all).iter().filter_map(Weak::upgrade).collect();
+        for state in states {
+            state.drain();
+        }
+    }
+
+    pub(super) fn keep(&self, watch: Watch) -> Result<String, RpcError> {
+        let number = self.named.fetch_add(1, Ordering::Relaxed);
+        let name = format!("w{:x}{number:04x}", std::process::id());
+        lock(&self.kept).insert(name.clone(), Arc::new(watch));
+        Ok(name)
+    }
+
+    pub(super) fn kept(&self, name: &str) -> Result<Arc<Watch>, RpcError> {
+        lock(&self.kept).get(name).map(Arc::clone).ok_or_else(|| no_watcher(name))
+    }
+
+    pub(super) fn remove(&self, name: &str) -> Result<(), RpcError> {
+        match lock(&self.kept).remove(name) {
+            Some(_) => Ok(()),
+            None => Err(no_watcher(name)),
+        }
+    }
+}
+
+fn no_watcher(name: &str) -> RpcError {
+    RpcError::not_found(format!("watcher with id {name} not found"))
+}
+
+/// One watch; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Watch {
+    state: Arc<State>,
+    pump: AbortHandle,
+}
+
+impl Watch {
+    pub(super) async fn open(watchers: &Watchers, ask: Ask) -> Result<Self, RpcError> {
+        {
+            let mut all = lock(&watchers.all);
+            all.retain(|state| state.strong_count() > 0);
+            if all.len() >= WATCH_LIMIT {
+                return Err(RpcError::new(
+                    Code::ResourceExhausted,
+                    format!("{WATCH_LIMIT} directories are watched already"),
+                ));
+            }
+        }
+        let state = off_thread(move || State::open(ask)).await.map_err(RpcError::internal)??;
+        let state = Arc::new(state);
+        lock(&watchers.all).push(Arc::downgrade(&state));
+        let readiness = state
+            .inotify
+            .try_clone()
+            .and_then(readiness::register)
+            .map_err(|error| RpcError::internal(format!("error creating watcher: {error}")))?;
+        let pump = tokio::spawn(pump(readiness, Arc::clone(&state))).abort_handle();
+        Ok(Self { state, pump })
+    }
+
+    /// The next event, waiting for it if need be.
+    pub(super) async fn next(&self) -> Result<FilesystemEvent, RpcError> {
+        let mut changes = self.state.changed.subscribe();
+        loop {
+            changes.mark_unchanged();
+            if let Some(event) = self.state.pop()? {
+                return Ok(event);
+            }
+            if changes.changed().await.is_err() {
+                return Err(RpcError::internal("the watcher has ended"));
+            }
+        }
+    }
+
+    /// Everything up to this moment. An overflow is told once, after what came before it.
+    pub(super) fn take_now(&self) -> Result<Vec<FilesystemEvent>, RpcError> {
+        self.state.drain();
+        let queued = std::mem::take(&mut lock(&self.state.seen).queue);
+        if queued.is_empty() {
+            return Ok(self.state.pop()?.into_iter().collect());
+        }
+        Ok(queued.into())
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.pump.abort();
+    }
+}
+
+/// Moves events from the kernel to the queue as they come.
+async fn pump(readiness: AsyncFd<OwnedFd>, state: Arc<State>) {
+    loop {
+        let Ok(mut ready) = readiness.readable().await else {
+            return;
+        };
+        let state = Arc::clone(&state);
+        if off_thread(move || state.drain()).await.is_err() {
+            return;
+        }
+        ready.clear_ready();
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    inotify: OwnedFd,
+    root: PathBuf,
+    recursive: bool,
+    include_entry: bool,
+    seen: Mutex<Seen>,
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// Where each watched directory is, relative to the root.
+    directories: HashMap<i32, PathBuf>,
+    queue: VecDeque<FilesystemEvent>,
+    overflowed: bool,
+    /// Entries found in a new directory before its watch was in place; the kernel may tell of
+    /// them once more.
+    found: HashSet<PathBuf>,
+}
+
+impl State {
+    fn open(ask: Ask) -> Result<Self, RpcError> {
+        let shown = ask.path.display();
+        let found = std::fs::metadata(&ask.path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                RpcError::not_found(format!("path {shown} not found: {error}"))
+            }
+            _ => RpcError::internal(format!("error statting path {shown}: {error}")),
+        })?;
+        if !found.is_dir() {
+            return Err(RpcError::invalid(format!("path {shown} not a directory")));
+        }
+        if !ask.allow_network_mounts && is_on_network(&ask.path) {
+            return Err(RpcError::invalid(format!("cannot watch path on network filesystem: {shown}")));
+        }
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
+            .map_err(|error| watch_error(&ask.path, error))?;
+        let state = Self {
+            inotify,
+            root: ask.path,
+            recursive: ask.recursive,
+            include_entry: ask.include_entry,
+            seen: Mutex::default(),
+            changed: watch::Sender::default(),
+        };
+        let mut seen = lock(&state.seen);
+        state
+            .add(&mut seen, PathBuf::new(), Report::Nothing)
+            .map_err(|error| watch_error(&state.root, error))?;
+        drop(seen);
+        Ok(state)
+    }
+
+    /// Watches a directory and, when recursive, all below it.
+    fn add(&self, seen: &mut Seen, relative: PathBuf, report: Report) -> Result<(), Errno> {
+        let mut waiting = vec![relative];
+        while let Some(relative) = waiting.pop() {
+            if seen.directories.len() >= DIRECTORY_LIMIT {
+                return Err(Errno::NOSPC);
+            }
+            let path = self.root.join(&relative);
+            let is_root = relative.as_os_str().is_empty();
+            let watched = inotify::add_watch(&self.inotify, &path, flags(is_root));
+            match watched {
+                Ok(descriptor) => {
+                    seen.directories.insert(descriptor, relative.clone());
+                }
+                Err(error) if is_root => return Err(error),
+                Err(Errno::NOSPC) => return Err(Errno::NOSPC),
+                // It went away again, or a link took its place.
+                Err(_) => continue,
+            }
+            if !self.recursive {
+                continue;
+            }
+            let Ok(entries) = std::fs::read_dir(&path) else {
+                continue;
+            };
+            for entry in entries.flatten() {
+                let below = relative.join(entry.file_name());
+                if report == Report::Contents && seen.found.insert(below.clone()) {
+                    self.queue(seen, &below, EventType::Create);
+                }
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    waiting.push(below);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what the kernel has queued.
+    fn drain(&self) {
+        let mut seen = lock(&self.seen);
+        let before = seen.queue.len();
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 16 << 10];
+        let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
+        loop {
+            let (descriptor, mask, name) = match reader.next() {
+                Ok(event) => (
+                    event.wd(),
+                    event.events(),
+                    event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()).to_owned()),
+                ),
+                Err(Errno::INTR) => continue,
+                // Nothing more; a broken instance has nothing more either.
+                Err(_) => break,
+            };
+            self.take(&mut seen, descriptor, mask, name.as_deref());
+        }
+        seen.found.clear();
+        let changed = seen.queue.len() != before || seen.overflowed;
+        drop(seen);
+        if changed {
+            self.changed.send_modify(|version| *version += 1);
+        }
+    }
+
+    fn take(&self, seen: &mut Seen, descriptor: i32, mask: ReadFlags, name: Option<&OsStr>) {
+        if mask.contains(ReadFlags::QUEUE_OVERFLOW) {
+            seen.overflowed = true;
+            return;
+        }
+        let Some(directory) = seen.directories.get(&descriptor).cloned() else {
+            return;
+        };
+        if mask.contains(ReadFlags::IGNORED) {
+            seen.directories.remove(&descriptor);
+            return;
+        }
+        let relative = match name {
+            Some(name) => directory.join(name),
+            // What happens to a directory below the root, its parent tells as well.
+            None if !directory.as_os_str().is_empty() => return,
+            None => PathBuf::from("."),
+        };
+        let Some(kind) = kind(mask) else {
+            return;
+        };
+        if kind == EventType::Create && seen.found.remove(&relative) {
+            return;
+        }
+        self.queue(seen, &relative, kind);
+        if !self.recursive || name.is_none() || !mask.contains(ReadFlags::ISDIR) {
+            return;
+        }
+        let outcome = if mask.contains(ReadFlags::CREATE) {
+            self.add(seen, relative, Report::Contents)
+        } else if mask.contains(ReadFlags::MOVED_TO) {
+            self.add(seen, relative, Report::Nothing)
+        } else {
+            if mask.contains(ReadFlags::MOVED_FROM) {
+                self.forget_below(seen, &relative);
+            }
+            Ok(())
+        };
+        if outcome.is_err() {
+            // Part of the tree is not watched: the client must not believe otherwise.
+            seen.overflowed = true;
+        }
+    }
+
+    /// A directory that moved has another name, or has left.
+    fn forget_below(&self, seen: &mut Seen, relative: &Path) {
+        seen.directories.retain(|descriptor, path| {
+            let below = path.starts_with(relative);
+            if below {
+                let _gone = inotify::remove_watch(&self.inotify, *descriptor);
+            }
+            !below
+        });
+    }
+
+    fn queue(&self, seen: &mut Seen, relative: &Path, kind: EventType) {
+        if seen.queue.len() >= QUEUE_LIMIT {
+            seen.overflowed = true;
+            return;
+        }
+        let describable = matches!(kind, EventType::Create | EventType::Write | EventType::Chmod);
+        let entry = (self.include_entry && describable)
+            .then(|| {
+                let accounts = Accounts::read().unwrap_or_default();
+                entry::describe(&self.root.join(relative), &accounts).ok()
+            })
+            .flatten();
+        seen.queue.push_back(FilesystemEvent {
+            name: relative.to_string_lossy().into_owned(),
+            r#type: kind.into(),
+            entry,
+        });
+    }
+
+    fn pop(&self) -> Result<Option<FilesystemEvent>, RpcError> {
+        let mut seen = lock(&self.seen);
+        // What came before the gap is still in order and goes out first.
+        if let Some(event) = seen.queue.pop_front() {
+            return Ok(Some(event));
+        }
+        if std::mem::take(&mut seen.overflowed) {
+            return Err(RpcError::new(Code::DataLoss, "too many changes at once, some events are lost"));
+        }
+        Ok(None)
+    }
+}
+
+/// Whether what is found in a directory is news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Report {
+    Nothing,
+    Contents,
+}
+
+fn flags(is_root: bool) -> WatchFlags {
+    let common = WatchFlags::CREATE
+        | WatchFlags::MOVED_TO
+        | WatchFlags::MOVED_FROM
+        | WatchFlags::ATTRIB
+        | WatchFlags::MODIFY
+        | WatchFlags::DELETE
+        | WatchFlags::ONLYDIR;
+    if is_root {
+        common | WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF
+    } else {
+        common | WatchFlags::DONT_FOLLOW
+    }
+}
+
+fn kind(mask: ReadFlags) -> Option<EventType> {
+    if mask.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
+        Some(EventType::Create)
+    } else if mask.intersects(ReadFlags::MOVED_FROM | ReadFlags::MOVE_SELF) {
+        Some(EventType::Rename)
+    } else if mask.contains(ReadFlags::ATTRIB) {
+        Some(EventType::Chmod)
+    } else if mask.contains(ReadFlags::MODIFY) {
+        Some(EventType::Write)
+    } else if mask.intersects(ReadFlags::DELETE | ReadFlags::DELETE_SELF) {
+        Some(EventType::Remove)
+    } else {
+        None
+    }
+}
+
+fn watch_error(path: &Path, error: Errno) -> RpcError {
+    let code = match error {
+        Errno::NOSPC | Errno::MFILE | Errno::NFILE | Errno::NOMEM => Code::ResourceExhausted,
+        _ => Code::Internal,
+    };
+    RpcError::new(code, format!("error adding path {} to watcher: {error}", path.display()))
+}
+
+fn is_on_network(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_ok_and(|found| NETWORK_FILESYSTEMS.contains(&found.f_type))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,111 @@
+//! Accepting connections: the server's socket, and the port for callers inside the sandbox.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+
+use crate::agent::Agent;
+use crate::route::{Door, answer};
+
+/// Connections at once. Those of the server and those from inside do not crowd each other out.
+const SERVER_CONNECTIONS: usize = 4096;
+const INSIDE_CONNECTIONS: usize = 256;
+
+/// The request line and all headers.
+const HEAD_LIMIT: usize = 64 << 10;
+
+/// How long a caller inside may take to send a head. The server keeps idle connections for reuse.
+const INSIDE_HEAD_TIME: Duration = Duration::from_secs(60);
+const SERVER_HEAD_TIME: Duration = Duration::from_secs(3600);
+
+/// Waited after a failed accept: it is out of descriptors, and trying at once does not help.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+pub(crate) async fn serve_unix(agent: Arc<Agent>, listener: UnixListener) {
+    let places = Arc::new(Semaphore::new(SERVER_CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let agent = Arc::clone(&agent);
+                tokio::spawn(async move {
+                    serve(agent, Door::Server, stream).await;
+                    drop(place);
+                });
+            }
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+pub(crate) async fn serve_tcp(agent: Arc<Agent>, listener: TcpListener) {
+    let places = Arc::new(Semaphore::new(INSIDE_CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let agent = Arc::clone(&agent);
+                tokio::spawn(async move {
+                    if stream.set_nodelay(true).is_ok() {
+                        serve(agent, Door::Inside, stream).await;
+                    }
+                    drop(place);
+                });
+            }
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+async fn serve<Io>(agent: Arc<Agent>, door: Door, stream: Io)
+where
+    Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request| {
+        let agent = Arc::clone(&agent);
+        async move { Ok::<_, Infallible>(answer(agent, door, request).await) }
+    });
+    let head_time = match door {
+        Door::Server => SERVER_HEAD_TIME,
+        Door::Inside => INSIDE_HEAD_TIME,
+    };
+    // A connection that ends badly is the client's to notice; it will have gone away.
+    let _ended = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head_time)
+        .max_buf_size(HEAD_LIMIT)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await;
+}
+
+/// The listener that whoever started us has bound, as descriptor 3.
+pub(crate) fn inherited() -> io::Result<std::os::unix::net::UnixListener> {
+    use std::os::fd::FromRawFd as _;
+
+    const INHERITED: i32 = 3;
+    // SAFETY: only asks about the descriptor; an unused number is an error, not a hazard.
+    let flags = unsafe { libc::fcntl(INHERITED, libc::F_GETFD) };
+    if flags < 0 {
+        return Err(io::Error::other("descriptor 3 is not open"));
+    }
+    // SAFETY: open, as just seen, and ours: it was passed to us and nothing else has taken it.
+    let listener = unsafe { std::os::unix::net::UnixListener::from_raw_fd(INHERITED) };
+    rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::CLOEXEC)?;
+    if !rustix::net::sockopt::socket_acceptconn(&listener)? {
+        return Err(io::Error::other("descriptor 3 does not listen"));
+    }
+    Ok(listener)
+}

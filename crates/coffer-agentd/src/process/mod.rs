@@ -1,0 +1,527 @@
+//! The processes of the sandbox: starting, watching, feeding and ending them.
+//!
+//! All of it runs on the one thread of the runtime. Starting a process and noting its pid happen
+//! without a pause between them, so the reaper always knows whose exit it has found.
+
+mod exit;
+mod output;
+mod service;
+mod spawn;
+mod tree;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use coffer_wire::agentd::{Init, OutputStream};
+use coffer_wire::envd::process::process_event::EndEvent;
+use coffer_wire::envd::process::{ProcessConfig, ProcessInfo, Pty, StartRequest};
+use rustix::process::{Signal, WaitOptions, WaitStatus};
+use rustix::termios::Winsize;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::account::Account;
+use crate::connect::{Code, RpcError};
+use crate::journal::Journal;
+use crate::path;
+use crate::readiness;
+use output::Output;
+pub(crate) use service::call;
+use spawn::{Ends, Io, Spec};
+
+/// Processes started by clients that may live at once.
+const PROCESS_LIMIT: usize = 1024;
+
+/// How long an exit is remembered for those who attach late.
+const REMEMBERED: Duration = Duration::from_secs(40);
+
+/// Ended processes that are remembered, and the output they may hold together.
+const REMEMBERED_LIMIT: usize = 256;
+const REMEMBERED_OUTPUT: u64 = 16 << 20;
+
+/// The largest pieces of output that clients get.
+const PIPE_CHUNK: usize = 32 << 10;
+const TERMINAL_CHUNK: usize = 16 << 10;
+
+/// A process that left its output open to a child of its own is given this long of silence, and
+/// this long at all, before it counts as ended.
+const DRAIN_SILENCE: Duration = Duration::from_millis(150);
+const DRAIN_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long input waits for a process that does not read.
+const INPUT_LIMIT: Duration = Duration::from_secs(60);
+
+/// Where commands are looked for unless the environment says otherwise.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// One process that a client started.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: u32,
+    config: ProcessConfig,
+    tag: Option<String>,
+    input: Input,
+    output: Arc<Output>,
+    exited: Mutex<Option<oneshot::Sender<WaitStatus>>>,
+    timed_out: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Input {
+    /// Empty once closed, or when none was asked for.
+    Pipe(tokio::sync::Mutex<Option<AsyncFd<OwnedFd>>>),
+    Terminal(Arc<AsyncFd<OwnedFd>>),
+}
+
+/// All processes that clients started and that can still be named.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    known: Mutex<Known>,
+    journal: Arc<Journal>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    by_pid: HashMap<u32, Arc<Process>>,
+    /// Oldest end first.
+    ended: VecDeque<(Instant, Arc<Process>)>,
+}
+
+impl Processes {
+    pub(crate) fn new(journal: Arc<Journal>) -> Self {
+        Self { known: Mutex::default(), journal }
+    }
+
+    /// Starts what `request` asks for; `lifetime` ends it, attached client or not.
+    fn start(
+        self: &Arc<Self>,
+        request: StartRequest,
+        account: &Account,
+        init: &Init,
+        lifetime: Option<Duration>,
+    ) -> Result<Arc<Process>, RpcError> {
+        let config = request.process.ok_or_else(|| RpcError::invalid("no process is given"))?;
+        let cwd = config.cwd.as_deref().unwrap_or_default();
+        let cwd = path::resolve(cwd, account, init.default_workdir.as_deref()).map_err(RpcError::invalid)?;
+        check_cwd(&cwd)?;
+        let env = environment(account, &init.env_vars, &config)?;
+        let io = match &request.pty {
+            Some(pty) => Io::Terminal(winsize(pty)?),
+            None => Io::Pipes { stdin: request.stdin.unwrap_or(true) },
+        };
+        if self.lock().living() >= PROCESS_LIMIT {
+            return Err(RpcError::new(
+                Code::ResourceExhausted,
+                format!("{PROCESS_LIMIT} processes are running already"),
+            ));
+        }
+        let spec = Spec { command: &config.cmd, args: &config.args, env: &env, cwd: &cwd, account, io };
+        let (pid, ends) = spawn::spawn(&spec).map_err(|error| start_error(&config.cmd, &error))?;
+        let (exited, exit) = oneshot::channel();
+        let output = Output::new();
+        // Registering with the runtime can only fail when descriptors run out; the process is then
+        // of no use to anybody and goes away again.
+        let (input, sources) = connect(ends).map_err(|error| {
+            self.disown(pid);
+            start_error(&config.cmd, &error)
+        })?;
+        self.journal.started(pid, &command_line(&config));
+        let process = Arc::new(Process {
+            pid,
+            config,
+            tag: request.tag,
+            input,
+            output,
+            exited: Mutex::new(Some(exited)),
+            timed_out: AtomicBool::new(false),
+        });
+        self.lock().by_pid.insert(pid, Arc::clone(&process));
+        let pumps = sources
+            .into_iter()
+            .map(|source| {
+                let process = Arc::clone(&process);
+                let journal = Arc::clone(&self.journal);
+                tokio::spawn(async move { source.pump(&process, &journal).await })
+            })
+            .collect();
+        let deadline = lifetime.map(|lifetime| Instant::now() + lifetime);
+        let all = Arc::clone(self);
+        let watched = Arc::clone(&process);
+        tokio::spawn(async move { all.see_through(watched, exit, pumps, deadline).await });
+        Ok(process)
+    }
+
+    fn disown(&self, pid: u32) {
+        if let Some(pid) = tree::as_pid(pid) {
+            let _gone = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+
+    /// Stays with a process to its end and a while beyond.
+    async fn see_through(
+        self: Arc<Self>,
+        process: Arc<Process>,
+        mut exit: oneshot::Receiver<WaitStatus>,
+        pumps: Vec<JoinHandle<()>>,
+        deadline: Option<Instant>,
+    ) {
+        let status = tokio::select! {
+            status = &mut exit => status,
+            () = until(deadline) => {
+                process.timed_out.store(true, Ordering::Relaxed);
+                tree::kill_all(process.pid).await;
+                exit.await
+            }
+        };
+        let end = match status {
+            Ok(status) => exit::end_event(status.as_raw()),
+            Err(_) => EndEvent {
+                exit_code: -1,
+                exited: false,
+                status: "unknown".to_owned(),
+                error: Some("the exit of the process was not seen".to_owned()),
+            },
+        };
+        drained(&process.output, &pumps).await;
+        self.journal.ended(process.pid, end.exit_code, &end.status);
+        process.output.end(end);
+        self.remember(process);
+        tokio::time::sleep(REMEMBERED).await;
+        self.lock().forget(Instant::now(), REMEMBERED_LIMIT);
+    }
+
+    fn remember(&self, process: Arc<Process>) {
+        let mut known = self.lock();
+        known.ended.push_back((Instant::now(), process));
+        known.forget(Instant::now(), REMEMBERED_LIMIT);
+    }
+
+    /// Collects every child that has ended, ours and those that lost their parents.
+    pub(crate) fn reap(&self) {
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            let Ok(pid) = u32::try_from(pid.as_raw_nonzero().get()) else {
+                continue;
+            };
+            let process = self.lock().by_pid.get(&pid).map(Arc::clone);
+            if let Some(process) = process {
+                process.note_exit(status);
+            }
+        }
+    }
+
+    fn list(&self) -> Vec<ProcessInfo> {
+        let known = self.lock();
+        let mut infos: Vec<_> = known
+            .by_pid
+            .values()
+            .filter(|process| !process.output.has_ended())
+            .map(|process| ProcessInfo {
+                config: Some(process.config.clone()),
+                pid: process.pid,
+                tag: process.tag.clone(),
+            })
+            .collect();
+        infos.sort_by_key(|info| info.pid);
+        infos
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn living(&self) -> usize {
+        self.by_pid.len().saturating_sub(self.ended.len())
+    }
+
+    /// Drops the ended that are old, too many, or hold too much.
+    fn forget(&mut self, now: Instant, limit: usize) {
+        let mut held: u64 = self.ended.iter().map(|(_, process)| process.output.held()).sum();
+        while let Some((ended, process)) = self.ended.front() {
+            let old = now.duration_since(*ended) >= REMEMBERED;
+            if !old && self.ended.len() <= limit && held <= REMEMBERED_OUTPUT {
+                break;
+            }
+            held -= process.output.held();
+            let pid = process.pid;
+            // The pid may already be that of another.
+            if self.by_pid.get(&pid).is_some_and(|known| Arc::ptr_eq(known, process)) {
+                self.by_pid.remove(&pid);
+            }
+            self.ended.pop_front();
+        }
+    }
+}
+
+impl Process {
+    fn note_exit(&self, status: WaitStatus) {
+        let exited = self.exited.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(exited) = exited {
+            let _nobody_waits = exited.send(status);
+        }
+    }
+
+    /// Everything in the process group hears it: a shell alone would leave its command running.
+    fn signal(&self, signal: Signal) -> Result<(), RpcError> {
+        let pid =
+            tree::as_pid(self.pid).ok_or_else(|| RpcError::internal("the process has no usable pid"))?;
+        rustix::process::kill_process_group(pid, signal)
+            .or_else(|_| rustix::process::kill_process(pid, signal))
+            .map_err(|error| RpcError::internal(format!("error sending signal to process: {error}")))
+    }
+
+    fn resize(&self, pty: &Pty) -> Result<(), RpcError> {
+        let Input::Terminal(terminal) = &self.input else {
+            return Err(failed("tty not assigned to process"));
+        };
+        rustix::termios::tcsetwinsize(terminal.get_ref(), winsize(pty)?)
+            .map_err(|error| RpcError::internal(format!("error resizing tty: {error}")))
+    }
+
+    async fn write_stdin(&self, data: &[u8]) -> Result<(), RpcError> {
+        let Input::Pipe(pipe) = &self.input else {
+            return Err(failed("tty assigned to process, input should be written to the pty, not the stdin"));
+        };
+        let pipe = pipe.lock().await;
+        match &*pipe {
+            Some(pipe) => write_all(pipe, data, "stdin").await,
+            None => Err(failed("stdin not enabled or closed")),
+        }
+    }
+
+    async fn write_terminal(&self, data: &[u8]) -> Result<(), RpcError> {
+        match &self.input {
+            Input::Terminal(terminal) => write_all(terminal, data, "tty").await,
+            Input::Pipe(_) => {
+                Err(failed("tty not assigned to process, input should be written to the stdin, not the tty"))
+            }
+        }
+    }
+
+    async fn close_stdin(&self) -> Result<(), RpcError> {
+        match &self.input {
+            Input::Pipe(pipe) => {
+                drop(pipe.lock().await.take());
+                Ok(())
+            }
+            Input::Terminal(_) => {
+                Err(failed("cannot close stdin of a PTY process, send Ctrl+D (0x04) instead"))
+            }
+        }
+    }
+}
+
+/// One descriptor that a process writes to.
+struct Source {
+    fd: Arc<AsyncFd<OwnedFd>>,
+    stream: OutputStream,
+}
+
+impl Source {
+    /// Takes all there is until the end, also after the process: whoever holds the other end must
+    /// neither block nor die of a broken pipe.
+    async fn pump(self, process: &Process, journal: &Journal) {
+        let output = &process.output;
+        let mut position = 0;
+        loop {
+            let Ok(mut ready) = self.fd.readable().await else {
+                return;
+            };
+            match self.take(&mut ready) {
+                Taken::Nothing => continue,
+                Taken::Last => return,
+                Taken::Data(data) if !output.has_ended() => {
+                    journal.output(process.pid, self.stream, position, data.clone());
+                    position += data.len() as u64;
+                    output.push(self.stream, data);
+                }
+                Taken::Data(_) => {}
+            }
+            output.room().await;
+        }
+    }
+
+    /// The buffer lives on the stack of this call alone, so an idle process costs none.
+    fn take(&self, ready: &mut AsyncFdReadyGuard<'_, OwnedFd>) -> Taken {
+        let mut buffer = [0; PIPE_CHUNK];
+        let length = match self.stream {
+            OutputStream::Pty => TERMINAL_CHUNK,
+            OutputStream::Stdout | OutputStream::Stderr => PIPE_CHUNK,
+        };
+        let buffer = &mut buffer[..length];
+        match ready.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), &mut *buffer)?)) {
+            Err(_would_block) => Taken::Nothing,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => Taken::Nothing,
+            // A terminal whose other side is closed says EIO.
+            Ok(Ok(0) | Err(_)) => Taken::Last,
+            Ok(Ok(length)) => Taken::Data(Bytes::copy_from_slice(&buffer[..length])),
+        }
+    }
+}
+
+enum Taken {
+    Nothing,
+    Data(Bytes),
+    Last,
+}
+
+/// Hands our ends of the descriptors to the runtime.
+fn connect(ends: Ends) -> io::Result<(Input, Vec<Source>)> {
+    match ends {
+        Ends::Terminal(master) => {
+            let fd = Arc::new(readiness::register(master)?);
+            let source = Source { fd: Arc::clone(&fd), stream: OutputStream::Pty };
+            Ok((Input::Terminal(fd), vec![source]))
+        }
+        Ends::Pipes { stdin, stdout, stderr } => {
+            let stdin = stdin.map(readiness::register).transpose()?;
+            let sources = vec![
+                Source { fd: Arc::new(readiness::register(stdout)?), stream: OutputStream::Stdout },
+                Source { fd: Arc::new(readiness::register(stderr)?), stream: OutputStream::Stderr },
+            ];
+            Ok((Input::Pipe(tokio::sync::Mutex::new(stdin)), sources))
+        }
+    }
+}
+
+/// Waits until all output of an ended process is here, but not for ever: a child of its own may
+/// hold the other end open.
+async fn drained(output: &Output, pumps: &[JoinHandle<()>]) {
+    const STEP: Duration = Duration::from_millis(10);
+    let mut silent = Duration::ZERO;
+    let mut waited = Duration::ZERO;
+    let mut progress = output.progress();
+    // The usual case: everything is at its end as soon as the pumps have had a turn.
+    for _ in 0..16 {
+        if pumps.iter().all(JoinHandle::is_finished) {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    while !pumps.iter().all(JoinHandle::is_finished) {
+        if silent >= DRAIN_SILENCE || waited >= DRAIN_LIMIT {
+            return;
+        }
+        tokio::time::sleep(STEP).await;
+        if output.is_full() {
+            // A reader is behind; that is not the process's time.
+            continue;
+        }
+        waited += STEP;
+        let now = output.progress();
+        if now == progress {
+            silent += STEP;
+        } else {
+            silent = Duration::ZERO;
+            progress = now;
+        }
+    }
+}
+
+pub(crate) async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn write_all(fd: &AsyncFd<OwnedFd>, data: &[u8], what: &str) -> Result<(), RpcError> {
+    let writing = async {
+        let mut rest = data;
+        while !rest.is_empty() {
+            let mut ready = fd.writable().await?;
+            match ready.try_io(|fd| Ok(rustix::io::write(fd.get_ref(), rest)?)) {
+                Err(_would_block) => {}
+                Ok(Ok(written)) => rest = &rest[written..],
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(Err(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    };
+    match tokio::time::timeout(INPUT_LIMIT, writing).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Err(failed(format!("error writing to {what}: {error}")))
+        }
+        Ok(Err(error)) => Err(RpcError::internal(format!("error writing to {what}: {error}"))),
+        Err(_) => Err(RpcError::new(Code::DeadlineExceeded, format!("the process does not read its {what}"))),
+    }
+}
+
+fn failed(message: impl Into<String>) -> RpcError {
+    RpcError::new(Code::FailedPrecondition, message)
+}
+
+fn winsize(pty: &Pty) -> Result<Winsize, RpcError> {
+    let size = pty.size.unwrap_or_default();
+    let side = |value: u32| {
+        u16::try_from(value)
+            .map_err(|_| RpcError::invalid(format!("a terminal cannot be {value} wide or high")))
+    };
+    Ok(Winsize { ws_row: side(size.rows)?, ws_col: side(size.cols)?, ws_xpixel: 0, ws_ypixel: 0 })
+}
+
+fn check_cwd(cwd: &Path) -> Result<(), RpcError> {
+    match std::fs::metadata(cwd) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(RpcError::invalid(format!("cwd '{}' is not a directory", cwd.display()))),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(RpcError::invalid(format!("cwd '{}' does not exist", cwd.display())))
+        }
+        Err(error) => Err(RpcError::invalid(format!("cwd '{}' cannot be used: {error}", cwd.display()))),
+    }
+}
+
+/// The user's own variables, then the sandbox's, then the request's; the last one counts.
+fn environment(
+    account: &Account,
+    sandbox: &BTreeMap<String, String>,
+    config: &ProcessConfig,
+) -> Result<Vec<(String, String)>, RpcError> {
+    let path = std::env::var("PATH").unwrap_or_else(|_| DEFAULT_PATH.to_owned());
+    let home = account.home.to_string_lossy().into_owned();
+    let mut env: BTreeMap<String, String> = BTreeMap::from([
+        ("PATH".to_owned(), path),
+        ("HOME".to_owned(), home),
+        ("USER".to_owned(), account.name.clone()),
+        ("LOGNAME".to_owned(), account.name.clone()),
+        ("E2B_SANDBOX".to_owned(), "true".to_owned()),
+    ]);
+    for (name, value) in sandbox.iter().chain(&config.envs) {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            return Err(RpcError::invalid(format!("environment variable {name:?} cannot be set")));
+        }
+        env.insert(name.clone(), value.clone());
+    }
+    Ok(env.into_iter().collect())
+}
+
+/// Running out of something is worth another try; anything else is the request's fault.
+fn start_error(command: &str, error: &io::Error) -> RpcError {
+    let code = match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ENOSPC) => {
+            Code::ResourceExhausted
+        }
+        _ => Code::InvalidArgument,
+    };
+    RpcError::new(code, format!("error starting process '{command}': {error}"))
+}
+
+fn command_line(config: &ProcessConfig) -> String {
+    let mut line = config.cmd.clone();
+    for arg in &config.args {
+        line.push(' ');
+        line.push_str(arg);
+    }
+    line
+}

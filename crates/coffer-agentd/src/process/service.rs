@@ -1,0 +1,271 @@
+//! `process.Process` as clients call it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use coffer_wire::agentd::OutputStream;
+use coffer_wire::envd::process::process_event::data_event::Output as Data;
+use coffer_wire::envd::process::process_event::{DataEvent, Event, KeepAlive, StartEvent};
+use coffer_wire::envd::process::process_input::Input as InputKind;
+use coffer_wire::envd::process::process_selector::Selector;
+use coffer_wire::envd::process::stream_input_request::Event as StreamInput;
+use coffer_wire::envd::process::{
+    CloseStdinRequest, CloseStdinResponse, ConnectRequest, ListRequest, ListResponse, ProcessEvent,
+    ProcessInput, ProcessSelector, SendInputRequest, SendInputResponse, SendSignalRequest,
+    SendSignalResponse, Signal as WireSignal, StartRequest, StartResponse, StreamInputRequest,
+    StreamInputResponse, UpdateRequest, UpdateResponse,
+};
+use http::HeaderMap;
+use hyper::body::Incoming;
+use rustix::process::Signal;
+use tokio::time::Instant;
+
+use super::output::{Item, Reader};
+use super::{Process, Processes, until};
+use crate::agent::{Agent, caller};
+use crate::connect::{self, Code, EventSink, MessageSource, RpcError};
+use crate::headers;
+use crate::reply::Reply;
+
+/// Answers one method; nothing when there is no such method.
+pub(crate) async fn call(
+    agent: &Arc<Agent>,
+    method: &str,
+    headers: &HeaderMap,
+    body: Incoming,
+) -> Option<Reply> {
+    let processes = &agent.processes;
+    let reply = match method {
+        "List" => {
+            connect::unary(headers, body, |_: ListRequest| async {
+                Ok(ListResponse { processes: processes.list() })
+            })
+            .await
+        }
+        "Start" => start(agent, headers, body).await,
+        "Connect" => attach(processes, headers, body).await,
+        "Update" => {
+            connect::unary(headers, body, |request: UpdateRequest| async move {
+                let process = processes.running(request.process)?;
+                if let Some(pty) = &request.pty {
+                    process.resize(pty)?;
+                }
+                Ok(UpdateResponse {})
+            })
+            .await
+        }
+        "SendInput" => {
+            connect::unary(headers, body, |request: SendInputRequest| async move {
+                let process = processes.running(request.process)?;
+                feed(&process, request.input).await?;
+                Ok(SendInputResponse {})
+            })
+            .await
+        }
+        "StreamInput" => {
+            connect::client_stream(headers, body, |source| stream_input(processes, source)).await
+        }
+        "SendSignal" => {
+            connect::unary(headers, body, |request: SendSignalRequest| async move {
+                let process = processes.running(request.process)?;
+                process.signal(signal(request.signal)?)?;
+                Ok(SendSignalResponse {})
+            })
+            .await
+        }
+        "CloseStdin" => {
+            connect::unary(headers, body, |request: CloseStdinRequest| async move {
+                processes.running(request.process)?.close_stdin().await?;
+                Ok(CloseStdinResponse {})
+            })
+            .await
+        }
+        _ => return None,
+    };
+    Some(reply)
+}
+
+impl Processes {
+    /// The process a client means, alive or ended a moment ago.
+    fn find(&self, selector: Option<ProcessSelector>) -> Result<Arc<Process>, RpcError> {
+        let known = self.lock();
+        match selector.and_then(|selector| selector.selector) {
+            Some(Selector::Pid(pid)) => known
+                .by_pid
+                .get(&pid)
+                .map(Arc::clone)
+                .ok_or_else(|| RpcError::not_found(format!("process with pid {pid} not found"))),
+            Some(Selector::Tag(tag)) => known
+                .by_pid
+                .values()
+                .filter(|process| process.tag.as_deref() == Some(&tag))
+                // A tag may be used again; the living come before the dead.
+                .min_by_key(|process| process.output.has_ended())
+                .map(Arc::clone)
+                .ok_or_else(|| RpcError::not_found(format!("process with tag {tag} not found"))),
+            None => Err(RpcError::new(Code::Unimplemented, "a process is named by pid or by tag")),
+        }
+    }
+
+    fn running(&self, selector: Option<ProcessSelector>) -> Result<Arc<Process>, RpcError> {
+        let process = self.find(selector)?;
+        if process.output.has_ended() {
+            return Err(RpcError::not_found(format!("process with pid {} not found", process.pid)));
+        }
+        Ok(process)
+    }
+}
+
+async fn start(agent: &Arc<Agent>, headers: &HeaderMap, body: Incoming) -> Reply {
+    let init = agent.init();
+    let account = caller(headers, &init);
+    let lifetime = headers::timeout(headers);
+    let keepalive = headers::keepalive(headers);
+    let processes = Arc::clone(&agent.processes);
+    connect::server_stream(headers, body, |request: StartRequest, sink| {
+        // Started here and not in the stream's own task, which a hasty client could cancel.
+        let started = account.and_then(|account| {
+            let lifetime = lifetime?;
+            let process = processes.start(request, &account, &init, lifetime)?;
+            let reader = process.output.reader();
+            Ok((process, reader, lifetime))
+        });
+        async move {
+            let (process, reader, lifetime) = started?;
+            let follow = Follow {
+                sink,
+                keepalive,
+                deadline: lifetime.map(|lifetime| Instant::now() + lifetime),
+                owner: true,
+            };
+            follow.run(&process, reader).await
+        }
+    })
+    .await
+}
+
+async fn attach(processes: &Processes, headers: &HeaderMap, body: Incoming) -> Reply {
+    let timeout = headers::timeout(headers);
+    let keepalive = headers::keepalive(headers);
+    connect::server_stream(headers, body, |request: ConnectRequest, sink| {
+        let attached = processes.find(request.process).map(|process| {
+            let reader = process.output.reader();
+            (process, reader)
+        });
+        async move {
+            let (process, reader) = attached?;
+            let follow = Follow {
+                sink,
+                keepalive,
+                deadline: timeout?.map(|timeout| Instant::now() + timeout),
+                owner: false,
+            };
+            follow.run(&process, reader).await
+        }
+    })
+    .await
+}
+
+/// One client that follows one process.
+struct Follow {
+    sink: EventSink,
+    keepalive: Duration,
+    deadline: Option<Instant>,
+    /// Whether this client's deadline is the process's own.
+    owner: bool,
+}
+
+impl Follow {
+    async fn run(self, process: &Process, mut reader: Reader) -> Result<(), RpcError> {
+        if self.event(Event::Start(StartEvent { pid: process.pid })).await {
+            return Ok(());
+        }
+        loop {
+            let event = tokio::select! {
+                biased;
+                () = until(self.deadline) => return Err(deadline_exceeded()),
+                () = self.sink.gone() => return Ok(()),
+                item = reader.next() => match item {
+                    Item::Data(stream, data) => Event::Data(DataEvent {
+                        output: Some(match stream {
+                            OutputStream::Stdout => Data::Stdout(data),
+                            OutputStream::Stderr => Data::Stderr(data),
+                            OutputStream::Pty => Data::Pty(data),
+                        }),
+                    }),
+                    // To the one who set the time, the end is the timeout and not the kill.
+                    Item::End(_) if self.owner && process.timed_out.load(Ordering::Relaxed) => {
+                        return Err(deadline_exceeded());
+                    }
+                    Item::End(end) => {
+                        let _gone = self.event(Event::End(end)).await;
+                        return Ok(());
+                    }
+                    Item::Lost => {
+                        return Err(RpcError::new(
+                            Code::DataLoss,
+                            "output was not read for too long and is lost",
+                        ));
+                    }
+                },
+                () = tokio::time::sleep(self.keepalive) => Event::Keepalive(KeepAlive {}),
+            };
+            if self.event(event).await {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends it; true when nobody is there any more.
+    async fn event(&self, event: Event) -> bool {
+        let message = StartResponse { event: Some(ProcessEvent { event: Some(event) }) };
+        self.sink.send(&message).await.is_err()
+    }
+}
+
+fn deadline_exceeded() -> RpcError {
+    RpcError::new(Code::DeadlineExceeded, "context deadline exceeded")
+}
+
+async fn stream_input(
+    processes: &Processes,
+    mut source: MessageSource<StreamInputRequest>,
+) -> Result<StreamInputResponse, RpcError> {
+    let mut process = None;
+    while let Some(request) = source.next().await? {
+        match request.event {
+            Some(StreamInput::Start(start)) => {
+                process = Some(processes.running(start.process)?);
+            }
+            Some(StreamInput::Data(data)) => {
+                let process =
+                    process.as_ref().ok_or_else(|| RpcError::invalid("data came before the start event"))?;
+                feed(process, data.input).await?;
+            }
+            Some(StreamInput::Keepalive(_)) => {}
+            None => {
+                return Err(RpcError::new(Code::Unimplemented, "the event has no kind"));
+            }
+        }
+    }
+    Ok(StreamInputResponse {})
+}
+
+async fn feed(process: &Process, input: Option<ProcessInput>) -> Result<(), RpcError> {
+    match input.and_then(|input| input.input) {
+        Some(InputKind::Stdin(data)) => process.write_stdin(&data).await,
+        Some(InputKind::Pty(data)) => process.write_terminal(&data).await,
+        None => Err(RpcError::new(Code::Unimplemented, "the input has no kind")),
+    }
+}
+
+fn signal(number: i32) -> Result<Signal, RpcError> {
+    match WireSignal::try_from(number) {
+        Ok(WireSignal::Sigterm) => Ok(Signal::TERM),
+        Ok(WireSignal::Sigkill) => Ok(Signal::KILL),
+        Ok(WireSignal::Unspecified) | Err(_) => {
+            Err(RpcError::new(Code::Unimplemented, format!("invalid signal: {number}")))
+        }
+    }
+}

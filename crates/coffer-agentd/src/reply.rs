@@ -1,0 +1,82 @@
+//! Bodies and answers that all routes share.
+
+use std::io;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
+use serde::Serialize;
+
+pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
+pub(crate) type Reply = Response<Body>;
+
+/// A body that is known in full.
+pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+pub(crate) fn empty(status: StatusCode) -> Reply {
+    let mut reply = Response::new(full(Bytes::new()));
+    *reply.status_mut() = status;
+    reply
+}
+
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
+    match serde_json::to_vec(value) {
+        Ok(bytes) => {
+            let mut reply = Response::new(full(bytes));
+            *reply.status_mut() = status;
+            reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            reply
+        }
+        // Only a map with keys that are not strings could do this, and we have none.
+        Err(_) => empty(StatusCode::INTERNAL_SERVER_ERROR),
+    }
+}
+
+/// Why a plain HTTP route refused; `code` repeats the status because clients read it there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) message: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into() }
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, message)
+    }
+
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, message)
+    }
+
+    /// What a failed file operation means to a client: a full disk has a status of its own.
+    pub(crate) fn from_io(doing: &str, error: &io::Error) -> Self {
+        if is_disk_full(error) {
+            return Self::new(StatusCode::INSUFFICIENT_STORAGE, "not enough disk space available");
+        }
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{doing}: {error}"))
+    }
+
+    pub(crate) fn reply(&self) -> Reply {
+        #[derive(Serialize)]
+        struct Problem<'a> {
+            code: u16,
+            message: &'a str,
+        }
+        json(self.status, &Problem { code: self.status.as_u16(), message: &self.message })
+    }
+}
+
+/// A quota shows as EDQUOT, a full filesystem as ENOSPC; to a client both are the same.
+pub(crate) fn is_disk_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC) | Some(libc::EDQUOT))
+}
