@@ -1,1 +1,60 @@
-fn main() {}
+//! `coffer`: one binary, several roles.
+//!
+//! This crate reads arguments, drops privilege and wires the parts together; it has no rules of its
+//! own. `up` is what people start; it runs `node` and `server`, which are this same binary.
+#![forbid(unsafe_code)]
+
+mod data_dir;
+mod logging;
+mod node;
+mod printer;
+mod privilege;
+mod server;
+mod template;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The place where coding agents work: sandboxes that E2B's SDKs can drive.
+#[derive(Debug, Parser)]
+#[command(name = "coffer", version, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Start everything on this machine: the node, the server, and what they need
+    Up(up::Up),
+    /// Build and list templates
+    Template(template::Template),
+    /// The privileged part that makes sandboxes (started by `up`)
+    #[command(hide = true)]
+    Node(node::Node),
+    /// The unprivileged part that talks to clients (started by `up`)
+    #[command(hide = true)]
+    Server(server::Server),
+    /// The single-threaded part that clones (started by the node)
+    #[command(hide = true)]
+    Spawner,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().verb {
+        Verb::Up(up) => up.run(),
+        Verb::Template(template) => template.run(),
+        Verb::Node(node) => node.run(),
+        Verb::Server(server) => server.run(),
+        Verb::Spawner => return coffer_node::spawner_main(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            printer::failure(&error);
+            ExitCode::FAILURE
+        }
+    }
+}

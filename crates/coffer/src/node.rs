@@ -1,0 +1,66 @@
+//! The role `coffer node`.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use coffer_node::{NodeConfig, PoolChoice, Spawner};
+use rustix::process::Signal;
+use tokio_util::sync::CancellationToken;
+
+use crate::logging::Logging;
+
+/// The static agentd that runs inside every sandbox.
+static AGENTD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agentd"));
+
+#[derive(Debug, Args)]
+pub(crate) struct Node {
+    #[arg(long)]
+    data_dir: PathBuf,
+    #[arg(long)]
+    run_dir: PathBuf,
+    #[arg(long)]
+    template_dir: PathBuf,
+    #[arg(long)]
+    pool_size: Option<bytesize::ByteSize>,
+    /// The group that may use the node's sockets
+    #[arg(long)]
+    server_gid: u32,
+    #[arg(long)]
+    ephemeral: bool,
+    /// The process to end with
+    #[arg(long)]
+    parent: u32,
+    #[command(flatten)]
+    logging: Logging,
+}
+
+impl Node {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        // An ephemeral node has to clean up when `up` is killed; another just stops.
+        let signal = if self.ephemeral { Signal::TERM } else { Signal::KILL };
+        crate::privilege::follow_parent(self.parent, signal)?;
+        self.logging.start()?;
+        anyhow::ensure!(
+            !AGENTD.is_empty(),
+            "this coffer was built without agentd: build it with `make build`"
+        );
+        // Before the runtime: from here on there are threads, and threads must not clone sandboxes.
+        let spawner = Spawner::start().context("could not start the spawner")?;
+        let config = NodeConfig {
+            data_dir: self.data_dir,
+            run_dir: self.run_dir,
+            template_dir: self.template_dir,
+            agentd: AGENTD,
+            pool: PoolChoice::Auto { size_bytes: self.pool_size.map(|size| size.as_u64()) },
+            server_gid: self.server_gid,
+            ephemeral: self.ephemeral,
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let stop = CancellationToken::new();
+            crate::up::cancel_on_signal(stop.clone())?;
+            coffer_node::run(config, spawner, stop).await.context("the node failed")
+        })
+    }
+}

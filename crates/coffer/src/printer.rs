@@ -1,0 +1,39 @@
+//! What a person at the terminal sees.
+
+use std::fmt::Display;
+
+/// An error with the next thing to try.
+#[derive(Debug)]
+pub(crate) struct Hint {
+    pub(crate) message: String,
+    pub(crate) hint: String,
+}
+
+impl Display for Hint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Hint {}
+
+/// Makes an error that says what to try next.
+pub(crate) fn hint(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
+    Hint { message: message.into(), hint: hint.into() }.into()
+}
+
+/// Prints a line of a command's result.
+#[expect(clippy::print_stdout, reason = "the one door to standard output")]
+pub(crate) fn line(text: impl Display) {
+    println!("{text}");
+}
+
+/// Prints an error with its causes, and its hint if it has one.
+pub(crate) fn failure(error: &anyhow::Error) {
+    let mut causes = error.chain().map(|cause| cause.to_string()).collect::<Vec<_>>();
+    causes.dedup();
+    eprintln!("error: {}", causes.join(": "));
+    if let Some(hint) = error.chain().find_map(|cause| cause.downcast_ref::<Hint>()) {
+        eprintln!("hint: {}", hint.hint);
+    }
+}

@@ -1,0 +1,73 @@
+//! Who the server runs as, and how root is given up.
+
+use std::path::Path;
+
+use anyhow::Context;
+use nix::unistd::{Gid, Uid, User, setgroups, setresgid, setresuid};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+use crate::data_dir::DataDir;
+
+/// Above every range that distributions and containers use, below the sandboxes' own.
+const FIRST_SPARE_UID: u32 = 0x6fff_0000;
+
+/// An unprivileged identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+impl Identity {
+    /// The user `coffer` where there is one, else a spare uid that the data directory remembers.
+    pub(crate) fn of_server(dir: &DataDir) -> anyhow::Result<Self> {
+        if let Some(user) = User::from_name("coffer").context("could not look up the user `coffer`")? {
+            return Ok(Self { uid: user.uid.as_raw(), gid: user.gid.as_raw() });
+        }
+        let path = dir.server_uid_file();
+        let known = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+        let uid = match known {
+            Some(uid) if uid >= FIRST_SPARE_UID => uid,
+            _ => {
+                let spare = spare_uid(dir.root())?;
+                std::fs::write(&path, format!("{spare}\n"))
+                    .with_context(|| format!("could not write `{}`", path.display()))?;
+                spare
+            }
+        };
+        Ok(Self { uid, gid: uid })
+    }
+
+    /// Becomes this identity for good.
+    pub(crate) fn assume(self) -> anyhow::Result<()> {
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        // Groups first: once the uid is gone they can no longer be changed.
+        setgroups(&[gid]).context("could not drop root's groups")?;
+        setresgid(gid, gid, gid).context("could not change to the server's group")?;
+        setresuid(uid, uid, uid).context("could not change to the server's user")?;
+        rustix::thread::set_no_new_privs(true).context("could not forbid new privileges")
+    }
+}
+
+/// A uid that no user has; spread by directory so that two installations differ.
+fn spare_uid(root: &Path) -> anyhow::Result<u32> {
+    use sha2::{Digest, Sha256};
+    let digest = Sha256::digest(root.as_os_str().as_encoded_bytes());
+    let start = u32::from(u16::from_be_bytes([digest[4], digest[5]]));
+    for step in 0..0x1_0000 {
+        let uid = FIRST_SPARE_UID + (start + step) % 0x1_0000;
+        if User::from_uid(Uid::from_raw(uid)).context("could not look up a uid")?.is_none() {
+            return Ok(uid);
+        }
+    }
+    anyhow::bail!("no uid is free for the server; add a user named `coffer`")
+}
+
+/// Asks the kernel to signal this process when `up` dies. Call it after privilege was dropped,
+/// since dropping it clears the request.
+pub(crate) fn follow_parent(parent: u32, signal: Signal) -> anyhow::Result<()> {
+    set_parent_process_death_signal(Some(signal)).context("could not ask to follow the parent")?;
+    let now = getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+    anyhow::ensure!(now == Some(parent), "the process that started this one is gone");
+    Ok(())
+}

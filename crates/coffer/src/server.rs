@@ -1,0 +1,190 @@
+//! The role `coffer server`: starts as root, gives root up, then serves.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Args;
+use coffer_engine::NodeEngine;
+use coffer_server::ServerConfig;
+use coffer_store::Store;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::logging::Logging;
+use crate::printer;
+use crate::privilege::{Identity, follow_parent};
+
+#[derive(Debug, Args)]
+pub(crate) struct Server {
+    #[arg(long)]
+    listen: SocketAddr,
+    /// The server's own directory
+    #[arg(long)]
+    server_dir: PathBuf,
+    #[arg(long)]
+    run_dir: PathBuf,
+    /// Where the node keeps its pool, which the server has no use for
+    #[arg(long)]
+    node_dir: PathBuf,
+    #[arg(long, env = "COFFER_DATABASE_URL", hide_env_values = true)]
+    database_url: Option<String>,
+    #[arg(long)]
+    uid: u32,
+    #[arg(long)]
+    gid: u32,
+    /// Make an API key and report it
+    #[arg(long)]
+    mint_key: bool,
+    #[arg(long)]
+    parent: u32,
+    #[command(flatten)]
+    choices: Choices,
+    #[command(flatten)]
+    logging: Logging,
+}
+
+/// What an operator may choose about sandboxes; the same flags on `up` and `server`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Choices {
+    /// The domain of sandbox addresses (`<port>-<id>.<domain>`), where one points at this server
+    #[arg(long, env = "COFFER_DOMAIN", value_name = "DOMAIN")]
+    domain: Option<String>,
+    /// The longest timeout a sandbox may be given
+    #[arg(long, env = "COFFER_MAX_TIMEOUT", default_value = "24h", value_name = "DURATION")]
+    max_timeout: jiff::SignedDuration,
+    /// The longest a sandbox may live in all
+    #[arg(long, env = "COFFER_MAX_LIFETIME", default_value = "24h", value_name = "DURATION")]
+    max_lifetime: jiff::SignedDuration,
+    /// End sandboxes that nothing has used for this long
+    #[arg(long, env = "COFFER_IDLE_TIMEOUT", value_name = "DURATION")]
+    idle_timeout: Option<jiff::SignedDuration>,
+    /// Processors of each sandbox
+    #[arg(long, env = "COFFER_SANDBOX_CPUS", default_value_t = 2, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    sandbox_cpus: u32,
+    /// Memory of each sandbox
+    #[arg(long, env = "COFFER_SANDBOX_MEMORY", default_value = "2GiB", value_name = "SIZE")]
+    sandbox_memory: bytesize::ByteSize,
+    /// What each sandbox may write to its disk
+    #[arg(long, env = "COFFER_SANDBOX_DISK", default_value = "10GiB", value_name = "SIZE")]
+    sandbox_disk: bytesize::ByteSize,
+}
+
+/// What the server says on standard output once it serves.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Ready {
+    pub(crate) listen: SocketAddr,
+    /// Only when one was made just now.
+    pub(crate) api_key: Option<String>,
+}
+
+impl Choices {
+    /// The same choices as arguments, for the server that `up` starts.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![
+            format!("--max-timeout={}", self.max_timeout),
+            format!("--max-lifetime={}", self.max_lifetime),
+            format!("--sandbox-cpus={}", self.sandbox_cpus),
+            format!("--sandbox-memory={}B", self.sandbox_memory.as_u64()),
+            format!("--sandbox-disk={}B", self.sandbox_disk.as_u64()),
+        ];
+        arguments.extend(self.domain.iter().map(|domain| format!("--domain={domain}")));
+        arguments.extend(self.idle_timeout.iter().map(|idle| format!("--idle-timeout={idle}")));
+        arguments
+    }
+
+    /// Checks the choices into what the server relies on.
+    pub(crate) fn check(&self) -> anyhow::Result<(coffer_core::LifetimePolicy, coffer_core::Limits)> {
+        let positive = |name: &str, value: jiff::SignedDuration| {
+            let ms = i64::try_from(value.as_millis()).unwrap_or(i64::MAX);
+            anyhow::ensure!(ms > 0, "--{name} must be more than zero, not `{value:#}`");
+            Ok(ms)
+        };
+        let mib = |name: &str, value: bytesize::ByteSize, least: u64| {
+            let mib = value.as_u64() >> 20;
+            anyhow::ensure!(mib >= least, "--{name} must be at least {least} MiB, not `{value}`");
+            Ok(mib)
+        };
+        let longest_timeout_ms = positive("max-timeout", self.max_timeout)?;
+        let maximum_ms = positive("max-lifetime", self.max_lifetime)?;
+        anyhow::ensure!(
+            longest_timeout_ms <= maximum_ms,
+            "--max-timeout {:#} is longer than --max-lifetime {:#}",
+            self.max_timeout,
+            self.max_lifetime
+        );
+        let idle_ms = self.idle_timeout.map(|idle| positive("idle-timeout", idle)).transpose()?;
+        let lifetime = coffer_core::LifetimePolicy { longest_timeout_ms, maximum_ms, idle_ms };
+        let limits = coffer_core::Limits {
+            cpu_count: self.sandbox_cpus,
+            memory_mib: mib("sandbox-memory", self.sandbox_memory, 64)?,
+            disk_mib: mib("sandbox-disk", self.sandbox_disk, 16)?,
+            ..coffer_core::Limits::default()
+        };
+        Ok((lifetime, limits))
+    }
+}
+
+impl Server {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let data = self.run_dir.join("data");
+        reach_own_directory(&self.server_dir, &data, &self.node_dir)?;
+        Identity { uid: self.uid, gid: self.gid }.assume()?;
+        follow_parent(self.parent, Signal::KILL)?;
+        self.logging.start()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(self.serve(&data))
+    }
+
+    async fn serve(self, data: &Path) -> anyhow::Result<()> {
+        let stop = CancellationToken::new();
+        crate::up::cancel_on_signal(stop.clone())?;
+        let url = self.database_url.unwrap_or_else(|| format!("sqlite:{}", data.join("coffer.db").display()));
+        let store = Store::open(&url).await.context("could not open the database")?;
+        let operator = store.operator();
+        let project =
+            store.ensure_default_project(&operator).await.context("could not make the first project")?;
+        let api_key = if self.mint_key {
+            let key =
+                store.create_key(&operator, project, "up").await.context("could not make an API key")?;
+            Some(key.reveal().to_string())
+        } else {
+            None
+        };
+        let (lifetime, default_limits) = self.choices.check()?;
+        let listener = TcpListener::bind(self.listen).await.map_err(|error| {
+            printer::hint(
+                format!("could not listen on {}: {error}", self.listen),
+                "choose another port with --listen",
+            )
+        })?;
+        let listen = listener.local_addr()?;
+        let engine = Arc::new(NodeEngine::start(self.run_dir.join("node.sock"), stop.clone()));
+        let config = ServerConfig { listen, lifetime, default_limits, domain: self.choices.domain };
+        let ready = Ready { listen, api_key };
+        let server = coffer_server::serve(config, store, engine, listener, stop, || {
+            printer::line(serde_json::to_string(&ready).expect("two plain fields"));
+        });
+        server.await.context("the server failed")
+    }
+}
+
+/// Shows the server its own directory under a path that it can walk.
+///
+/// The data directory may lie below one that only root may enter (`/root`, say). A bind mount in a
+/// mount namespace of the server's own needs no rights on the way and ends with the process.
+fn reach_own_directory(server_dir: &Path, at: &Path, node_dir: &Path) -> anyhow::Result<()> {
+    let none: Option<&str> = None;
+    unshare(CloneFlags::CLONE_NEWNS).context("could not make a mount namespace for the server")?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
+        .context("could not detach the mounts")?;
+    // A copy of the pool's mount here would keep the pool busy after the node let go of it.
+    let _ = umount2(&node_dir.join("pool"), MntFlags::MNT_DETACH);
+    mount(Some(server_dir), at, none, MsFlags::MS_BIND, none)
+        .with_context(|| format!("could not show the server its directory `{}`", server_dir.display()))
+}

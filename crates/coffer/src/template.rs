@@ -1,0 +1,143 @@
+//! `coffer template`: builds and lists templates. Needs no running server.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use coffer_node::template::{BaseOptions, Phase, Progress, TemplateStore};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::printer;
+
+/// Where templates are kept unless `--template-dir` says otherwise; shared by all data directories.
+pub(crate) const DEFAULT_DIR: &str = "/var/cache/coffer/templates";
+
+#[derive(Debug, Args)]
+pub(crate) struct Template {
+    #[command(subcommand)]
+    verb: TemplateVerb,
+    /// Where templates are kept
+    #[arg(long, env = "COFFER_TEMPLATE_DIR", default_value = DEFAULT_DIR, global = true, value_name = "DIR")]
+    template_dir: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum TemplateVerb {
+    /// Build a template from the distribution's packages
+    Build(Build),
+    /// List the templates that sandboxes can be made from
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Build {
+    /// The template's name; only `base` can be built so far
+    #[arg(value_parser = ["base"])]
+    name: String,
+    /// Build it even if there is one
+    #[arg(long)]
+    force: bool,
+    /// The package mirror to use instead of the host's own
+    #[arg(long, value_name = "URL")]
+    mirror: Option<String>,
+    /// The distribution's release to use instead of the host's own
+    #[arg(long, value_name = "NAME")]
+    suite: Option<String>,
+}
+
+impl Template {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let dir = self.template_dir;
+        let store = TemplateStore::open(&dir)
+            .with_context(|| format!("could not open the templates in `{}`", dir.display()))?;
+        match self.verb {
+            TemplateVerb::Build(build) => build.run(&store),
+            TemplateVerb::List { json } => list(&store, json),
+        }
+    }
+}
+
+impl Build {
+    fn run(self, store: &TemplateStore) -> anyhow::Result<()> {
+        if !self.force
+            && let Some(template) = store.get(&self.name)
+        {
+            printer::line(format_args!("template {} is built already ({})", self.name, template.info.build));
+            return Ok(());
+        }
+        let since = Instant::now();
+        let mut show = Show::new();
+        let options = BaseOptions { mirror: self.mirror, suite: self.suite };
+        let built = store.build_base(&options, &mut |progress| show.update(progress));
+        show.finish();
+        let template = built.map_err(|error| match error.hint() {
+            Some(hint) => printer::hint(error.to_string(), hint),
+            None => anyhow::Error::from(error),
+        })?;
+        let took = since.elapsed().as_secs();
+        printer::line(format_args!("built template {} ({}) in {took} s", self.name, template.info.build));
+        Ok(())
+    }
+}
+
+fn list(store: &TemplateStore, json: bool) -> anyhow::Result<()> {
+    let templates = store.list();
+    if json {
+        let infos: Vec<_> = templates.iter().map(|template| &template.info).collect();
+        printer::line(serde_json::to_string_pretty(&infos)?);
+    } else if templates.is_empty() {
+        printer::line("no template is built yet; `coffer template build base` builds one");
+    } else {
+        printer::line(format_args!("{:<12} {:<24} USER", "NAME", "BUILD"));
+        for template in templates {
+            let info = &template.info;
+            printer::line(format_args!("{:<12} {:<24} {}", info.name, info.build, info.default_user));
+        }
+    }
+    Ok(())
+}
+
+/// A bar at a terminal, a line a phase elsewhere.
+struct Show {
+    bar: Option<ProgressBar>,
+    phase: Option<Phase>,
+}
+
+impl Show {
+    fn new() -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style =
+                ProgressStyle::with_template("{spinner} {msg:<30} [{bar:40}] {percent:>3}% {elapsed}")
+                    .expect("the template is constant");
+            let bar = ProgressBar::new(1000).with_style(style);
+            bar.enable_steady_tick(Duration::from_millis(120));
+            bar
+        });
+        Self { bar, phase: None }
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a thousand")]
+    fn update(&mut self, progress: Progress) {
+        let new_phase = self.phase.replace(progress.phase) != Some(progress.phase);
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position((progress.overall() * 1000.0) as u64);
+                bar.set_message(progress.phase.to_string());
+            }
+            None if new_phase => eprintln!("template: {}", progress.phase),
+            None => {}
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

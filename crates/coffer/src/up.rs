@@ -1,0 +1,279 @@
+//! `coffer up`: starts the parts, keeps them running, and tells people how to connect.
+
+mod part;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use rustix::process::geteuid;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::data_dir::{DataDir, make_dir};
+use crate::logging::Logging;
+use crate::printer;
+use crate::privilege::Identity;
+use crate::server::{Choices, Ready};
+use part::Part;
+
+/// A first start formats and allocates the pool, which takes a while on a slow disk.
+const NODE_START: Duration = Duration::from_secs(300);
+const SERVER_START: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// The address to serve on
+    #[arg(long, env = "COFFER_LISTEN", default_value = "127.0.0.1:3000", value_name = "ADDRESS")]
+    listen: SocketAddr,
+    /// Where everything is kept
+    #[arg(long, env = "COFFER_DATA_DIR", default_value = "/var/lib/coffer", value_name = "DIR")]
+    data_dir: PathBuf,
+    /// A PostgreSQL URL instead of the embedded SQLite
+    #[arg(long, env = "COFFER_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    database_url: Option<String>,
+    /// Where templates are kept
+    #[arg(long, env = "COFFER_TEMPLATE_DIR", default_value = crate::template::DEFAULT_DIR, value_name = "DIR")]
+    template_dir: PathBuf,
+    /// Do not build the template `base` in the background when it is missing
+    #[arg(long)]
+    no_build: bool,
+    /// How much disk to set aside for sandboxes; a quarter of what is free, from 2 to 64 GiB, by default
+    #[arg(long, env = "COFFER_POOL_SIZE", value_name = "SIZE")]
+    pool_size: Option<bytesize::ByteSize>,
+    /// Destroy everything that was made when this ends
+    #[arg(long)]
+    ephemeral: bool,
+    #[command(flatten)]
+    choices: Choices,
+    #[command(flatten)]
+    logging: Logging,
+}
+
+impl Up {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        self.logging.start()?;
+        if !geteuid().is_root() {
+            return Err(printer::hint(
+                "`coffer up` needs root: it makes namespaces, mounts and cgroups",
+                "run it with sudo; the server part gives root up at once",
+            ));
+        }
+        self.choices.check()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(self.supervise())
+    }
+
+    async fn supervise(self) -> anyhow::Result<()> {
+        let dir = DataDir::open(&self.data_dir)?;
+        let held = dir.hold()?;
+        let stop = CancellationToken::new();
+        cancel_on_signal(stop.clone())?;
+        let identity = Identity::of_server(&dir)?;
+        prepare(&dir, identity)?;
+
+        let mut node = Part::start("node", self.node_arguments(&dir, identity), &[])?;
+        let outcome = self.supervise_with(&dir, identity, &mut node, &stop).await;
+        // Whatever happened, the node gets to finish, and with it what is ephemeral.
+        node.stop(Duration::from_secs(120)).await;
+        if self.ephemeral {
+            dir.remove_all();
+        }
+        drop(held);
+        outcome
+    }
+
+    async fn supervise_with(
+        &self,
+        dir: &DataDir,
+        identity: Identity,
+        node: &mut Part,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<()> {
+        let node_socket = dir.run_dir().join("node.sock");
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            reachable = node.reachable(&node_socket, NODE_START) => reachable?,
+        }
+        let known_key = dir.known_key();
+        let arguments = self.server_arguments(dir, identity, self.listen, known_key.is_none());
+        let secrets = self.server_secrets();
+        let mut server = Part::start("server", arguments, &secrets)?;
+        let ready: Ready = tokio::select! {
+            () = stop.cancelled() => {
+                server.stop(Duration::from_secs(10)).await;
+                return Ok(());
+            }
+            ready = server.first_line(SERVER_START) => ready?,
+        };
+        let key = ready.api_key.or(known_key).context("the server made no API key")?;
+        let env = env_text(ready.listen, &key);
+        dir.write_env(&env)?;
+        printer::line(format_args!(
+            "\nCofferdam is ready at {url}\n\n{env}\nThe same is in {file}: `set -a; . {file}; set +a`\n",
+            url = url(ready.listen),
+            file = dir.env_file().display(),
+        ));
+        let builder = self.build_base_in_background();
+        // A restarted server must keep the port that clients know, also when the system chose it.
+        server.set_arguments(self.server_arguments(dir, identity, ready.listen, false));
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = node.keep_running() => {}
+            () = server.keep_running() => {}
+        }
+        tracing::info!("stopping");
+        server.stop(Duration::from_secs(15)).await;
+        if let Some(mut builder) = builder {
+            builder.stop(Duration::from_secs(5)).await;
+        }
+        Ok(())
+    }
+
+    fn node_arguments(&self, dir: &DataDir, identity: Identity) -> Vec<String> {
+        let mut arguments = vec![
+            flag("data-dir", &dir.node()),
+            flag("run-dir", &dir.run_dir()),
+            flag("template-dir", &self.template_dir),
+            format!("--server-gid={}", identity.gid),
+            format!("--parent={}", std::process::id()),
+        ];
+        arguments.extend(self.pool_size.map(|size| format!("--pool-size={}B", size.as_u64())));
+        arguments.extend(self.ephemeral.then(|| "--ephemeral".to_string()));
+        arguments.extend(self.logging.arguments());
+        arguments
+    }
+
+    fn server_arguments(
+        &self,
+        dir: &DataDir,
+        identity: Identity,
+        listen: SocketAddr,
+        mint_key: bool,
+    ) -> Vec<String> {
+        let mut arguments = vec![
+            format!("--listen={listen}"),
+            flag("server-dir", &dir.server()),
+            flag("run-dir", &dir.run_dir()),
+            flag("node-dir", &dir.node()),
+            format!("--uid={}", identity.uid),
+            format!("--gid={}", identity.gid),
+            format!("--parent={}", std::process::id()),
+        ];
+        arguments.extend(mint_key.then(|| "--mint-key".to_string()));
+        arguments.extend(self.choices.arguments());
+        arguments.extend(self.logging.arguments());
+        arguments
+    }
+
+    /// A database URL may hold a password: it goes by environment, which only its owner can read,
+    /// and not by argument, which everybody can.
+    fn server_secrets(&self) -> Vec<(&'static str, String)> {
+        self.database_url.iter().map(|url| ("COFFER_DATABASE_URL", url.clone())).collect()
+    }
+
+    /// Builds `base` if it is missing; until then sandboxes are made from `host`.
+    fn build_base_in_background(&self) -> Option<Part> {
+        if self.no_build {
+            return None;
+        }
+        let store = coffer_node::template::TemplateStore::open(&self.template_dir).ok()?;
+        if store.get("base").is_some() {
+            return None;
+        }
+        tracing::info!(
+            "building the template `base` in the background; until it is there, `host` stands in for it"
+        );
+        let arguments = vec!["build".into(), "base".into(), flag("template-dir", &self.template_dir)];
+        Part::start("template", arguments, &[]).inspect_err(|error| tracing::warn!("{error:#}")).ok()
+    }
+}
+
+fn flag(name: &str, path: &Path) -> String {
+    format!("--{name}={}", path.display())
+}
+
+/// Makes the directories and gives each to whom it belongs.
+fn prepare(dir: &DataDir, identity: Identity) -> anyhow::Result<()> {
+    make_dir(&dir.node(), 0o700)?;
+    make_dir(&dir.server(), 0o700)?;
+    let run = dir.run_dir();
+    make_dir(&run, 0o750)?;
+    // The server sees its own directory here, by a mount of its own.
+    make_dir(&run.join("data"), 0o700)?;
+    let give = |path: &Path, uid: Option<u32>| {
+        std::os::unix::fs::chown(path, uid, Some(identity.gid))
+            .with_context(|| format!("could not give `{}` to the server", path.display()))
+    };
+    give(&dir.server(), Some(identity.uid))?;
+    give(&run, None)
+}
+
+/// What clients need, as shell assignments.
+fn env_text(listen: SocketAddr, key: &str) -> String {
+    let url = url(listen);
+    let lines = [
+        ("E2B_API_URL", url.as_str()),
+        ("E2B_SANDBOX_URL", &url),
+        ("E2B_VOLUME_API_URL", &url),
+        ("E2B_API_KEY", key),
+        ("COFFER_URL", &url),
+        ("COFFER_API_KEY", key),
+    ];
+    lines.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
+}
+
+/// The URL that reaches a listener from this machine.
+fn url(listen: SocketAddr) -> String {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    format!("http://{}", SocketAddr::new(ip, listen.port()))
+}
+
+/// Cancels `stop` on SIGTERM or SIGINT.
+pub(crate) fn cancel_on_signal(stop: CancellationToken) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("could not listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("could not listen for SIGINT")?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        stop.cancel();
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wildcard_listener_is_reached_by_loopback() {
+        assert_eq!(url("0.0.0.0:80".parse().unwrap()), "http://127.0.0.1:80");
+        assert_eq!(url("[::]:80".parse().unwrap()), "http://[::1]:80");
+        assert_eq!(url("10.0.0.1:80".parse().unwrap()), "http://10.0.0.1:80");
+    }
+
+    #[test]
+    fn the_env_text_has_every_variable() {
+        let text = env_text("127.0.0.1:3000".parse().unwrap(), "e2b_1");
+        let names: Vec<_> = text.lines().map(|line| line.split_once('=').unwrap().0).collect();
+        assert_eq!(
+            names,
+            [
+                "E2B_API_URL",
+                "E2B_SANDBOX_URL",
+                "E2B_VOLUME_API_URL",
+                "E2B_API_KEY",
+                "COFFER_URL",
+                "COFFER_API_KEY"
+            ]
+        );
+    }
+}

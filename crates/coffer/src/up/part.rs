@@ -1,0 +1,141 @@
+//! One part that `up` started: this same binary in another role.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+
+/// A dead part is back within a second; one that keeps dying is tried less often.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A part that ran this long was healthy, and its pauses start over.
+const HEALTHY: Duration = Duration::from_secs(30);
+
+/// A running part and how to start it again.
+#[derive(Debug)]
+pub(super) struct Part {
+    role: &'static str,
+    arguments: Vec<String>,
+    secrets: Vec<(&'static str, String)>,
+    child: Child,
+}
+
+impl Part {
+    /// Starts this binary in `role`; `secrets` go by environment.
+    pub(super) fn start(
+        role: &'static str,
+        arguments: Vec<String>,
+        secrets: &[(&'static str, String)],
+    ) -> anyhow::Result<Self> {
+        let child = spawn(role, &arguments, secrets)?;
+        Ok(Self { role, arguments, secrets: secrets.to_vec(), child })
+    }
+
+    /// What a restart will use.
+    pub(super) fn set_arguments(&mut self, arguments: Vec<String>) {
+        self.arguments = arguments;
+    }
+
+    /// Waits until the part accepts connections on `socket`.
+    pub(super) async fn reachable(&mut self, socket: &Path, within: Duration) -> anyhow::Result<()> {
+        let connected = async {
+            while UnixStream::connect(socket).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            () = connected => Ok(()),
+            ended = self.child.wait() => Err(self.died_early(ended)),
+            () = tokio::time::sleep(within) => {
+                anyhow::bail!("the {} did not come up within {} s", self.role, within.as_secs())
+            }
+        }
+    }
+
+    /// Waits for the line of JSON that a part prints when it is ready.
+    pub(super) async fn first_line<T: DeserializeOwned>(&mut self, within: Duration) -> anyhow::Result<T> {
+        let output = self.child.stdout.take().context("standard output was taken already")?;
+        let mut lines = BufReader::new(output).lines();
+        let line = tokio::select! {
+            line = lines.next_line() => line?,
+            () = tokio::time::sleep(within) => {
+                anyhow::bail!("the {} was not ready within {} s", self.role, within.as_secs())
+            }
+        };
+        match line {
+            Some(line) => {
+                serde_json::from_str(&line).with_context(|| format!("the {} said `{line}`", self.role))
+            }
+            None => {
+                let ended = self.child.wait().await;
+                Err(self.died_early(ended))
+            }
+        }
+    }
+
+    fn died_early(&self, ended: std::io::Result<std::process::ExitStatus>) -> anyhow::Error {
+        match ended {
+            Ok(status) => {
+                anyhow::anyhow!("the {} ended before it was ready ({status}); its error is above", self.role)
+            }
+            Err(error) => anyhow::anyhow!(error).context(format!("could not wait for the {}", self.role)),
+        }
+    }
+
+    /// Starts the part again whenever it ends. Never returns; drop it to stop watching.
+    pub(super) async fn keep_running(&mut self) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let since = Instant::now();
+            let ended = self.child.wait().await;
+            if since.elapsed() > HEALTHY {
+                pause = FIRST_PAUSE;
+            }
+            let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+            tracing::error!("the {} ended ({how}); starting it again", self.role);
+            loop {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                match spawn(self.role, &self.arguments, &self.secrets) {
+                    Ok(child) => break self.child = child,
+                    Err(error) => tracing::error!("{error:#}"),
+                }
+            }
+        }
+    }
+
+    /// Asks the part to stop, and ends it if it has not within `patience`.
+    pub(super) async fn stop(&mut self, patience: Duration) {
+        let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) else { return };
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        if tokio::time::timeout(patience, self.child.wait()).await.is_err() {
+            tracing::warn!("the {} did not stop within {} s; killing it", self.role, patience.as_secs());
+            let _ = self.child.kill().await;
+        }
+    }
+}
+
+fn spawn(
+    role: &'static str,
+    arguments: &[String],
+    secrets: &[(&'static str, String)],
+) -> anyhow::Result<Child> {
+    let program = std::env::current_exe().context("could not find this program's own file")?;
+    Command::new(program)
+        .arg(role)
+        .args(arguments)
+        .envs(secrets.iter().map(|(name, value)| (*name, value.as_str())))
+        .stdin(Stdio::null())
+        .stdout(if role == "server" { Stdio::piped() } else { Stdio::null() })
+        // Ctrl-C at the terminal must reach `up` alone, which then stops the parts in order.
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("could not start the {role}"))
+}
