@@ -1,11 +1,10 @@
 //! The port: accepts connections, tells sandbox traffic from the API, logs every request.
 
+mod socket;
+
 use std::convert::Infallible;
-use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -14,7 +13,6 @@ use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::Instrument;
 
+use self::socket::{Busy, Socket};
 use crate::proxy::Proxy;
 use crate::routing::Client;
 
@@ -31,8 +30,14 @@ const MOST_CONNECTIONS: usize = 16_384;
 /// SDKs keep idle connections for 300 s; closing them earlier would race with their next request.
 const IDLE: Duration = Duration::from_secs(330);
 
+/// The head of a request; also bounds trailers.
+const MOST_HEAD: usize = 64 * 1024;
+
+/// What is read ahead of whoever takes a request's body, per connection.
+const MOST_BUFFERED: usize = 128 * 1024;
+
 /// How long open requests may take after a stop was asked for.
-const FAREWELL: Duration = Duration::from_secs(5);
+const FAREWELL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 
 /// Names a request in logs and in the answer.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -70,10 +75,7 @@ pub(crate) async fn serve(listener: TcpListener, front: Arc<Front>, stop: Cancel
         let (front, stop, farewell) = (front.clone(), stop.clone(), farewell.clone());
         connections.spawn(async move {
             let _permit = permit;
-            tokio::select! {
-                () = connection(stream, peer, front, stop) => {}
-                () = farewell.cancelled() => {}
-            }
+            connection(stream, peer, front, stop, farewell).await;
         });
     }
     drop(listener);
@@ -84,20 +86,27 @@ pub(crate) async fn serve(listener: TcpListener, front: Arc<Front>, stop: Cancel
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, stop: CancellationToken) {
-    // Small frames of streams must not wait for a full segment.
-    let _ = stream.set_nodelay(true);
-    let abort = CancellationToken::new();
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    front: Arc<Front>,
+    stop: CancellationToken,
+    farewell: CancellationToken,
+) {
+    let (abort, busy) = (CancellationToken::new(), Busy::default());
     let client = Client::new(peer, abort.clone());
-    let socket = Socket { stream, abort: abort.clone() };
+    let socket = Socket::new(stream, abort.clone(), busy.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let front = front.clone();
+        let (front, busy) = (front.clone(), busy.clone());
+        busy.begin();
         request.extensions_mut().insert(client.clone());
-        async move { Ok::<_, Infallible>(front.answer(request, peer).await) }
+        async move { Ok::<_, Infallible>(busy.until_sent(front.answer(request, peer).await)) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE)
+        .max_header_size(MOST_HEAD)
+        .max_buf_size(MOST_BUFFERED)
         .serve_connection(TokioIo::new(socket), service)
         .with_upgrades();
     tokio::pin!(served);
@@ -107,6 +116,11 @@ async fn connection(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, stop
             _ = served.as_mut() => return,
             // Dropping the connection resets it; see `Socket`.
             () = abort.cancelled() => return,
+            // What is cut off must not look complete.
+            () = farewell.cancelled() => {
+                abort.cancel();
+                return;
+            }
             () = stop.cancelled(), if !stopping => {
                 stopping = true;
                 served.as_mut().graceful_shutdown();
@@ -145,57 +159,5 @@ impl Front {
         let id = HeaderValue::try_from(id).expect("hexadecimal digits");
         response.headers_mut().entry(REQUEST_ID).or_insert(id);
         response
-    }
-}
-
-/// A client's connection that is reset instead of closed once `abort` is cancelled.
-#[derive(Debug)]
-struct Socket {
-    stream: TcpStream,
-    abort: CancellationToken,
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        if self.abort.is_cancelled() {
-            // No lingering means RST. Where it fails the peer sees an ordinary end.
-            let _ = self.stream.set_zero_linger();
-        }
-    }
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, data)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        data: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, data)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -20,6 +20,8 @@ pub(super) enum Refusal {
     NoAnswer,
     /// The port answered in something other than HTTP.
     NotHttp,
+    /// The port was said to speak TLS, and does not.
+    NotTls,
     /// The port accepted the request and stayed silent.
     TooSlow,
     TokenMissing,
@@ -41,9 +43,12 @@ pub(super) enum Refusal {
 impl Refusal {
     fn status(self) -> StatusCode {
         match self {
-            Self::NotFound | Self::PortClosed | Self::NoAnswer | Self::NotHttp | Self::BadMask => {
-                StatusCode::BAD_GATEWAY
-            }
+            Self::NotFound
+            | Self::PortClosed
+            | Self::NoAnswer
+            | Self::NotHttp
+            | Self::NotTls
+            | Self::BadMask => StatusCode::BAD_GATEWAY,
             Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
             Self::TokenMissing | Self::TokenWrong => StatusCode::FORBIDDEN,
             Self::Transitioning => StatusCode::CONFLICT,
@@ -61,6 +66,7 @@ impl Refusal {
             Self::PortClosed => "The sandbox is running but port is not open",
             Self::NoAnswer => "The sandbox closed the connection without an answer",
             Self::NotHttp => "The sandbox answered with something other than HTTP",
+            Self::NotTls => "The sandbox's port is set to HTTPS but did not answer in TLS",
             Self::TooSlow => "The sandbox did not answer in time",
             Self::TokenMissing => {
                 "The sandbox takes traffic only with its token in the header e2b-traffic-access-token"
@@ -78,7 +84,7 @@ impl Refusal {
 
     /// Whether the port belongs in the answer.
     fn names_port(self) -> bool {
-        matches!(self, Self::PortClosed | Self::NoAnswer | Self::NotHttp | Self::TooSlow)
+        matches!(self, Self::PortClosed | Self::NoAnswer | Self::NotHttp | Self::NotTls | Self::TooSlow)
     }
 
     /// The answer to `reader` about `sandbox`.

@@ -18,6 +18,7 @@ mod body;
 mod head;
 mod lane;
 mod signed;
+mod tls;
 mod upgrade;
 mod upstream;
 
@@ -41,7 +42,7 @@ use self::address::{Address, address};
 use self::answer::{Reader, Refusal};
 use self::body::{Relay, Start, Upload};
 use self::lane::{Lanes, Slot};
-use self::upstream::Exchange;
+use self::upstream::{Exchange, Speaks};
 use crate::routing::{Client, Directory, Route, Target};
 
 /// How much of a refused request's body is read, and for how long, before it is refused: a client
@@ -149,7 +150,8 @@ async fn forward(mut request: Request<Incoming>, target: Target, port: u16, slot
     let exchange = if port == agentd::PORT {
         upstream::ask_agentd(&slot, &target.socket, request, &progress).await
     } else {
-        upstream::ask_port(&slot, &target.socket, port, request, &progress).await
+        let speaks = if target.https_ports.contains(&port) { Speaks::Tls } else { Speaks::Plain };
+        upstream::ask_port(&slot, &target.socket, port, speaks, request, &progress).await
     };
     let Exchange { mut response, link } = match exchange {
         Ok(exchange) => exchange,

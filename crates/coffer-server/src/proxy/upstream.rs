@@ -18,6 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::answer::Refusal;
 use super::body::{Progress, Upload};
 use super::lane::{Link, Slot};
+use super::tls;
 
 /// A Unix socket connects at once or its backlog is full.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -75,15 +76,35 @@ pub(super) async fn ask_port(
     slot: &Slot,
     socket: &Path,
     port: u16,
+    speaks: Speaks,
     request: Request<Upload>,
     progress: &Arc<Progress>,
 ) -> Result<Exchange, Refusal> {
     let stream = until_gone(slot, tunnel(socket, port)).await?;
-    let mut link = open(stream, Reuse::No).await?;
+    let mut link = match speaks {
+        Speaks::Plain => open(stream, Reuse::No).await?,
+        Speaks::Tls => {
+            let name = tls::server_name(request.headers());
+            let stream = until_gone(slot, async {
+                match timeout(TUNNEL_WITHIN, tls::connect(stream, name)).await {
+                    Ok(stream) => stream.map_err(|_| Refusal::NotTls),
+                    Err(_) => Err(Refusal::TooSlow),
+                }
+            });
+            open(stream.await?, Reuse::No).await?
+        }
+    };
     match ask(slot, &mut link, request, progress).await {
         Ok(response) => Ok(Exchange { response, link }),
         Err(failure) => Err(failure.refusal),
     }
+}
+
+/// What a server inside expects under HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Speaks {
+    Plain,
+    Tls,
 }
 
 /// No answer came.
@@ -158,6 +179,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, connection) = http1::Builder::new()
+        // Some programs look for the usual spelling, and E2B's proxy gives it to them.
+        .title_case_headers(reuse == Reuse::No)
         .max_header_size(MOST_HEAD)
         .max_buf_size(MOST_BUFFERED)
         .handshake(TokioIo::new(stream))

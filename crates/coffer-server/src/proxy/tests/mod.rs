@@ -2,9 +2,11 @@
 
 mod ending;
 mod hostile;
+mod listening;
 mod load;
 mod routing;
 mod streaming;
+mod tls;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
