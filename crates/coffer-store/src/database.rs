@@ -11,7 +11,7 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::migrate::{MigrateError, Migrator};
-use sqlx::{AnyConnection, AnyPool, Connection};
+use sqlx::{AnyConnection, AnyPool, Connection, Row};
 
 use crate::error::{Cause, Doing, OpenError, StoreError};
 use crate::writer::Writer;
@@ -135,7 +135,7 @@ async fn open_sqlite(url: &str, path: &str) -> Result<Database, OpenError> {
     Ok(Database::Sqlite { readers, writer: Writer::start(connection, options) })
 }
 
-fn sqlite_options(path: &Path) -> Result<AnyConnectOptions, sqlx::Error> {
+pub(crate) fn sqlite_options(path: &Path) -> Result<AnyConnectOptions, sqlx::Error> {
     const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.');
     // `Any` takes only an address, and in an address `%`, `#` and `?` mean something.
     let path = path.to_str().unwrap_or_default();
@@ -145,14 +145,15 @@ fn sqlite_options(path: &Path) -> Result<AnyConnectOptions, sqlx::Error> {
 /// Connects for writing: write-ahead log, and every commit on disk before it is answered.
 pub(crate) async fn connect_sqlite_writer(options: &AnyConnectOptions) -> Result<AnyConnection, sqlx::Error> {
     let mut connection = AnyConnection::connect_with(options).await?;
-    sqlx::raw_sql(
-        "PRAGMA busy_timeout = 5000;
-         PRAGMA journal_mode = WAL;
-         PRAGMA synchronous = FULL;
-         PRAGMA foreign_keys = ON",
-    )
-    .execute(&mut connection)
-    .await?;
+    let set_up = "PRAGMA busy_timeout = 5000; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON";
+    sqlx::raw_sql(set_up).execute(&mut connection).await?;
+    let journal = sqlx::query("PRAGMA journal_mode = WAL").fetch_one(&mut connection).await?;
+    let journal: String = journal.try_get(0)?;
+    if journal != "wal" {
+        tracing::warn!(
+            "this file system allows SQLite no write-ahead log ({journal}): readers will wait for writers"
+        );
+    }
     Ok(connection)
 }
 
@@ -207,6 +208,21 @@ fn without_credentials(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_commit_is_on_disk_before_it_is_answered() {
+        sqlx::any::install_default_drivers();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("test.db");
+        std::fs::File::create(&path).unwrap();
+        let mut connection = connect_sqlite_writer(&sqlite_options(&path).unwrap()).await.unwrap();
+        let mut setting = async |pragma: &'static str| -> i64 {
+            sqlx::query(pragma).fetch_one(&mut connection).await.unwrap().try_get(0).unwrap()
+        };
+        const FULL: i64 = 2;
+        assert_eq!(setting("PRAGMA synchronous").await, FULL);
+        assert_eq!(setting("PRAGMA foreign_keys").await, 1);
+    }
 
     #[test]
     fn an_address_is_shown_without_its_credentials() {

@@ -125,23 +125,11 @@ async fn own(connection: AnyConnection, options: AnyConnectOptions, mut inbox: m
             let full = group.len() >= LARGEST_GROUP || closed.is_some();
             next = if full { None } else { inbox.try_recv().ok() };
         }
-        if group.is_empty() {
-            continue;
-        }
-        let written = async {
-            let mut open = match connection.take() {
-                Some(open) => open,
-                None => connect_sqlite_writer(&options).await?,
-            };
-            write_group(&mut open, &mut group).await?;
-            // Reached only in good order: a connection that failed is dropped, which rolls back, and
-            // the next group opens another.
-            connection = Some(open);
-            Ok(())
-        };
-        let committed = written.await.map_err(Cause::new);
-        for job in group {
-            job.answer(committed.clone());
+        if !group.is_empty() {
+            // A task of its own, so that a panic costs this group and not the writer. Without a
+            // connection to go on with, the next group opens another.
+            let written = tokio::spawn(write_group(connection.take(), options.clone(), group));
+            connection = written.await.ok().flatten();
         }
     }
     if let Some(open) = connection
@@ -154,7 +142,32 @@ async fn own(connection: AnyConnection, options: AnyConnectOptions, mut inbox: m
     }
 }
 
-async fn write_group(connection: &mut AnyConnection, group: &mut [Box<dyn Job>]) -> Result<(), sqlx::Error> {
+/// Writes the group, answers its callers, and gives the connection back if it is in good order; one that is
+/// not is dropped, which rolls back.
+async fn write_group(
+    connection: Option<AnyConnection>,
+    options: AnyConnectOptions,
+    mut group: Vec<Box<dyn Job>>,
+) -> Option<AnyConnection> {
+    let opened = match connection {
+        Some(open) => Ok(open),
+        None => connect_sqlite_writer(&options).await,
+    };
+    let written = match opened {
+        Ok(mut open) => commit_group(&mut open, &mut group).await.map(|()| open),
+        Err(error) => Err(error),
+    };
+    let (connection, committed) = match written {
+        Ok(open) => (Some(open), Ok(())),
+        Err(error) => (None, Err(Cause::new(error))),
+    };
+    for job in group {
+        job.answer(committed.clone());
+    }
+    connection
+}
+
+async fn commit_group(connection: &mut AnyConnection, group: &mut [Box<dyn Job>]) -> Result<(), sqlx::Error> {
     run(connection, "BEGIN IMMEDIATE").await?;
     let mut anything_kept = false;
     if let [only] = group {
@@ -178,4 +191,56 @@ async fn write_group(connection: &mut AnyConnection, group: &mut [Box<dyn Job>])
 
 async fn run(connection: &mut AnyConnection, sql: &'static str) -> Result<(), sqlx::Error> {
     sqlx::query(sql).execute(connection).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database::sqlite_options;
+    use crate::error::Doing;
+
+    async fn writer(directory: &tempfile::TempDir) -> Writer {
+        sqlx::any::install_default_drivers();
+        let path = directory.path().join("test.db");
+        std::fs::File::create(&path).unwrap();
+        let options = sqlite_options(&path).unwrap();
+        let connection = connect_sqlite_writer(&options).await.unwrap();
+        let writer = Writer::start(connection, options);
+        execute(&writer, "CREATE TABLE notes (note TEXT NOT NULL UNIQUE)").await.unwrap();
+        writer
+    }
+
+    async fn execute(writer: &Writer, sql: &'static str) -> Result<(), StoreError> {
+        let work = writer.write("test", move |connection| {
+            Box::pin(async move { run(connection, sql).await.doing("test") })
+        });
+        work.await
+    }
+
+    #[tokio::test]
+    async fn a_panic_costs_its_own_group_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let writer = writer(&directory).await;
+        let panics = writer.write("test", |_| Box::pin(async { panic!("a panic on purpose") }));
+        let answer: Result<(), StoreError> = panics.await;
+        assert!(matches!(answer, Err(StoreError::Closed)), "{answer:?}");
+        execute(&writer, "INSERT INTO notes VALUES ('after')").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn when_the_transaction_is_lost_the_whole_group_hears_of_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let writer = writer(&directory).await;
+        // Polled together, the three become one group; the second ends the transaction under it, as
+        // SQLite itself does when the disk is full.
+        let (first, second, third) = tokio::join!(
+            execute(&writer, "INSERT INTO notes VALUES ('first')"),
+            execute(&writer, "ROLLBACK"),
+            execute(&writer, "INSERT INTO notes VALUES ('third')"),
+        );
+        assert!(first.is_err() && second.is_err() && third.is_err(), "{first:?} {second:?} {third:?}");
+        // None of it stayed, and the writer goes on.
+        execute(&writer, "INSERT INTO notes VALUES ('first')").await.unwrap();
+        execute(&writer, "INSERT INTO notes VALUES ('third')").await.unwrap();
+    }
 }

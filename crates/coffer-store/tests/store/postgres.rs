@@ -61,7 +61,7 @@ impl Server {
 
         let mut command = as_owner(owner, &binaries.join("postgres"));
         command.arg("-D").arg(&data).arg("-k").arg(directory.path()).args(["-c", "listen_addresses="]);
-        for setting in ["max_connections=300", "fsync=off", "shared_buffers=32MB", "max_wal_size=64MB"] {
+        for setting in ["max_connections=600", "fsync=off", "shared_buffers=32MB", "max_wal_size=64MB"] {
             command.args(["-c", setting]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
