@@ -1,0 +1,133 @@
+//! What a node does first: takes up what an earlier one left, removes what belongs to nobody.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::sync::Arc;
+
+use coffer_core::SandboxId;
+use coffer_wire::node::DeathCause;
+
+use crate::journal::{Durability, Entry, Phase};
+use crate::node::Node;
+use crate::reaper::{Record, Remains};
+use crate::sandbox::{self, Found, Watched};
+
+/// Runs before the node answers anyone.
+pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<()> {
+    let mut kept = HashSet::new();
+    let entries = node.journal.read()?;
+    let mut adopted = 0;
+    for entry in entries {
+        let id = entry.spec.sandbox;
+        match find(node, &entry) {
+            Outcome::Holds(found) => {
+                if let Err(error) = node.uids.take_again(entry.uid_base) {
+                    tracing::error!(sandbox.id = %id, "sandbox {id}: {error}");
+                }
+                node.processors.take_again(&entry.cpus);
+                kept.insert(id);
+                adopted += 1;
+                node.insert(id, sandbox::adopt(node, entry, found));
+            }
+            Outcome::Died(cause) => {
+                end(node, &entry, Record::Kept);
+                let entry = Entry { phase: Phase::Dead { cause: cause.clone() }, ..entry };
+                node.journal.write(&entry, Durability::Cached)?;
+                node.insert(id, sandbox::adopt(node, entry, Found::Dead(cause)));
+            }
+            Outcome::Unwanted => end(node, &entry, Record::Removed),
+        }
+    }
+    if adopted > 0 {
+        tracing::info!("took up {adopted} sandboxes");
+    }
+    sweep(node, &kept)
+}
+
+enum Outcome {
+    /// It has files, and perhaps processes.
+    Holds(Found),
+    Died(DeathCause),
+    /// Nobody was ever told of it, or its end was asked for.
+    Unwanted,
+}
+
+fn find(node: &Node, entry: &Entry) -> Outcome {
+    let id = entry.spec.sandbox;
+    match &entry.phase {
+        Phase::Creating | Phase::Destroying => Outcome::Unwanted,
+        Phase::Dead { cause } => Outcome::Died(cause.clone()),
+        Phase::Stopped | Phase::Starting => {
+            // A start that was cut off: its processes go, its files are as they were.
+            node.cgroups.of(id).kill();
+            sandbox::clear_run(node, id);
+            match node.pool.find(&id.to_string()) {
+                Ok(_) => Outcome::Holds(Found::Stopped),
+                Err(error) => {
+                    tracing::error!(sandbox.id = %id, "the files of stopped sandbox {id} are gone: {error}");
+                    Outcome::Died(DeathCause::Unseen)
+                }
+            }
+        }
+        Phase::Running { process } => {
+            let unseen = Outcome::Died(DeathCause::Unseen);
+            let Some(pidfd) = Watched::again(process, &node.host_boot_id) else { return unseen };
+            let quota = node.pool.find(&id.to_string()).ok().and_then(|upper| upper.quota);
+            let frozen = node.cgroups.of(id).is_frozen().unwrap_or(false);
+            match Watched::new(pidfd, None) {
+                Ok(watched) => Outcome::Holds(Found::Alive { watched, quota, frozen }),
+                Err(_) => unseen,
+            }
+        }
+    }
+}
+
+/// Gives back what an entry without processes of its own has.
+fn end(node: &Arc<Node>, entry: &Entry, record: Record) {
+    let sandbox = entry.spec.sandbox;
+    node.cgroups.of(sandbox).kill();
+    let remains = Remains {
+        node: node.clone(),
+        sandbox,
+        uid_base: entry.uid_base,
+        // Never counted in this node.
+        cpus: Vec::new(),
+        record,
+    };
+    remains.give_back();
+}
+
+/// Removes everything of ours that belongs to no sandbox that we know.
+fn sweep(node: &Arc<Node>, kept: &HashSet<SandboxId>) -> io::Result<()> {
+    let ownerless = |name: &str| name.parse().map_or(true, |id: SandboxId| !kept.contains(&id));
+    for name in node.cgroups.names().into_iter().filter(|name| ownerless(name)) {
+        tracing::warn!("removing the cgroup of an unknown sandbox `{name}`");
+        if let Ok(id) = name.parse() {
+            let cgroup = node.cgroups.of(id);
+            for _ in 0..50 {
+                cgroup.kill();
+                if cgroup.remove().is_ok() {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        }
+    }
+    for name in node.pool.names()?.into_iter().filter(|name| ownerless(name)) {
+        tracing::warn!("deleting the files of an unknown sandbox `{name}`");
+        if let Err(error) = node.pool.delete(&name) {
+            tracing::error!("could not delete the files of unknown sandbox `{name}`: {error}");
+        }
+    }
+    for (directory, suffix) in [("s", ".sock"), ("f", "")] {
+        for entry in fs::read_dir(node.run_dir.join(directory))?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.strip_suffix(suffix).is_none_or(ownerless) {
+                tracing::warn!("removing `{}`, which is of an unknown sandbox", entry.path().display());
+                let _ = fs::remove_file(entry.path()).or_else(|_| fs::remove_dir_all(entry.path()));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! Control groups on whatever the host has: v2, v1, or both.
+//!
+//! On a hybrid host the v2 tree carries no controllers but still gives birth into a cgroup, freezing
+//! and killing; the limits are in v1. Moving a process into a v1 cgroup waits about 7 ms for the
+//! kernel, so the node does it while the new process sets itself up.
+
+mod sandbox;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use coffer_core::SandboxId;
+
+pub(crate) use sandbox::SandboxCgroup;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Controller {
+    Memory,
+    Pids,
+    Cpu,
+    CpuAccount,
+    Freezer,
+}
+
+impl Controller {
+    fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "memory" => Some(Self::Memory),
+            "pids" => Some(Self::Pids),
+            "cpu" => Some(Self::Cpu),
+            "cpuacct" => Some(Self::CpuAccount),
+            "freezer" => Some(Self::Freezer),
+            _ => None,
+        }
+    }
+
+    const fn v2_name(self) -> Option<&'static str> {
+        match self {
+            Self::Memory => Some("memory"),
+            Self::Pids => Some("pids"),
+            Self::Cpu => Some("cpu"),
+            Self::CpuAccount | Self::Freezer => None,
+        }
+    }
+}
+
+/// Where control groups are mounted, read from `/proc/self/mountinfo`.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Mounts {
+    v2: Option<PathBuf>,
+    v1: Vec<(BTreeSet<Controller>, PathBuf)>,
+}
+
+impl Mounts {
+    fn parse(mountinfo: &str) -> Self {
+        let mut mounts = Self::default();
+        for line in mountinfo.lines() {
+            let Some((place, kind)) = line.split_once(" - ") else { continue };
+            let Some(point) = place.split(' ').nth(4) else { continue };
+            let mut kind = kind.split(' ');
+            match (kind.next(), kind.nth(1)) {
+                (Some("cgroup2"), _) if mounts.v2.is_none() => mounts.v2 = Some(point.into()),
+                (Some("cgroup"), Some(options)) => {
+                    let controllers: BTreeSet<_> =
+                        options.split(',').filter_map(Controller::from_name).collect();
+                    let known = mounts.v1.iter().any(|(seen, _)| !seen.is_disjoint(&controllers));
+                    if !controllers.is_empty() && !known {
+                        mounts.v1.push((controllers, point.into()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        mounts
+    }
+}
+
+#[derive(Debug)]
+struct V2 {
+    parent: PathBuf,
+    controllers: BTreeSet<Controller>,
+}
+
+#[derive(Debug)]
+struct V1 {
+    parent: PathBuf,
+    controllers: BTreeSet<Controller>,
+}
+
+/// The node's part of the host's control groups: one directory of ours in each hierarchy that we use.
+#[derive(Debug)]
+pub(crate) struct Cgroups {
+    v2: Option<V2>,
+    v1: Vec<V1>,
+}
+
+impl Cgroups {
+    /// Finds out what the host has and makes a directory called `name` in it. What cannot be had is
+    /// a warning, never an error: capabilities tell the rest.
+    pub(crate) fn open(name: &str) -> io::Result<(Self, Vec<String>)> {
+        let mounts = Mounts::parse(&fs::read_to_string("/proc/self/mountinfo")?);
+        let mut warnings = Vec::new();
+        let v2 = mounts.v2.and_then(|root| match open_v2(&root, name) {
+            Ok(v2) => Some(v2),
+            Err(error) => {
+                warnings.push(format!("cgroup v2 at `{}` is not usable: {error}", root.display()));
+                None
+            }
+        });
+        // What v2 has is taken from there; the rest from v1.
+        let mut missing = BTreeSet::from([Controller::Memory, Controller::Pids, Controller::Cpu]);
+        match &v2 {
+            Some(v2) => missing.retain(|controller| !v2.controllers.contains(controller)),
+            // v2 counts processor time and freezes without any controller.
+            None => missing.extend([Controller::CpuAccount, Controller::Freezer]),
+        }
+        let mut v1 = Vec::new();
+        for (controllers, root) in mounts.v1 {
+            let wanted: BTreeSet<_> = controllers.intersection(&missing).copied().collect();
+            if wanted.is_empty() {
+                continue;
+            }
+            let parent = root.join(name);
+            match make_directory(&parent) {
+                Ok(()) => {
+                    missing.retain(|controller| !wanted.contains(controller));
+                    v1.push(V1 { parent, controllers: wanted });
+                }
+                Err(error) => warnings.push(format!("could not make `{}`: {error}", parent.display())),
+            }
+        }
+        let cgroups = Self { v2, v1 };
+        for (have, what) in [
+            (cgroups.has(Controller::Memory), "memory is not limited"),
+            (cgroups.has(Controller::Pids), "the number of processes is not limited"),
+            (cgroups.has(Controller::Cpu), "processor time is not limited"),
+            (cgroups.can_freeze(), "sandboxes cannot be paused"),
+        ] {
+            if !have {
+                warnings.push(format!("the host lacks a control group controller: {what}"));
+            }
+        }
+        Ok((cgroups, warnings))
+    }
+
+    pub(crate) fn has(&self, controller: Controller) -> bool {
+        self.v2.as_ref().is_some_and(|v2| v2.controllers.contains(&controller))
+            || self.v1.iter().any(|v1| v1.controllers.contains(&controller))
+    }
+
+    pub(crate) fn can_freeze(&self) -> bool {
+        self.v2.as_ref().is_some_and(|v2| v2.parent.join("cgroup.freeze").exists())
+            || self.has(Controller::Freezer)
+    }
+
+    /// The directories of one sandbox, which need not exist.
+    pub(crate) fn of(&self, sandbox: SandboxId) -> SandboxCgroup {
+        let name = sandbox.to_string();
+        SandboxCgroup::new(
+            self.v2.as_ref().map(|v2| (v2.parent.join(&name), v2.controllers.clone())),
+            self.v1.iter().map(|v1| (v1.parent.join(&name), v1.controllers.clone())).collect(),
+        )
+    }
+
+    /// Names of all directories below ours, in any hierarchy.
+    pub(crate) fn names(&self) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        for parent in self.parents() {
+            let Ok(entries) = fs::read_dir(parent) else { continue };
+            for entry in entries.flatten() {
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    names.extend(entry.file_name().into_string());
+                }
+            }
+        }
+        names
+    }
+
+    /// Removes our own directories, which must have no sandbox left.
+    pub(crate) fn remove(&self) {
+        for parent in self.parents() {
+            if let Err(error) = fs::remove_dir(parent) {
+                tracing::warn!("could not remove the cgroup `{}`: {error}", parent.display());
+            }
+        }
+    }
+
+    fn parents(&self) -> impl Iterator<Item = &Path> {
+        let v2 = self.v2.iter().map(|v2| v2.parent.as_path());
+        v2.chain(self.v1.iter().map(|v1| v1.parent.as_path()))
+    }
+}
+
+fn open_v2(root: &Path, name: &str) -> io::Result<V2> {
+    let parent = root.join(name);
+    make_directory(&parent)?;
+    let offered = fs::read_to_string(root.join("cgroup.controllers"))?;
+    let mut controllers = BTreeSet::new();
+    for controller in offered.split_whitespace().filter_map(Controller::from_name) {
+        let Some(name) = controller.v2_name() else { continue };
+        let enable = format!("+{name}");
+        let enabled = fs::write(root.join("cgroup.subtree_control"), &enable)
+            .and_then(|()| fs::write(parent.join("cgroup.subtree_control"), &enable));
+        if enabled.is_ok() {
+            controllers.insert(controller);
+        }
+    }
+    Ok(V2 { parent, controllers })
+}
+
+fn make_directory(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hybrid_host_is_read() {
+        let mounts = Mounts::parse(
+            "30 25 0:26 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+             31 25 0:27 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n\
+             32 25 0:28 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n\
+             33 25 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
+             34 25 8:1 / / rw - ext4 /dev/vda rw\n",
+        );
+        let expected = Mounts {
+            v2: Some("/sys/fs/cgroup/unified".into()),
+            v1: vec![
+                (
+                    BTreeSet::from([Controller::Cpu, Controller::CpuAccount]),
+                    "/sys/fs/cgroup/cpu,cpuacct".into(),
+                ),
+                (BTreeSet::from([Controller::Memory]), "/sys/fs/cgroup/memory".into()),
+            ],
+        };
+        assert_eq!(mounts, expected);
+    }
+
+    #[test]
+    fn a_v2_host_is_read() {
+        let mounts = Mounts::parse("30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n");
+        assert_eq!(mounts, Mounts { v2: Some("/sys/fs/cgroup".into()), v1: Vec::new() });
+    }
+}

@@ -1,0 +1,275 @@
+//! The control groups of one sandbox.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use coffer_core::Limits;
+
+use super::Controller;
+
+/// The period in which processor time is counted out.
+const CPU_PERIOD_US: u64 = 100_000;
+
+/// Freezing waits for processes in uninterruptible calls; longer than this is a failure.
+const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a sandbox uses right now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) cpu_us: u64,
+    pub(crate) memory_bytes: u64,
+    pub(crate) cache_bytes: u64,
+    pub(crate) processes: u64,
+}
+
+/// One sandbox's directories; they need not exist.
+#[derive(Debug, Clone)]
+pub(crate) struct SandboxCgroup {
+    v2: Option<(PathBuf, BTreeSet<Controller>)>,
+    v1: Vec<(PathBuf, BTreeSet<Controller>)>,
+}
+
+impl SandboxCgroup {
+    pub(super) const fn new(
+        v2: Option<(PathBuf, BTreeSet<Controller>)>,
+        v1: Vec<(PathBuf, BTreeSet<Controller>)>,
+    ) -> Self {
+        Self { v2, v1 }
+    }
+
+    /// Makes the directories and sets the limits.
+    pub(crate) fn create(&self, limits: &Limits) -> io::Result<()> {
+        if let Some((path, controllers)) = &self.v2 {
+            fs::create_dir(path)?;
+            for controller in controllers {
+                limit_v2(path, *controller, limits)?;
+            }
+        }
+        for (path, controllers) in &self.v1 {
+            fs::create_dir(path)?;
+            for controller in controllers {
+                limit_v1(path, *controller, limits)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The v2 directory that a process can be cloned into.
+    pub(crate) fn birthplace(&self) -> Option<&Path> {
+        self.v2.as_ref().map(|(path, _)| path.as_path())
+    }
+
+    /// Whether a new process must [`join`](Self::join) to be under all limits.
+    pub(crate) const fn needs_join(&self) -> bool {
+        !self.v1.is_empty()
+    }
+
+    /// Moves a process under the v1 limits. The first move waits for the kernel, the others then do
+    /// not, so they go one after the other.
+    pub(crate) fn join(&self, pid: i32) -> io::Result<()> {
+        let pid = pid.to_string();
+        for (path, _) in &self.v1 {
+            fs::write(path.join("cgroup.procs"), &pid)?;
+        }
+        Ok(())
+    }
+
+    /// Freezes every process and waits until they are.
+    pub(crate) async fn freeze(&self) -> io::Result<()> {
+        self.set_frozen(true)?;
+        let deadline = tokio::time::Instant::now() + FREEZE_PATIENCE;
+        let mut pause = Duration::from_micros(100);
+        while !self.is_frozen()? {
+            if tokio::time::Instant::now() > deadline {
+                self.set_frozen(false)?;
+                return Err(io::Error::new(ErrorKind::TimedOut, "a process would not freeze"));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn thaw(&self) -> io::Result<()> {
+        self.set_frozen(false)
+    }
+
+    fn set_frozen(&self, frozen: bool) -> io::Result<()> {
+        if let Some(v2) = self.freezing_v2() {
+            return fs::write(v2.join("cgroup.freeze"), if frozen { "1" } else { "0" });
+        }
+        let v1 = self.v1_of(Controller::Freezer).ok_or(ErrorKind::Unsupported)?;
+        fs::write(v1.join("freezer.state"), if frozen { "FROZEN" } else { "THAWED" })
+    }
+
+    pub(crate) fn is_frozen(&self) -> io::Result<bool> {
+        if let Some(v2) = self.freezing_v2() {
+            let events = fs::read_to_string(v2.join("cgroup.events"))?;
+            return Ok(field(&events, "frozen") == Some(1));
+        }
+        let Some(v1) = self.v1_of(Controller::Freezer) else { return Ok(false) };
+        Ok(fs::read_to_string(v1.join("freezer.state"))?.trim() == "FROZEN")
+    }
+
+    fn freezing_v2(&self) -> Option<&Path> {
+        self.birthplace().filter(|path| path.join("cgroup.freeze").exists())
+    }
+
+    /// Sends SIGKILL to every process. They may take a moment to be gone.
+    pub(crate) fn kill(&self) {
+        let killed = self.birthplace().is_some_and(|path| fs::write(path.join("cgroup.kill"), "1").is_ok());
+        if !killed {
+            let paths = self.birthplace().into_iter().chain(self.v1.iter().map(|(path, _)| path.as_path()));
+            for path in paths {
+                let Ok(processes) = fs::read_to_string(path.join("cgroup.procs")) else { continue };
+                for pid in processes.lines().filter_map(|line| line.parse().ok()) {
+                    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                    }
+                }
+            }
+        }
+        // Under v1 a frozen process dies only once it is thawed.
+        if self.freezing_v2().is_none() {
+            let _ = self.set_frozen(false);
+        }
+    }
+
+    /// Removes the directories. Fails while a process is left; then may be tried again.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        let v2 = self.v2.iter().map(|(path, _)| path);
+        let mut failure = Ok(());
+        for path in v2.chain(self.v1.iter().map(|(path, _)| path)) {
+            match fs::remove_dir(path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => failure = Err(error),
+                _ => {}
+            }
+        }
+        failure
+    }
+
+    /// How many processes the kernel has killed for want of memory.
+    pub(crate) fn out_of_memory_kills(&self) -> u64 {
+        let Some((path, version)) = self.of(Controller::Memory) else { return 0 };
+        let file = match version {
+            Version::Two => "memory.events",
+            Version::One => "memory.oom_control",
+        };
+        fs::read_to_string(path.join(file)).ok().and_then(|text| field(&text, "oom_kill")).unwrap_or(0)
+    }
+
+    /// A sample; what the host does not count is zero.
+    pub(crate) fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        if let Some(path) = self.birthplace() {
+            let text = fs::read_to_string(path.join("cpu.stat")).unwrap_or_default();
+            usage.cpu_us = field(&text, "usage_usec").unwrap_or(0);
+        } else if let Some(path) = self.v1_of(Controller::CpuAccount) {
+            usage.cpu_us = number(&path.join("cpuacct.usage")) / 1000;
+        }
+        if let Some((path, version)) = self.of(Controller::Memory) {
+            let (current, cache) = match version {
+                Version::Two => ("memory.current", "file"),
+                Version::One => ("memory.usage_in_bytes", "total_cache"),
+            };
+            usage.memory_bytes = number(&path.join(current));
+            let text = fs::read_to_string(path.join("memory.stat")).unwrap_or_default();
+            usage.cache_bytes = field(&text, cache).unwrap_or(0);
+        }
+        if let Some((path, _)) = self.of(Controller::Pids) {
+            usage.processes = number(&path.join("pids.current"));
+        }
+        usage
+    }
+
+    fn v1_of(&self, controller: Controller) -> Option<&Path> {
+        let found = self.v1.iter().find(|(_, controllers)| controllers.contains(&controller));
+        found.map(|(path, _)| path.as_path())
+    }
+
+    fn of(&self, controller: Controller) -> Option<(&Path, Version)> {
+        match &self.v2 {
+            Some((path, controllers)) if controllers.contains(&controller) => Some((path, Version::Two)),
+            _ => self.v1_of(controller).map(|path| (path, Version::One)),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+fn limit_v2(path: &Path, controller: Controller, limits: &Limits) -> io::Result<()> {
+    match controller {
+        Controller::Memory => {
+            fs::write(path.join("memory.max"), limits.memory_bytes().to_string())?;
+            optional(fs::write(path.join("memory.swap.max"), "0"))
+        }
+        Controller::Pids => fs::write(path.join("pids.max"), limits.max_processes.to_string()),
+        Controller::Cpu => {
+            let quota = u64::from(limits.cpu_count) * CPU_PERIOD_US;
+            fs::write(path.join("cpu.max"), format!("{quota} {CPU_PERIOD_US}"))
+        }
+        Controller::CpuAccount | Controller::Freezer => Ok(()),
+    }
+}
+
+fn limit_v1(path: &Path, controller: Controller, limits: &Limits) -> io::Result<()> {
+    match controller {
+        Controller::Memory => {
+            let bytes = limits.memory_bytes().to_string();
+            fs::write(path.join("memory.limit_in_bytes"), &bytes)?;
+            // Memory and swap together, so no swap; absent where the kernel does not count swap.
+            optional(fs::write(path.join("memory.memsw.limit_in_bytes"), &bytes))?;
+            optional(fs::write(path.join("memory.swappiness"), "0"))
+        }
+        Controller::Pids => fs::write(path.join("pids.max"), limits.max_processes.to_string()),
+        Controller::Cpu => {
+            fs::write(path.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
+            let quota = u64::from(limits.cpu_count) * CPU_PERIOD_US;
+            fs::write(path.join("cpu.cfs_quota_us"), quota.to_string())
+        }
+        Controller::CpuAccount | Controller::Freezer => Ok(()),
+    }
+}
+
+/// A file that some kernels do not have.
+fn optional(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error)
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
+                || error.raw_os_error() == Some(libc::EOPNOTSUPP) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+fn number(path: &Path) -> u64 {
+    fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// The value of `name` in lines of `name value`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    value.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_by_its_whole_name() {
+        let text = "oom 2\noom_kill 1\noom_kill_disable 0\n";
+        assert_eq!(field(text, "oom_kill"), Some(1));
+        assert_eq!(field(text, "oom"), Some(2));
+        assert_eq!(field(text, "kill"), None);
+    }
+}

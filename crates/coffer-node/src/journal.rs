@@ -1,0 +1,174 @@
+//! What the node knows about each sandbox, on disk: one file each, replaced by rename.
+//!
+//! An entry is written before anything is made, so that whatever a crash leaves behind has a name.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use coffer_core::SandboxId;
+use coffer_wire::node::{CreateSandbox, DeathCause, TemplateInfo};
+use serde::{Deserialize, Serialize};
+
+use crate::template::OverlaySpec;
+
+/// Everything about one sandbox that must outlive the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) spec: CreateSandbox,
+    pub(crate) template: TemplateInfo,
+    /// The layers it was made from, whatever the template has become since.
+    pub(crate) overlays: Vec<OverlaySpec>,
+    pub(crate) uid_base: u32,
+    /// Processors that it is kept to; empty for all.
+    pub(crate) cpus: Vec<usize>,
+    pub(crate) phase: Phase,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum Phase {
+    /// Nobody has been told of it yet.
+    Creating,
+    /// Being started again on its files.
+    Starting,
+    /// Frozen or not, which the cgroup knows.
+    Running {
+        process: Process,
+    },
+    Stopped,
+    Dead {
+        cause: DeathCause,
+    },
+    /// Its end was asked for.
+    Destroying,
+}
+
+/// A process that cannot be mistaken for a later one with the same number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    /// In the kernel's ticks since the host started.
+    pub(crate) start_ticks: u64,
+    pub(crate) pid_namespace: u64,
+    pub(crate) host_boot_id: String,
+}
+
+/// Whether a lost write would be a lie to the server after the host's own crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// What a crash of the host makes void anyway: processes.
+    Cached,
+    /// What survives one: files.
+    Synced,
+}
+
+#[derive(Debug)]
+pub(crate) struct Journal {
+    directory: PathBuf,
+}
+
+pub(crate) fn directory_of(data_dir: &Path) -> PathBuf {
+    data_dir.join("sandboxes")
+}
+
+impl Journal {
+    pub(crate) fn open(data_dir: &Path) -> io::Result<Self> {
+        let directory = directory_of(data_dir);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        Ok(Self { directory })
+    }
+
+    pub(crate) fn write(&self, entry: &Entry, durability: Durability) -> io::Result<()> {
+        let path = self.path(entry.spec.sandbox);
+        let draft = path.with_extension("new");
+        let bytes = serde_json::to_vec(entry)?;
+        fs::write(&draft, bytes)?;
+        if durability == Durability::Synced {
+            fs::File::open(&draft)?.sync_all()?;
+        }
+        fs::rename(&draft, &path)?;
+        if durability == Durability::Synced {
+            fs::File::open(&self.directory)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Fine if there is none.
+    pub(crate) fn remove(&self, sandbox: SandboxId) -> io::Result<()> {
+        match fs::remove_file(self.path(sandbox)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    /// All entries. What cannot be read is removed and told: it names nothing that can be taken up.
+    pub(crate) fn read(&self) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for file in fs::read_dir(&self.directory)? {
+            let path = file?.path();
+            let read = match path.extension() {
+                Some(extension) if extension == "json" => fs::read(&path)
+                    .map_err(|error| error.to_string())
+                    .and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string())),
+                _ => Err("not a journal entry".to_string()),
+            };
+            match read {
+                Ok(entry) => entries.push(entry),
+                Err(why) => {
+                    tracing::warn!("removing `{}` from the journal: {why}", path.display());
+                    let _ = fs::remove_file(&path);
+                }
+            }
+        }
+        Ok(entries)
+    }
+
+    fn path(&self, sandbox: SandboxId) -> PathBuf {
+        self.directory.join(format!("{sandbox}.json"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coffer_core::Limits;
+
+    #[test]
+    fn an_entry_reads_back_and_rubbish_does_not() {
+        let home = tempfile::tempdir().unwrap();
+        let journal = Journal::open(home.path()).unwrap();
+        let entry = Entry {
+            spec: CreateSandbox {
+                sandbox: SandboxId::generate(),
+                template: "base".into(),
+                hostname: "e2b.local".into(),
+                limits: Limits::default(),
+            },
+            template: TemplateInfo {
+                name: "host".into(),
+                build: "1".into(),
+                default_user: "user".into(),
+                default_workdir: None,
+                env: Default::default(),
+            },
+            overlays: Vec::new(),
+            uid_base: 0x7000_0000,
+            cpus: vec![1],
+            phase: Phase::Running {
+                process: Process { pid: 7, start_ticks: 9, pid_namespace: 11, host_boot_id: "x".into() },
+            },
+        };
+        journal.write(&entry, Durability::Cached).unwrap();
+        let stopped = Entry { phase: Phase::Stopped, ..entry.clone() };
+        journal.write(&stopped, Durability::Synced).unwrap();
+        fs::write(home.path().join("sandboxes/half.new"), "{").unwrap();
+        fs::write(home.path().join("sandboxes/bad.json"), "{").unwrap();
+        assert_eq!(journal.read().unwrap(), [stopped]);
+        assert_eq!(fs::read_dir(home.path().join("sandboxes")).unwrap().count(), 1);
+        journal.remove(entry.spec.sandbox).unwrap();
+        journal.remove(entry.spec.sandbox).unwrap();
+        assert_eq!(journal.read().unwrap(), []);
+    }
+}

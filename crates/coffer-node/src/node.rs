@@ -1,0 +1,325 @@
+//! One node from start to stop: takes its directories, adopts what lives, serves, lets go.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use coffer_core::SandboxId;
+use coffer_wire::node::{
+    Capabilities, CreateSandbox, NodeError, NodeErrorCode, NodeInfo, Notice, PROTOCOL, Reply, Request,
+};
+use rustix::fs::FlockOperation;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::cgroup::{Cgroups, Controller};
+use crate::journal::Journal;
+use crate::pool::{Fate, Pool};
+use crate::processors::Processors;
+use crate::reaper::Reaper;
+use crate::sandbox::{Handle, Want};
+use crate::spawner::{Spawner, SpawnerClient};
+use crate::template::TemplateStore;
+use crate::uids::{self, UidRanges};
+use crate::{NodeConfig, adopt, rpc};
+
+/// Requests that are under way when the node stops get this long.
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Why a node could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeFailure {
+    #[error("another node uses the data directory `{}`", .0.display())]
+    InUse(PathBuf),
+    #[error("could not {doing} `{}`", .path.display())]
+    Directory { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error("could not open the pool")]
+    Pool(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("could not share out uid ranges")]
+    Uids(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("could not look at the host's processors and control groups")]
+    Host(#[source] io::Error),
+}
+
+fn doing(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> NodeFailure {
+    move |source| NodeFailure::Directory { doing, path: path.to_path_buf(), source }
+}
+
+/// Everything that the tasks of a node share.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) run_dir: PathBuf,
+    pub(crate) server_gid: u32,
+    pub(crate) agentd: PathBuf,
+    pub(crate) templates: TemplateStore,
+    pub(crate) journal: Journal,
+    pub(crate) pool: Pool,
+    pub(crate) cgroups: Cgroups,
+    pub(crate) uids: UidRanges,
+    pub(crate) processors: Processors,
+    pub(crate) spawner: SpawnerClient,
+    pub(crate) reaper: Reaper,
+    pub(crate) host_boot_id: String,
+    pub(crate) notices: broadcast::Sender<Notice>,
+    /// Owners of sandboxes and requests under way.
+    pub(crate) tasks: TaskTracker,
+    /// Heard by the owners: they let go of their sandboxes as they are.
+    pub(crate) letting_go: CancellationToken,
+    sandboxes: Mutex<HashMap<SandboxId, Handle>>,
+    warnings: Vec<String>,
+}
+
+/// Serves `run_dir/node.sock` until `stop`. Then leaves sandboxes running for the next node or, when
+/// the configuration says ephemeral, destroys everything that it made.
+pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) -> Result<(), NodeFailure> {
+    let (client, serve_spawner) = SpawnerClient::new(spawner);
+    let spawner_task = tokio::spawn(serve_spawner);
+    let ephemeral = config.ephemeral;
+    let opened = tokio::task::spawn_blocking(move || open(&config, client)).await.expect("opening does not panic");
+    let (node, lock) = opened?;
+    let adopted = tokio::task::spawn_blocking({
+        let node = node.clone();
+        move || adopt::adopt(&node)
+    });
+    adopted.await.expect("adopting does not panic").map_err(doing("read the journal in", &node.run_dir))?;
+    let served = rpc::serve(&node, &stop).await;
+
+    if ephemeral {
+        node.destroy_all().await;
+    }
+    node.tasks.close();
+    let _ = tokio::time::timeout(STOP_PATIENCE, async {
+        node.letting_go.cancel();
+        node.tasks.wait().await;
+    })
+    .await;
+    node.reaper.finish().await;
+    if let Some(node) = Arc::into_inner(node) {
+        let Node { spawner, pool, cgroups, uids, sandboxes, run_dir, .. } = node;
+        // The last of its clients: the spawner ends.
+        drop(spawner);
+        let empty = sandboxes.into_inner().expect("no holder panics").values().all(Handle::holds_nothing);
+        let closing = tokio::task::spawn_blocking(move || close(pool, &cgroups, &uids, &run_dir, empty, ephemeral));
+        closing.await.expect("closing does not panic");
+    } else {
+        tracing::warn!("some requests did not end in time; leaving the pool mounted");
+    }
+    let _ = spawner_task.await;
+    drop(lock);
+    served.map_err(|error| NodeFailure::Directory { doing: "serve", path: "node.sock".into(), source: error })
+}
+
+fn close(pool: Pool, cgroups: &Cgroups, uids: &UidRanges, run_dir: &Path, empty: bool, ephemeral: bool) {
+    uids.close();
+    if empty {
+        cgroups.remove();
+        pool.close(if ephemeral { Fate::Remove } else { Fate::Keep });
+        for name in ["s", "f"] {
+            let _ = fs::remove_dir(run_dir.join(name));
+        }
+    }
+    let _ = fs::remove_file(run_dir.join("node.sock"));
+}
+
+/// Takes the node's directories; the file holds the lock on them.
+fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::File), NodeFailure> {
+    let private = |path: &Path| {
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(doing("make", path))
+    };
+    private(&config.data_dir)?;
+    let data_dir = config.data_dir.canonicalize().map_err(doing("find", &config.data_dir))?;
+    let lock = lock(&data_dir)?;
+
+    // The server's group may enter, and knows the names of sockets.
+    let run_dir = &config.run_dir;
+    for path in [run_dir.clone(), run_dir.join("s")] {
+        private(&path)?;
+        let opened = fs::set_permissions(&path, fs::Permissions::from_mode(0o750))
+            .and_then(|()| chown(&path, None, Some(config.server_gid)));
+        opened.map_err(doing("open to the server", &path))?;
+    }
+    private(&run_dir.join("f"))?;
+
+    let (pool, mut warnings) = Pool::open(&data_dir, &config.pool).map_err(|error| NodeFailure::Pool(error.into()))?;
+    let name = format!("coffer-{}", &hex(&Sha256::digest(data_dir.as_os_str().as_encoded_bytes()))[..8]);
+    let (cgroups, cgroup_warnings) = Cgroups::open(&name).map_err(NodeFailure::Host)?;
+    warnings.extend(cgroup_warnings);
+    let agentd = install_agentd(&pool, config.agentd).map_err(doing("install agentd in", &pool.binaries()))?;
+    for warning in &warnings {
+        tracing::warn!("{warning}");
+    }
+    let node = Node {
+        run_dir: run_dir.clone(),
+        server_gid: config.server_gid,
+        agentd,
+        templates: TemplateStore::open(&config.template_dir)
+            .map_err(doing("open templates in", &config.template_dir))?,
+        journal: Journal::open(&data_dir).map_err(doing("open the journal in", &data_dir))?,
+        pool,
+        cgroups,
+        uids: UidRanges::open(Path::new(uids::DIRECTORY), &data_dir)
+            .map_err(|error| NodeFailure::Uids(error.into()))?,
+        processors: Processors::of_this_process().map_err(NodeFailure::Host)?,
+        spawner,
+        reaper: Reaper::new(),
+        host_boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(NodeFailure::Host)?,
+        notices: broadcast::channel(1024).0,
+        tasks: TaskTracker::new(),
+        letting_go: CancellationToken::new(),
+        sandboxes: Mutex::new(HashMap::new()),
+        warnings,
+    };
+    Ok((Arc::new(node), lock))
+}
+
+fn lock(data_dir: &Path) -> Result<fs::File, NodeFailure> {
+    let path = data_dir.join("node.lock");
+    let mut options = fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).open(&path).map_err(doing("open", &path))?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| NodeFailure::InUse(data_dir.to_path_buf()))?;
+    Ok(file)
+}
+
+/// Written once for each version of it; sandboxes hold the one that they started with.
+fn install_agentd(pool: &Pool, binary: &[u8]) -> io::Result<PathBuf> {
+    let name = format!("agentd-{}", &hex(&Sha256::digest(binary))[..16]);
+    let path = pool.binaries().join(&name);
+    if !path.exists() {
+        let draft = pool.binaries().join(".draft");
+        fs::write(&draft, binary)?;
+        fs::set_permissions(&draft, fs::Permissions::from_mode(0o555))?;
+        fs::File::open(&draft)?.sync_all()?;
+        fs::rename(&draft, &path)?;
+    }
+    // Older ones stay as long as a process has them, even without a name.
+    for entry in fs::read_dir(pool.binaries())?.flatten() {
+        if entry.file_name() != name.as_str() {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Ok(path)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Node {
+    /// Answers one request of a server.
+    pub(crate) async fn answer(self: &Arc<Self>, request: Request) -> Result<Reply, NodeError> {
+        match request {
+            Request::Hello { protocol } => self.hello(protocol),
+            Request::Create(spec) => self.create(spec).await,
+            Request::Destroy { sandbox } => match self.ask(sandbox, Want::Destroy).await {
+                Err(error) if error.code == NodeErrorCode::UnknownSandbox => Ok(Reply::Done),
+                answer => answer,
+            },
+            Request::Freeze { sandbox } => self.ask(sandbox, Want::Freeze).await,
+            Request::Thaw { sandbox } => self.ask(sandbox, Want::Thaw).await,
+            Request::Stop { sandbox } => self.ask(sandbox, Want::Stop).await,
+            Request::Start { sandbox } => self.ask(sandbox, Want::Start).await,
+            Request::List => {
+                Ok(Reply::Sandboxes { sandboxes: self.handles().iter().filter_map(Handle::status).collect() })
+            }
+            Request::Stats => {
+                let node = self.clone();
+                blocking(move || {
+                    let samples = node.handles().iter().filter_map(|handle| handle.sample(&node)).collect();
+                    Ok(Reply::Stats { samples })
+                })
+                .await
+            }
+            Request::Templates => {
+                let node = self.clone();
+                blocking(move || {
+                    let templates = node.templates.list().into_iter().map(|template| template.info).collect();
+                    Ok(Reply::Templates { templates })
+                })
+                .await
+            }
+        }
+    }
+
+    fn hello(&self, protocol: u32) -> Result<Reply, NodeError> {
+        if protocol != PROTOCOL {
+            let message = format!("the node speaks protocol {PROTOCOL}, not {protocol}");
+            return Err(NodeError::new(NodeErrorCode::ProtocolMismatch, message));
+        }
+        let capabilities = Capabilities {
+            disk_quota: self.pool.has_quota(),
+            memory_limit: self.cgroups.has(Controller::Memory),
+            cpu_limit: self.cgroups.has(Controller::Cpu),
+            process_limit: self.cgroups.has(Controller::Pids),
+            freeze: self.cgroups.can_freeze(),
+            memory_snapshot: false,
+        };
+        let warnings = self.warnings.clone();
+        Ok(Reply::Hello(NodeInfo { protocol: PROTOCOL, engine: "linux".into(), capabilities, warnings }))
+    }
+
+    async fn create(self: &Arc<Self>, spec: CreateSandbox) -> Result<Reply, NodeError> {
+        let handle = {
+            let mut sandboxes = self.sandboxes.lock().expect("no holder panics");
+            let entry = sandboxes.entry(spec.sandbox);
+            entry.or_insert_with(|| crate::sandbox::create(self, spec.clone())).clone()
+        };
+        handle.ask(Want::Create(spec)).await
+    }
+
+    async fn ask(&self, sandbox: SandboxId, want: Want) -> Result<Reply, NodeError> {
+        let handle = self.sandboxes.lock().expect("no holder panics").get(&sandbox).cloned();
+        match handle {
+            Some(handle) => handle.ask(want).await,
+            None => Err(crate::sandbox::unknown(sandbox)),
+        }
+    }
+
+    async fn destroy_all(&self) {
+        let all: Vec<_> = self.sandboxes.lock().expect("no holder panics").keys().copied().collect();
+        let destroyed = all.into_iter().map(|sandbox| async move {
+            if let Err(error) = self.ask(sandbox, Want::Destroy).await {
+                tracing::error!(sandbox.id = %sandbox, "could not destroy sandbox {sandbox}: {error}");
+            }
+        });
+        futures_util::future::join_all(destroyed).await;
+    }
+
+    /// Puts an adopted sandbox among the others.
+    pub(crate) fn insert(&self, sandbox: SandboxId, handle: Handle) {
+        self.sandboxes.lock().expect("no holder panics").insert(sandbox, handle);
+    }
+
+    /// Forgets a sandbox that is gone.
+    pub(crate) fn forget(&self, sandbox: SandboxId) {
+        self.sandboxes.lock().expect("no holder panics").remove(&sandbox);
+    }
+
+    fn handles(&self) -> Vec<Handle> {
+        self.sandboxes.lock().expect("no holder panics").values().cloned().collect()
+    }
+
+    pub(crate) fn socket_of(&self, sandbox: SandboxId) -> PathBuf {
+        self.run_dir.join("s").join(format!("{sandbox}.sock"))
+    }
+
+    pub(crate) fn files_of(&self, sandbox: SandboxId) -> crate::files::Shown {
+        crate::files::Shown::at(self.run_dir.join("f").join(sandbox.to_string()))
+    }
+}
+
+/// Runs what may wait for the disk on a thread of its own.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, NodeError> + Send + 'static,
+) -> Result<T, NodeError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(NodeError::new(NodeErrorCode::Internal, format!("a task of the node failed: {error}")))
+    })
+}

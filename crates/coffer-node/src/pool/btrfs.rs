@@ -1,0 +1,178 @@
+//! btrfs by its own calls: subvolumes and their quotas.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+
+const MAGIC: u32 = 0x94;
+
+#[expect(clippy::cast_possible_truncation, reason = "sizes are at most 4096; musl's type has 32 bits too")]
+const fn request(direction: u32, number: u32, size: usize) -> libc::Ioctl {
+    ((direction << 30) | ((size as u32) << 16) | (MAGIC << 8) | number) as libc::Ioctl
+}
+const WRITE: u32 = 1;
+const READ: u32 = 2;
+
+const SUBVOL_CREATE: libc::Ioctl = request(WRITE, 14, size_of::<VolumeArgs>());
+const SNAP_DESTROY: libc::Ioctl = request(WRITE, 15, size_of::<VolumeArgs>());
+const TREE_SEARCH: libc::Ioctl = request(READ | WRITE, 17, size_of::<SearchArgs>());
+const INO_LOOKUP: libc::Ioctl = request(READ | WRITE, 18, size_of::<LookupArgs>());
+const QUOTA_CTL: libc::Ioctl = request(READ | WRITE, 40, size_of::<QuotaArgs>());
+const QGROUP_CREATE: libc::Ioctl = request(WRITE, 42, size_of::<QgroupCreateArgs>());
+const QGROUP_LIMIT: libc::Ioctl = request(READ, 43, size_of::<QgroupLimitArgs>());
+
+#[repr(C)]
+struct VolumeArgs {
+    fd: i64,
+    name: [u8; 4088],
+}
+
+#[repr(C)]
+struct QuotaArgs {
+    command: u64,
+    status: u64,
+}
+
+#[repr(C)]
+struct QgroupCreateArgs {
+    create: u64,
+    id: u64,
+}
+
+#[repr(C)]
+struct QgroupLimitArgs {
+    id: u64,
+    flags: u64,
+    max_referenced: u64,
+    max_exclusive: u64,
+    reserved_referenced: u64,
+    reserved_exclusive: u64,
+}
+
+#[repr(C)]
+struct LookupArgs {
+    tree: u64,
+    object: u64,
+    name: [u8; 4080],
+}
+
+#[repr(C)]
+struct SearchArgs {
+    tree: u64,
+    min_object: u64,
+    max_object: u64,
+    min_offset: u64,
+    max_offset: u64,
+    min_transaction: u64,
+    max_transaction: u64,
+    min_type: u32,
+    max_type: u32,
+    items: u32,
+    unused: u32,
+    unused_long: [u64; 4],
+    buffer: [u8; 3992],
+}
+
+fn call<T>(file: &File, request: libc::Ioctl, argument: &mut T) -> io::Result<()> {
+    // SAFETY: every request above is paired with the structure it was computed from, whose layout is
+    // the kernel's and which lives through the call.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), request, std::ptr::from_mut(argument)) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn named(name: &OsStr) -> io::Result<VolumeArgs> {
+    let bytes = name.as_encoded_bytes();
+    let mut args = VolumeArgs { fd: 0, name: [0; 4088] };
+    if bytes.len() > 255 || bytes.is_empty() || bytes.contains(&b'/') || bytes.contains(&0) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    args.name[..bytes.len()].copy_from_slice(bytes);
+    Ok(args)
+}
+
+/// Makes a subvolume in `parent`.
+pub(super) fn create_subvolume(parent: &File, name: &OsStr) -> io::Result<()> {
+    call(parent, SUBVOL_CREATE, &mut named(name)?)
+}
+
+/// Deletes a subvolume with all that is in it; the space follows in the background.
+pub(super) fn delete_subvolume(parent: &File, name: &OsStr) -> io::Result<()> {
+    call(parent, SNAP_DESTROY, &mut named(name)?)
+}
+
+/// The number of the subvolume that `inside` lies in; its quota group has the same.
+pub(super) fn subvolume_id(inside: &File) -> io::Result<u64> {
+    const FIRST_FREE: u64 = 256;
+    let mut args = LookupArgs { tree: 0, object: FIRST_FREE, name: [0; 4080] };
+    call(inside, INO_LOOKUP, &mut args)?;
+    Ok(args.tree)
+}
+
+/// Turns quotas on: simple ones where the kernel has them (6.7), which charge an extent to whoever
+/// made it and stay cheap with any number of subvolumes; else the classic ones.
+pub(super) fn enable_quotas(root: &File) -> io::Result<()> {
+    const ENABLE: u64 = 1;
+    const ENABLE_SIMPLE: u64 = 4;
+    let simple = call(root, QUOTA_CTL, &mut QuotaArgs { command: ENABLE_SIMPLE, status: 0 });
+    match simple {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            call(root, QUOTA_CTL, &mut QuotaArgs { command: ENABLE, status: 0 })
+        }
+        result => result,
+    }
+}
+
+/// Limits what the subvolume of `inside` may hold.
+pub(super) fn limit(inside: &File, bytes: u64) -> io::Result<()> {
+    const MAX_REFERENCED: u64 = 1;
+    let mut args = QgroupLimitArgs {
+        id: 0, // the subvolume that the descriptor lies in
+        flags: MAX_REFERENCED,
+        max_referenced: bytes,
+        max_exclusive: 0,
+        reserved_referenced: 0,
+        reserved_exclusive: 0,
+    };
+    call(inside, QGROUP_LIMIT, &mut args)
+}
+
+/// Drops the quota group of a subvolume that is gone. `Ok(false)` while it is not quite gone.
+pub(super) fn drop_quota_group(root: &File, id: u64) -> io::Result<bool> {
+    match call(root, QGROUP_CREATE, &mut QgroupCreateArgs { create: 0, id }) {
+        Ok(()) => Ok(true),
+        // Newer kernels drop it themselves.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTCONN)) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a subvolume holds, by its quota group.
+pub(super) fn used_bytes(root: &File, id: u64) -> io::Result<u64> {
+    const QUOTA_TREE: u64 = 8;
+    const QGROUP_INFO: u32 = 242;
+    const HEADER: usize = 32;
+    let mut args = SearchArgs {
+        tree: QUOTA_TREE,
+        min_object: 0,
+        max_object: 0,
+        min_offset: id,
+        max_offset: id,
+        min_transaction: 0,
+        max_transaction: u64::MAX,
+        min_type: QGROUP_INFO,
+        max_type: QGROUP_INFO,
+        items: 1,
+        unused: 0,
+        unused_long: [0; 4],
+        buffer: [0; 3992],
+    };
+    call(root, TREE_SEARCH, &mut args)?;
+    if args.items == 0 {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    // The item: generation, then the referenced bytes.
+    let referenced = &args.buffer[HEADER + 8..HEADER + 16];
+    Ok(u64::from_le_bytes(referenced.try_into().expect("eight bytes were taken")))
+}

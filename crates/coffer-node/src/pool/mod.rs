@@ -1,0 +1,314 @@
+//! The pool: where the writable files of sandboxes lie.
+//!
+//! At its best a btrfs on a loop image in the data directory: each sandbox has a subvolume with a
+//! quota, made and deleted by one call each. The image is fully allocated beforehand (a sparse one
+//! on a full disk would turn the whole pool read-only) and locked for the node's life. Where that
+//! cannot be had, plain directories without a limit, and the node says so.
+
+mod btrfs;
+mod directory;
+mod loop_device;
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::PoolChoice;
+
+const GIB: u64 = 1024 * 1024 * 1024;
+const SMALLEST: u64 = 2 * GIB;
+const LARGEST: u64 = 64 * GIB;
+/// Left free on the disk that the image is made on.
+const DISK_RESERVE: u64 = GIB;
+/// Below this much free space no sandbox is made: those that exist need room to go on.
+const FLOOR: u64 = 256 * 1024 * 1024;
+
+const IMAGE: &str = "pool.img";
+const DRAFT: &str = "pool.img.making";
+const UPPERS: &str = "s";
+const BINARIES: &str = "bin";
+
+#[derive(Debug, thiserror::Error)]
+#[error("could not {doing} `{}`", .path.display())]
+pub(crate) struct PoolError {
+    doing: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Writable files of one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Upper {
+    pub(crate) path: PathBuf,
+    /// Its quota group, where there are quotas.
+    pub(crate) quota: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pool {
+    root: PathBuf,
+    uppers: File,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Btrfs {
+        /// Held with its lock as long as the node lives.
+        _image: File,
+        image_path: PathBuf,
+        /// Quota groups of deleted subvolumes that the kernel has not let go of yet.
+        stale: Mutex<Vec<u64>>,
+    },
+    Directory,
+}
+
+impl Pool {
+    /// Opens the pool of `data_dir`, making it where there is none.
+    pub(crate) fn open(data_dir: &Path, choice: &PoolChoice) -> Result<(Self, Vec<String>), PoolError> {
+        let root = data_dir.join("pool");
+        make_directory(&root)?;
+        let (kind, warnings) = match choice {
+            PoolChoice::Directory => (Kind::Directory, vec![NO_QUOTA.to_string()]),
+            PoolChoice::Auto { size_bytes } => match open_btrfs(data_dir, &root, *size_bytes) {
+                Ok(kind) => (kind, Vec::new()),
+                Err(why) => (Kind::Directory, vec![format!("{NO_QUOTA}: {why}")]),
+            },
+        };
+        for name in [UPPERS, BINARIES] {
+            make_directory(&root.join(name))?;
+        }
+        let uppers = directory::open(&root.join(UPPERS)).map_err(doing("open", &root.join(UPPERS)))?;
+        Ok((Self { root, uppers, kind }, warnings))
+    }
+
+    /// Whether disk limits are enforced.
+    pub(crate) const fn has_quota(&self) -> bool {
+        matches!(self.kind, Kind::Btrfs { .. })
+    }
+
+    /// A directory for programs that sandboxes are shown.
+    pub(crate) fn binaries(&self) -> PathBuf {
+        self.root.join(BINARIES)
+    }
+
+    /// Whether another sandbox should be made.
+    pub(crate) fn has_room(&self) -> io::Result<bool> {
+        let stat = rustix::fs::fstatvfs(&self.uppers)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize) >= FLOOR)
+    }
+
+    /// Makes an empty place for a sandbox, owned by root and closed to others.
+    pub(crate) fn create(&self, name: &str, limit_bytes: u64) -> io::Result<Upper> {
+        let path = self.root.join(UPPERS).join(name);
+        let quota = match self.kind {
+            Kind::Directory => {
+                fs::DirBuilder::new().mode(0o700).create(&path)?;
+                None
+            }
+            Kind::Btrfs { .. } => {
+                btrfs::create_subvolume(&self.uppers, OsStr::new(name))?;
+                let limited = directory::open(&path).and_then(|inside| {
+                    btrfs::limit(&inside, limit_bytes)?;
+                    btrfs::subvolume_id(&inside)
+                });
+                Some(limited.inspect_err(|_| {
+                    let _ = btrfs::delete_subvolume(&self.uppers, OsStr::new(name));
+                })?)
+            }
+        };
+        Ok(Upper { path, quota })
+    }
+
+    /// What [`create`](Self::create) made earlier.
+    pub(crate) fn find(&self, name: &str) -> io::Result<Upper> {
+        let path = self.root.join(UPPERS).join(name);
+        let inside = directory::open(&path)?;
+        let quota = match self.kind {
+            Kind::Directory => None,
+            Kind::Btrfs { .. } => Some(btrfs::subvolume_id(&inside)?),
+        };
+        Ok(Upper { path, quota })
+    }
+
+    /// Deletes a sandbox's files; fine if they are gone.
+    pub(crate) fn delete(&self, name: &str) -> io::Result<()> {
+        let Kind::Btrfs { stale, .. } = &self.kind else { return directory::delete_tree(&self.uppers, name) };
+        let upper = match self.find(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            upper => upper?,
+        };
+        btrfs::delete_subvolume(&self.uppers, OsStr::new(name))?;
+        let mut stale = stale.lock().expect("no holder panics");
+        stale.extend(upper.quota);
+        // A few at a time: each delete brings one.
+        let now: Vec<_> = stale.iter().copied().take(4).collect();
+        for id in now {
+            if btrfs::drop_quota_group(&self.uppers, id).unwrap_or(true) {
+                stale.retain(|&kept| kept != id);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a sandbox's files take; zero where nobody counts.
+    pub(crate) fn used_bytes(&self, quota: Option<u64>) -> u64 {
+        quota.and_then(|id| btrfs::used_bytes(&self.uppers, id).ok()).unwrap_or(0)
+    }
+
+    /// Names of all that [`create`](Self::create) made and nobody deleted.
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
+        let entries = fs::read_dir(self.root.join(UPPERS))?;
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    }
+
+    /// Puts everything that was written on disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(&self.uppers)?)
+    }
+
+    /// Takes the pool out of use; nothing may be left in it that runs.
+    pub(crate) fn close(self, fate: Fate) {
+        let Self { root, uppers, kind } = self;
+        drop(uppers);
+        let Kind::Btrfs { _image: image, image_path, .. } = kind else {
+            if fate == Fate::Remove {
+                let _ = fs::remove_dir_all(&root);
+            }
+            return;
+        };
+        unmount(&root);
+        if fate == Fate::Remove {
+            let removed = fs::remove_file(&image_path).and_then(|()| fs::remove_dir(&root));
+            if let Err(error) = removed {
+                tracing::warn!("could not remove the pool `{}`: {error}", image_path.display());
+            }
+        }
+        drop(image);
+    }
+}
+
+/// What becomes of a closed pool's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Keep,
+    Remove,
+}
+
+const NO_QUOTA: &str = "disk use of sandboxes is not limited";
+
+fn doing(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PoolError {
+    move |source| PoolError { doing, path: path.to_path_buf(), source }
+}
+
+fn make_directory(path: &Path) -> Result<(), PoolError> {
+    // Open to nobody but root: layers and uppers hold set-uid programs of sandboxes.
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(doing("make", path))
+}
+
+/// The reasons are for people: any of them means plain directories instead.
+fn open_btrfs(data_dir: &Path, root: &Path, size: Option<u64>) -> Result<Kind, String> {
+    let image_path = data_dir.join(IMAGE);
+    if !image_path.exists() {
+        make_image(data_dir, &image_path, size)?;
+    }
+    let image = OpenOptions::new().read(true).write(true).open(&image_path).map_err(because("open the image"))?;
+    rustix::fs::flock(&image, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| "the pool image is in use by another node".to_string())?;
+    if !is_mounted(root) {
+        let device = loop_device::attach(&image).map_err(because("attach a loop device"))?;
+        // No discards: they would punch holes into the allocated image.
+        rustix::mount::mount(
+            &device.path,
+            root,
+            "btrfs",
+            MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME,
+            Some(c"nodiscard"),
+        )
+        .map_err(|errno| format!("could not mount the pool image: {errno}"))?;
+    }
+    let opened = directory::open(root).and_then(|inside| btrfs::enable_quotas(&inside));
+    if let Err(error) = opened {
+        unmount(root);
+        return Err(format!("could not turn quotas on: {error}"));
+    }
+    Ok(Kind::Btrfs { _image: image, image_path, stale: Mutex::new(Vec::new()) })
+}
+
+fn because(what: &'static str) -> impl FnOnce(io::Error) -> String {
+    move |error| format!("could not {what}: {error}")
+}
+
+/// Made under another name first, so that a half-made image is never taken for a whole one.
+fn make_image(data_dir: &Path, image_path: &Path, size: Option<u64>) -> Result<(), String> {
+    let draft = data_dir.join(DRAFT);
+    let made = draft_image(data_dir, &draft, size)
+        .and_then(|()| fs::rename(&draft, image_path).map_err(because("name the image")));
+    if made.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    made
+}
+
+fn draft_image(data_dir: &Path, draft: &Path, size: Option<u64>) -> Result<(), String> {
+    let stat = rustix::fs::statvfs(data_dir).map_err(|errno| errno.to_string())?;
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let size = size.unwrap_or_else(|| (free / 4).clamp(SMALLEST, LARGEST));
+    if free < size.saturating_add(DISK_RESERVE) {
+        return Err(format!(
+            "a pool of {} MiB does not fit: {} MiB are free",
+            size / 1024 / 1024,
+            free / 1024 / 1024
+        ));
+    }
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(draft);
+    let file = file.map_err(because("make the image"))?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size)
+        .map_err(|errno| format!("could not allocate the image: {errno}"))?;
+    drop(file);
+    // One copy of metadata: the image's own disk is the place for redundancy. No discards, see above.
+    let output = Command::new("mkfs.btrfs")
+        .args(["--quiet", "--nodiscard", "--metadata", "single", "--label", "coffer"])
+        .arg(draft)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("could not run `mkfs.btrfs` (package btrfs-progs): {error}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("`mkfs.btrfs` failed: {}", said.trim()));
+    }
+    Ok(())
+}
+
+fn is_mounted(root: &Path) -> bool {
+    let Some(parent) = root.parent() else { return false };
+    let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev);
+    matches!((device(root), device(parent)), (Ok(here), Ok(above)) if here != above)
+}
+
+/// The overlays of dead sandboxes let go a moment after their processes, so this waits for them.
+fn unmount(root: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match rustix::mount::unmount(root, UnmountFlags::empty()) {
+            Ok(()) => return,
+            Err(rustix::io::Errno::BUSY) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(errno) => {
+                tracing::warn!("could not unmount `{}`: {errno}; it goes when unused", root.display());
+                let _ = rustix::mount::unmount(root, UnmountFlags::DETACH);
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The node's socket: servers connect, ask, and hear notices.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_wire::node::{FromNode, NodeError, NodeErrorCode, Request, ToNode, read_frame, write_frame};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, broadcast, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::node::Node;
+
+/// Requests of one connection that may be under way; more wait unread.
+const UNDER_WAY: usize = 256;
+/// How long a connection that ends waits for its last answers to be read.
+const PARTING: Duration = Duration::from_secs(10);
+
+pub(crate) async fn serve(node: &Arc<Node>, stop: &CancellationToken) -> io::Result<()> {
+    let path = node.run_dir.join("node.sock");
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path)?;
+    chown(&path, None, Some(node.server_gid))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o660))?;
+    tracing::info!("node listens at `{}`", path.display());
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let (node, stop) = (node.clone(), stop.clone());
+                    node.tasks.clone().spawn(async move {
+                        if let Err(error) = converse(&node, stream, &stop).await {
+                            tracing::warn!("a server's connection broke: {error}");
+                        }
+                    });
+                }
+                // Out of descriptors, most likely: go on when some are back.
+                Err(error) => {
+                    tracing::error!("could not accept a connection: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+        }
+    }
+}
+
+async fn converse(node: &Arc<Node>, stream: UnixStream, stop: &CancellationToken) -> io::Result<()> {
+    // Before the first request, so that no death between a list and the first notice is missed.
+    let notices = node.notices.subscribe();
+    let (mut from_server, to_server) = stream.into_split();
+    let (answers, outbox) = mpsc::channel(64);
+    let mut writer = tokio::spawn(write(to_server, outbox, notices));
+    let places = Arc::new(Semaphore::new(UNDER_WAY));
+    let ended = loop {
+        let frame = tokio::select! {
+            () = stop.cancelled() => break Ok(()),
+            _ = &mut writer => return Ok(()),
+            // Dropped half-way only when the connection ends anyway.
+            frame = read_frame::<ToNode>(&mut from_server) => frame,
+        };
+        let ToNode { id, request } = match frame {
+            Ok(Some(frame)) => frame,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        };
+        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let (node, answers) = (node.clone(), answers.clone());
+        let tasks = node.tasks.clone();
+        tasks.spawn(async move {
+            let kind = describe(&request);
+            let result = node.answer(request).await;
+            if let Err(NodeError { code: NodeErrorCode::Internal, message }) = &result {
+                tracing::error!("{kind} failed: {message}");
+            }
+            let _ = answers.send(FromNode::Reply { id, result }).await;
+            drop(place);
+        });
+    };
+    drop(answers);
+    // Answers that are still coming are sent, if the server still reads.
+    if tokio::time::timeout(PARTING, &mut writer).await.is_err() {
+        writer.abort();
+    }
+    ended
+}
+
+async fn write(
+    mut stream: tokio::net::unix::OwnedWriteHalf,
+    mut outbox: mpsc::Receiver<FromNode>,
+    mut notices: broadcast::Receiver<coffer_wire::node::Notice>,
+) -> io::Result<()> {
+    loop {
+        let frame = tokio::select! {
+            answer = outbox.recv() => match answer {
+                Some(answer) => answer,
+                None => return Ok(()),
+            },
+            notice = notices.recv() => match notice {
+                Ok(notice) => FromNode::Notice(notice),
+                // It missed some: it must connect again and compare.
+                Err(broadcast::error::RecvError::Lagged(_) | broadcast::error::RecvError::Closed) => return Ok(()),
+            },
+        };
+        write_frame(&mut stream, &frame).await?;
+    }
+}
+
+fn describe(request: &Request) -> String {
+    match request {
+        Request::Hello { .. } => "hello".into(),
+        Request::Create(spec) => format!("create of sandbox {}", spec.sandbox),
+        Request::Destroy { sandbox } => format!("destroy of sandbox {sandbox}"),
+        Request::Freeze { sandbox } => format!("freeze of sandbox {sandbox}"),
+        Request::Thaw { sandbox } => format!("thaw of sandbox {sandbox}"),
+        Request::Stop { sandbox } => format!("stop of sandbox {sandbox}"),
+        Request::Start { sandbox } => format!("start of sandbox {sandbox}"),
+        Request::List => "list".into(),
+        Request::Stats => "stats".into(),
+        Request::Templates => "templates".into(),
+    }
+}

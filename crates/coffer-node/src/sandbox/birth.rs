@@ -1,0 +1,238 @@
+//! From a request to a running agentd.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_core::SandboxId;
+use coffer_wire::node::{CreateSandbox, NodeError, NodeErrorCode};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::io::AsyncReadExt as _;
+
+use crate::cgroup::SandboxCgroup;
+use crate::files;
+use crate::journal::{Durability, Entry, Phase};
+use crate::node::{Node, blocking};
+use crate::spawner::Spawned;
+use crate::spawner::request::SpawnRequest;
+use crate::template::{BASE, HOST, Template};
+use crate::uids::UidError;
+
+use super::process::{Watched, identify};
+
+/// Connections that may wait for agentd to accept them.
+const BACKLOG: i32 = 1024;
+/// A set-up takes milliseconds; this long means that it never will be done.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Chooses what a new sandbox is made of and writes it down. Nothing else exists yet.
+pub(super) async fn plan(node: &Arc<Node>, spec: &CreateSandbox) -> Result<Entry, NodeError> {
+    let (node, spec) = (node.clone(), spec.clone());
+    blocking(move || {
+        check(&spec)?;
+        let template = find_template(&node, &spec.template)?;
+        if !node.pool.has_room().map_err(internal("look at the pool"))? {
+            return Err(NodeError::new(NodeErrorCode::NoCapacity, "the disk pool is nearly full"));
+        }
+        let uid_base = node.uids.take().map_err(refused_ids)?;
+        let cpus = node.processors.take(spec.limits.cpu_count);
+        let Template { info, overlays, .. } = template;
+        let entry = Entry { spec, template: info, overlays, uid_base, cpus, phase: Phase::Creating };
+        if let Err(error) = node.journal.write(&entry, Durability::Cached) {
+            node.processors.give_back(&entry.cpus);
+            node.uids.give_back(uid_base);
+            return Err(internal("write the journal")(error));
+        }
+        Ok(entry)
+    })
+    .await
+}
+
+fn check(spec: &CreateSandbox) -> Result<(), NodeError> {
+    let refuse = |message: &str| Err(NodeError::new(NodeErrorCode::Unsupported, message));
+    let limits = &spec.limits;
+    let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+    if spec.hostname.is_empty() || spec.hostname.len() > 64 || !spec.hostname.bytes().all(letters) {
+        return refuse("a host name is 1 to 64 letters, digits, hyphens and dots");
+    }
+    if limits.cpu_count == 0 || limits.memory_mib == 0 || limits.disk_mib == 0 || limits.max_processes == 0 {
+        return refuse("a sandbox needs at least 1 processor, 1 MiB of memory and of disk, and 1 process");
+    }
+    if limits.memory_mib > u64::MAX >> 24 || limits.disk_mib > u64::MAX >> 24 {
+        return refuse("a limit is larger than any machine");
+    }
+    Ok(())
+}
+
+fn find_template(node: &Node, name: &str) -> Result<Template, NodeError> {
+    if let Some(template) = node.templates.get(name) {
+        return Ok(template);
+    }
+    let unknown = |why: String| NodeError::new(NodeErrorCode::UnknownTemplate, why);
+    if name == BASE || name == HOST {
+        return node.templates.ensure_host().map_err(|error| {
+            unknown(format!("template `{name}` is not built, and the host's own cannot stand in: {error}"))
+        });
+    }
+    Err(unknown(format!("there is no template `{name}`")))
+}
+
+/// Makes the writable files of a sandbox for the first time.
+pub(super) async fn make_files(node: &Arc<Node>, entry: &Entry) -> Result<(), NodeError> {
+    let (node, entry) = (node.clone(), entry.clone());
+    blocking(move || {
+        let name = entry.spec.sandbox.to_string();
+        let upper = node
+            .pool
+            .create(&name, entry.spec.limits.disk_bytes())
+            .map_err(internal("make room for its files"))?;
+        let mounts = files::overlay_mounts(&entry.overlays, &upper.path);
+        files::write_own(&mounts, entry.uid_base, &entry.spec.hostname)
+            .map_err(internal("write its own files"))
+    })
+    .await
+}
+
+/// A sandbox whose agentd runs.
+#[derive(Debug)]
+pub(super) struct Born {
+    pub(super) watched: Watched,
+    pub(super) cgroup: SandboxCgroup,
+    pub(super) quota: Option<u64>,
+    pub(super) process: crate::journal::Process,
+}
+
+/// Starts a sandbox on its files. On failure no process is left; the rest is for the reaper.
+pub(super) async fn start(node: &Arc<Node>, entry: &Entry) -> Result<Born, NodeError> {
+    let cgroup = node.cgroups.of(entry.spec.sandbox);
+    let Prepared { mut request, listener, quota } = prepare(node, entry, &cgroup).await?;
+    request.gated = cgroup.needs_join();
+    let mut descriptors = vec![listener];
+    let gate = if request.gated {
+        let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .map_err(|errno| internal("make a pipe")(errno.into()))?;
+        descriptors.push(theirs);
+        Some(ours)
+    } else {
+        None
+    };
+    let spawned = node.spawner.spawn(request, descriptors).await.map_err(|error| {
+        NodeError::new(NodeErrorCode::Internal, format!("could not start the sandbox: {error}"))
+    })?;
+    let Spawned { pid, pidfd, failure, plain_layers, exited } = spawned;
+    let watched = Watched::new(pidfd, Some(exited)).map_err(internal("watch its first process"))?;
+    if plain_layers > 0 {
+        tracing::warn!(
+            sandbox.id = %entry.spec.sandbox,
+            "{plain_layers} layers of sandbox {} lie on a file system that cannot map ids",
+            entry.spec.sandbox
+        );
+    }
+    // The limits while the child sets itself up: joining waits for the kernel.
+    let joining = cgroup.clone();
+    let host_boot_id = node.host_boot_id.clone();
+    let joined = blocking(move || {
+        joining.join(pid).map_err(internal("set its limits"))?;
+        if let Some(gate) = gate {
+            rustix::io::write(&gate, b"go").map_err(|errno| internal("let it go on")(errno.into()))?;
+        }
+        identify(pid, &host_boot_id).map_err(internal("look at its first process"))
+    });
+    let (joined, set_up) = tokio::join!(joined, tokio::time::timeout(PATIENCE, wait_for_agentd(failure)));
+    let set_up = set_up.unwrap_or_else(|_| {
+        Err(NodeError::new(NodeErrorCode::Internal, "the sandbox did not set itself up in time"))
+    });
+    // The child's own words say more than the failure to move a process that has ended.
+    match set_up.and(joined) {
+        Ok(process) => Ok(Born { watched, cgroup, quota, process }),
+        Err(error) => {
+            watched.kill();
+            cgroup.kill();
+            watched.ended().await;
+            Err(error)
+        }
+    }
+}
+
+struct Prepared {
+    request: SpawnRequest,
+    listener: OwnedFd,
+    quota: Option<u64>,
+}
+
+async fn prepare(node: &Arc<Node>, entry: &Entry, cgroup: &SandboxCgroup) -> Result<Prepared, NodeError> {
+    let (node, entry, cgroup) = (node.clone(), entry.clone(), cgroup.clone());
+    blocking(move || {
+        let sandbox = entry.spec.sandbox;
+        let limits = &entry.spec.limits;
+        let upper = node.pool.find(&sandbox.to_string()).map_err(internal("find its files"))?;
+        cgroup.create(limits).map_err(internal("make its cgroup"))?;
+        let shown = node.files_of(sandbox);
+        shown.write(limits, entry.uid_base).map_err(internal("write its small files"))?;
+        let listener = listen(&node, sandbox).map_err(internal("make its socket"))?;
+        let request = SpawnRequest {
+            token: 0,
+            uid_base: entry.uid_base,
+            cgroup: cgroup.birthplace().map(Into::into),
+            overlays: files::overlay_mounts(&entry.overlays, &upper.path),
+            agentd: node.agentd.clone(),
+            binds: shown.binds(),
+            hostname: entry.spec.hostname.clone(),
+            cpus: entry.cpus.clone(),
+            tmpfs_bytes: limits.memory_bytes() / 2,
+            gated: false,
+        };
+        Ok(Prepared { request, listener, quota: upper.quota })
+    })
+    .await
+}
+
+/// A listening socket under the sandbox's name. It exists before agentd does, so the first connection
+/// waits in its backlog and nobody polls; only agentd will hold it, so a dead agentd refuses.
+fn listen(node: &Node, sandbox: SandboxId) -> io::Result<OwnedFd> {
+    let path = node.socket_of(sandbox);
+    crate::reaper::remove_socket(node, sandbox)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&path)?)?;
+    chown(&path, None, Some(node.server_gid))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o660))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Ends when agentd runs, or with the reason why it does not.
+async fn wait_for_agentd(failure: OwnedFd) -> Result<(), NodeError> {
+    let mut text = Vec::new();
+    let receiver = rustix::io::ioctl_fionbio(&failure, true)
+        .map_err(io::Error::from)
+        .and_then(|()| tokio::net::unix::pipe::Receiver::from_owned_fd(failure))
+        .map_err(internal("watch its set-up"))?;
+    receiver.take(4096).read_to_end(&mut text).await.map_err(internal("watch its set-up"))?;
+    if text.is_empty() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&text);
+    Err(NodeError::new(NodeErrorCode::Internal, format!("the sandbox could not set itself up: {text}")))
+}
+
+pub(super) fn internal(what: &'static str) -> impl Fn(io::Error) -> NodeError {
+    move |error| {
+        let code = match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT) => NodeErrorCode::NoCapacity,
+            _ => NodeErrorCode::Internal,
+        };
+        NodeError::new(code, format!("could not {what}: {error}"))
+    }
+}
+
+fn refused_ids(error: UidError) -> NodeError {
+    let code = match error {
+        UidError::Exhausted | UidError::Foreign(_) => NodeErrorCode::NoCapacity,
+        UidError::Record(..) => NodeErrorCode::Internal,
+    };
+    NodeError::new(code, error.to_string())
+}

@@ -1,0 +1,432 @@
+//! The task that owns one sandbox: it alone changes it, one wish after another.
+
+use std::sync::{Arc, Mutex};
+
+use coffer_core::SandboxId;
+use coffer_wire::node::{CreateSandbox, DeathCause, NodeError, NodeErrorCode, Notice, Placement, Reply, RunState};
+use tokio::sync::mpsc;
+
+use crate::cgroup::SandboxCgroup;
+use crate::journal::{Durability, Entry, Phase, Process};
+use crate::node::{Node, blocking};
+use crate::reaper::{Record, Remains};
+
+use super::birth::{self, Born, internal};
+use super::process::Watched;
+use super::{Ask, Handle, INBOX, Meter, View, Want, death, unknown};
+
+/// Starts an owner that makes a new sandbox. Whoever asks for its creation gets the outcome.
+pub(crate) fn create(node: &Arc<Node>, spec: CreateSandbox) -> Handle {
+    let (handle, inbox) = handle(spec.sandbox);
+    let (node, view) = (node.clone(), handle.view.clone());
+    node.tasks.clone().spawn(async move {
+        match bring_up(&node, &spec).await {
+            Ok((entry, alive)) => {
+                let mut owner = Owner { node, entry, view, state: State::Running(alive) };
+                owner.show();
+                owner.own(inbox).await;
+            }
+            Err(error) => {
+                node.forget(spec.sandbox);
+                refuse_all(inbox, &error);
+            }
+        }
+    });
+    handle
+}
+
+/// Starts an owner for what the journal knows; `watched` if it has processes.
+pub(crate) fn adopt(node: &Arc<Node>, entry: Entry, found: Found) -> Handle {
+    let (handle, inbox) = handle(entry.spec.sandbox);
+    let state = match found {
+        Found::Alive { watched, quota, frozen } => {
+            let alive = Alive { watched, cgroup: node.cgroups.of(entry.spec.sandbox), quota };
+            if frozen { State::Frozen(alive) } else { State::Running(alive) }
+        }
+        Found::Stopped => State::Stopped,
+        Found::Dead(cause) => State::Dead(cause),
+    };
+    let mut owner = Owner { node: node.clone(), entry, view: handle.view.clone(), state };
+    owner.show();
+    node.tasks.spawn(async move { owner.own(inbox).await });
+    handle
+}
+
+/// What adoption found of a sandbox.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Alive { watched: Watched, quota: Option<u64>, frozen: bool },
+    Stopped,
+    Dead(DeathCause),
+}
+
+fn handle(sandbox: SandboxId) -> (Handle, mpsc::Receiver<Ask>) {
+    let (asks, inbox) = mpsc::channel(INBOX);
+    (Handle { sandbox, asks, view: Arc::new(Mutex::new(View::default())) }, inbox)
+}
+
+/// The sandbox is gone: everyone who still waits hears why.
+fn refuse_all(mut inbox: mpsc::Receiver<Ask>, error: &NodeError) {
+    inbox.close();
+    while let Ok(Ask { want, answer }) = inbox.try_recv() {
+        let _ = answer.send(match want {
+            Want::Destroy => Ok(Reply::Done),
+            _ => Err(error.clone()),
+        });
+    }
+}
+
+/// Makes a sandbox whole, or leaves nothing of it.
+async fn bring_up(node: &Arc<Node>, spec: &CreateSandbox) -> Result<(Entry, Alive), NodeError> {
+    let mut entry = birth::plan(node, spec).await?;
+    let started = async {
+        birth::make_files(node, &entry).await?;
+        birth::start(node, &entry).await
+    };
+    let made = match started.await {
+        Ok(Born { watched, cgroup, quota, process }) => {
+            entry.phase = Phase::Running { process };
+            let alive = Alive { watched, cgroup, quota };
+            match write(node, &entry, Durability::Cached).await {
+                Ok(()) => Ok(alive),
+                Err(error) => {
+                    alive.end().await;
+                    Err(error)
+                }
+            }
+        }
+        Err(error) => Err(error),
+    };
+    match made {
+        Ok(alive) => Ok((entry, alive)),
+        Err(error) => {
+            node.reaper.give_back(remains(node, &entry, Record::Removed)).await;
+            Err(error)
+        }
+    }
+}
+
+async fn write(node: &Arc<Node>, entry: &Entry, durability: Durability) -> Result<(), NodeError> {
+    let (node, entry) = (node.clone(), entry.clone());
+    blocking(move || node.journal.write(&entry, durability).map_err(internal("write the journal"))).await
+}
+
+fn remains(node: &Arc<Node>, entry: &Entry, record: Record) -> Remains {
+    Remains {
+        node: node.clone(),
+        sandbox: entry.spec.sandbox,
+        uid_base: entry.uid_base,
+        cpus: entry.cpus.clone(),
+        record,
+    }
+}
+
+/// What a sandbox with processes has.
+#[derive(Debug)]
+struct Alive {
+    watched: Watched,
+    cgroup: SandboxCgroup,
+    quota: Option<u64>,
+}
+
+impl Alive {
+    /// Ends every process and waits until they are gone.
+    async fn end(&self) {
+        self.watched.kill();
+        self.cgroup.kill();
+        self.watched.ended().await;
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Running(Alive),
+    Frozen(Alive),
+    Stopped,
+    Dead(DeathCause),
+    /// Destroyed; the owner ends.
+    Gone,
+}
+
+struct Owner {
+    node: Arc<Node>,
+    entry: Entry,
+    view: Arc<Mutex<View>>,
+    state: State,
+}
+
+enum Event {
+    Ended,
+    Asked(Ask),
+    LetGo,
+}
+
+impl Owner {
+    fn id(&self) -> SandboxId {
+        self.entry.spec.sandbox
+    }
+
+    fn placement(&self) -> Placement {
+        Placement { socket: self.node.socket_of(self.id()), template: self.entry.template.clone() }
+    }
+
+    fn placed(&self) -> Result<Reply, NodeError> {
+        Ok(Reply::Placed(self.placement()))
+    }
+
+    /// Lets others see the state as it is now.
+    fn show(&self) {
+        let (run, alive) = match &self.state {
+            State::Running(alive) => (RunState::Running, Some(alive)),
+            State::Frozen(alive) => (RunState::Frozen, Some(alive)),
+            State::Stopped => (RunState::Stopped, None),
+            State::Dead(cause) => (RunState::Dead { cause: cause.clone() }, None),
+            State::Gone => {
+                *self.view.lock().expect("no holder panics") = View::default();
+                return;
+            }
+        };
+        let meter = alive.map(|alive| {
+            Arc::new(Meter {
+                cgroup: alive.cgroup.clone(),
+                quota: alive.quota,
+                shown: self.node.files_of(self.id()),
+                memory_limit: self.entry.spec.limits.memory_bytes(),
+            })
+        });
+        *self.view.lock().expect("no holder panics") = View { status: Some((run, self.placement())), meter };
+    }
+
+    async fn own(&mut self, mut inbox: mpsc::Receiver<Ask>) {
+        loop {
+            match self.next(&mut inbox).await {
+                Event::LetGo => return,
+                Event::Ended => self.died().await,
+                Event::Asked(Ask { want, answer }) => {
+                    let result = self.grant(want).await;
+                    self.show();
+                    if matches!(self.state, State::Gone) {
+                        self.node.forget(self.id());
+                    }
+                    let _ = answer.send(result);
+                    if matches!(self.state, State::Gone) {
+                        refuse_all(inbox, &unknown(self.id()));
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn next(&self, inbox: &mut mpsc::Receiver<Ask>) -> Event {
+        let ended = async {
+            match &self.state {
+                State::Running(alive) | State::Frozen(alive) => alive.watched.ended().await,
+                State::Stopped | State::Dead(_) | State::Gone => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.node.letting_go.cancelled() => Event::LetGo,
+            () = ended => Event::Ended,
+            ask = inbox.recv() => ask.map_or(Event::LetGo, Event::Asked),
+        }
+    }
+
+    async fn grant(&mut self, want: Want) -> Result<Reply, NodeError> {
+        // The state is put back by every arm below; only a panic would leave it at "gone".
+        let state = std::mem::replace(&mut self.state, State::Gone);
+        let (state, result) = match (want, state) {
+            (Want::Create(spec), state) => {
+                let result = self.created(&spec, &state);
+                (state, result)
+            }
+            (Want::Destroy, state) => self.destroy(state).await,
+            (Want::Freeze, State::Running(alive)) => self.freeze(alive).await,
+            (Want::Freeze, State::Frozen(alive)) => (State::Frozen(alive), Ok(Reply::Done)),
+            (Want::Thaw, State::Frozen(alive)) => self.thaw(alive),
+            (Want::Thaw | Want::Start, State::Running(alive)) => (State::Running(alive), self.placed()),
+            (Want::Stop, State::Running(alive) | State::Frozen(alive)) => self.stop(alive).await,
+            (Want::Stop, State::Stopped) => (State::Stopped, Ok(Reply::Done)),
+            (Want::Start, State::Stopped) => self.start().await,
+            (want, state) => {
+                let refused = self.refused(&want, &state);
+                (state, Err(refused))
+            }
+        };
+        self.state = state;
+        result
+    }
+
+    /// Creating again gives the same answer, as long as the same thing is asked.
+    fn created(&self, spec: &CreateSandbox, state: &State) -> Result<Reply, NodeError> {
+        if *spec != self.entry.spec {
+            let message = format!("sandbox {} exists and was asked for differently", self.id());
+            return Err(NodeError::new(NodeErrorCode::WrongState, message));
+        }
+        match state {
+            State::Running(_) | State::Frozen(_) => self.placed(),
+            state => Err(self.refused(&Want::Create(spec.clone()), state)),
+        }
+    }
+
+    fn refused(&self, want: &Want, state: &State) -> NodeError {
+        let state = match state {
+            State::Running(_) => "running",
+            State::Frozen(_) => "frozen",
+            State::Stopped => "stopped",
+            State::Dead(_) => "dead",
+            State::Gone => return unknown(self.id()),
+        };
+        let asked = match want {
+            Want::Create(_) => "created",
+            Want::Destroy => "destroyed",
+            Want::Freeze => "frozen",
+            Want::Thaw => "thawed",
+            Want::Stop => "stopped",
+            Want::Start => "started",
+        };
+        let message = format!("sandbox {} is {state} and cannot be {asked}", self.id());
+        NodeError::new(NodeErrorCode::WrongState, message)
+    }
+
+    async fn freeze(&self, alive: Alive) -> (State, Result<Reply, NodeError>) {
+        if !self.node.cgroups.can_freeze() {
+            let error = NodeError::new(NodeErrorCode::Unsupported, "this host cannot freeze processes");
+            return (State::Running(alive), Err(error));
+        }
+        match alive.cgroup.freeze().await {
+            Ok(()) => (State::Frozen(alive), Ok(Reply::Done)),
+            Err(error) => (State::Running(alive), Err(internal("freeze its processes")(error))),
+        }
+    }
+
+    fn thaw(&self, alive: Alive) -> (State, Result<Reply, NodeError>) {
+        match alive.cgroup.thaw() {
+            Ok(()) => (State::Running(alive), self.placed()),
+            Err(error) => (State::Frozen(alive), Err(internal("thaw its processes")(error))),
+        }
+    }
+
+    async fn stop(&mut self, alive: Alive) -> (State, Result<Reply, NodeError>) {
+        alive.end().await;
+        self.entry.phase = Phase::Stopped;
+        let (node, entry) = (self.node.clone(), self.entry.clone());
+        let sandbox = self.id();
+        let stopped = blocking(move || {
+            // Before anyone is told that its files are safe.
+            node.pool.sync().map_err(internal("write its files out"))?;
+            node.journal.write(&entry, Durability::Synced).map_err(internal("write the journal"))?;
+            clear_run(&node, sandbox);
+            Ok(Reply::Done)
+        });
+        (State::Stopped, stopped.await)
+    }
+
+    async fn start(&mut self) -> (State, Result<Reply, NodeError>) {
+        self.entry.phase = Phase::Starting;
+        let started = async {
+            write(&self.node, &self.entry, Durability::Cached).await?;
+            birth::start(&self.node, &self.entry).await
+        };
+        match started.await {
+            Ok(Born { watched, cgroup, quota, process }) => {
+                let alive = Alive { watched, cgroup, quota };
+                match self.record_running(process).await {
+                    Ok(()) => (State::Running(alive), self.placed()),
+                    Err(error) => {
+                        alive.end().await;
+                        self.back_to_stopped(error).await
+                    }
+                }
+            }
+            Err(error) => self.back_to_stopped(error).await,
+        }
+    }
+
+    async fn record_running(&mut self, process: Process) -> Result<(), NodeError> {
+        self.entry.phase = Phase::Running { process };
+        write(&self.node, &self.entry, Durability::Cached).await
+    }
+
+    /// A start failed: its files are as they were.
+    async fn back_to_stopped(&mut self, error: NodeError) -> (State, Result<Reply, NodeError>) {
+        self.entry.phase = Phase::Stopped;
+        let (node, entry) = (self.node.clone(), self.entry.clone());
+        let sandbox = self.id();
+        let cleared = blocking(move || {
+            clear_run(&node, sandbox);
+            node.journal.write(&entry, Durability::Synced).map_err(internal("write the journal"))
+        });
+        if let Err(error) = cleared.await {
+            tracing::error!(sandbox.id = %sandbox, "after a failed start of sandbox {sandbox}: {error}");
+        }
+        (State::Stopped, Err(error))
+    }
+
+    async fn destroy(&mut self, state: State) -> (State, Result<Reply, NodeError>) {
+        self.entry.phase = Phase::Destroying;
+        match state {
+            State::Gone => {}
+            // Everything else was given back when it died.
+            State::Dead(_) => {
+                let (node, sandbox) = (self.node.clone(), self.id());
+                let removed = blocking(move || {
+                    node.journal.remove(sandbox).map_err(internal("remove its journal entry"))
+                });
+                if let Err(error) = removed.await {
+                    tracing::error!(sandbox.id = %sandbox, "destroying sandbox {sandbox}: {error}");
+                }
+            }
+            State::Running(_) | State::Frozen(_) | State::Stopped => {
+                // So that a crash from here on ends in the same way.
+                if let Err(error) = write(&self.node, &self.entry, Durability::Cached).await {
+                    tracing::warn!(sandbox.id = %self.id(), "destroying sandbox {}: {error}", self.id());
+                }
+                if let State::Running(alive) | State::Frozen(alive) = state {
+                    alive.end().await;
+                }
+                self.node.reaper.give_back(remains(&self.node, &self.entry, Record::Removed)).await;
+            }
+        }
+        (State::Gone, Ok(Reply::Done))
+    }
+
+    /// The first process ended unasked: find out why, tell, keep the record, give back the rest.
+    async fn died(&mut self) {
+        let state = std::mem::replace(&mut self.state, State::Gone);
+        let (State::Running(alive) | State::Frozen(alive)) = state else {
+            self.state = state;
+            return;
+        };
+        let kills = alive.cgroup.out_of_memory_kills();
+        let cause = death::cause(alive.watched.exit().await, kills);
+        let id = self.id();
+        tracing::warn!(sandbox.id = %id, "sandbox {id} died: {cause:?}");
+        self.entry.phase = Phase::Dead { cause: cause.clone() };
+        if let Err(error) = write(&self.node, &self.entry, Durability::Cached).await {
+            tracing::error!(sandbox.id = %id, "recording the death of sandbox {id}: {error}");
+        }
+        self.state = State::Dead(cause.clone());
+        self.show();
+        // Nobody may be listening; then the list tells.
+        let _ = self.node.notices.send(Notice::Died { sandbox: id, cause });
+        self.node.reaper.give_back(remains(&self.node, &self.entry, Record::Kept)).await;
+    }
+}
+
+/// Removes what belongs to one run of a sandbox and not to its files.
+pub(crate) fn clear_run(node: &Node, sandbox: SandboxId) {
+    let cgroup = node.cgroups.of(sandbox);
+    for _ in 0..50 {
+        if cgroup.remove().is_ok() {
+            break;
+        }
+        cgroup.kill();
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let removed = node.files_of(sandbox).remove().and(crate::reaper::remove_socket(node, sandbox));
+    if let Err(error) = removed {
+        tracing::warn!(sandbox.id = %sandbox, "clearing up after sandbox {sandbox}: {error}");
+    }
+}

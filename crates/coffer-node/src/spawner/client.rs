@@ -1,0 +1,185 @@
+//! The node's side of the spawner: one task owns the socket, others ask it.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, oneshot};
+
+use super::request::{SpawnRequest, SpawnerNews};
+use super::{Spawner, launch, packet};
+
+/// A new spawner is tried this long after one ended.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// A process that is setting itself up to be a sandbox.
+#[derive(Debug)]
+pub(crate) struct Spawned {
+    pub(crate) pid: i32,
+    pub(crate) pidfd: OwnedFd,
+    /// Text on it says why the set-up failed; its end without text that agentd runs.
+    pub(crate) failure: OwnedFd,
+    /// Layers whose file system could not map ids.
+    pub(crate) plain_layers: u32,
+    /// The wait status, unless the spawner ended first.
+    pub(crate) exited: oneshot::Receiver<i32>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SpawnError {
+    #[error("{0}")]
+    Refused(String),
+    #[error("the spawner ended before it answered")]
+    Lost,
+    #[error("the spawner gave an answer that does not fit")]
+    Garbled,
+}
+
+type Answer = oneshot::Sender<Result<Spawned, SpawnError>>;
+
+/// Sends requests to the spawner; starts it again whenever it ended.
+#[derive(Debug, Clone)]
+pub(crate) struct SpawnerClient {
+    asks: mpsc::Sender<(SpawnRequest, Vec<OwnedFd>, Answer)>,
+}
+
+impl SpawnerClient {
+    /// The future serves until every client is dropped.
+    pub(crate) fn new(spawner: Spawner) -> (Self, impl Future<Output = ()> + Send) {
+        let (asks, inbox) = mpsc::channel(256);
+        (Self { asks }, own(spawner, inbox))
+    }
+
+    pub(crate) async fn spawn(
+        &self,
+        request: SpawnRequest,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Spawned, SpawnError> {
+        let (answer, answered) = oneshot::channel();
+        self.asks.send((request, descriptors, answer)).await.map_err(|_| SpawnError::Lost)?;
+        answered.await.map_err(|_| SpawnError::Lost)?
+    }
+}
+
+async fn own(mut spawner: Spawner, mut inbox: mpsc::Receiver<(SpawnRequest, Vec<OwnedFd>, Answer)>) {
+    let mut next_token = 0;
+    loop {
+        let Spawner { program, arguments, socket, mut process } = spawner;
+        // SAFETY: an `OwnedFd` stays open, and the same descriptor, until it is dropped.
+        let ended = match unsafe { AsyncFd::register(socket) } {
+            Ok(socket) => carry(&socket, &mut inbox, &mut next_token).await,
+            Err(error) => Ended::Broken(error.to_string()),
+        };
+        // It ends by itself now that its socket is closed.
+        let _ = tokio::task::spawn_blocking(move || process.wait()).await;
+        match ended {
+            Ended::ClientsGone => return,
+            Ended::Broken(why) => tracing::error!("the spawner ended ({why}); starting another"),
+        }
+        spawner = loop {
+            match launch(&program, &arguments) {
+                Ok((socket, process)) => break Spawner { program, arguments, socket, process },
+                Err(error) => tracing::error!("could not start a spawner: {error}"),
+            }
+            tokio::time::sleep(RETRY).await;
+        };
+    }
+}
+
+enum Ended {
+    ClientsGone,
+    Broken(String),
+}
+
+/// What is under way with one spawner. Dropping it tells those who wait that it is lost.
+#[derive(Default)]
+struct Waiting {
+    answers: HashMap<u64, Answer>,
+    exits: HashMap<u64, oneshot::Sender<i32>>,
+}
+
+async fn carry(
+    socket: &AsyncFd<OwnedFd>,
+    inbox: &mut mpsc::Receiver<(SpawnRequest, Vec<OwnedFd>, Answer)>,
+    next_token: &mut u64,
+) -> Ended {
+    let mut waiting = Waiting::default();
+    loop {
+        tokio::select! {
+            ready = socket.readable() => {
+                let mut ready = match ready {
+                    Ok(ready) => ready,
+                    Err(error) => return Ended::Broken(error.to_string()),
+                };
+                match packet::receive(socket.get_ref(), RecvFlags::DONTWAIT) {
+                    Ok(Some((bytes, descriptors))) => {
+                        match serde_json::from_slice(&bytes) {
+                            Ok(news) => waiting.hear(news, descriptors),
+                            Err(error) => return Ended::Broken(error.to_string()),
+                        }
+                    }
+                    Ok(None) => return Ended::Broken("it closed its socket".into()),
+                    Err(Errno::AGAIN) => ready.clear_ready(),
+                    Err(errno) => return Ended::Broken(errno.to_string()),
+                }
+            }
+            ask = inbox.recv() => {
+                let Some((mut request, descriptors, answer)) = ask else { return Ended::ClientsGone };
+                *next_token += 1;
+                request.token = *next_token;
+                waiting.answers.insert(request.token, answer);
+                if let Err(why) = send(socket, &request, &descriptors).await {
+                    return Ended::Broken(why);
+                }
+            }
+        }
+    }
+}
+
+async fn send(
+    socket: &AsyncFd<OwnedFd>,
+    request: &SpawnRequest,
+    descriptors: &[OwnedFd],
+) -> Result<(), String> {
+    let bytes = serde_json::to_vec(request).map_err(|error| error.to_string())?;
+    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    loop {
+        let mut ready = socket.writable().await.map_err(|error| error.to_string())?;
+        match packet::send(socket.get_ref(), &bytes, &descriptors, SendFlags::DONTWAIT) {
+            Ok(()) => return Ok(()),
+            Err(Errno::AGAIN) => ready.clear_ready(),
+            Err(errno) => return Err(errno.to_string()),
+        }
+    }
+}
+
+impl Waiting {
+    fn hear(&mut self, news: SpawnerNews, descriptors: Vec<OwnedFd>) {
+        match news {
+            SpawnerNews::Spawned { token, pid, plain_layers } => {
+                let Some(answer) = self.answers.remove(&token) else { return };
+                let mut descriptors = descriptors.into_iter();
+                let (Some(pidfd), Some(failure)) = (descriptors.next(), descriptors.next()) else {
+                    let _ = answer.send(Err(SpawnError::Garbled));
+                    return;
+                };
+                let (exits, exited) = oneshot::channel();
+                self.exits.insert(token, exits);
+                let _ = answer.send(Ok(Spawned { pid, pidfd, failure, plain_layers, exited }));
+            }
+            SpawnerNews::Refused { token, why } => {
+                if let Some(answer) = self.answers.remove(&token) {
+                    let _ = answer.send(Err(SpawnError::Refused(why)));
+                }
+            }
+            SpawnerNews::Exited { token, status } => {
+                if let Some(exits) = self.exits.remove(&token) {
+                    let _ = exits.send(status);
+                }
+            }
+        }
+    }
+}

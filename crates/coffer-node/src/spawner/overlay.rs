@@ -1,0 +1,183 @@
+//! Mounts that the spawner makes with the host's rights and hands to the child as descriptors. None of
+//! them ever has a place in the host's tree, so they end with the sandbox.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
+
+use super::kernel::{self, Cloned};
+use super::request::{Layer, OverlayMount};
+use super::setup_error::{Doing, Quoted, SetupError};
+
+pub(super) const IDS: u32 = 65_536;
+
+/// A sandbox's user namespace, for mapping layers into it.
+pub(super) struct IdMap<'a> {
+    pub(super) user_namespace: BorrowedFd<'a>,
+    pub(super) uid_base: u32,
+}
+
+/// An overlay that is mounted nowhere yet, and how many of its layers could not be id-mapped.
+pub(super) struct Detached {
+    pub(super) mount: OwnedFd,
+    pub(super) plain_layers: u32,
+}
+
+pub(super) fn make(overlay: &OverlayMount, ids: &IdMap<'_>) -> Result<Detached, SetupError> {
+    let mut plain_layers = 0;
+    let mut lowers = Vec::with_capacity(overlay.layers.len());
+    for layer in &overlay.layers {
+        let (lower, mapped) = lower(layer, ids)?;
+        plain_layers += u32::from(!mapped);
+        lowers.push(lower);
+    }
+    // A detached copy of the directory: the overlay's options, which the sandbox can read, then name
+    // paths below it and not where it lies on the host.
+    let writable = detached_copy(&overlay.writable)?;
+    let open = |name: &str| {
+        rustix::fs::openat(&writable, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .doing(format_args!("open `{name}` in {}", Quoted(&overlay.writable)))
+    };
+    let (upper, work) = (open(&overlay.upper)?, open(&overlay.work)?);
+
+    let context = context(&lowers, &upper, &work, Give::Descriptors)
+        .or_else(|_| context_named(&lowers, &upper, &work))
+        .doing(format_args!("describe the overlay for {}", Quoted(&overlay.target)))?;
+    rustix::mount::fsconfig_create(&context).map_err(|errno| {
+        let why = kernel_message(&context).unwrap_or_default();
+        SetupError::new(format_args!("make the overlay for {}{why}", Quoted(&overlay.target)), errno)
+    })?;
+    let mount = rustix::mount::fsmount(
+        &context,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME,
+    )
+    .doing(format_args!("mount the overlay for {}", Quoted(&overlay.target)))?;
+    Ok(Detached { mount, plain_layers })
+}
+
+/// A host file as a read-only mount of its own.
+pub(super) fn read_only_file(path: &Path) -> Result<OwnedFd, SetupError> {
+    let file = detached_copy(path)?;
+    let attributes = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    kernel::set_mount_attributes(&file, attributes, None)
+        .doing(format_args!("make {} read-only", Quoted(path)))?;
+    Ok(file)
+}
+
+fn detached_copy(path: &Path) -> Result<OwnedFd, SetupError> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    rustix::mount::open_tree(CWD, path, flags).doing(format_args!("open {}", Quoted(path)))
+}
+
+/// A layer whose files belong to the sandbox's users, where its file system can do that.
+fn lower(layer: &Layer, ids: &IdMap<'_>) -> Result<(OwnedFd, bool), SetupError> {
+    let mount = detached_copy(&layer.path)?;
+    let read_only = libc::MOUNT_ATTR_RDONLY;
+    let mapped = if layer.uid_base == 0 {
+        kernel::set_mount_attributes(&mount, read_only, Some(ids.user_namespace))
+    } else {
+        let shifted = user_namespace(layer.uid_base, ids.uid_base)?;
+        kernel::set_mount_attributes(&mount, read_only, Some(shifted.as_fd()))
+    };
+    match mapped {
+        Ok(()) => Ok((mount, true)),
+        // The file system cannot map ids: its files will show as nobody's.
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM) => {
+            kernel::set_mount_attributes(&mount, read_only, None)
+                .doing(format_args!("make {} read-only", Quoted(&layer.path)))?;
+            Ok((mount, false))
+        }
+        Err(errno) => Err(SetupError::new(format_args!("map the ids of {}", Quoted(&layer.path)), errno)),
+    }
+}
+
+/// A user namespace in which `inside..inside + 65536` stand for `outside..`.
+fn user_namespace(inside: u32, outside: u32) -> Result<OwnedFd, SetupError> {
+    // SAFETY: the spawner has one thread.
+    match unsafe { kernel::clone_into(libc::CLONE_NEWUSER, None) }.doing("make a user namespace")? {
+        Cloned::Child => loop {
+            // Lives only until its namespace is open.
+            // SAFETY: waits for a signal and touches nothing.
+            unsafe { libc::pause() };
+        },
+        Cloned::Parent { pid, pidfd } => {
+            let namespace = map_ids(pid, inside, outside);
+            let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+            let _ = rustix::process::waitid(
+                rustix::process::WaitId::PidFd(pidfd.as_fd()),
+                rustix::process::WaitIdOptions::EXITED,
+            );
+            namespace
+        }
+    }
+}
+
+/// Writes both id maps of a new user namespace and opens it.
+pub(super) fn map_ids(pid: i32, inside: u32, outside: u32) -> Result<OwnedFd, SetupError> {
+    for map in ["uid_map", "gid_map"] {
+        std::fs::write(format!("/proc/{pid}/{map}"), format!("{inside} {outside} {IDS}"))
+            .doing(format_args!("write the `{map}`"))?;
+    }
+    let path = format!("/proc/{pid}/ns/user");
+    rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).doing("open the user namespace")
+}
+
+#[derive(Clone, Copy)]
+enum Give {
+    Descriptors,
+    /// For kernels whose overlay takes layers by name only.
+    Names,
+}
+
+fn context(lowers: &[OwnedFd], upper: &OwnedFd, work: &OwnedFd, give: Give) -> Result<OwnedFd, Errno> {
+    let context = new_context()?;
+    let set = |key: &str, fd: &OwnedFd| match give {
+        Give::Descriptors => rustix::mount::fsconfig_set_fd(&context, key, fd),
+        Give::Names => rustix::mount::fsconfig_set_string(&context, key, name_of(fd)),
+    };
+    for lower in lowers {
+        set("lowerdir+", lower)?;
+    }
+    set("upperdir", upper)?;
+    set("workdir", work)?;
+    Ok(context)
+}
+
+/// Layers one by one by name, or all in one option as before Linux 6.5.
+fn context_named(lowers: &[OwnedFd], upper: &OwnedFd, work: &OwnedFd) -> Result<OwnedFd, Errno> {
+    context(lowers, upper, work, Give::Names).or_else(|_| {
+        let context = new_context()?;
+        let joined = lowers.iter().map(name_of).collect::<Vec<_>>().join(":");
+        rustix::mount::fsconfig_set_string(&context, "lowerdir", joined)?;
+        rustix::mount::fsconfig_set_string(&context, "upperdir", name_of(upper))?;
+        rustix::mount::fsconfig_set_string(&context, "workdir", name_of(work))?;
+        Ok(context)
+    })
+}
+
+fn new_context() -> Result<OwnedFd, Errno> {
+    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    // Without `redirect_dir` renaming a directory of a layer fails with EXDEV.
+    for (key, value) in [("redirect_dir", "on"), ("index", "off"), ("metacopy", "off")] {
+        rustix::mount::fsconfig_set_string(&context, key, value)?;
+    }
+    Ok(context)
+}
+
+fn name_of(fd: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// The kernel's own words about the last refusal, if it left any.
+fn kernel_message(context: &OwnedFd) -> Option<String> {
+    let mut text = [0u8; 256];
+    let read = File::from(context.try_clone().ok()?).read(&mut text).ok()?;
+    let text = String::from_utf8_lossy(&text[..read]);
+    Some(format!(" ({})", text.trim()))
+}

@@ -1,0 +1,66 @@
+//! What the node asks of the spawner and what it hears back. JSON in one packet each.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Everything the spawner must know to make one sandbox. Travels with the listening socket of
+/// agentd and, when `gated`, the end of a pipe that the child waits on before it executes agentd.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpawnRequest {
+    /// Repeated in every answer about this sandbox.
+    pub(crate) token: u64,
+    /// The first of the 65,536 host ids that the sandbox's ids stand for.
+    pub(crate) uid_base: u32,
+    /// A v2 cgroup directory to be born in.
+    pub(crate) cgroup: Option<PathBuf>,
+    /// The root first, then what lies on it.
+    pub(crate) overlays: Vec<OverlayMount>,
+    /// The static binary that becomes process 1.
+    pub(crate) agentd: PathBuf,
+    pub(crate) binds: Vec<FileBind>,
+    pub(crate) hostname: String,
+    /// Processors to run on; empty for all.
+    pub(crate) cpus: Vec<usize>,
+    /// The size of `/dev/shm` and `/run`, each.
+    pub(crate) tmpfs_bytes: u64,
+    pub(crate) gated: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OverlayMount {
+    pub(crate) target: PathBuf,
+    /// Topmost first.
+    pub(crate) layers: Vec<Layer>,
+    /// A directory that holds `upper` and `work`.
+    pub(crate) writable: PathBuf,
+    pub(crate) upper: String,
+    pub(crate) work: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Layer {
+    pub(crate) path: PathBuf,
+    /// Ids in the layer are stored relative to this.
+    pub(crate) uid_base: u32,
+}
+
+/// A host file shown read-only inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileBind {
+    pub(crate) source: PathBuf,
+    /// Relative to the sandbox's root. Left out where nothing is there to be covered.
+    pub(crate) target: PathBuf,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum SpawnerNews {
+    /// A process exists and sets itself up. Comes with its pidfd and the reading end of a pipe: text
+    /// on it says why the set-up failed, its end without text that agentd runs.
+    Spawned { token: u64, pid: i32, plain_layers: u32 },
+    /// Nothing exists.
+    Refused { token: u64, why: String },
+    /// A sandbox's first process ended with this wait status.
+    Exited { token: u64, status: i32 },
+}

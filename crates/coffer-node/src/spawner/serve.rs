@@ -1,0 +1,183 @@
+//! The spawner process: takes requests from the node, makes sandboxes, reaps them.
+//!
+//! It has one thread, little memory and few mounts, because each of these is paid for at every clone.
+//! It keeps nothing: when its node goes away it ends, and the sandboxes go on without it.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Signal, WaitOptions};
+
+use super::child::{self, Inherited};
+use super::kernel::{self, Cloned};
+use super::overlay::{self, IdMap};
+use super::packet;
+use super::request::{SpawnRequest, SpawnerNews};
+use super::setup_error::{Doing, Quoted, SetupError};
+
+/// The entry of the hidden subcommand `spawner`; its socket is the standard input.
+pub fn spawner_main() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody else would learn of it: the node sees only a closed socket.
+            let _ = rustix::io::write(rustix::stdio::stderr(), format!("spawner: {error}\n").as_bytes());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve() -> Result<(), SetupError> {
+    // A key typed at the terminal is for the node, which then closes our socket.
+    let _ = rustix::process::setsid();
+    let socket = rustix::stdio::stdin();
+    let children_ended = kernel::child_signals().doing("watch for ended children")?;
+    let mut tokens = HashMap::new();
+    loop {
+        let mut polled = [
+            PollFd::new(&socket, PollFlags::IN),
+            PollFd::new(&children_ended, PollFlags::IN),
+        ];
+        match rustix::event::poll(&mut polled, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(SetupError::new("wait for requests", errno)),
+        }
+        let [request, ended] = polled.map(|polled| !polled.revents().is_empty());
+        if ended {
+            let mut drained = [0u8; 1024];
+            while rustix::io::read(&children_ended, &mut drained).is_ok() {}
+            reap(socket, &mut tokens)?;
+        }
+        if request {
+            let Some((bytes, descriptors)) =
+                packet::receive(socket, RecvFlags::empty()).doing("receive a request")?
+            else {
+                return Ok(());
+            };
+            let request: SpawnRequest = serde_json::from_slice(&bytes)
+                .map_err(|_| SetupError::new("understand a request", Errno::PROTO))?;
+            answer(socket, &request, descriptors, &mut tokens)?;
+        }
+    }
+}
+
+fn reap(socket: BorrowedFd<'_>, tokens: &mut HashMap<i32, u64>) -> Result<(), SetupError> {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) => {
+                if let Some(token) = tokens.remove(&pid.as_raw_nonzero().get()) {
+                    tell(socket, &SpawnerNews::Exited { token, status: status.as_raw() }, &[])?;
+                }
+            }
+            Ok(None) | Err(Errno::CHILD) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(SetupError::new("reap children", errno)),
+        }
+    }
+}
+
+fn answer(
+    socket: BorrowedFd<'_>,
+    request: &SpawnRequest,
+    descriptors: Vec<OwnedFd>,
+    tokens: &mut HashMap<i32, u64>,
+) -> Result<(), SetupError> {
+    let token = request.token;
+    match spawn(request, descriptors) {
+        Ok(made) => {
+            tokens.insert(made.pid, token);
+            let news = SpawnerNews::Spawned { token, pid: made.pid, plain_layers: made.plain_layers };
+            tell(socket, &news, &[made.pidfd.as_fd(), made.failure.as_fd()])
+        }
+        Err(error) => tell(socket, &SpawnerNews::Refused { token, why: error.to_string() }, &[]),
+    }
+}
+
+fn tell(
+    socket: BorrowedFd<'_>,
+    news: &SpawnerNews,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), SetupError> {
+    let bytes = serde_json::to_vec(news).map_err(|_| SetupError::new("write an answer", Errno::PROTO))?;
+    packet::send(socket, &bytes, descriptors, SendFlags::empty()).doing("answer the node")
+}
+
+struct Made {
+    pid: i32,
+    pidfd: OwnedFd,
+    failure: OwnedFd,
+    plain_layers: u32,
+}
+
+const NAMESPACES: i32 = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS;
+
+fn spawn(request: &SpawnRequest, descriptors: Vec<OwnedFd>) -> Result<Made, SetupError> {
+    let mut descriptors = descriptors.into_iter();
+    let listener = descriptors.next().ok_or_else(|| SetupError::new("find a listener", Errno::PROTO))?;
+    let gate = descriptors.next();
+    if gate.is_some() != request.gated {
+        return Err(SetupError::new("find a gate where one is asked for", Errno::PROTO));
+    }
+    let cgroup = match &request.cgroup {
+        Some(path) => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let opened = rustix::fs::open(path, flags, Mode::empty());
+            Some(opened.doing(format_args!("open the cgroup {}", Quoted(path)))?)
+        }
+        None => None,
+    };
+    let (failure_read, failure_write) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing("make a pipe")?;
+    let (ours, theirs) = packet::pair().doing("make a socket pair")?;
+
+    // SAFETY: the spawner has one thread.
+    let cloned = unsafe { kernel::clone_into(NAMESPACES, cgroup.as_ref().map(AsFd::as_fd)) }
+        .doing("clone into new namespaces")?;
+    let (pid, pidfd) = match cloned {
+        Cloned::Child => {
+            drop((ours, failure_read, cgroup));
+            child::run(request, Inherited { listener, gate, mounts: theirs, failure: failure_write })
+        }
+        Cloned::Parent { pid, pidfd } => (pid, pidfd),
+    };
+    drop((theirs, failure_write));
+    match hand_over(request, pid, &ours) {
+        Ok(plain_layers) => Ok(Made { pid, pidfd, failure: failure_read, plain_layers }),
+        Err(error) => {
+            // Its token was never recorded, so the loop reaps it in silence.
+            let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
+            Err(error)
+        }
+    }
+}
+
+/// Gives the child its ids and its mounts; says how many layers could not be id-mapped.
+fn hand_over(request: &SpawnRequest, pid: i32, child: &OwnedFd) -> Result<u32, SetupError> {
+    let user_namespace = overlay::map_ids(pid, 0, request.uid_base)?;
+    let ids = IdMap { user_namespace: user_namespace.as_fd(), uid_base: request.uid_base };
+    let mut plain_layers = 0;
+    let mut mounts = Vec::with_capacity(request.overlays.len() + 1 + request.binds.len());
+    for overlay in &request.overlays {
+        let made = overlay::make(overlay, &ids)?;
+        plain_layers += made.plain_layers;
+        mounts.push(made.mount);
+    }
+    mounts.push(overlay::read_only_file(&request.agentd)?);
+    for bind in &request.binds {
+        mounts.push(overlay::read_only_file(&bind.source)?);
+    }
+    let borrowed: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
+    packet::send(child, b"mounts", &borrowed, SendFlags::empty()).doing("hand the mounts over")?;
+    Ok(plain_layers)
+}

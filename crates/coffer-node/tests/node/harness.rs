@@ -1,0 +1,286 @@
+//! A real node of the test's own, with everything in a directory of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use coffer_core::{Limits, SandboxId};
+use coffer_engine::{Engine as _, EngineNotice, NodeEngine, Placement};
+use coffer_node::{NodeConfig, NodeFailure, PoolChoice, Spawner};
+use coffer_wire::node::CreateSandbox;
+use tempfile::TempDir;
+use tokio::sync::broadcast;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Enough for a few sandboxes and the test's own binary.
+const POOL_BYTES: u64 = 1024 * 1024 * 1024;
+
+/// Where a test's node keeps its things; outlives the node, so that another can be started there.
+pub(crate) struct Home {
+    directory: TempDir,
+    run: TempDir,
+    pub(crate) pool: PoolChoice,
+    pub(crate) ephemeral: bool,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        fs::create_dir_all("/run/coffer").unwrap();
+        let run = tempfile::Builder::new().prefix("t-").tempdir_in("/run/coffer").unwrap();
+        Self {
+            directory: tempfile::Builder::new().prefix("coffer-node-").tempdir().unwrap(),
+            run,
+            pool: PoolChoice::Auto { size_bytes: Some(POOL_BYTES) },
+            ephemeral: true,
+        }
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.directory.path().canonicalize().unwrap().join("data")
+    }
+
+    pub(crate) fn run_dir(&self) -> &Path {
+        self.run.path()
+    }
+
+    fn config(&self) -> NodeConfig {
+        NodeConfig {
+            data_dir: self.data_dir(),
+            run_dir: self.run.path().to_path_buf(),
+            template_dir: self.directory.path().join("templates"),
+            agentd: own_binary(),
+            pool: self.pool.clone(),
+            server_gid: 0,
+            ephemeral: self.ephemeral,
+        }
+    }
+
+    /// Starts a node and waits until it answers.
+    pub(crate) async fn start(&self) -> TestNode {
+        self.start_with(own_binary()).await
+    }
+
+    pub(crate) async fn start_with(&self, agentd: &'static [u8]) -> TestNode {
+        let spawner = Spawner::start().unwrap();
+        let spawner_pid = spawner.pid();
+        let stop = CancellationToken::new();
+        let config = NodeConfig { agentd, ..self.config() };
+        let running = tokio::spawn(coffer_node::run(config, spawner, stop.clone()));
+        let client_stop = CancellationToken::new();
+        let engine = NodeEngine::start(self.run.path().join("node.sock"), client_stop.clone());
+        let notices = engine.notices();
+        let node = TestNode { engine, notices, stop, client_stop, running, spawner_pid };
+        if let Err(error) = node.engine.info().await {
+            panic!("the node does not answer: {error}; it ended with {:?}", node.running.await);
+        }
+        node
+    }
+
+    /// How a node ends that cannot start.
+    pub(crate) async fn try_start(&self) -> Result<(), NodeFailure> {
+        coffer_node::run(self.config(), Spawner::start().unwrap(), CancellationToken::new()).await
+    }
+
+    /// The name of the node's cgroup directories.
+    fn cgroup(&self) -> String {
+        use sha2::{Digest as _, Sha256};
+        let hash = Sha256::digest(self.data_dir().as_os_str().as_encoded_bytes());
+        format!("coffer-{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
+    }
+
+    /// Counts all that this node has made on the host.
+    pub(crate) fn belongings(&self) -> Belongings {
+        let mut counts = BTreeMap::new();
+        let cgroup = self.cgroup();
+        let mut namespaces = std::collections::BTreeSet::new();
+        let mut processes = 0;
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let read = fs::read_to_string(entry.path().join("cgroup"));
+            if read.is_ok_and(|text| text.contains(&cgroup)) {
+                processes += 1;
+                namespaces.extend(fs::read_link(entry.path().join("ns/net")).ok());
+            }
+        }
+        counts.insert("processes", processes);
+        counts.insert("network namespaces", namespaces.len());
+        let data = self.data_dir().display().to_string();
+        let lines = |path: &str, part: &str| {
+            fs::read_to_string(path).unwrap().lines().filter(|line| line.contains(part)).count()
+        };
+        counts.insert("mounts", lines("/proc/self/mountinfo", &data));
+        let loops = fs::read_dir("/sys/block").unwrap().flatten().filter(|entry| {
+            let backing = fs::read_to_string(entry.path().join("loop/backing_file"));
+            backing.is_ok_and(|path| path.starts_with(&data))
+        });
+        counts.insert("loop devices", loops.count());
+        let mut cgroups = 0;
+        for line in fs::read_to_string("/proc/self/mountinfo").unwrap().lines() {
+            if line.contains(" - cgroup") {
+                let ours = Path::new(line.split(' ').nth(4).unwrap()).join(&cgroup);
+                cgroups += directories(&ours) + usize::from(ours.exists());
+            }
+        }
+        counts.insert("cgroups", cgroups);
+        let files = |path: PathBuf| fs::read_dir(path).map_or(0, Iterator::count);
+        counts.insert("uppers", files(self.data_dir().join("pool/s")));
+        counts.insert("journal entries", files(self.data_dir().join("sandboxes")));
+        counts.insert("sockets", files(self.run_dir().join("s")));
+        counts.insert("small files", files(self.run_dir().join("f")));
+        let leases = fs::read_dir("/run/coffer/uids").map_or(0, |blocks| {
+            blocks.flatten().filter(|block| fs::read_to_string(block.path()).is_ok_and(|o| o == data)).count()
+        });
+        counts.insert("uid blocks", leases);
+        Belongings(counts)
+    }
+}
+
+impl Drop for Home {
+    /// Cleans up behind a test that failed half-way.
+    fn drop(&mut self) {
+        if self.belongings().nothing() {
+            return;
+        }
+        for line in fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines() {
+            if !line.contains(" - cgroup") {
+                continue;
+            }
+            let ours = Path::new(line.split(' ').nth(4).unwrap_or_default()).join(self.cgroup());
+            for _ in 0..100 {
+                let _ = fs::write(ours.join("cgroup.kill"), "1");
+                for sandbox in fs::read_dir(&ours).into_iter().flatten().flatten() {
+                    let _ = fs::remove_dir(sandbox.path());
+                }
+                match fs::remove_dir(&ours) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                    _ => break,
+                }
+            }
+        }
+        let pool = self.data_dir().join("pool");
+        let _ = rustix::mount::unmount(&pool, rustix::mount::UnmountFlags::DETACH);
+        for block in fs::read_dir("/run/coffer/uids").into_iter().flatten().flatten() {
+            if fs::read_to_string(block.path()).is_ok_and(|owner| Path::new(&owner) == self.data_dir()) {
+                let _ = fs::remove_file(block.path());
+            }
+        }
+    }
+}
+
+fn directories(path: &Path) -> usize {
+    fs::read_dir(path).map_or(0, |entries| entries.flatten().filter(|entry| entry.path().is_dir()).count())
+}
+
+/// What a node has on the host, by kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Belongings(pub(crate) BTreeMap<&'static str, usize>);
+
+impl Belongings {
+    /// Blocks of ids stay with a node until it ends.
+    pub(crate) fn without(mut self, kind: &str) -> Self {
+        self.0.remove(kind).unwrap();
+        self
+    }
+
+    pub(crate) fn nothing(&self) -> bool {
+        self.0.values().all(|&count| count == 0)
+    }
+}
+
+pub(crate) struct TestNode {
+    pub(crate) engine: NodeEngine,
+    pub(crate) notices: broadcast::Receiver<EngineNotice>,
+    stop: CancellationToken,
+    client_stop: CancellationToken,
+    running: JoinHandle<Result<(), NodeFailure>>,
+    pub(crate) spawner_pid: u32,
+}
+
+impl TestNode {
+    pub(crate) async fn stop(self) {
+        self.client_stop.cancel();
+        self.stop.cancel();
+        tokio::time::timeout(Duration::from_secs(60), self.running).await.unwrap().unwrap().unwrap();
+    }
+
+    pub(crate) async fn create(&self, limits: Limits) -> Sandbox {
+        let spec = spec(limits);
+        let placement = self.engine.create(&spec).await.unwrap();
+        Sandbox { id: spec.sandbox, placement }
+    }
+
+    /// Waits for the next notice of a death.
+    pub(crate) async fn death(&mut self, limit: Duration) -> (SandboxId, coffer_wire::node::DeathCause) {
+        let next = async {
+            loop {
+                if let EngineNotice::Died { sandbox, cause } = self.notices.recv().await.unwrap() {
+                    return (sandbox, cause);
+                }
+            }
+        };
+        tokio::time::timeout(limit, next).await.expect("a death is told in time")
+    }
+}
+
+pub(crate) fn spec(limits: Limits) -> CreateSandbox {
+    CreateSandbox {
+        sandbox: SandboxId::generate(),
+        template: "base".into(),
+        hostname: "e2b.local".into(),
+        limits,
+    }
+}
+
+pub(crate) fn small() -> Limits {
+    Limits { cpu_count: 1, memory_mib: 256, disk_mib: 64, max_processes: 64 }
+}
+
+pub(crate) struct Sandbox {
+    pub(crate) id: SandboxId,
+    pub(crate) placement: Placement,
+}
+
+impl Sandbox {
+    /// Runs a script inside; gives its exit code and output.
+    pub(crate) async fn script(&self, script: &str) -> (i32, String) {
+        let (socket, script) = (self.placement.socket.clone(), script.to_string());
+        tokio::task::spawn_blocking(move || converse(&socket, &script).unwrap()).await.unwrap()
+    }
+
+    /// The output of a script that succeeds.
+    pub(crate) async fn output(&self, script: &str) -> String {
+        let (code, output) = self.script(script).await;
+        assert_eq!(code, 0, "{script}: {output}");
+        output.trim_end().to_string()
+    }
+
+    /// Gives an order and does not wait for an answer, because there will be none.
+    pub(crate) fn order(&self, order: &str) {
+        let mut stream = UnixStream::connect(&self.placement.socket).unwrap();
+        stream.write_all(order.as_bytes()).unwrap();
+    }
+}
+
+fn converse(socket: &Path, script: &str) -> std::io::Result<(i32, String)> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    stream.write_all(script.as_bytes())?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let (code, output) = answer.split_once('\n').ok_or(std::io::ErrorKind::UnexpectedEof)?;
+    Ok((code.parse().map_err(|_| std::io::ErrorKind::InvalidData)?, output.to_string()))
+}
+
+/// This very program, which is also process 1 of the sandboxes.
+fn own_binary() -> &'static [u8] {
+    static BINARY: OnceLock<Vec<u8>> = OnceLock::new();
+    BINARY.get_or_init(|| fs::read("/proc/self/exe").unwrap())
+}

@@ -1,0 +1,64 @@
+//! Process 1 of the test's sandboxes: does what the test says over the socket that agentd would have.
+//!
+//! A connection carries one script, up to the end of what is written; the answer is the exit code
+//! on a line and then the output. Scripts that begin with `!` are done by process 1 itself.
+
+use std::io::{Read as _, Write as _};
+use std::os::fd::FromRawFd as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Command, Stdio};
+
+pub(crate) fn run() -> ! {
+    // SAFETY: the node promises that descriptor 3 is the listening socket, and nobody else uses it.
+    let listener = unsafe { UnixListener::from_raw_fd(3) };
+    loop {
+        if let Ok((stream, _)) = listener.accept() {
+            std::thread::spawn(move || answer(stream));
+        }
+    }
+}
+
+fn answer(mut stream: UnixStream) {
+    let mut script = String::new();
+    if stream.read_to_string(&mut script).is_err() {
+        return;
+    }
+    let (code, output) = match script.strip_prefix('!') {
+        Some(order) => (0, obey(order).into_bytes()),
+        None => {
+            let shell = Command::new("/bin/sh").arg("-c").arg(&script).stdin(Stdio::null()).output();
+            match shell {
+                Ok(done) => (done.status.code().unwrap_or(-1), [done.stdout, done.stderr].concat()),
+                Err(error) => (-1, error.to_string().into_bytes()),
+            }
+        }
+    };
+    let _ = stream.write_all(format!("{code}\n").as_bytes());
+    let _ = stream.write_all(&output);
+}
+
+fn obey(order: &str) -> String {
+    let mut words = order.split_whitespace();
+    let mut number = || words.next().and_then(|word| word.parse::<i64>().ok());
+    match order.split_whitespace().next() {
+        Some("exit") => {
+            number();
+            std::process::exit(i32::try_from(number().unwrap_or(0)).unwrap_or(0))
+        }
+        Some("abort") => std::process::abort(),
+        Some("eat") => loop {
+            std::mem::forget(vec![1u8; 1 << 20]);
+        },
+        // A raw system call: number and up to four arguments. Tells the errno, or 0.
+        Some("call") => {
+            number();
+            let call = number().unwrap_or(-1);
+            let [a, b, c, d] = [(); 4].map(|()| number().unwrap_or(0));
+            // SAFETY: the tests pass numbers only, to calls that are refused or harmless.
+            let result = unsafe { libc::syscall(call, a, b, c, d) };
+            let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+            if result < 0 { errno.to_string() } else { "0".to_string() }
+        }
+        _ => format!("unknown order {order}"),
+    }
+}

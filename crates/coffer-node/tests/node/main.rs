@@ -1,0 +1,59 @@
+//! Real sandboxes on a real node. Needs root; skips loudly without.
+//!
+//! The one binary plays three parts: the tests, the spawner that the node starts from
+//! `/proc/self/exe`, and process 1 of each sandbox, where it runs on the libraries of the `host`
+//! template.
+
+mod harness;
+mod inside;
+mod isolation;
+mod leaks;
+mod lifecycle;
+mod limits;
+mod restart;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args();
+    if arguments.next().as_deref() == Some("agentd") {
+        inside::run();
+    }
+    if arguments.next().as_deref() == Some("spawner") {
+        return coffer_node::spawner_main();
+    }
+    let mut tests = Vec::new();
+    for (name, test) in [lifecycle::TESTS, isolation::TESTS, limits::TESTS, restart::TESTS, leaks::TESTS].concat()
+    {
+        tests.push(Trial::test(name, move || run(name, test)));
+    }
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+}
+
+/// A test's future, made anew for its own runtime.
+type Test = fn() -> std::pin::Pin<Box<dyn Future<Output = ()>>>;
+
+/// Lists tests by name.
+#[macro_export]
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) const TESTS: &[(&str, $crate::Test)] =
+            &[$((concat!(module_path!(), "::", stringify!($name)), || Box::pin($name()))),*];
+    };
+}
+
+fn run(name: &str, test: Test) -> Result<(), Failed> {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: {name} needs root to make sandboxes");
+        return Ok(());
+    }
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr);
+    let _ = log.try_init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(test());
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! Sandboxes outlive their node and its spawner; the next node takes them up or cleans up.
+
+use std::time::{Duration, Instant};
+
+use coffer_engine::{Engine as _, EngineError};
+use coffer_wire::node::{DeathCause, RunState};
+
+use crate::harness::{Home, small, spec};
+
+crate::tests![
+    a_new_node_takes_up_what_lives,
+    deaths_without_a_node_are_found,
+    sandboxes_outlive_the_spawner,
+    what_belongs_to_nobody_is_removed,
+    two_nodes_live_side_by_side,
+    one_data_directory_has_one_node,
+];
+
+async fn a_new_node_takes_up_what_lives() {
+    let mut home = Home::new();
+    home.ephemeral = false;
+    let node = home.start().await;
+    let (running, frozen, stopped) =
+        tokio::join!(node.create(small()), node.create(small()), node.create(small()));
+    running.output("echo here > /tmp/x").await;
+    stopped.output("echo there > /root/x").await;
+    node.engine.freeze(frozen.id).await.unwrap();
+    node.engine.stop(stopped.id).await.unwrap();
+    let boot_id = running.output("cat /proc/sys/kernel/random/boot_id").await;
+    let mut before = node.engine.list().await.unwrap();
+    node.stop().await;
+    assert_eq!(running.output("cat /tmp/x").await, "here", "no node is needed to run");
+
+    home.ephemeral = true;
+    let mut node = home.start().await;
+    let mut after = node.engine.list().await.unwrap();
+    for list in [&mut before, &mut after] {
+        list.sort_by_key(|status| status.sandbox);
+    }
+    assert_eq!(before, after);
+    assert_eq!(running.output("cat /proc/sys/kernel/random/boot_id").await, boot_id);
+    assert_eq!(node.engine.stats().await.unwrap().len(), 2);
+    node.engine.thaw(frozen.id).await.unwrap();
+    assert_eq!(frozen.output("echo awake").await, "awake");
+    node.engine.start(stopped.id).await.unwrap();
+    assert_eq!(stopped.output("cat /root/x").await, "there");
+    // New ones get ids of their own beside the adopted.
+    let new = node.create(small()).await;
+    let base = "awk '{print $2}' /proc/self/uid_map";
+    assert_ne!(new.output(base).await, running.output(base).await);
+    // The death of an adopted sandbox is told too, with its cause where the kernel tells it.
+    running.order("!exit 5");
+    let (died, cause) = node.death(Duration::from_secs(5)).await;
+    assert_eq!(died, running.id);
+    assert!(matches!(cause, DeathCause::Exit { code: 5 } | DeathCause::Unseen), "{cause:?}");
+    node.engine.destroy(frozen.id).await.unwrap();
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn deaths_without_a_node_are_found() {
+    let mut home = Home::new();
+    home.ephemeral = false;
+    let node = home.start().await;
+    let sandbox = node.create(small()).await;
+    node.stop().await;
+    sandbox.order("!exit 0");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while home.belongings().0["processes"] > 0 {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    home.ephemeral = true;
+    let node = home.start().await;
+    let statuses = node.engine.list().await.unwrap();
+    assert_eq!(statuses.len(), 1);
+    assert_eq!(statuses[0].run, RunState::Dead { cause: DeathCause::Unseen });
+    let belongings = home.belongings();
+    for kind in ["processes", "uppers", "sockets", "small files"] {
+        assert_eq!(belongings.0[kind], 0, "{belongings:?}");
+    }
+    node.engine.destroy(sandbox.id).await.unwrap();
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn sandboxes_outlive_the_spawner() {
+    let home = Home::new();
+    let mut node = home.start().await;
+    let old = node.create(small()).await;
+    let spawner = rustix::process::Pid::from_raw(node.spawner_pid.cast_signed()).unwrap();
+    rustix::process::kill_process(spawner, rustix::process::Signal::KILL).unwrap();
+    assert_eq!(old.output("echo alive").await, "alive");
+    // A create may be lost with the spawner; the next one finds a new spawner.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let wanted = spec(small());
+    loop {
+        match node.engine.create(&wanted).await {
+            Ok(_) => break,
+            Err(EngineError::Failed(_)) if Instant::now() < deadline => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    old.order("!exit 3");
+    let (died, cause) = node.death(Duration::from_secs(5)).await;
+    assert_eq!(died, old.id);
+    assert!(matches!(cause, DeathCause::Exit { code: 3 } | DeathCause::Unseen), "{cause:?}");
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn what_belongs_to_nobody_is_removed() {
+    let mut home = Home::new();
+    home.ephemeral = false;
+    let node = home.start().await;
+    let sandbox = node.create(small()).await;
+    node.stop().await;
+    // As if the node had died before it wrote its journal.
+    std::fs::remove_file(home.data_dir().join(format!("sandboxes/{}.json", sandbox.id))).unwrap();
+    home.ephemeral = true;
+    let node = home.start().await;
+    assert!(node.engine.list().await.unwrap().is_empty());
+    let belongings = home.belongings();
+    for kind in ["processes", "uppers", "sockets", "small files", "network namespaces"] {
+        assert_eq!(belongings.0[kind], 0, "{belongings:?}");
+    }
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn two_nodes_live_side_by_side() {
+    let (left_home, right_home) = (Home::new(), Home::new());
+    let (left, right) = tokio::join!(left_home.start(), right_home.start());
+    let (one, two) = tokio::join!(left.create(small()), right.create(small()));
+    let base = "awk '{print $2}' /proc/self/uid_map";
+    assert_ne!(one.output(base).await, two.output(base).await);
+    left.stop().await;
+    assert!(left_home.belongings().nothing(), "{:?}", left_home.belongings());
+    assert_eq!(two.output("echo alive").await, "alive");
+    right.stop().await;
+    assert!(right_home.belongings().nothing(), "{:?}", right_home.belongings());
+}
+
+async fn one_data_directory_has_one_node() {
+    let home = Home::new();
+    let node = home.start().await;
+    let failure = home.try_start().await.unwrap_err();
+    assert!(failure.to_string().contains("another node"), "{failure}");
+    assert_eq!(node.create(small()).await.output("echo alive").await, "alive");
+    node.stop().await;
+}
