@@ -1,7 +1,5 @@
 //! Listing sandboxes, page by page.
 
-use std::fmt::Write;
-
 use coffer_core::StateName;
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::{Any, AssertSqlSafe, Row};
@@ -45,10 +43,11 @@ impl Store {
     }
 }
 
+/// Asks for each state apart and merges: one walk along the index for several states would pass every
+/// sandbox that ever ended.
 fn page_query(scope: &ProjectScope, filter: &ListFilter, rows: usize) -> Question {
-    let mut question = Question::new(concat!("SELECT ", sandbox_columns!(), " FROM sandboxes AS s WHERE "));
-    question.matching(scope, filter);
-    question.states(&filter.states);
+    let mut question = Question::default();
+    let mut conditions = question.matching(scope, filter);
     let (beyond, direction) = match filter.order {
         Order::NewestFirst => ("<", "DESC"),
         Order::OldestFirst => (">", "ASC"),
@@ -57,20 +56,44 @@ fn page_query(scope: &ProjectScope, filter: &ListFilter, rows: usize) -> Questio
         // Ids are lower-case letters and digits, which sort alike in every collation.
         let started = question.number(cursor.started_ms);
         let id = question.text(cursor.id.to_string());
-        question.push(format_args!(" AND (s.started_ms, s.id) {beyond} ({started}, {id})"));
+        conditions += &format!(" AND (s.started_ms, s.id) {beyond} ({started}, {id})");
     }
-    question.push(format_args!(" ORDER BY s.started_ms {direction}, s.id {direction} LIMIT {rows}"));
+    let order = format!("ORDER BY s.started_ms {direction}, s.id {direction} LIMIT {rows}");
+    let states: Vec<String> = match filter.states.as_slice() {
+        [] => vec![String::new()],
+        states => ALL_STATES
+            .iter()
+            .filter(|state| states.contains(state))
+            .map(|state| format!(" AND s.state = {}", question.text(state.as_str().to_string())))
+            .collect(),
+    };
+    let parts: Vec<String> = states
+        .into_iter()
+        .map(|state| {
+            let columns = sandbox_columns!();
+            format!(
+                "SELECT * FROM (SELECT {columns} FROM sandboxes AS s WHERE {conditions}{state} {order}) AS part"
+            )
+        })
+        .collect();
+    question.sql = format!("SELECT * FROM ({}) AS s {order}", parts.join(" UNION ALL "));
     question
 }
 
+const ALL_STATES: [StateName; 5] =
+    [StateName::Creating, StateName::Running, StateName::Paused, StateName::Terminated, StateName::Error];
+
 fn count_query(scope: &ProjectScope, filter: &ListFilter) -> Question {
-    let mut question = Question::new("SELECT COUNT(*) AS running FROM sandboxes AS s WHERE ");
-    question.matching(scope, filter);
-    question.states(&[StateName::Running]);
+    let mut question = Question::default();
+    let conditions = question.matching(scope, filter);
+    let running = question.text(StateName::Running.as_str().to_string());
+    question.sql =
+        format!("SELECT COUNT(*) AS running FROM sandboxes AS s WHERE {conditions} AND s.state = {running}");
     question
 }
 
 /// A query that grows with its filter. Values are always bound, never written into the text.
+#[derive(Default)]
 struct Question {
     sql: String,
     values: Vec<Value>,
@@ -82,14 +105,7 @@ enum Value {
 }
 
 impl Question {
-    fn new(sql: &str) -> Self {
-        Self { sql: sql.to_string(), values: Vec::new() }
-    }
-
-    fn push(&mut self, sql: std::fmt::Arguments<'_>) {
-        self.sql.write_fmt(sql).expect("writing to a String does not fail");
-    }
-
+    /// Binds a value and returns the name that stands for it.
     fn text(&mut self, value: String) -> String {
         self.values.push(Value::Text(value));
         format!("${}", self.values.len())
@@ -100,35 +116,27 @@ impl Question {
         format!("${}", self.values.len())
     }
 
-    /// What the filter asks of a sandbox, whatever its state.
-    fn matching(&mut self, scope: &ProjectScope, filter: &ListFilter) {
+    /// What the filter asks of a sandbox, whatever its state and page.
+    fn matching(&mut self, scope: &ProjectScope, filter: &ListFilter) -> String {
         let project = self.text(scope.project().to_string());
-        self.push(format_args!("s.project_id = {project}"));
+        let mut conditions = format!("s.project_id = {project}");
         if let Some(template) = &filter.template {
             let template = self.text(storable(template));
-            self.push(format_args!(
+            conditions += &format!(
                 " AND (s.template = {template} OR s.template_id = {template} OR s.alias = {template})"
-            ));
+            );
         }
         if let Some(after_ms) = filter.started_after_ms {
-            let after_ms = self.number(after_ms);
-            self.push(format_args!(" AND s.started_ms > {after_ms}"));
+            conditions += &format!(" AND s.started_ms > {}", self.number(after_ms));
         }
         for (key, value) in &filter.metadata {
             let pair = self.text(pair_digest(key, value));
-            self.push(format_args!(
+            conditions += &format!(
                 " AND EXISTS (SELECT 1 FROM sandbox_metadata AS m
                   WHERE m.project_id = {project} AND m.pair = {pair} AND m.sandbox_id = s.id)"
-            ));
+            );
         }
-    }
-
-    fn states(&mut self, states: &[StateName]) {
-        if states.is_empty() {
-            return;
-        }
-        let states: Vec<String> = states.iter().map(|state| self.text(state.as_str().to_string())).collect();
-        self.push(format_args!(" AND s.state IN ({})", states.join(", ")));
+        conditions
     }
 
     async fn fetch(self, store: &Store) -> Result<Vec<AnyRow>, StoreError> {
