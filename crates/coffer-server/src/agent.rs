@@ -32,9 +32,7 @@ pub(crate) enum AgentError {
 /// Names an agentd; the answer means that the sandbox is ready.
 pub(crate) async fn init(socket: &Path, init: &Init, patience: Duration) -> Result<(), AgentError> {
     let body = serde_json::to_vec(init).expect("plain strings and numbers");
-    let body = call(socket, Method::POST, "/init", body, patience).await?;
-    drop(body);
-    Ok(())
+    call(socket, Method::POST, "/init", body, patience).await.map(drop)
 }
 
 /// Asks whether agentd still answers.
@@ -80,15 +78,13 @@ async fn call(
         };
         // The connection lives only as long as this call, so nothing is left when it is given up.
         tokio::pin!(exchange, connection);
-        loop {
-            tokio::select! {
-                answer = &mut exchange => return answer,
-                ended = &mut connection => match ended {
-                    // The answer may already be complete; the exchange then says so.
-                    Ok(()) => return exchange.await,
-                    Err(error) => return Err(broken(error)),
-                },
-            }
+        tokio::select! {
+            answer = &mut exchange => answer,
+            ended = &mut connection => match ended {
+                // The answer may already be complete; the exchange then says so.
+                Ok(()) => exchange.await,
+                Err(error) => Err(broken(error)),
+            },
         }
     })
     .await

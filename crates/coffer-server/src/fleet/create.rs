@@ -24,9 +24,6 @@ pub(super) const INIT_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a repeated request waits for the first one.
 const TWIN_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The template that the engine replaces by another where it is not built.
-const DEFAULT_TEMPLATE: &str = "base";
-
 /// A sandbox to be made; everything in it has been checked.
 #[derive(Debug, Clone)]
 pub(crate) struct CreateSpec {
@@ -82,8 +79,7 @@ impl Fleet {
             return Err(unknown());
         }
         let known = self.templates().await?;
-        let found =
-            template.name == DEFAULT_TEMPLATE || known.iter().any(|known| known.name == template.name);
+        let found = known.iter().any(|known| known.name == template.name);
         if found { Ok(template.name.clone()) } else { Err(unknown()) }
     }
 

@@ -86,8 +86,11 @@ impl Fleet {
                     }
                     live.health.next_check = now + INTERVAL;
                 }
-                let fleet = self.clone();
-                self.in_background(async move { fleet.check(&record).await });
+                let (fleet, room) = (self.clone(), self.checks.clone());
+                self.steps.spawn(async move {
+                    let _permit = room.acquire_owned().await;
+                    fleet.check(&record).await;
+                });
             }
         }
     }

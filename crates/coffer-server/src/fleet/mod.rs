@@ -38,11 +38,18 @@ use tokio_util::task::TaskTracker;
 
 use crate::agent::AgentError;
 
+/// The template of requests that name none of their own.
+const DEFAULT_TEMPLATE: &str = "base";
+
 /// How long a list of templates is believed.
 const TEMPLATES_FRESH: Duration = Duration::from_secs(2);
 
 /// Steps that no client waits for, at a time.
 const MOST_BACKGROUND_STEPS: usize = 32;
+
+/// Health checks at a time. They wait for sandboxes, which may be slow on purpose, so they have
+/// room of their own.
+const MOST_CHECKS: usize = 64;
 
 /// Every live sandbox of the server.
 pub(crate) struct Fleet {
@@ -54,6 +61,7 @@ pub(crate) struct Fleet {
     /// Steps under way; a stop waits for them.
     steps: TaskTracker,
     background: Arc<Semaphore>,
+    checks: Arc<Semaphore>,
     /// A sandbox began to run and has no sample yet.
     sample_soon: Notify,
     templates: Mutex<Option<(Instant, Arc<[TemplateInfo]>)>>,
@@ -125,6 +133,7 @@ impl Fleet {
             records: RwLock::default(),
             steps: TaskTracker::new(),
             background: Arc::new(Semaphore::new(MOST_BACKGROUND_STEPS)),
+            checks: Arc::new(Semaphore::new(MOST_CHECKS)),
             sample_soon: Notify::new(),
             templates: Mutex::default(),
             comparing: tokio::sync::Mutex::default(),
@@ -187,7 +196,8 @@ impl Fleet {
         });
     }
 
-    /// What sandboxes can be made from.
+    /// What sandboxes can be made from. The default template is always there: an engine that has
+    /// not built it uses another in its place.
     pub(crate) async fn templates(&self) -> Result<Arc<[TemplateInfo]>, FleetError> {
         let known = self.templates.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((at, templates)) = known
@@ -195,7 +205,13 @@ impl Fleet {
         {
             return Ok(templates);
         }
-        let templates: Arc<[TemplateInfo]> = self.engine.templates().await?.into();
+        let mut templates = self.engine.templates().await?;
+        if !templates.iter().any(|template| template.name == DEFAULT_TEMPLATE)
+            && let Some(stand_in) = templates.first().cloned()
+        {
+            templates.insert(0, TemplateInfo { name: DEFAULT_TEMPLATE.to_string(), ..stand_in });
+        }
+        let templates: Arc<[TemplateInfo]> = templates.into();
         *self.templates.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((Instant::now(), templates.clone()));
         Ok(templates)

@@ -49,7 +49,7 @@ impl Fleet {
                 let live = record.live();
                 live.under_way.is_none() && live.ending.is_none() && live.settled <= asked
             };
-            if comparable && let Some(claim) = record.try_claim(Step::Resume) {
+            if comparable && let Some(claim) = record.try_claim(Step::Update) {
                 self.compare(claim, status).await;
                 self.heal(&record).await;
             }

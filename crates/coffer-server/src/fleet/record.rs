@@ -260,7 +260,10 @@ impl Live {
 
     /// Takes over what the store now has.
     pub(crate) fn adopt(&mut self, row: SandboxRow) {
-        self.deadline = monotonic(row.lifetime.deadline_ms);
+        // Only a deadline that moved is read off the wall clock, which may have jumped since.
+        if row.lifetime.deadline_ms != self.row.lifetime.deadline_ms {
+            self.deadline = monotonic(row.lifetime.deadline_ms);
+        }
         self.row = row;
     }
 

@@ -15,6 +15,19 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+/// How an agentd behaves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Manners {
+    #[default]
+    Good,
+    /// Takes connections and never answers.
+    Deaf,
+    /// Answers `/init` with a failure.
+    Broken,
+    /// Answers `/init` with more than anybody should read.
+    Endless,
+}
+
 /// Serves a socket until its last clone is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct FakeAgentd {
@@ -25,13 +38,18 @@ pub(crate) struct FakeAgentd {
 #[derive(Debug)]
 struct Shared {
     frozen: watch::Sender<bool>,
+    manners: Manners,
     inits: Mutex<Vec<Init>>,
 }
 
 impl FakeAgentd {
-    pub(crate) fn start(socket: &Path, deaf: bool) -> Self {
+    pub(crate) fn start(socket: &Path, manners: Manners) -> Self {
         let listener = UnixListener::bind(socket).unwrap();
-        let shared = Arc::new(Shared { frozen: watch::Sender::new(deaf), inits: Mutex::default() });
+        let shared = Arc::new(Shared {
+            frozen: watch::Sender::new(manners == Manners::Deaf),
+            manners,
+            inits: Mutex::default(),
+        });
         let stop = CancellationToken::new();
         tokio::spawn(serve(listener, shared.clone(), stop.clone()));
         Self { shared, _alive: Arc::new(stop.drop_guard()) }
@@ -79,6 +97,12 @@ async fn answer(
     let (parts, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     let (status, body) = match (&parts.method, parts.uri.path()) {
+        (&Method::POST, "/init") if shared.manners == Manners::Broken => {
+            (StatusCode::INTERNAL_SERVER_ERROR, Bytes::from_static(b"no"))
+        }
+        (&Method::POST, "/init") if shared.manners == Manners::Endless => {
+            (StatusCode::OK, Bytes::from(vec![b'x'; 64 << 20]))
+        }
         (&Method::POST, "/init") => {
             shared.inits.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
             (StatusCode::NO_CONTENT, Bytes::new())

@@ -13,7 +13,7 @@ use coffer_engine::{
 };
 use tokio::sync::{broadcast, watch};
 
-use crate::agentd::FakeAgentd;
+use crate::agentd::{FakeAgentd, Manners};
 
 /// What the server may ask an engine to do to a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,7 +40,7 @@ struct Inner {
     sandboxes: HashMap<SandboxId, Sandbox>,
     asked: Vec<(Op, SandboxId)>,
     failures: HashMap<Op, EngineError>,
-    deaf_agents: bool,
+    manners: Manners,
 }
 
 #[derive(Debug)]
@@ -74,9 +74,9 @@ impl FakeEngine {
         };
     }
 
-    /// Sandboxes made from now on have an agentd that never answers.
-    pub(crate) fn deafen_agents(&self) {
-        self.inner.lock().unwrap().deaf_agents = true;
+    /// How the agents of sandboxes made from now on behave.
+    pub(crate) fn set_manners(&self, manners: Manners) {
+        self.inner.lock().unwrap().manners = manners;
     }
 
     /// What the server asked for, in order.
@@ -178,12 +178,12 @@ impl FakeEngine {
         Ok(())
     }
 
-    fn boot(&self, id: SandboxId, deaf: bool) -> (PathBuf, FakeAgentd) {
+    fn boot(&self, id: SandboxId, manners: Manners) -> (PathBuf, FakeAgentd) {
         // Short: a socket's path has little room.
         let text = id.to_string();
         let socket = self.dir.join(format!("{}.sock", &text[text.len() - 12..]));
         let _ = std::fs::remove_file(&socket);
-        let agentd = FakeAgentd::start(&socket, deaf);
+        let agentd = FakeAgentd::start(&socket, manners);
         (socket, agentd)
     }
 }
@@ -216,8 +216,8 @@ impl Engine for FakeEngine {
 
     async fn create(&self, spec: &CreateSandbox) -> Result<Placement, EngineError> {
         self.ask(Op::Create, spec.sandbox).await?;
-        let deaf = self.inner.lock().unwrap().deaf_agents;
-        let (socket, agentd) = self.boot(spec.sandbox, deaf);
+        let manners = self.inner.lock().unwrap().manners;
+        let (socket, agentd) = self.boot(spec.sandbox, manners);
         let name = if spec.template == "base" { "host" } else { &spec.template };
         let placement = Placement { socket, template: template(name) };
         let sandbox = Sandbox { run: RunState::Running, placement: placement.clone(), agentd: Some(agentd) };
@@ -261,7 +261,7 @@ impl Engine for FakeEngine {
 
     async fn start(&self, id: SandboxId) -> Result<Placement, EngineError> {
         self.ask(Op::Start, id).await?;
-        let (socket, agentd) = self.boot(id, false);
+        let (socket, agentd) = self.boot(id, Manners::Good);
         let mut placed = None;
         self.change(id, &[RunState::Stopped], |sandbox| {
             sandbox.run = RunState::Running;

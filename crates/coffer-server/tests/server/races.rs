@@ -8,6 +8,7 @@ use http::Method;
 use http_body_util::Full;
 use serde_json::json;
 
+use crate::agentd::Manners;
 use crate::app::{Answer, TestApp};
 use crate::engine::Op;
 
@@ -113,7 +114,7 @@ async fn a_destroy_during_create_wins() {
 #[tokio::test]
 async fn a_destroy_cuts_short_the_wait_for_an_agent() {
     let app = TestApp::start().await;
-    app.engine.deafen_agents();
+    app.engine.set_manners(Manners::Deaf);
     let begun = std::time::Instant::now();
     let (created, destroyed) =
         tokio::join!(app.post("/v2/sandboxes", json!({"templateID": "base"})), async {

@@ -7,6 +7,7 @@ use http::{Method, Request};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
+use crate::agentd::Manners;
 use crate::app::TestApp;
 use crate::engine::Op;
 
@@ -210,6 +211,17 @@ async fn a_create_that_the_engine_refuses_leaves_only_its_record() {
         let (_, id) = *app.engine.asked().iter().rfind(|(op, _)| *op == Op::Create).unwrap();
         let state = app.row(&id.to_string()).await.state;
         assert!(matches!(state, SandboxState::Error { fault: Fault::CreateFailed { .. } }), "{state:?}");
+        app.assert_empty().await;
+    }
+}
+
+#[tokio::test]
+async fn a_create_whose_agent_misbehaves_leaves_only_its_record() {
+    let app = TestApp::start().await;
+    for manners in [Manners::Broken, Manners::Endless] {
+        app.engine.set_manners(manners);
+        let refused = app.post("/v2/sandboxes", json!({"templateID": "base"})).await.expect(500).json();
+        assert_eq!(refused["message"], "the sandbox did not become ready");
         app.assert_empty().await;
     }
 }

@@ -6,6 +6,7 @@ use coffer_core::{Fault, SandboxState};
 use coffer_engine::{DeathCause, RunState};
 use serde_json::json;
 
+use crate::agentd::Manners;
 use crate::app::TestApp;
 use crate::engine::Op;
 
@@ -36,7 +37,7 @@ async fn a_death_is_on_record_with_its_cause_within_a_second() {
 #[tokio::test]
 async fn a_death_during_create_fails_the_create() {
     let app = TestApp::start().await;
-    app.engine.deafen_agents();
+    app.engine.set_manners(Manners::Deaf);
     let (created, ()) = tokio::join!(app.post("/v2/sandboxes", json!({"templateID": "base"})), async {
         let id = app.engine.wait_for(Op::Create).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
