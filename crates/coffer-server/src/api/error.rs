@@ -88,6 +88,7 @@ impl ApiError {
                 Self::conflict(error.to_string()).with_code(GUEST_UNRESPONSIVE)
             }
             FleetError::EndedEarly | FleetError::Raced => Self::conflict(error.to_string()),
+            FleetError::FirstUnderWay => Self::conflict(error.to_string()).retry_after(1),
             FleetError::FirstFailed => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()).retry_after(1)
             }

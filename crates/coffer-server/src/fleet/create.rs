@@ -165,7 +165,13 @@ impl Fleet {
                 let message = chain(&error);
                 let ended_by_others = claim.record.live().ending.is_some();
                 claim.record.live().ending.get_or_insert(Ending::Failed(Fault::CreateFailed { message }));
-                self.end(claim).await;
+                if matches!(error, FleetError::Engine(EngineError::Unavailable(_))) {
+                    // It would not answer this either for a while; the client need not wait for it.
+                    let fleet = self.clone();
+                    self.steps.spawn(async move { fleet.end(claim).await });
+                } else {
+                    self.end(claim).await;
+                }
                 Err(if ended_by_others { FleetError::EndedEarly } else { error })
             }
         }
@@ -217,7 +223,7 @@ impl Fleet {
         let row = match self.any(first.id) {
             Some(record) => {
                 let waited = tokio::time::timeout(TWIN_PATIENCE, record.settled()).await;
-                waited.map_err(|_| FleetError::Busy(super::Busy(Step::Create)))?;
+                waited.map_err(|_| FleetError::FirstUnderWay)?;
                 record.row()
             }
             None => first,

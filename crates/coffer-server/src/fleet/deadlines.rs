@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coffer_core::{DestroyReason, Fault, Kept};
+use coffer_engine::EngineError;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -80,7 +81,13 @@ impl Fleet {
                 let Some(claim) = record.try_claim(Step::Pause) else { return };
                 let fleet = self.clone();
                 self.in_background(async move {
-                    if let Err(error) = fleet.pause_claimed(&claim, kept).await {
+                    let mut paused = fleet.pause_claimed(&claim, kept).await;
+                    if let Err(FleetError::Engine(EngineError::Unsupported(_))) = paused {
+                        // Nobody is there to be told that this host cannot freeze: files are better
+                        // than nothing.
+                        paused = fleet.pause_claimed(&claim, Kept::FilesOnly).await;
+                    }
+                    if let Err(error) = paused {
                         fleet.pause_failed(&record, &error);
                     }
                     drop(claim);
@@ -95,7 +102,7 @@ impl Fleet {
         let tries = record.live().pause_again.map_or(0, |(_, tries)| tries) + 1;
         tracing::warn!(sandbox.id = %id, "could not pause sandbox {id} at its timeout: {}", chain(error));
         record.live().pause_again = Some((Instant::now() + PAUSE_AGAIN, tries));
-        let hopeless = !matches!(error, FleetError::Engine(coffer_engine::EngineError::Unavailable(_)));
+        let hopeless = !matches!(error, FleetError::Engine(EngineError::Unavailable(_)));
         if hopeless && tries >= MOST_PAUSE_TRIES {
             self.doom(record, Fault::TransitionFailed { message: chain(error) });
         }

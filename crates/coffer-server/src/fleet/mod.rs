@@ -92,6 +92,8 @@ pub(crate) enum FleetError {
     KeyReused,
     #[error("the first request with this idempotency key failed")]
     FirstFailed,
+    #[error("the first request with this idempotency key is still under way")]
+    FirstUnderWay,
     #[error("the sandbox's agent does not answer")]
     GuestUnresponsive(#[source] AgentError),
     #[error("the sandbox did not become ready")]

@@ -103,12 +103,18 @@ impl Fleet {
         timeout_ms: Millis,
         boot: Boot,
     ) -> Result<Connected, FleetError> {
-        let claim = record.claim_in_turn(Step::Resume).await?;
+        let (claim, paused) = loop {
+            let is_paused = || record.live().row.state.name() == StateName::Paused;
+            let paused = is_paused();
+            // Keeping a running one alive is a small matter that turns nobody else away.
+            let claim = record.claim_in_turn(if paused { Step::Resume } else { Step::Update }).await?;
+            if paused == is_paused() {
+                break (claim, paused);
+            }
+        };
         let fleet = self.clone();
         self.carry_through(async move {
-            let state = record.live().row.state.name();
-            if state != StateName::Paused {
-                // Nothing to resume; extending refuses what does not run.
+            if !paused {
                 return fleet.extend_claimed(&claim, timeout_ms).await.map(Connected::Running);
             }
             let resumed = fleet.resume_claimed(&claim, timeout_ms, boot, None).await;

@@ -82,7 +82,12 @@ impl Fleet {
                 return self.doom(&record, Fault::CreateFailed { message });
             }
             (_, RunState::Dead { cause }) => return self.doom(&record, fault_of(cause)),
-            (SandboxState::Running, RunState::Running) => Ok(()),
+            (SandboxState::Running, RunState::Running)
+            // A resume boots it anew when its memory turns out to be gone.
+            | (SandboxState::Paused { kept: Kept::MemoryAndFiles }, RunState::Frozen | RunState::Stopped)
+            | (SandboxState::Paused { kept: Kept::FilesOnly }, RunState::Stopped) => {
+                return self.adopt_placement(&record, status);
+            }
             (SandboxState::Running, RunState::Frozen) => {
                 self.wake(&claim, Kept::MemoryAndFiles).await.map(drop)
             }
@@ -97,21 +102,14 @@ impl Fleet {
             (SandboxState::Paused { kept: Kept::FilesOnly }, RunState::Running | RunState::Frozen) => {
                 self.engine.stop(record.id).await.map_err(FleetError::from)
             }
-            // A resume boots it anew when its memory turns out to be gone.
-            (SandboxState::Paused { .. }, RunState::Frozen | RunState::Stopped) => Ok(()),
             // Ended records are not kept.
-            (SandboxState::Terminated { .. } | SandboxState::Error { .. }, _) => Ok(()),
+            (SandboxState::Terminated { .. } | SandboxState::Error { .. }, _) => return,
         };
-        if state == SandboxState::Running && status.run == RunState::Running {
-            self.adopt_placement(&record, status);
-            return;
-        }
         let id = record.id;
         match repaired {
-            Ok(()) if state.name() != coffer_core::StateName::Paused || status.run == RunState::Running => {
+            Ok(()) => {
                 tracing::warn!(sandbox.id = %id, "sandbox {id} was {:?} on its host, not {state:?}: repaired", status.run);
             }
-            Ok(()) => {}
             Err(error) => {
                 tracing::error!(sandbox.id = %id, "sandbox {id} is {:?} on its host, not {state:?}, and could not be repaired: {}", status.run, chain(&error));
             }

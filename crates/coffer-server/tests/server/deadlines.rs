@@ -106,3 +106,14 @@ async fn a_deadline_survives_a_restart() {
     assert_eq!(app.ended(&short).await, SandboxState::Terminated { reason: DestroyReason::Timeout });
     assert_eq!(app.state(&long).await, "running");
 }
+
+#[tokio::test]
+async fn where_nothing_can_be_frozen_a_pause_at_the_deadline_keeps_files() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({"autoPause": true})).await;
+    app.engine.fail(Op::Freeze, Some(EngineError::Unsupported("freezing".into())));
+    app.post_empty(&format!("/sandboxes/{id}/pause")).await.expect(501);
+    app.post(&format!("/sandboxes/{id}/timeout"), json!({"timeout": 0})).await.expect(204);
+    app.wait_for(&id, "paused").await;
+    assert_eq!(app.row(&id).await.state, SandboxState::Paused { kept: Kept::FilesOnly });
+}

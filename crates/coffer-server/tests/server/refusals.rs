@@ -209,7 +209,7 @@ async fn a_create_that_the_engine_refuses_leaves_only_its_record() {
         assert_eq!(answer.header("retry-after"), retry_after);
         assert!(!String::from_utf8_lossy(&answer.body).contains("secret"));
         let (_, id) = *app.engine.asked().iter().rfind(|(op, _)| *op == Op::Create).unwrap();
-        let state = app.row(&id.to_string()).await.state;
+        let state = app.ended(&id.to_string()).await;
         assert!(matches!(state, SandboxState::Error { fault: Fault::CreateFailed { .. } }), "{state:?}");
         app.assert_empty().await;
     }

@@ -59,6 +59,25 @@ async fn an_agent_that_is_gone_is_found_out() {
 }
 
 #[tokio::test]
+async fn an_agent_that_falls_silent_is_given_up_after_three_checks() {
+    let mut app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    let agentd = app.engine.agentd(id.parse().unwrap());
+    app.restart(async |_| agentd.freeze(true)).await;
+    let state = tokio::time::timeout(Duration::from_secs(60), async {
+        loop {
+            let state = app.row(&id).await.state;
+            if !state.is_live() {
+                return state;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    });
+    assert_eq!(state.await.unwrap(), SandboxState::Error { fault: Fault::Unresponsive });
+    app.assert_empty().await;
+}
+
+#[tokio::test]
 async fn a_failed_resume_of_a_lost_sandbox_ends_it() {
     let app = TestApp::start().await;
     let id = app.create(json!({})).await;
