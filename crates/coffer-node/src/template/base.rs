@@ -1,12 +1,13 @@
 //! `base`: a small Debian or Ubuntu with what people expect to find, from the host's own mirrors.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
 
 use super::bootstrap::{Run, Tool};
 use super::finish::finish;
-use super::progress::{Phase, Progress};
+use super::progress::{Phase, Progress, Reader};
 use super::store::Keep;
 use super::tree::Tree;
 use super::{BASE, BuildError, LayerSpec, OverlaySpec, Template, TemplateStore, sources};
@@ -90,7 +91,7 @@ pub(super) fn build(
     }
 
     let tree = Tree::at(draft.directory().join("rootfs"));
-    let scratch = tempfile_in(draft.directory())?;
+    let scratch = make_scratch(draft.directory())?;
     let log_path = store.log_path(BASE);
     progress(Progress::at(Phase::Index));
     let mut run = Run {
@@ -100,12 +101,13 @@ pub(super) fn build(
         log: Run::create_log(&log_path)?,
         log_path,
         progress,
+        reader: Reader::new(),
     };
     run.lay(tool, &plan, PACKAGES)?;
     (run.progress)(Progress::at(Phase::Finish));
     let notes = finish(&mut run, &plan)?;
     drop(run);
-    std::fs::remove_dir_all(&scratch).map_err(BuildError::file("remove", &scratch))?;
+    fs::remove_dir_all(&scratch).map_err(BuildError::file("remove", &scratch))?;
 
     let mut manifest = draft.manifest();
     manifest.notes = notes;
@@ -119,10 +121,10 @@ pub(super) fn build(
     Ok(template)
 }
 
-fn tempfile_in(draft: &Path) -> Result<std::path::PathBuf, BuildError> {
+fn make_scratch(draft: &Path) -> Result<PathBuf, BuildError> {
     // Readable for apt's own user, which fetches and verifies.
     let scratch = draft.join("scratch");
-    std::fs::create_dir(&scratch).map_err(BuildError::file("make", &scratch))?;
+    fs::create_dir(&scratch).map_err(BuildError::file("make", &scratch))?;
     Ok(scratch)
 }
 

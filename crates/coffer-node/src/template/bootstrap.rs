@@ -70,7 +70,7 @@ fn find_program(name: &str) -> Option<PathBuf> {
 
 /// What is done with a tool's lines besides logging them.
 enum Heed {
-    Progress(Reader),
+    Progress,
     Keep(Vec<String>),
 }
 
@@ -84,6 +84,8 @@ pub(super) struct Run<'a> {
     pub(super) log_path: PathBuf,
     pub(super) log: File,
     pub(super) progress: &'a mut dyn FnMut(Progress),
+    /// One for all tools: what the second prints goes on from the first.
+    pub(super) reader: Reader,
 }
 
 impl Run<'_> {
@@ -230,7 +232,7 @@ impl Run<'_> {
     }
 
     fn run(&mut self, tool: &str, command: Command) -> Result<(), BuildError> {
-        self.execute(tool, command, &mut Heed::Progress(Reader::new()))
+        self.execute(tool, command, &mut Heed::Progress)
     }
 
     fn execute(&mut self, tool: &str, mut command: Command, heed: &mut Heed) -> Result<(), BuildError> {
@@ -261,8 +263,8 @@ impl Run<'_> {
                 tail.push_back(text.to_string());
                 match heed {
                     Heed::Keep(lines) => lines.push(text.to_string()),
-                    Heed::Progress(reader) => {
-                        if let Some(report) = reader.line(text) {
+                    Heed::Progress => {
+                        if let Some(report) = self.reader.line(text) {
                             (self.progress)(report);
                         }
                     }
@@ -341,6 +343,7 @@ mod tests {
             log: Run::create_log(&log_path).unwrap(),
             log_path,
             progress: &mut |_| {},
+            reader: Reader::new(),
         });
     }
 

@@ -253,5 +253,4 @@ fn programs(host: &Path, path: &std::ffi::OsStr) -> Vec<String> {
 }
 
 #[cfg(test)]
-#[path = "host_tests.rs"]
 mod tests;

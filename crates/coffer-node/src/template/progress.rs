@@ -186,6 +186,22 @@ I: success in 131.3410 seconds";
     }
 
     #[test]
+    fn debootstrap_and_then_apt_go_forward_too() {
+        let lines = "I: Retrieving InRelease \nI: Retrieving libacl1 2.3\nI: Unpacking libacl1...\n\
+                     I: Base system installed successfully.\nGet:1 m.test bookworm InRelease [151 kB]\n\
+                     0 upgraded, 1 newly installed, 0 to remove and 0 not upgraded.\n\
+                     Get:1 m.test bookworm/main amd64 a\nUnpacking a (1) ...\nSetting up a (1) ...";
+        let mut reader = Reader::new();
+        let reports: Vec<Progress> = lines.lines().filter_map(|line| reader.line(line)).collect();
+        let phases: Vec<Phase> = reports.iter().map(|report| report.phase).collect();
+        assert_eq!(
+            phases,
+            [Phase::Essential, Phase::Download, Phase::Download, Phase::Install, Phase::Install]
+        );
+        assert_eq!(reports.last(), Some(&Progress { phase: Phase::Install, done: 2, total: 2 }));
+    }
+
+    #[test]
     fn odd_lines_never_exceed_the_total() {
         let mut reader = Reader::new();
         for line in ["Setting up x", "9999999999999999999999 newly installed", " newly installed", "I: "] {
