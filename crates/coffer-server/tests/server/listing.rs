@@ -42,8 +42,8 @@ async fn states_select() {
     let running = app.create(json!({})).await;
     let paused = app.create(json!({})).await;
     app.post_empty(&format!("/sandboxes/{paused}/pause")).await.expect(204);
-    assert_eq!(ids(&app, "state=running").await, [running.clone()]);
-    assert_eq!(ids(&app, "state=paused").await, [paused.clone()]);
+    assert_eq!(ids(&app, "state=running").await, [running.as_str()]);
+    assert_eq!(ids(&app, "state=paused").await, [paused.as_str()]);
     assert_eq!(ids(&app, "state=running%2Cpaused").await, [paused.clone(), running.clone()]);
     assert_eq!(ids(&app, "state=running&state=paused").await.len(), 2);
     let legacy = app.get("/sandboxes").await.expect(200).json();
@@ -71,8 +71,8 @@ async fn template_and_start_select() {
     let app = TestApp::start().await;
     let base = app.create(json!({})).await;
     let other = app.create(json!({"templateID": "other"})).await;
-    assert_eq!(ids(&app, "template=other").await, [other.clone()]);
-    assert_eq!(ids(&app, "template=base").await, [base.clone()]);
+    assert_eq!(ids(&app, "template=other").await, [other.as_str()]);
+    assert_eq!(ids(&app, "template=base").await, [base.as_str()]);
     let started = app.get(&format!("/sandboxes/{other}")).await.json()["startedAt"].clone();
     assert!(ids(&app, &format!("startedAfter={}", started.as_str().unwrap())).await.contains(&other));
     assert_eq!(ids(&app, "startedAfter=2999-01-01T00%3A00%3A00%2B02%3A00").await, [] as [String; 0]);
