@@ -8,6 +8,7 @@ use std::sync::Arc;
 use coffer_core::SandboxId;
 use coffer_wire::node::DeathCause;
 
+use crate::cgroup::SandboxCgroup;
 use crate::journal::{Durability, Entry, Phase};
 use crate::node::Node;
 use crate::reaper::{Record, Remains};
@@ -60,7 +61,7 @@ fn find(node: &Node, entry: &Entry) -> Outcome {
         Phase::Dead { cause } => Outcome::Died(cause.clone()),
         Phase::Stopped | Phase::Starting => {
             // A start that was cut off: its processes go, its files are as they were.
-            node.cgroups.of(id).kill();
+            end_processes(&node.cgroups.of(id));
             sandbox::clear_run(node, id);
             match node.pool.find(&id.to_string()) {
                 Ok(_) => Outcome::Holds(Found::Stopped),
@@ -83,10 +84,26 @@ fn find(node: &Node, entry: &Entry) -> Outcome {
     }
 }
 
+/// Ends processes that nobody watches, and removes their cgroup.
+fn end_processes(cgroup: &SandboxCgroup) {
+    let processes = cgroup.processes();
+    for _ in 0..100 {
+        cgroup.kill();
+        if cgroup.remove().is_ok() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    // Some may have become children of this process.
+    for pid in processes {
+        let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
+    }
+}
+
 /// Gives back what an entry without processes of its own has.
 fn end(node: &Arc<Node>, entry: &Entry, record: Record) {
     let sandbox = entry.spec.sandbox;
-    node.cgroups.of(sandbox).kill();
+    end_processes(&node.cgroups.of(sandbox));
     let remains = Remains {
         node: node.clone(),
         sandbox,
@@ -104,14 +121,7 @@ fn sweep(node: &Arc<Node>, kept: &HashSet<SandboxId>) -> io::Result<()> {
     for name in node.cgroups.names().into_iter().filter(|name| ownerless(name)) {
         tracing::warn!("removing the cgroup of an unknown sandbox `{name}`");
         if let Ok(id) = name.parse() {
-            let cgroup = node.cgroups.of(id);
-            for _ in 0..50 {
-                cgroup.kill();
-                if cgroup.remove().is_ok() {
-                    break;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
+            end_processes(&node.cgroups.of(id));
         }
     }
     for name in node.pool.names()?.into_iter().filter(|name| ownerless(name)) {
@@ -120,8 +130,8 @@ fn sweep(node: &Arc<Node>, kept: &HashSet<SandboxId>) -> io::Result<()> {
             tracing::error!("could not delete the files of unknown sandbox `{name}`: {error}");
         }
     }
-    for (directory, suffix) in [("s", ".sock"), ("f", "")] {
-        for entry in fs::read_dir(node.run_dir.join(directory))?.flatten() {
+    for (directory, suffix) in [(node.run_dir.join("s"), ".sock"), (node.pool.small_files(), "")] {
+        for entry in fs::read_dir(directory)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.strip_suffix(suffix).is_none_or(ownerless) {
                 tracing::warn!("removing `{}`, which is of an unknown sandbox", entry.path().display());

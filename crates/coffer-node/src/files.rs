@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use coffer_core::Limits;
 
-use crate::spawner::request::{FileBind, OverlayMount};
 use crate::spawner::request::Layer;
+use crate::spawner::request::{FileBind, OverlayMount};
 use crate::template::OverlaySpec;
 
 /// Host files that one sandbox sees.
@@ -153,13 +153,21 @@ pub(crate) fn overlay_mounts(overlays: &[OverlaySpec], upper: &Path) -> Vec<Over
     overlays.iter().enumerate().map(mount).collect()
 }
 
+/// Takes away the mark by which an overlay refuses files that may not have reached the disk: they have,
+/// the node saw to it when it stopped the sandbox.
+pub(crate) fn clear_marks(mounts: &[OverlayMount]) -> io::Result<()> {
+    for mount in mounts {
+        match fs::remove_dir_all(mount.writable.join(&mount.work).join("work/incompat")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Lays out a new sandbox's writable files and puts in what is its own: names and addresses, which
 /// its users may change like any other file.
-pub(crate) fn write_own(
-    mounts: &[OverlayMount],
-    uid_base: u32,
-    hostname: &str,
-) -> io::Result<()> {
+pub(crate) fn write_own(mounts: &[OverlayMount], uid_base: u32, hostname: &str) -> io::Result<()> {
     for mount in mounts {
         let upper = mount.writable.join(&mount.upper);
         fs::DirBuilder::new().mode(0o700).create(&upper)?;
@@ -176,9 +184,8 @@ pub(crate) fn write_own(
     fs::create_dir(&etc)?;
     give(&etc, uid_base, 0o755)?;
     let machine_id = fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().replace('-', "");
-    let hosts = format!(
-        "127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n"
-    );
+    let hosts =
+        format!("127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n");
     for (name, content, mode) in [
         ("hostname", format!("{hostname}\n"), 0o644),
         ("hosts", hosts, 0o644),

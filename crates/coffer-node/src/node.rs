@@ -32,6 +32,10 @@ use crate::{NodeConfig, adopt, rpc};
 /// Requests that are under way when the node stops get this long.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
+/// What `sun_path` holds, without the zero at its end.
+const LONGEST_SOCKET_PATH: usize = 107;
+const ID_LENGTH: usize = 26;
+
 /// Why a node could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeFailure {
@@ -39,6 +43,8 @@ pub enum NodeFailure {
     InUse(PathBuf),
     #[error("could not {doing} `{}`", .path.display())]
     Directory { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error("the runtime directory `{}` is too long for the paths of sockets in it", .0.display())]
+    RunDirTooLong(PathBuf),
     #[error("could not open the pool")]
     Pool(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("could not share out uid ranges")]
@@ -67,8 +73,10 @@ pub(crate) struct Node {
     pub(crate) reaper: Reaper,
     pub(crate) host_boot_id: String,
     pub(crate) notices: broadcast::Sender<Notice>,
-    /// Owners of sandboxes and requests under way.
-    pub(crate) tasks: TaskTracker,
+    /// Connections and requests under way.
+    pub(crate) requests: TaskTracker,
+    /// Owners of sandboxes.
+    pub(crate) owners: TaskTracker,
     /// Heard by the owners: they let go of their sandboxes as they are.
     pub(crate) letting_go: CancellationToken,
     sandboxes: Mutex<HashMap<SandboxId, Handle>>,
@@ -78,10 +86,15 @@ pub(crate) struct Node {
 /// Serves `run_dir/node.sock` until `stop`. Then leaves sandboxes running for the next node or, when
 /// the configuration says ephemeral, destroys everything that it made.
 pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) -> Result<(), NodeFailure> {
+    // Sandboxes whose spawner ended become our children, and we learn how they end.
+    if let Err(errno) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
+        tracing::warn!("could not become the parent of orphaned sandboxes: {errno}");
+    }
     let (client, serve_spawner) = SpawnerClient::new(spawner);
     let spawner_task = tokio::spawn(serve_spawner);
     let ephemeral = config.ephemeral;
-    let opened = tokio::task::spawn_blocking(move || open(&config, client)).await.expect("opening does not panic");
+    let opened =
+        tokio::task::spawn_blocking(move || open(&config, client)).await.expect("opening does not panic");
     let (node, lock) = opened?;
     let adopted = tokio::task::spawn_blocking({
         let node = node.clone();
@@ -90,25 +103,29 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     adopted.await.expect("adopting does not panic").map_err(doing("read the journal in", &node.run_dir))?;
     let served = rpc::serve(&node, &stop).await;
 
+    node.requests.close();
+    if tokio::time::timeout(STOP_PATIENCE, node.requests.wait()).await.is_err() {
+        tracing::warn!("some requests did not end in time");
+    }
     if ephemeral {
         node.destroy_all().await;
     }
-    node.tasks.close();
-    let _ = tokio::time::timeout(STOP_PATIENCE, async {
-        node.letting_go.cancel();
-        node.tasks.wait().await;
-    })
-    .await;
+    node.letting_go.cancel();
+    node.owners.close();
+    if tokio::time::timeout(STOP_PATIENCE, node.owners.wait()).await.is_err() {
+        tracing::warn!("some sandboxes could not be let go of in time");
+    }
     node.reaper.finish().await;
     if let Some(node) = Arc::into_inner(node) {
         let Node { spawner, pool, cgroups, uids, sandboxes, run_dir, .. } = node;
         // The last of its clients: the spawner ends.
         drop(spawner);
         let empty = sandboxes.into_inner().expect("no holder panics").values().all(Handle::holds_nothing);
-        let closing = tokio::task::spawn_blocking(move || close(pool, &cgroups, &uids, &run_dir, empty, ephemeral));
+        let closing =
+            tokio::task::spawn_blocking(move || close(pool, &cgroups, &uids, &run_dir, empty, ephemeral));
         closing.await.expect("closing does not panic");
     } else {
-        tracing::warn!("some requests did not end in time; leaving the pool mounted");
+        tracing::warn!("leaving the pool mounted");
     }
     let _ = spawner_task.await;
     drop(lock);
@@ -120,9 +137,7 @@ fn close(pool: Pool, cgroups: &Cgroups, uids: &UidRanges, run_dir: &Path, empty:
     if empty {
         cgroups.remove();
         pool.close(if ephemeral { Fate::Remove } else { Fate::Keep });
-        for name in ["s", "f"] {
-            let _ = fs::remove_dir(run_dir.join(name));
-        }
+        let _ = fs::remove_dir(run_dir.join("s"));
     }
     let _ = fs::remove_file(run_dir.join("node.sock"));
 }
@@ -137,6 +152,10 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
     let data_dir = config.data_dir.canonicalize().map_err(doing("find", &config.data_dir))?;
     let lock = lock(&data_dir)?;
 
+    let longest = config.run_dir.as_os_str().len() + "/s/.sock".len() + ID_LENGTH;
+    if longest > LONGEST_SOCKET_PATH {
+        return Err(NodeFailure::RunDirTooLong(config.run_dir.clone()));
+    }
     // The server's group may enter, and knows the names of sockets.
     let run_dir = &config.run_dir;
     for path in [run_dir.clone(), run_dir.join("s")] {
@@ -145,13 +164,13 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
             .and_then(|()| chown(&path, None, Some(config.server_gid)));
         opened.map_err(doing("open to the server", &path))?;
     }
-    private(&run_dir.join("f"))?;
-
-    let (pool, mut warnings) = Pool::open(&data_dir, &config.pool).map_err(|error| NodeFailure::Pool(error.into()))?;
+    let (pool, mut warnings) =
+        Pool::open(&data_dir, &config.pool).map_err(|error| NodeFailure::Pool(error.into()))?;
     let name = format!("coffer-{}", &hex(&Sha256::digest(data_dir.as_os_str().as_encoded_bytes()))[..8]);
     let (cgroups, cgroup_warnings) = Cgroups::open(&name).map_err(NodeFailure::Host)?;
     warnings.extend(cgroup_warnings);
-    let agentd = install_agentd(&pool, config.agentd).map_err(doing("install agentd in", &pool.binaries()))?;
+    let agentd =
+        install_agentd(&pool, config.agentd).map_err(doing("install agentd in", &pool.binaries()))?;
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
@@ -171,7 +190,8 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
         reaper: Reaper::new(),
         host_boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(NodeFailure::Host)?,
         notices: broadcast::channel(1024).0,
-        tasks: TaskTracker::new(),
+        requests: TaskTracker::new(),
+        owners: TaskTracker::new(),
         letting_go: CancellationToken::new(),
         sandboxes: Mutex::new(HashMap::new()),
         warnings,
@@ -311,7 +331,7 @@ impl Node {
     }
 
     pub(crate) fn files_of(&self, sandbox: SandboxId) -> crate::files::Shown {
-        crate::files::Shown::at(self.run_dir.join("f").join(sandbox.to_string()))
+        crate::files::Shown::at(self.pool.small_files().join(sandbox.to_string()))
     }
 }
 

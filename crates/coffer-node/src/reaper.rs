@@ -77,9 +77,8 @@ impl Remains {
         let Self { node, sandbox, uid_base, cpus, record } = self;
         let name = sandbox.to_string();
         let cgroup = node.cgroups.of(sandbox);
-        let mut clean = insist(sandbox, "remove its cgroup", || {
-            cgroup.remove().inspect_err(|_| cgroup.kill())
-        });
+        let mut clean =
+            insist(sandbox, "remove its cgroup", || cgroup.remove().inspect_err(|_| cgroup.kill()));
         clean &= insist(sandbox, "delete its files", || node.pool.delete(&name));
         clean &= insist(sandbox, "remove its small files", || node.files_of(sandbox).remove());
         clean &= insist(sandbox, "remove its socket", || remove_socket(&node, sandbox));

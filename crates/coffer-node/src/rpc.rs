@@ -34,7 +34,7 @@ pub(crate) async fn serve(node: &Arc<Node>, stop: &CancellationToken) -> io::Res
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     let (node, stop) = (node.clone(), stop.clone());
-                    node.tasks.clone().spawn(async move {
+                    node.requests.clone().spawn(async move {
                         if let Err(error) = converse(&node, stream, &stop).await {
                             tracing::warn!("a server's connection broke: {error}");
                         }
@@ -71,8 +71,8 @@ async fn converse(node: &Arc<Node>, stream: UnixStream, stop: &CancellationToken
         };
         let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
         let (node, answers) = (node.clone(), answers.clone());
-        let tasks = node.tasks.clone();
-        tasks.spawn(async move {
+        let requests = node.requests.clone();
+        requests.spawn(async move {
             let kind = describe(&request);
             let result = node.answer(request).await;
             if let Err(NodeError { code: NodeErrorCode::Internal, message }) = &result {

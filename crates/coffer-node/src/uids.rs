@@ -56,7 +56,22 @@ impl UidRanges {
             blocks: Mutex::new(BTreeMap::new()),
         };
         fs::create_dir_all(directory).map_err(|error| ranges.record_error(error))?;
+        ranges.take_over()?;
         Ok(ranges)
+    }
+
+    /// Takes the blocks that an earlier node on this data directory left.
+    fn take_over(&self) -> Result<(), UidError> {
+        let _lock = self.lock()?;
+        let mut blocks = self.blocks.lock().expect("no holder panics");
+        for number in 0..BLOCKS {
+            let ours = fs::read(self.path(number))
+                .is_ok_and(|owner| owner == self.owner.as_os_str().as_encoded_bytes());
+            if ours && let Some(file) = self.claim(number)? {
+                blocks.insert(number, Block { _file: file, used: 0 });
+            }
+        }
+        Ok(())
     }
 
     /// Takes the first id of a free range.
@@ -71,9 +86,12 @@ impl UidRanges {
         }
         let _lock = self.lock()?;
         // Nodes begin at different places, so that after a reboot each finds its old blocks free.
-        let start = self.owner.as_os_str().as_encoded_bytes().iter().fold(7u32, |hash, &byte| {
-            hash.wrapping_mul(31).wrapping_add(u32::from(byte))
-        });
+        let start = self
+            .owner
+            .as_os_str()
+            .as_encoded_bytes()
+            .iter()
+            .fold(7u32, |hash, &byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)));
         for offset in 0..BLOCKS {
             let number = start.wrapping_add(offset) % BLOCKS;
             if blocks.contains_key(&number) {
@@ -143,8 +161,7 @@ impl UidRanges {
     fn lock(&self) -> Result<File, UidError> {
         let attempt = || -> io::Result<File> {
             let mut options = OpenOptions::new();
-            let file =
-                options.write(true).create(true).truncate(false).open(self.directory.join("lock"))?;
+            let file = options.write(true).create(true).truncate(false).open(self.directory.join("lock"))?;
             rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
             Ok(file)
         };
@@ -166,7 +183,7 @@ const fn base(block: u32, range: u32) -> u32 {
 
 fn place(uid_base: u32) -> Option<(u32, u32)> {
     let index = uid_base.checked_sub(FIRST)? / RANGE;
-    (index < BLOCKS * RANGES_PER_BLOCK && uid_base % RANGE == 0)
+    (index < BLOCKS * RANGES_PER_BLOCK && uid_base.is_multiple_of(RANGE))
         .then_some((index / RANGES_PER_BLOCK, index % RANGES_PER_BLOCK))
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use coffer_core::Limits;
+use rustix::process::Pid;
 
 use super::Controller;
 
@@ -122,20 +123,28 @@ impl SandboxCgroup {
     pub(crate) fn kill(&self) {
         let killed = self.birthplace().is_some_and(|path| fs::write(path.join("cgroup.kill"), "1").is_ok());
         if !killed {
-            let paths = self.birthplace().into_iter().chain(self.v1.iter().map(|(path, _)| path.as_path()));
-            for path in paths {
-                let Ok(processes) = fs::read_to_string(path.join("cgroup.procs")) else { continue };
-                for pid in processes.lines().filter_map(|line| line.parse().ok()) {
-                    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                    }
-                }
+            for pid in self.processes() {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }
         // Under v1 a frozen process dies only once it is thawed.
         if self.freezing_v2().is_none() {
             let _ = self.set_frozen(false);
         }
+    }
+
+    /// Every process in any of the directories.
+    pub(crate) fn processes(&self) -> Vec<Pid> {
+        let paths = self.birthplace().into_iter().chain(self.v1.iter().map(|(path, _)| path.as_path()));
+        let mut processes: Vec<_> = paths
+            .filter_map(|path| fs::read_to_string(path.join("cgroup.procs")).ok())
+            .flat_map(|text| {
+                text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect::<Vec<_>>()
+            })
+            .collect();
+        processes.sort_unstable_by_key(|pid| pid.as_raw_nonzero());
+        processes.dedup();
+        processes
     }
 
     /// Removes the directories. Fails while a process is left; then may be tried again.

@@ -34,14 +34,16 @@ const FLOOR: u64 = 256 * 1024 * 1024;
 const IMAGE: &str = "pool.img";
 const DRAFT: &str = "pool.img.making";
 const UPPERS: &str = "s";
+const SMALL_FILES: &str = "f";
 const BINARIES: &str = "bin";
 
 #[derive(Debug, thiserror::Error)]
-#[error("could not {doing} `{}`", .path.display())]
-pub(crate) struct PoolError {
-    doing: &'static str,
-    path: PathBuf,
-    source: io::Error,
+pub(crate) enum PoolError {
+    #[error("could not {doing} `{}`", .path.display())]
+    Directory { doing: &'static str, path: PathBuf, source: io::Error },
+    /// Sandboxes may have files in it, so it is not passed over.
+    #[error("the pool image `{}` cannot be used: {why}", .image.display())]
+    Image { image: PathBuf, why: String },
 }
 
 /// Writable files of one sandbox.
@@ -76,14 +78,11 @@ impl Pool {
     pub(crate) fn open(data_dir: &Path, choice: &PoolChoice) -> Result<(Self, Vec<String>), PoolError> {
         let root = data_dir.join("pool");
         make_directory(&root)?;
-        let (kind, warnings) = match choice {
-            PoolChoice::Directory => (Kind::Directory, vec![NO_QUOTA.to_string()]),
-            PoolChoice::Auto { size_bytes } => match open_btrfs(data_dir, &root, *size_bytes) {
-                Ok(kind) => (kind, Vec::new()),
-                Err(why) => (Kind::Directory, vec![format!("{NO_QUOTA}: {why}")]),
-            },
+        let (kind, warnings) = match choose(data_dir, &root, choice)? {
+            Ok(kind) => (kind, Vec::new()),
+            Err(why) => (Kind::Directory, vec![format!("disk use of sandboxes is not limited: {why}")]),
         };
-        for name in [UPPERS, BINARIES] {
+        for name in [UPPERS, BINARIES, SMALL_FILES] {
             make_directory(&root.join(name))?;
         }
         let uppers = directory::open(&root.join(UPPERS)).map_err(doing("open", &root.join(UPPERS)))?;
@@ -98,6 +97,11 @@ impl Pool {
     /// A directory for programs that sandboxes are shown.
     pub(crate) fn binaries(&self) -> PathBuf {
         self.root.join(BINARIES)
+    }
+
+    /// A directory for the small files that sandboxes are shown.
+    pub(crate) fn small_files(&self) -> PathBuf {
+        self.root.join(SMALL_FILES)
     }
 
     /// Whether another sandbox should be made.
@@ -126,6 +130,16 @@ impl Pool {
             }
         };
         Ok(Upper { path, quota })
+    }
+
+    /// Changes the limit of what [`create`](Self::create) made.
+    pub(crate) fn limit(&self, name: &str, limit_bytes: u64) -> io::Result<()> {
+        match self.kind {
+            Kind::Directory => Ok(()),
+            Kind::Btrfs { .. } => {
+                btrfs::limit(&directory::open(&self.root.join(UPPERS).join(name))?, limit_bytes)
+            }
+        }
     }
 
     /// What [`create`](Self::create) made earlier.
@@ -203,10 +217,8 @@ pub(crate) enum Fate {
     Remove,
 }
 
-const NO_QUOTA: &str = "disk use of sandboxes is not limited";
-
 fn doing(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PoolError {
-    move |source| PoolError { doing, path: path.to_path_buf(), source }
+    move |source| PoolError::Directory { doing, path: path.to_path_buf(), source }
 }
 
 fn make_directory(path: &Path) -> Result<(), PoolError> {
@@ -214,17 +226,34 @@ fn make_directory(path: &Path) -> Result<(), PoolError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(doing("make", path))
 }
 
-/// The reasons are for people: any of them means plain directories instead.
-fn open_btrfs(data_dir: &Path, root: &Path, size: Option<u64>) -> Result<Kind, String> {
-    let image_path = data_dir.join(IMAGE);
-    if !image_path.exists() {
-        make_image(data_dir, &image_path, size)?;
+/// The image if there is one, a new one if that can be made; or why it must be plain directories.
+fn choose(data_dir: &Path, root: &Path, choice: &PoolChoice) -> Result<Result<Kind, String>, PoolError> {
+    let image = data_dir.join(IMAGE);
+    let PoolChoice::Auto { size_bytes } = choice else {
+        return Ok(Err("the node was told to use plain directories".into()));
+    };
+    if image.exists() {
+        return open_btrfs(&image, root).map(Ok).map_err(|why| PoolError::Image { image, why });
     }
-    let image = OpenOptions::new().read(true).write(true).open(&image_path).map_err(because("open the image"))?;
+    // Sandboxes were made here when no image could be: mounting one now would hide them.
+    if root.join(UPPERS).read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+        return Ok(Err("sandboxes from before lie in plain directories".into()));
+    }
+    let made = make_image(data_dir, &image, *size_bytes).and_then(|()| open_btrfs(&image, root));
+    Ok(made.inspect_err(|_| {
+        let _ = fs::remove_file(&image);
+    }))
+}
+
+/// The reasons are for people.
+fn open_btrfs(image_path: &Path, root: &Path) -> Result<Kind, String> {
+    let open = || OpenOptions::new().read(true).write(true).open(image_path).map_err(because("open it"));
+    let image = open()?;
     rustix::fs::flock(&image, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| "the pool image is in use by another node".to_string())?;
+        .map_err(|_| "another node uses it".to_string())?;
     if !is_mounted(root) {
-        let device = loop_device::attach(&image).map_err(because("attach a loop device"))?;
+        // Opened once more: the device keeps what it is given, and the lock would outlive the node.
+        let device = loop_device::attach(&open()?).map_err(because("attach a loop device"))?;
         // No discards: they would punch holes into the allocated image.
         rustix::mount::mount(
             &device.path,
@@ -233,14 +262,14 @@ fn open_btrfs(data_dir: &Path, root: &Path, size: Option<u64>) -> Result<Kind, S
             MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME,
             Some(c"nodiscard"),
         )
-        .map_err(|errno| format!("could not mount the pool image: {errno}"))?;
+        .map_err(|errno| format!("could not mount it: {errno}"))?;
     }
     let opened = directory::open(root).and_then(|inside| btrfs::enable_quotas(&inside));
     if let Err(error) = opened {
         unmount(root);
         return Err(format!("could not turn quotas on: {error}"));
     }
-    Ok(Kind::Btrfs { _image: image, image_path, stale: Mutex::new(Vec::new()) })
+    Ok(Kind::Btrfs { _image: image, image_path: image_path.to_path_buf(), stale: Mutex::new(Vec::new()) })
 }
 
 fn because(what: &'static str) -> impl FnOnce(io::Error) -> String {

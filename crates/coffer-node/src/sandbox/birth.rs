@@ -25,6 +25,8 @@ use super::process::{Watched, identify};
 
 /// Connections that may wait for agentd to accept them.
 const BACKLOG: i32 = 1024;
+/// What a mount may write beyond the disk limit, until it is done.
+const MOUNT_ROOM: u64 = 16 * 1024 * 1024;
 /// A set-up takes milliseconds; this long means that it never will be done.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -133,13 +135,16 @@ pub(super) async fn start(node: &Arc<Node>, entry: &Entry) -> Result<Born, NodeE
     }
     // The limits while the child sets itself up: joining waits for the kernel.
     let joining = cgroup.clone();
-    let host_boot_id = node.host_boot_id.clone();
+    let name = entry.spec.sandbox.to_string();
+    let disk_bytes = entry.spec.limits.disk_bytes();
+    let the_node = node.clone();
     let joined = blocking(move || {
+        the_node.pool.limit(&name, disk_bytes).map_err(internal("set its disk limit"))?;
         joining.join(pid).map_err(internal("set its limits"))?;
         if let Some(gate) = gate {
             rustix::io::write(&gate, b"go").map_err(|errno| internal("let it go on")(errno.into()))?;
         }
-        identify(pid, &host_boot_id).map_err(internal("look at its first process"))
+        identify(pid, &the_node.host_boot_id).map_err(internal("look at its first process"))
     });
     let (joined, set_up) = tokio::join!(joined, tokio::time::timeout(PATIENCE, wait_for_agentd(failure)));
     let set_up = set_up.unwrap_or_else(|_| {
@@ -152,6 +157,7 @@ pub(super) async fn start(node: &Arc<Node>, entry: &Entry) -> Result<Born, NodeE
             watched.kill();
             cgroup.kill();
             watched.ended().await;
+            watched.reap();
             Err(error)
         }
     }
@@ -168,7 +174,12 @@ async fn prepare(node: &Arc<Node>, entry: &Entry, cgroup: &SandboxCgroup) -> Res
     blocking(move || {
         let sandbox = entry.spec.sandbox;
         let limits = &entry.spec.limits;
-        let upper = node.pool.find(&sandbox.to_string()).map_err(internal("find its files"))?;
+        let name = sandbox.to_string();
+        let upper = node.pool.find(&name).map_err(internal("find its files"))?;
+        // Mounting writes a little, and on a full disk would end in a read-only root.
+        node.pool.limit(&name, limits.disk_bytes() + MOUNT_ROOM).map_err(internal("set its disk limit"))?;
+        let overlays = files::overlay_mounts(&entry.overlays, &upper.path);
+        files::clear_marks(&overlays).map_err(internal("prepare its files"))?;
         cgroup.create(limits).map_err(internal("make its cgroup"))?;
         let shown = node.files_of(sandbox);
         shown.write(limits, entry.uid_base).map_err(internal("write its small files"))?;
@@ -177,7 +188,7 @@ async fn prepare(node: &Arc<Node>, entry: &Entry, cgroup: &SandboxCgroup) -> Res
             token: 0,
             uid_base: entry.uid_base,
             cgroup: cgroup.birthplace().map(Into::into),
-            overlays: files::overlay_mounts(&entry.overlays, &upper.path),
+            overlays,
             agentd: node.agentd.clone(),
             binds: shown.binds(),
             hostname: entry.spec.hostname.clone(),

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use coffer_core::SandboxId;
-use coffer_wire::node::{CreateSandbox, DeathCause, NodeError, NodeErrorCode, Notice, Placement, Reply, RunState};
+use coffer_wire::node::{
+    CreateSandbox, DeathCause, NodeError, NodeErrorCode, Notice, Placement, Reply, RunState,
+};
 use tokio::sync::mpsc;
 
 use crate::cgroup::SandboxCgroup;
@@ -19,7 +21,7 @@ use super::{Ask, Handle, INBOX, Meter, View, Want, death, unknown};
 pub(crate) fn create(node: &Arc<Node>, spec: CreateSandbox) -> Handle {
     let (handle, inbox) = handle(spec.sandbox);
     let (node, view) = (node.clone(), handle.view.clone());
-    node.tasks.clone().spawn(async move {
+    node.owners.clone().spawn(async move {
         match bring_up(&node, &spec).await {
             Ok((entry, alive)) => {
                 let mut owner = Owner { node, entry, view, state: State::Running(alive) };
@@ -48,7 +50,7 @@ pub(crate) fn adopt(node: &Arc<Node>, entry: Entry, found: Found) -> Handle {
     };
     let mut owner = Owner { node: node.clone(), entry, view: handle.view.clone(), state };
     owner.show();
-    node.tasks.spawn(async move { owner.own(inbox).await });
+    node.owners.spawn(async move { owner.own(inbox).await });
     handle
 }
 
@@ -135,6 +137,7 @@ impl Alive {
         self.watched.kill();
         self.cgroup.kill();
         self.watched.ended().await;
+        self.watched.reap();
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
@@ -61,7 +61,13 @@ impl Watched {
             &mut [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)],
             Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }),
         );
-        (found == *process && ended == Ok(0)).then_some(pidfd)
+        if ended != Ok(0) {
+            // Should it have become our child, nobody else clears it away.
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+            let _ = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options);
+            return None;
+        }
+        (found == *process).then_some(pidfd)
     }
 
     /// Waits until it, and with it every process of its pid namespace, has ended. Can be dropped.
@@ -75,12 +81,23 @@ impl Watched {
         let _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
     }
 
-    /// How it ended, if anyone knows: the spawner that reaped it, or the kernel.
+    /// Takes note of the end of a process that has become our child, which otherwise stays a zombie.
+    pub(crate) fn reap(&self) -> Option<Exit> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let ended = rustix::process::waitid(WaitId::PidFd(self.pidfd.get_ref().as_fd()), options);
+        let status = ended.ok().flatten()?;
+        status.terminating_signal().map(Exit::Signal).or_else(|| status.exit_status().map(Exit::Code))
+    }
+
+    /// How it ended, if anyone knows: we, the spawner that reaped it, or the kernel.
     pub(crate) async fn exit(self) -> Option<Exit> {
-        if let Some(exited) = self.exited {
-            if let Ok(Ok(status)) = tokio::time::timeout(Duration::from_secs(1), exited).await {
-                return Some(Exit::from_wait_status(status));
-            }
+        if let Some(exit) = self.reap() {
+            return Some(exit);
+        }
+        if let Some(exited) = self.exited
+            && let Ok(Ok(status)) = tokio::time::timeout(Duration::from_secs(1), exited).await
+        {
+            return Some(Exit::from_wait_status(status));
         }
         // Whoever is its parent now reaps it soon; before that the kernel does not tell.
         for _ in 0..20 {
@@ -99,7 +116,8 @@ pub(crate) fn identify(pid: i32, host_boot_id: &str) -> io::Result<Process> {
     let invalid = || io::Error::new(io::ErrorKind::InvalidData, "unexpected text in /proc");
     // The name is in parentheses and may hold anything; the start time is 20 fields after it.
     let (_, after_name) = stat.rsplit_once(") ").ok_or_else(invalid)?;
-    let start_ticks = after_name.split(' ').nth(19).and_then(|field| field.parse().ok()).ok_or_else(invalid)?;
+    let start_ticks =
+        after_name.split(' ').nth(19).and_then(|field| field.parse().ok()).ok_or_else(invalid)?;
     let pid_namespace = fs::metadata(format!("/proc/{pid}/ns/pid"))?.ino();
     Ok(Process { pid, start_ticks, pid_namespace, host_boot_id: host_boot_id.to_string() })
 }
@@ -114,8 +132,10 @@ fn exit_status(pidfd: impl AsFd) -> Option<i32> {
         exit_code: i32,
     }
     const EXIT: u64 = 1 << 3;
+    const SIZE: u32 = 64;
+    const { assert!(size_of::<PidfdInfo>() == SIZE as usize) };
     /// `_IOWR(0xFF, 11, struct pidfd_info)` for a structure of this size.
-    const GET_INFO: u32 = (3 << 30) | ((size_of::<PidfdInfo>() as u32) << 16) | (0xff << 8) | 11;
+    const GET_INFO: u32 = (3 << 30) | (SIZE << 16) | (0xff << 8) | 11;
     let mut info = PidfdInfo { mask: EXIT, cgroup: 0, ids: [0; 11], exit_code: 0 };
     // SAFETY: the request says how large the structure is, which is ours and lives through the call.
     let result = unsafe { libc::ioctl(pidfd.as_fd().as_raw_fd(), GET_INFO as libc::Ioctl, &raw mut info) };

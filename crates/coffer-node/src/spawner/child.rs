@@ -71,7 +71,8 @@ fn become_agentd(request: &SpawnRequest, inherited: Inherited) -> Result<Infalli
 
     // From the host's root to the sandbox's. Group lists first: later there is no right to it.
     rustix::thread::set_thread_groups(&[]).doing("drop the groups")?;
-    rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).doing("become the sandbox's group")?;
+    rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)
+        .doing("become the sandbox's group")?;
     rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).doing("become the sandbox's root")?;
     rustix::process::umask(Mode::empty());
 

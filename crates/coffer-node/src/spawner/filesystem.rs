@@ -69,7 +69,8 @@ pub(super) fn build(request: &SpawnRequest, handed: Handed) -> Result<(), SetupE
     rustix::mount::mount_change("/", private).doing("leave the host's mount propagation")?;
 
     let mut overlays = handed.overlays.into_iter();
-    let root = overlays.next().ok_or_else(|| SetupError::new("find a root among the overlays", Errno::INVAL))?;
+    let root =
+        overlays.next().ok_or_else(|| SetupError::new("find a root among the overlays", Errno::INVAL))?;
     // On top of the old root, which absolute paths still start from until the pivot.
     rustix::mount::move_mount(&root, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .doing("place the root")?;
@@ -125,9 +126,8 @@ fn devices(root: BorrowedFd<'_>, inert: MountAttrFlags) -> Result<(), SetupError
 fn mask(root: BorrowedFd<'_>) -> Result<(), SetupError> {
     for path in READ_ONLY {
         let Some(place) = existing(root, Path::new(path))? else { continue };
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE
-            | OpenTreeFlags::OPEN_TREE_CLOEXEC
-            | OpenTreeFlags::AT_EMPTY_PATH;
+        let flags =
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         let copy = rustix::mount::open_tree(&place, "", flags).doing(format_args!("copy `/{path}`"))?;
         let attributes = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
         kernel::set_mount_attributes(&copy, attributes | libc::MOUNT_ATTR_NOEXEC, None)
@@ -166,6 +166,7 @@ fn host_copy(path: &str) -> Result<OwnedFd, SetupError> {
 /// A new file system that is mounted nowhere yet.
 fn fresh(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
     let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&context, "source", kind)?;
     for (key, value) in options {
         rustix::mount::fsconfig_set_string(&context, *key, *value)?;
     }
@@ -246,6 +247,7 @@ fn directory(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, SetupError> {
 
 fn empty_file(root: BorrowedFd<'_>, path: &str) -> Result<(), SetupError> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(root, path, flags, Mode::from_raw_mode(0o444)).doing(format_args!("make `/{path}`"))?;
+    rustix::fs::openat(root, path, flags, Mode::from_raw_mode(0o444))
+        .doing(format_args!("make `/{path}`"))?;
     Ok(())
 }

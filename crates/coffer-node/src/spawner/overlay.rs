@@ -164,9 +164,13 @@ fn context_named(lowers: &[OwnedFd], upper: &OwnedFd, work: &OwnedFd) -> Result<
 fn new_context() -> Result<OwnedFd, Errno> {
     let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     // Without `redirect_dir` renaming a directory of a layer fails with EXDEV.
-    for (key, value) in [("redirect_dir", "on"), ("index", "off"), ("metacopy", "off")] {
+    let options = [("source", "overlay"), ("redirect_dir", "on"), ("index", "off"), ("metacopy", "off")];
+    for (key, value) in options {
         rustix::mount::fsconfig_set_string(&context, key, value)?;
     }
+    // Files of a sandbox that ends go with it, so its last process need not wait until all of them
+    // are on disk; the node writes them out when it stops one to keep them. Before Linux 5.10: it waits.
+    let _ = rustix::mount::fsconfig_set_flag(&context, "volatile");
     Ok(context)
 }
 

@@ -287,8 +287,8 @@ mod tests {
         let word = |offset: u32| match offset {
             OFFSET_NUMBER => number,
             OFFSET_ARCHITECTURE => architecture,
-            16 => arguments[0] as u32,
-            24 => arguments[1] as u32,
+            16 => (arguments[0] & 0xffff_ffff).try_into().unwrap(),
+            24 => (arguments[1] & 0xffff_ffff).try_into().unwrap(),
             other => panic!("reads offset {other}"),
         };
         let (mut at, mut loaded) = (0, 0);

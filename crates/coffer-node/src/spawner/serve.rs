@@ -39,10 +39,7 @@ fn serve() -> Result<(), SetupError> {
     let children_ended = kernel::child_signals().doing("watch for ended children")?;
     let mut tokens = HashMap::new();
     loop {
-        let mut polled = [
-            PollFd::new(&socket, PollFlags::IN),
-            PollFd::new(&children_ended, PollFlags::IN),
-        ];
+        let mut polled = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&children_ended, PollFlags::IN)];
         match rustix::event::poll(&mut polled, None) {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
@@ -105,7 +102,11 @@ fn tell(
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), SetupError> {
     let bytes = serde_json::to_vec(news).map_err(|_| SetupError::new("write an answer", Errno::PROTO))?;
-    packet::send(socket, &bytes, descriptors, SendFlags::empty()).doing("answer the node")
+    match packet::send(socket, &bytes, descriptors, SendFlags::empty()) {
+        // The node is gone, which the next receive finds too.
+        Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+        sent => sent.doing("answer the node"),
+    }
 }
 
 struct Made {

@@ -93,6 +93,15 @@ impl Home {
         format!("coffer-{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
     }
 
+    /// Processes of this node's sandboxes that still run.
+    pub(crate) fn live_processes(&self) -> usize {
+        let live = |process: &fs::DirEntry| {
+            let read = |name: &str| fs::read_to_string(process.path().join(name)).unwrap_or_default();
+            read("cgroup").contains(&self.cgroup()) && !read("status").contains("State:\tZ")
+        };
+        fs::read_dir("/proc").unwrap().flatten().filter(live).count()
+    }
+
     /// Counts all that this node has made on the host.
     pub(crate) fn belongings(&self) -> Belongings {
         let mut counts = BTreeMap::new();
@@ -130,7 +139,7 @@ impl Home {
         counts.insert("uppers", files(self.data_dir().join("pool/s")));
         counts.insert("journal entries", files(self.data_dir().join("sandboxes")));
         counts.insert("sockets", files(self.run_dir().join("s")));
-        counts.insert("small files", files(self.run_dir().join("f")));
+        counts.insert("small files", files(self.data_dir().join("pool/f")));
         let leases = fs::read_dir("/run/coffer/uids").map_or(0, |blocks| {
             blocks.flatten().filter(|block| fs::read_to_string(block.path()).is_ok_and(|o| o == data)).count()
         });

@@ -79,7 +79,10 @@ async fn nothing_of_the_host_is_seen() {
     // The descriptors of process 1: the three standard ones, its listener and this connection.
     let open = sandbox.output("ls -l /proc/1/fd").await;
     assert!(!open.contains("/sys/fs") && !open.contains(host_path), "{open}");
-    assert_eq!(sandbox.output("readlink /proc/1/fd/0 /proc/1/fd/1 /proc/1/fd/2 | sort -u").await, "/dev/null");
+    assert_eq!(
+        sandbox.output("readlink /proc/1/fd/0 /proc/1/fd/1 /proc/1/fd/2 | sort -u").await,
+        "/dev/null"
+    );
 
     for hidden in ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/cmdline"] {
         assert_eq!(sandbox.output(&format!("cat {hidden} 2>/dev/null | wc -c")).await, "0", "{hidden}");
@@ -118,13 +121,20 @@ async fn root_inside_has_few_rights() {
         let found = sandbox.output(&format!("awk '/^{set}/ {{print $2}}' /proc/self/status")).await;
         assert_eq!(u64::from_str_radix(&found, 16).unwrap(), kept, "{set}");
     }
-    assert_eq!(sandbox.output("awk '/^CapInh|^CapAmb/ {print $2}' /proc/self/status | sort -u").await, "0".repeat(16));
+    assert_eq!(
+        sandbox.output("awk '/^CapInh|^CapAmb/ {print $2}' /proc/self/status | sort -u").await,
+        "0".repeat(16)
+    );
     assert_eq!(sandbox.output("awk '/^NoNewPrivs/ {print $2}' /proc/self/status").await, "0");
     assert_eq!(sandbox.output("awk '/^Seccomp:/ {print $2}' /proc/self/status").await, "2");
     // Files of the template are root's, and root may change and replace them.
     assert_eq!(sandbox.output("stat -c %u:%g / /usr /usr/bin/env /etc /etc/hosts | sort -u").await, "0:0");
     sandbox.output("mv /usr/share /usr/shared && echo x >> /usr/bin/env && chown 7:8 /etc/hosts").await;
     sandbox.output("setpriv --reuid 1000 --regid 1000 --clear-groups true").await;
+    // Without no_new_privs, set-user-id programs work: sudo is one.
+    sandbox.output("cp /usr/bin/id /usr/local/bin/rootid && chmod 4755 /usr/local/bin/rootid").await;
+    let id = sandbox.output("setpriv --reuid 1000 --regid 1000 --clear-groups rootid -u").await;
+    assert_eq!(id, "0");
     // No device can be made or used.
     assert_ne!(sandbox.script("mknod /tmp/d b 254 0").await.0, 0);
     assert_ne!(sandbox.script("hostname other").await.0, 0);
@@ -207,7 +217,10 @@ async fn a_confused_root_still_starts() {
     std::os::unix::fs::symlink("../../../../..", upper.join("run")).unwrap();
     std::fs::write(upper.join("dev"), "a file").unwrap();
     node.engine.start(sandbox.id).await.unwrap();
-    assert_eq!(sandbox.output("cat /proc/1/comm; test -c /dev/null && ls /run/coffer").await, "agentd\nagentd");
+    assert_eq!(
+        sandbox.output("cat /proc/1/comm; test -c /dev/null && ls /run/coffer").await,
+        "agentd\nagentd"
+    );
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }

@@ -102,7 +102,10 @@ async fn stopping_keeps_files_and_changes_the_boot() {
 
     let placement = node.engine.start(sandbox.id).await.unwrap();
     assert_eq!(placement, sandbox.placement);
-    assert_eq!(sandbox.output("cat /root/file /etc/hostname; ls -d /var/dir").await, "kept\nchanged\n/var/dir");
+    assert_eq!(
+        sandbox.output("cat /root/file /etc/hostname; ls -d /var/dir").await,
+        "kept\nchanged\n/var/dir"
+    );
     let after = sandbox.output(facts).await;
     let (before, after): (Vec<_>, Vec<_>) = (before.lines().collect(), after.lines().collect());
     assert_ne!(before[0], after[0], "the boot id is new");

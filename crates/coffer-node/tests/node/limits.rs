@@ -53,10 +53,13 @@ async fn disk_is_limited() {
     assert!(said.contains("quota"), "{said}");
     let used = node.engine.stats().await.unwrap()[0].disk_bytes;
     assert!(used > 8 << 20 && used <= 32 << 20, "{used}");
-    // A full sandbox can still be stopped, started and destroyed.
+    // A full sandbox can still be stopped and started, and files removed from it.
     node.engine.stop(sandbox.id).await.unwrap();
     node.engine.start(sandbox.id).await.unwrap();
-    sandbox.output("rm /root/big && echo x > /root/small").await;
+    sandbox.output("rm /root/big && sync && echo x > /root/small").await;
+    let (code, _) = sandbox.script("head -c 64M /dev/urandom > /root/big").await;
+    assert_ne!(code, 0);
+    sandbox.output("rm /root/big && sync && head -c 8M /dev/urandom > /root/again").await;
     node.engine.destroy(sandbox.id).await.unwrap();
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());

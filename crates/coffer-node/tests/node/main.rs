@@ -3,6 +3,13 @@
 //! The one binary plays three parts: the tests, the spawner that the node starts from
 //! `/proc/self/exe`, and process 1 of each sandbox, where it runs on the libraries of the `host`
 //! template.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::exit,
+    clippy::mem_forget,
+    reason = "with its own `main` this is no test to clippy, which allows all of this there"
+)]
 
 mod harness;
 mod inside;
@@ -25,7 +32,8 @@ fn main() -> ExitCode {
         return coffer_node::spawner_main();
     }
     let mut tests = Vec::new();
-    for (name, test) in [lifecycle::TESTS, isolation::TESTS, limits::TESTS, restart::TESTS, leaks::TESTS].concat()
+    for (name, test) in
+        [lifecycle::TESTS, isolation::TESTS, limits::TESTS, restart::TESTS, leaks::TESTS].concat()
     {
         tests.push(Trial::test(name, move || run(name, test)));
     }

@@ -66,7 +66,7 @@ async fn deaths_without_a_node_are_found() {
     node.stop().await;
     sandbox.order("!exit 0");
     let deadline = Instant::now() + Duration::from_secs(10);
-    while home.belongings().0["processes"] > 0 {
+    while home.live_processes() > 0 {
         assert!(Instant::now() < deadline);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
