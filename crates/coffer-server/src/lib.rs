@@ -56,10 +56,15 @@ pub async fn serve(
     stop: CancellationToken,
     ready: impl FnOnce(),
 ) -> Result<(), ServeError> {
-    let fleet =
-        fleet::Fleet::start(store.clone(), engine, config.lifetime, config.default_limits, stop.child_token())
-            .await
-            .map_err(|error| ServeError(Box::new(error)))?;
+    let fleet = fleet::Fleet::start(
+        store.clone(),
+        engine,
+        config.lifetime,
+        config.default_limits,
+        stop.child_token(),
+    )
+    .await
+    .map_err(|error| ServeError(Box::new(error)))?;
     let proxy = proxy::Proxy::new(Arc::new(fleet.clone()));
     let api = api::router(api::App {
         fleet: fleet.clone(),
