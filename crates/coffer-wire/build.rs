@@ -17,11 +17,12 @@ fn envd() -> Result<(), Box<dyn std::error::Error>> {
     let encoded = descriptors.encode_to_vec();
     prost_build::Config::new()
         .bytes(["."])
-        .extern_path(".google.protobuf", "::pbjson_types")
+        .extern_path(".google.protobuf.Timestamp", "crate::envd::Timestamp")
         .compile_well_known_types()
         .compile_fds(descriptors)?;
     pbjson_build::Builder::new()
         .register_descriptors(&encoded)?
+        .extern_path(".google.protobuf.Timestamp", "crate::envd::Timestamp")
         .ignore_unknown_fields()
         .build(&[".process", ".filesystem"])?;
     Ok(())

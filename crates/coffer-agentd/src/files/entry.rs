@@ -32,14 +32,20 @@ pub(super) fn describe(path: &Path, accounts: &Accounts) -> io::Result<EntryInfo
         permissions: permissions(&found),
         owner: accounts.user_name(found.uid()),
         group: accounts.group_name(found.gid()),
-        modified_time: Some(Timestamp {
-            seconds: found.mtime(),
-            nanos: i32::try_from(found.mtime_nsec()).unwrap_or_default(),
-        }),
+        modified_time: Some(modified(&found)),
         symlink_target: target.map(|target| target.to_string_lossy().into_owned()),
         metadata: if is_symlink { Default::default() } else { metadata::read(path).into_iter().collect() },
         is_symlink,
     })
+}
+
+/// A file's time can be set to anything; what no calendar has is moved to its edge.
+fn modified(metadata: &std::fs::Metadata) -> Timestamp {
+    const YEARS_1_TO_9999: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_207_200;
+    Timestamp {
+        seconds: metadata.mtime().clamp(*YEARS_1_TO_9999.start(), *YEARS_1_TO_9999.end()),
+        nanos: i32::try_from(metadata.mtime_nsec()).unwrap_or_default(),
+    }
 }
 
 fn entry_type(metadata: &std::fs::Metadata) -> FileType {
@@ -113,6 +119,20 @@ mod tests {
         assert_eq!(entry.symlink_target, None);
 
         assert!(describe(&root.join("nowhere"), &accounts).is_err());
+    }
+
+    #[test]
+    fn a_file_from_the_end_of_time_can_be_described() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create(dir.path().join("late")).unwrap();
+        let late = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1 << 33);
+        file.set_modified(late).unwrap();
+        let entry = describe(&dir.path().join("late"), &Accounts::default()).unwrap();
+        assert!(serde_json::to_string(&entry).unwrap().contains("2242-03-16"));
+        let extreme = Timestamp { seconds: 253_402_207_200, nanos: 999_999_999 };
+        assert!(serde_json::to_string(&extreme).is_ok());
+        let extreme = Timestamp { seconds: -62_135_596_800, nanos: 0 };
+        assert!(serde_json::to_string(&extreme).is_ok());
     }
 
     #[test]

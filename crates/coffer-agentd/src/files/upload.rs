@@ -309,12 +309,12 @@ impl OpenFile {
             file: BufWriter::with_capacity(WRITE_BUFFER, File::from(opened)),
             ours: existing.is_none(),
         };
-        rustix::fs::fchown(
-            open.file.get_ref(),
-            Some(Uid::from_raw(account.uid)),
-            Some(Gid::from_raw(account.gid)),
-        )
-        .map_err(|error| Refusal::from_io("error changing file ownership", &error.into()))?;
+        // A device stays whose it is.
+        if existing.is_none_or(|existing| existing.is_file()) {
+            let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
+            rustix::fs::fchown(open.file.get_ref(), Some(uid), Some(gid))
+                .map_err(|error| Refusal::from_io("error changing file ownership", &error.into()))?;
+        }
         Ok(open)
     }
 

@@ -24,7 +24,7 @@ use coffer_wire::envd::process::{ProcessConfig, ProcessInfo, Pty, StartRequest};
 use rustix::process::{Signal, WaitOptions, WaitStatus};
 use rustix::termios::Winsize;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -70,7 +70,8 @@ pub(crate) struct Process {
     tag: Option<String>,
     input: Input,
     output: Arc<Output>,
-    exited: Mutex<Option<oneshot::Sender<WaitStatus>>>,
+    /// What `wait` said of it, once it has.
+    exited: watch::Sender<Option<WaitStatus>>,
     timed_out: AtomicBool,
 }
 
@@ -125,7 +126,6 @@ impl Processes {
         }
         let spec = Spec { command: &config.cmd, args: &config.args, env: &env, cwd: &cwd, account, io };
         let (pid, ends) = spawn::spawn(&spec).map_err(|error| start_error(&config.cmd, &error))?;
-        let (exited, exit) = oneshot::channel();
         let output = Output::new();
         // Registering with the runtime can only fail when descriptors run out; the process is then
         // of no use to anybody and goes away again.
@@ -140,7 +140,7 @@ impl Processes {
             tag: request.tag,
             input,
             output,
-            exited: Mutex::new(Some(exited)),
+            exited: watch::Sender::default(),
             timed_out: AtomicBool::new(false),
         });
         self.lock().by_pid.insert(pid, Arc::clone(&process));
@@ -152,10 +152,9 @@ impl Processes {
                 tokio::spawn(async move { source.pump(&process, &journal).await })
             })
             .collect();
-        let deadline = lifetime.map(|lifetime| Instant::now() + lifetime);
         let all = Arc::clone(self);
         let watched = Arc::clone(&process);
-        tokio::spawn(async move { all.see_through(watched, exit, pumps, deadline).await });
+        tokio::spawn(async move { all.see_through(watched, pumps, lifetime).await });
         Ok(process)
     }
 
@@ -169,21 +168,20 @@ impl Processes {
     async fn see_through(
         self: Arc<Self>,
         process: Arc<Process>,
-        mut exit: oneshot::Receiver<WaitStatus>,
         pumps: Vec<JoinHandle<()>>,
-        deadline: Option<Instant>,
+        lifetime: Option<Duration>,
     ) {
         let status = tokio::select! {
-            status = &mut exit => status,
-            () = until(deadline) => {
+            status = process.exit() => status,
+            () = lived(lifetime) => {
                 process.timed_out.store(true, Ordering::Relaxed);
                 tree::kill_all(process.pid).await;
-                exit.await
+                process.exit().await
             }
         };
         let end = match status {
-            Ok(status) => exit::end_event(status.as_raw()),
-            Err(_) => EndEvent {
+            Some(status) => exit::end_event(status.as_raw()),
+            None => EndEvent {
                 exit_code: -1,
                 exited: false,
                 status: "unknown".to_owned(),
@@ -264,10 +262,12 @@ impl Known {
 
 impl Process {
     fn note_exit(&self, status: WaitStatus) {
-        let exited = self.exited.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(exited) = exited {
-            let _nobody_waits = exited.send(status);
-        }
+        self.exited.send_replace(Some(status));
+    }
+
+    async fn exit(&self) -> Option<WaitStatus> {
+        let mut exited = self.exited.subscribe();
+        exited.wait_for(Option::is_some).await.ok().and_then(|status| *status)
     }
 
     /// Everything in the process group hears it: a shell alone would leave its command running.
@@ -424,6 +424,21 @@ async fn drained(output: &Output, pumps: &[JoinHandle<()>]) {
             silent = Duration::ZERO;
             progress = now;
         }
+    }
+}
+
+/// Ends after that much time in which the sandbox ran. A pause freezes us too, and is seen by a
+/// sleep that took far longer than asked; a command that was paused has not used its time.
+async fn lived(lifetime: Option<Duration>) {
+    const STEP: Duration = Duration::from_secs(5);
+    let Some(mut rest) = lifetime else {
+        return std::future::pending().await;
+    };
+    while !rest.is_zero() {
+        let step = rest.min(STEP);
+        let slept = Instant::now();
+        tokio::time::sleep(step).await;
+        rest = rest.saturating_sub(slept.elapsed().min(step + STEP));
     }
 }
 

@@ -28,6 +28,9 @@ use crate::connect::{self, Code, EventSink, MessageSource, RpcError};
 use crate::headers;
 use crate::reply::Reply;
 
+/// How long an answer waits for a killed process to be gone.
+const KILL_TIME: Duration = Duration::from_millis(500);
+
 /// Answers one method; nothing when there is no such method.
 pub(crate) async fn call(
     agent: &Arc<Agent>,
@@ -69,7 +72,12 @@ pub(crate) async fn call(
         "SendSignal" => {
             connect::unary(headers, body, |request: SendSignalRequest| async move {
                 let process = processes.running(request.process)?;
-                process.signal(signal(request.signal)?)?;
+                let signal = signal(request.signal)?;
+                process.signal(signal)?;
+                if signal == Signal::KILL {
+                    // So that who was told of the kill finds nobody any more.
+                    let _slow = tokio::time::timeout(KILL_TIME, process.exit()).await;
+                }
                 Ok(SendSignalResponse {})
             })
             .await
@@ -110,7 +118,7 @@ impl Processes {
 
     fn running(&self, selector: Option<ProcessSelector>) -> Result<Arc<Process>, RpcError> {
         let process = self.find(selector)?;
-        if process.output.has_ended() {
+        if process.exited.borrow().is_some() {
             return Err(RpcError::not_found(format!("process with pid {} not found", process.pid)));
         }
         Ok(process)
