@@ -32,6 +32,8 @@ use crate::{NodeConfig, adopt, rpc};
 /// Requests that are under way when the node stops get this long.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
+/// Changes whenever the host starts.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// What `sun_path` holds, without the zero at its end.
 const LONGEST_SOCKET_PATH: usize = 107;
 const ID_LENGTH: usize = 26;
@@ -164,13 +166,26 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
             .and_then(|()| chown(&path, None, Some(config.server_gid)));
         opened.map_err(doing("open to the server", &path))?;
     }
-    let (pool, mut warnings) =
-        Pool::open(&data_dir, &config.pool).map_err(|error| NodeFailure::Pool(error.into()))?;
+    let templates = TemplateStore::open(&config.template_dir)
+        .map_err(doing("open templates in", &config.template_dir))?;
+    let journal = Journal::open(&data_dir).map_err(doing("open the journal in", &data_dir))?;
+    let uids = UidRanges::open(Path::new(uids::DIRECTORY), &data_dir)
+        .map_err(|error| NodeFailure::Uids(error.into()))?;
+    let processors = Processors::of_this_process().map_err(NodeFailure::Host)?;
+    let host_boot_id = fs::read_to_string(BOOT_ID).map_err(NodeFailure::Host)?;
     let name = format!("coffer-{}", &hex(&Sha256::digest(data_dir.as_os_str().as_encoded_bytes()))[..8]);
-    let (cgroups, cgroup_warnings) = Cgroups::open(&name).map_err(NodeFailure::Host)?;
-    warnings.extend(cgroup_warnings);
-    let agentd =
-        install_agentd(&pool, config.agentd).map_err(doing("install agentd in", &pool.binaries()))?;
+    let (cgroups, mut warnings) = Cgroups::open(&name).map_err(NodeFailure::Host)?;
+    let (pool, pool_warnings) =
+        Pool::open(&data_dir, &config.pool).map_err(|error| NodeFailure::Pool(error.into()))?;
+    warnings.extend(pool_warnings);
+    let agentd = match install_agentd(&pool, config.agentd) {
+        Ok(agentd) => agentd,
+        Err(error) => {
+            let failure = doing("install agentd in", &pool.binaries())(error);
+            pool.close(Fate::Keep);
+            return Err(failure);
+        }
+    };
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
@@ -178,17 +193,15 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
         run_dir: run_dir.clone(),
         server_gid: config.server_gid,
         agentd,
-        templates: TemplateStore::open(&config.template_dir)
-            .map_err(doing("open templates in", &config.template_dir))?,
-        journal: Journal::open(&data_dir).map_err(doing("open the journal in", &data_dir))?,
+        templates,
+        journal,
         pool,
         cgroups,
-        uids: UidRanges::open(Path::new(uids::DIRECTORY), &data_dir)
-            .map_err(|error| NodeFailure::Uids(error.into()))?,
-        processors: Processors::of_this_process().map_err(NodeFailure::Host)?,
+        uids,
+        processors,
         spawner,
         reaper: Reaper::new(),
-        host_boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(NodeFailure::Host)?,
+        host_boot_id,
         notices: broadcast::channel(1024).0,
         requests: TaskTracker::new(),
         owners: TaskTracker::new(),

@@ -49,15 +49,26 @@ impl Home {
     }
 
     fn config(&self) -> NodeConfig {
-        NodeConfig {
-            data_dir: self.data_dir(),
-            run_dir: self.run.path().to_path_buf(),
-            template_dir: self.directory.path().join("templates"),
-            agentd: own_binary(),
-            pool: self.pool.clone(),
-            server_gid: 0,
-            ephemeral: self.ephemeral,
-        }
+        let config = config(self.data_dir(), self.run.path().into(), self.template_dir());
+        NodeConfig { pool: self.pool.clone(), ephemeral: self.ephemeral, ..config }
+    }
+
+    fn template_dir(&self) -> PathBuf {
+        self.directory.path().join("templates")
+    }
+
+    /// Starts a node in a process of its own, and a client to it.
+    pub(crate) async fn start_process(&self) -> (std::process::Child, NodeEngine) {
+        // Sandboxes that such a node leaves behind become our children.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+        let process = std::process::Command::new("/proc/self/exe")
+            .arg("node")
+            .args([self.data_dir(), self.run.path().to_path_buf(), self.template_dir()])
+            .spawn()
+            .unwrap();
+        let engine = NodeEngine::start(self.run.path().join("node.sock"), CancellationToken::new());
+        engine.info().await.unwrap();
+        (process, engine)
     }
 
     /// Starts a node and waits until it answers.
@@ -100,6 +111,18 @@ impl Home {
             read("cgroup").contains(&self.cgroup()) && !read("status").contains("State:\tZ")
         };
         fs::read_dir("/proc").unwrap().flatten().filter(live).count()
+    }
+
+    /// Clears away what a killed node left us as children, as the host's first process would.
+    pub(crate) fn reap_orphans(&self) {
+        for process in fs::read_dir("/proc").unwrap().flatten() {
+            let ours =
+                fs::read_to_string(process.path().join("cgroup")).is_ok_and(|c| c.contains(&self.cgroup()));
+            let pid = process.file_name().to_str().and_then(|name| name.parse().ok());
+            if let (true, Some(pid)) = (ours, pid.and_then(rustix::process::Pid::from_raw)) {
+                let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
+            }
+        }
     }
 
     /// Counts all that this node has made on the host.
@@ -179,6 +202,30 @@ impl Drop for Home {
                 let _ = fs::remove_file(block.path());
             }
         }
+    }
+}
+
+fn config(data_dir: PathBuf, run_dir: PathBuf, template_dir: PathBuf) -> NodeConfig {
+    NodeConfig {
+        data_dir,
+        run_dir,
+        template_dir,
+        agentd: own_binary(),
+        pool: PoolChoice::Auto { size_bytes: Some(POOL_BYTES) },
+        server_gid: 0,
+        ephemeral: false,
+    }
+}
+
+/// The part of a node that runs until it is killed.
+pub(crate) fn run_node(directories: &[String]) -> std::process::ExitCode {
+    let [data_dir, run_dir, template_dir] = directories else { return std::process::ExitCode::FAILURE };
+    let spawner = Spawner::start().unwrap();
+    let config = config(data_dir.into(), run_dir.into(), template_dir.into());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    match runtime.block_on(coffer_node::run(config, spawner, CancellationToken::new())) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(failure) => panic!("{failure}"),
     }
 }
 

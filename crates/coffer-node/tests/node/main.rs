@@ -1,7 +1,7 @@
 //! Real sandboxes on a real node. Needs root; skips loudly without.
 //!
-//! The one binary plays three parts: the tests, the spawner that the node starts from
-//! `/proc/self/exe`, and process 1 of each sandbox, where it runs on the libraries of the `host`
+//! The one binary plays four parts: the tests, the spawner that the node starts from
+//! `/proc/self/exe`, a node in a process of its own that can be killed, and process 1 of each sandbox, where it runs on the libraries of the `host`
 //! template.
 #![allow(
     clippy::unwrap_used,
@@ -11,6 +11,7 @@
     reason = "with its own `main` this is no test to clippy, which allows all of this there"
 )]
 
+mod agentd;
 mod harness;
 mod inside;
 mod isolation;
@@ -28,12 +29,15 @@ fn main() -> ExitCode {
     if arguments.next().as_deref() == Some("agentd") {
         inside::run();
     }
-    if arguments.next().as_deref() == Some("spawner") {
-        return coffer_node::spawner_main();
+    match arguments.next().as_deref() {
+        Some("spawner") => return coffer_node::spawner_main(),
+        Some("node") => return harness::run_node(&arguments.collect::<Vec<_>>()),
+        _ => {}
     }
     let mut tests = Vec::new();
     for (name, test) in
-        [lifecycle::TESTS, isolation::TESTS, limits::TESTS, restart::TESTS, leaks::TESTS].concat()
+        [lifecycle::TESTS, isolation::TESTS, limits::TESTS, restart::TESTS, leaks::TESTS, agentd::TESTS]
+            .concat()
     {
         tests.push(Trial::test(name, move || run(name, test)));
     }

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use coffer_engine::{Engine as _, EngineError};
 use coffer_wire::node::{DeathCause, RunState};
 
-use crate::harness::{Home, small, spec};
+use crate::harness::{Home, Sandbox, small, spec};
 
 crate::tests![
     a_new_node_takes_up_what_lives,
+    a_killed_node_is_followed_by_another,
     deaths_without_a_node_are_found,
     sandboxes_outlive_the_spawner,
     what_belongs_to_nobody_is_removed,
@@ -55,6 +56,47 @@ async fn a_new_node_takes_up_what_lives() {
     assert!(matches!(cause, DeathCause::Exit { code: 5 } | DeathCause::Unseen), "{cause:?}");
     node.engine.destroy(frozen.id).await.unwrap();
     node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn a_killed_node_is_followed_by_another() {
+    let home = Home::new();
+    let (mut process, engine) = home.start_process().await;
+    let mut sandboxes = Vec::new();
+    for _ in 0..3 {
+        let wanted = spec(small());
+        let placement = engine.create(&wanted).await.unwrap();
+        sandboxes.push(Sandbox { id: wanted.sandbox, placement });
+    }
+    engine.freeze(sandboxes[1].id).await.unwrap();
+    engine.stop(sandboxes[2].id).await.unwrap();
+    sandboxes[0].output("echo here > /tmp/x").await;
+    // In the middle of more work.
+    let wanted: Vec<_> = (0..4).map(|_| spec(small())).collect();
+    let creating = wanted.iter().map(|wanted| engine.create(wanted));
+    let killing = async {
+        tokio::time::sleep(Duration::from_millis(15)).await;
+        process.kill().unwrap();
+        process.wait().unwrap();
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(2), async {
+        tokio::join!(futures_util::future::join_all(creating), killing)
+    })
+    .await;
+
+    let node = home.start().await;
+    let statuses = node.engine.list().await.unwrap();
+    let run = |id| statuses.iter().find(|status| status.sandbox == id).map(|status| status.run.clone());
+    assert_eq!(run(sandboxes[0].id), Some(RunState::Running));
+    assert_eq!(run(sandboxes[1].id), Some(RunState::Frozen));
+    assert_eq!(run(sandboxes[2].id), Some(RunState::Stopped));
+    assert_eq!(sandboxes[0].output("cat /tmp/x").await, "here");
+    // Of those under way some may have been told of; the others are gone without a trace.
+    let known = statuses.len();
+    let belongings = home.belongings();
+    assert_eq!((belongings.0["uppers"], belongings.0["journal entries"]), (known, known), "{belongings:?}");
+    node.stop().await;
+    home.reap_orphans();
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
 
