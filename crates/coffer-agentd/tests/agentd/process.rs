@@ -302,6 +302,23 @@ async fn orphans_are_collected_too() {
 }
 
 #[tokio::test]
+async fn as_first_process_it_stays_and_collects() {
+    let Some(agentd) = Agentd::start_first().await else {
+        return;
+    };
+    let script = "echo $PPID; kill -TERM 1; kill -INT 1; kill -KILL 1; (setsid sleep 0.1 &) ; \
+                  sleep 0.4; ps -e -o stat= | grep -c Z; ls -l /proc/1/fd | grep -c socket; echo $PATH";
+    let (pid, events) = agentd.bash(script).await;
+    let finished = events.finish().await;
+    let lines: Vec<_> = finished.stdout.lines().collect();
+    assert_eq!(lines[..2], ["1", "0"], "{finished:?}");
+    assert!(pid < 100, "{pid}");
+    // Its environment was empty, and commands are found all the same.
+    assert!(lines[3].starts_with("/usr/local/sbin:"), "{finished:?}");
+    assert_eq!(agentd.get("/health", &[]).await.status, StatusCode::NO_CONTENT);
+}
+
+#[tokio::test]
 async fn exits_are_never_mixed_up_under_load() {
     let agentd = Agentd::start().await;
     for round in 0..10 {

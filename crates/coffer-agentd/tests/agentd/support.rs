@@ -1,6 +1,8 @@
 //! One agentd per test, and a client that speaks to it.
 
 use std::convert::Infallible;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -20,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Agentd {
     child: Child,
+    behind_unshare: bool,
     pub(crate) dir: tempfile::TempDir,
     socket: PathBuf,
 }
@@ -43,7 +46,7 @@ impl Agentd {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let agentd = Self { child, dir, socket };
+        let agentd = Self { child, behind_unshare: false, dir, socket };
         within(async {
             while UnixStream::connect(&agentd.socket).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -51,6 +54,34 @@ impl Agentd {
         })
         .await;
         agentd
+    }
+
+    /// Starts one as the first process of a pid namespace, with its listener as descriptor 3, as a
+    /// node does. Nothing when the machine does not allow that.
+    pub(crate) async fn start_first() -> Option<Self> {
+        let unshare = ["--net", "--pid", "--fork", "--mount-proc", "--kill-child"];
+        let allowed = Command::new("unshare").args(unshare).arg("true").status();
+        if !allowed.is_ok_and(|status| status.success()) {
+            println!("SKIPPED: namespaces need root and `unshare`");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("agentd.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(unshare).arg(env!("CARGO_BIN_EXE_coffer-agentd")).stdin(Stdio::null()).env_clear();
+        let inherited = listener.as_raw_fd();
+        // SAFETY: between fork and exec it only copies a descriptor, which allocates nothing.
+        unsafe {
+            command.pre_exec(move || match libc::dup2(inherited, 3) {
+                3 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        let child = command.spawn().unwrap();
+        // From here on only agentd has it, so that its end is seen.
+        drop(listener);
+        Some(Self { child, behind_unshare: true, dir, socket })
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -160,7 +191,14 @@ impl Agentd {
 
 impl Drop for Agentd {
     fn drop(&mut self) {
-        let _ended = self.child.kill();
+        // Where `unshare` is in between, it waits for agentd and leaves nothing behind that way.
+        let pid = self.pid();
+        let below = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        let below = below.split_ascii_whitespace().next().and_then(|pid| pid.parse().ok());
+        match below.filter(|_| self.behind_unshare).and_then(rustix::process::Pid::from_raw) {
+            Some(agentd) => drop(rustix::process::kill_process(agentd, rustix::process::Signal::KILL)),
+            None => drop(self.child.kill()),
+        }
         let _reaped = self.child.wait();
     }
 }
