@@ -275,6 +275,51 @@ mod tests {
     use super::*;
 
     #[test]
+    fn limits_are_written_as_v2_wants_them() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("sandbox");
+        let controllers = BTreeSet::from([Controller::Memory, Controller::Pids, Controller::Cpu]);
+        let cgroup = SandboxCgroup::new(Some((path.clone(), controllers)), Vec::new());
+        let limits = Limits { cpu_count: 3, memory_mib: 64, disk_mib: 1, max_processes: 9 };
+        cgroup.create(&limits).unwrap();
+        assert!(!cgroup.needs_join());
+        let read = |name: &str| fs::read_to_string(path.join(name)).unwrap();
+        let written = ["memory.max", "memory.swap.max", "pids.max", "cpu.max"].map(read);
+        assert_eq!(written, ["67108864", "0", "9", "300000 100000"]);
+        fs::write(path.join("memory.events"), "low 0\noom_kill 4\n").unwrap();
+        fs::write(path.join("memory.current"), "4096\n").unwrap();
+        fs::write(path.join("memory.stat"), "anon 1\nfile 1024\n").unwrap();
+        fs::write(path.join("cpu.stat"), "usage_usec 77\n").unwrap();
+        fs::write(path.join("pids.current"), "5\n").unwrap();
+        assert_eq!(cgroup.out_of_memory_kills(), 4);
+        let expected = Usage { cpu_us: 77, memory_bytes: 4096, cache_bytes: 1024, processes: 5 };
+        assert_eq!(cgroup.usage(), expected);
+    }
+
+    /// For hosts without v2, which this one need not be.
+    #[tokio::test]
+    async fn the_v1_freezer_freezes_and_lets_frozen_processes_die() {
+        let parent = Path::new("/sys/fs/cgroup/freezer");
+        if !rustix::process::geteuid().is_root() || !parent.join("cgroup.procs").exists() {
+            println!("SKIPPED: needs root and a v1 freezer at `{}`", parent.display());
+            return;
+        }
+        let path = parent.join(format!("coffer-test-{}", std::process::id()));
+        let cgroup = SandboxCgroup::new(None, vec![(path, BTreeSet::from([Controller::Freezer]))]);
+        cgroup.create(&Limits::default()).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        cgroup.join(child.id().cast_signed()).unwrap();
+        cgroup.freeze().await.unwrap();
+        assert!(cgroup.is_frozen().unwrap());
+        cgroup.thaw().unwrap();
+        assert!(!cgroup.is_frozen().unwrap());
+        cgroup.freeze().await.unwrap();
+        cgroup.kill();
+        assert!(!child.wait().unwrap().success());
+        cgroup.remove().unwrap();
+    }
+
+    #[test]
     fn a_field_is_found_by_its_whole_name() {
         let text = "oom 2\noom_kill 1\noom_kill_disable 0\n";
         assert_eq!(field(text, "oom_kill"), Some(1));

@@ -106,8 +106,14 @@ impl Pool {
 
     /// Whether another sandbox should be made.
     pub(crate) fn has_room(&self) -> io::Result<bool> {
-        let stat = rustix::fs::fstatvfs(&self.uppers)?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize) >= FLOOR)
+        let free =
+            || rustix::fs::fstatvfs(&self.uppers).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+        if free()? >= FLOOR {
+            return Ok(true);
+        }
+        // What was deleted lately may not be free yet.
+        self.sync()?;
+        Ok(free()? >= FLOOR)
     }
 
     /// Makes an empty place for a sandbox, owned by root and closed to others.
@@ -254,13 +260,14 @@ fn open_btrfs(image_path: &Path, root: &Path) -> Result<Kind, String> {
     if !is_mounted(root) {
         // Opened once more: the device keeps what it is given, and the lock would outlive the node.
         let device = loop_device::attach(&open()?).map_err(because("attach a loop device"))?;
-        // No discards: they would punch holes into the allocated image.
+        // No discards: they would punch holes into the allocated image. Commits more often than by
+        // default, because the space of deleted subvolumes comes back with them.
         rustix::mount::mount(
             &device.path,
             root,
             "btrfs",
             MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME,
-            Some(c"nodiscard"),
+            Some(c"nodiscard,commit=10"),
         )
         .map_err(|errno| format!("could not mount it: {errno}"))?;
     }

@@ -177,23 +177,24 @@ impl Drop for Home {
         if self.belongings().nothing() {
             return;
         }
-        for line in fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines() {
-            if !line.contains(" - cgroup") {
-                continue;
-            }
-            let ours = Path::new(line.split(' ').nth(4).unwrap_or_default()).join(self.cgroup());
-            for _ in 0..100 {
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let hierarchies: Vec<_> = mountinfo
+            .lines()
+            .filter(|line| line.contains(" - cgroup"))
+            .filter_map(|line| Some(Path::new(line.split(' ').nth(4)?).join(self.cgroup())))
+            .collect();
+        for _ in 0..100 {
+            for ours in &hierarchies {
                 let _ = fs::write(ours.join("cgroup.kill"), "1");
-                for sandbox in fs::read_dir(&ours).into_iter().flatten().flatten() {
+                for sandbox in fs::read_dir(ours).into_iter().flatten().flatten() {
                     let _ = fs::remove_dir(sandbox.path());
                 }
-                match fs::remove_dir(&ours) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        std::thread::sleep(Duration::from_millis(10));
-                    }
-                    _ => break,
-                }
+                let _ = fs::remove_dir(ours);
             }
+            if !hierarchies.iter().any(|ours| ours.exists()) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
         let pool = self.data_dir().join("pool");
         let _ = rustix::mount::unmount(&pool, rustix::mount::UnmountFlags::DETACH);

@@ -6,7 +6,12 @@ use coffer_engine::Engine as _;
 
 use crate::harness::{Belongings, Home, small};
 
-crate::tests![cycles_leave_the_host_as_it_was];
+crate::tests![cycles_leave_the_host_as_it_was, many_live_at_once];
+
+/// More than one block of ids; `COFFER_MANY` for more.
+fn many() -> usize {
+    std::env::var("COFFER_MANY").ok().and_then(|text| text.parse().ok()).unwrap_or(70)
+}
 
 /// `COFFER_CYCLES` for a longer run.
 fn cycles() -> usize {
@@ -66,5 +71,34 @@ async fn cycles_leave_the_host_as_it_was() {
         println!("{what}: p10 {:?} p50 {:?} p99 {:?}", at(10), at(50), at(99));
     }
     node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn many_live_at_once() {
+    let home = Home::new();
+    let node = home.start().await;
+    node.engine.destroy(node.create(small()).await.id).await.unwrap();
+    let started = Instant::now();
+    let mut all = Vec::new();
+    for _ in 0..many().div_ceil(10) {
+        let ten: Vec<_> = (0..10).map(|_| node.create(small())).collect();
+        all.extend(futures_util::future::join_all(ten).await);
+    }
+    println!("{} sandboxes, ten at a time: {:?}", all.len(), started.elapsed());
+    let started = Instant::now();
+    let samples = node.engine.stats().await.unwrap();
+    println!("stats of all: {:?}", started.elapsed());
+    assert_eq!(samples.len(), all.len());
+    let ids: std::collections::HashSet<_> = futures_util::future::join_all(
+        all.iter().map(|sandbox| sandbox.output("awk '{print $2}' /proc/self/uid_map")),
+    )
+    .await
+    .into_iter()
+    .collect();
+    assert_eq!(ids.len(), all.len(), "each has ids of its own");
+    let started = Instant::now();
+    // All of them, by the node itself.
+    node.stop().await;
+    println!("stopped and all given back: {:?}", started.elapsed());
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
