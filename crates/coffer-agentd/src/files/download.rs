@@ -24,8 +24,9 @@ use crate::query::Query;
 use crate::reply::{self, Body, Refusal, Reply};
 use crate::signature::{self, Operation};
 
-/// Read at a time; a download holds about two of them.
-const CHUNK: usize = 128 << 10;
+/// Read at a time; a download holds about two of them. Just below what the allocator would map and
+/// unmap for each.
+const CHUNK: usize = 120 << 10;
 
 /// Looked at to guess whether it is text.
 const SNIFFED: usize = 512;
@@ -235,18 +236,19 @@ impl Pieces for Plain {
             return Ok(None);
         }
         let wanted = usize::try_from(self.rest).map_or(CHUNK, |rest| rest.min(CHUNK));
-        let mut buffer = vec![0; wanted];
+        let mut buffer = Vec::with_capacity(wanted);
         let length = loop {
-            match self.file.read(&mut buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            match rustix::io::read(&self.file, rustix::buffer::spare_capacity(&mut buffer)) {
+                Err(rustix::io::Errno::INTR) => {}
                 read => break read?,
             }
         };
         if length == 0 {
             return if self.exact { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(None) };
         }
-        buffer.truncate(length);
-        self.rest -= length as u64;
+        // The allocator may have given more room than was asked for.
+        buffer.truncate(wanted);
+        self.rest -= buffer.len() as u64;
         Ok(Some(buffer.into()))
     }
 }

@@ -304,6 +304,7 @@ async fn orphans_are_collected_too() {
 #[tokio::test]
 async fn as_first_process_it_stays_and_collects() {
     let Some(agentd) = Agentd::start_first().await else {
+        println!("SKIPPED: namespaces need root and `unshare`");
         return;
     };
     let script = "echo $PPID; kill -TERM 1; kill -INT 1; kill -KILL 1; (setsid sleep 0.1 &) ; \

