@@ -8,8 +8,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::lane::{Link, Slot};
 use crate::routing::{Activity, Client};
@@ -18,9 +20,36 @@ use crate::routing::{Activity, Client};
 /// waits before it sends its body anyway.
 const CONTINUE_WITHIN: Duration = Duration::from_secs(1);
 
+/// How much of a body that nobody wants is read, how long, and how long between two pieces.
+///
+/// A client that is still sending when its connection closes may never see the answer it has got:
+/// some give up at the first failed write.
+const DRAINED: usize = 256 << 20;
+const DRAIN_WITHIN: Duration = Duration::from_secs(30);
+const DRAIN_PAUSE: Duration = Duration::from_secs(5);
+
+/// Reads away what a client still sends, beside the answer.
+pub(super) fn drain(mut body: Incoming) {
+    if body.is_end_stream() {
+        return;
+    }
+    let read_away = async move {
+        let mut read = 0;
+        while let Ok(Some(Ok(frame))) = timeout(DRAIN_PAUSE, body.frame()).await {
+            read += frame.data_ref().map_or(0, Bytes::len);
+            if read > DRAINED {
+                break;
+            }
+        }
+    };
+    // Ends with the client's connection at the latest.
+    tokio::spawn(timeout(DRAIN_WITHIN, read_away));
+}
+
 /// A client's request body, on its way in.
 pub(super) struct Upload {
-    body: Incoming,
+    /// There until it is dropped.
+    body: Option<Incoming>,
     activity: Activity,
     progress: Arc<Progress>,
     /// Holds the body back until the other side wants it.
@@ -72,13 +101,30 @@ impl Upload {
             wanted: Notify::new(),
         });
         let held = (start == Start::OnContinue).then(|| held(progress.clone()));
-        (Self { body, activity, progress: progress.clone(), held }, progress)
+        (Self { body: Some(body), activity, progress: progress.clone(), held }, progress)
+    }
+
+    fn body(&self) -> &Incoming {
+        self.body.as_ref().expect("the body is there until the upload is dropped")
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        // The other side wants no more; the client will be answered all the same. Reading a body that
+        // was held back would make the client send it.
+        if let Some(body) = self.body.take()
+            && self.held.is_none()
+            && !self.progress.is_sent()
+        {
+            drain(body);
+        }
     }
 }
 
 fn held(progress: Arc<Progress>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move {
-        let asked = tokio::time::timeout(CONTINUE_WITHIN, progress.wanted.notified()).await;
+        let asked = timeout(CONTINUE_WITHIN, progress.wanted.notified()).await;
         if asked.is_err() && progress.answered.load(Ordering::Relaxed) {
             // Dropped with the exchange.
             std::future::pending::<()>().await;
@@ -104,12 +150,13 @@ impl Body for Upload {
             ready!(held.as_mut().poll(cx));
             self.held = None;
         }
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let body = self.body.as_mut().expect("the body is there until the upload is dropped");
+        let frame = ready!(Pin::new(body).poll_frame(cx));
         match &frame {
             Some(Ok(_)) => {
                 self.activity.note();
                 self.progress.last.note();
-                if self.body.is_end_stream() {
+                if self.body().is_end_stream() {
                     self.progress.sent.store(true, Ordering::Relaxed);
                 }
             }
@@ -120,11 +167,11 @@ impl Body for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body().is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body().size_hint()
     }
 }
 

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::body::Upload;
+use super::inward::Deaf;
 use crate::routing::{Client, Target};
 
 /// Requests that one sandbox may have under way.
@@ -60,6 +61,7 @@ pub(super) struct Link {
     pub(super) sender: SendRequest<Upload>,
     /// Only agentd's connections: servers of users close theirs when they like.
     pub(super) reusable: bool,
+    pub(super) deaf: Deaf,
     /// Drives the connection.
     pub(super) _driver: AbortOnDropHandle<()>,
 }
@@ -125,6 +127,12 @@ impl Lanes {
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         lock(&self.by_sandbox).len()
+    }
+
+    /// Requests under way, over all sandboxes.
+    #[cfg(test)]
+    pub(super) fn open(&self) -> usize {
+        lock(&self.by_sandbox).values().map(|lane| lane.state().open.len()).sum()
     }
 }
 
@@ -193,7 +201,7 @@ impl Slot {
 
     /// Keeps a connection for the next request.
     pub(super) fn give_back(&self, link: Link) {
-        if !link.reusable || self.is_gone() {
+        if !link.reusable || link.deaf.is() || self.is_gone() {
             return;
         }
         let mut state = self.lane.state();

@@ -16,6 +16,7 @@ mod address;
 mod answer;
 mod body;
 mod head;
+mod inward;
 mod lane;
 mod signed;
 mod tls;
@@ -27,13 +28,11 @@ mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use coffer_wire::agentd;
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, request};
-use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
@@ -44,11 +43,6 @@ use self::body::{Relay, Start, Upload};
 use self::lane::{Lanes, Slot};
 use self::upstream::{Exchange, Speaks};
 use crate::routing::{Client, Directory, Route, Target};
-
-/// How much of a refused request's body is read, and for how long, before it is refused: a client
-/// that is still sending when its connection closes may never see the answer.
-const DRAINED: usize = 1024 * 1024;
-const DRAIN_WITHIN: Duration = Duration::from_millis(500);
 
 /// Carries requests to sandboxes.
 #[derive(Debug)]
@@ -73,25 +67,25 @@ impl Proxy {
             Address::Port { sandbox, port } => (sandbox, port),
             Address::Signed => match signed::signer(&request, self.directory.secured()) {
                 Some(sandbox) => (sandbox.to_string(), agentd::PORT),
-                None => return refuse(Refusal::BadSignature, request, None, None).await,
+                None => return refuse(Refusal::BadSignature, request, None, None),
             },
             Address::Preflight => return answer::allow_preflight(request.headers()),
-            Address::Malformed(why) => return refuse(Refusal::Malformed(why), request, None, None).await,
-            Address::Elsewhere => return refuse(Refusal::NoSuchRoute, request, None, None).await,
+            Address::Malformed(why) => return refuse(Refusal::Malformed(why), request, None, None),
+            Address::Elsewhere => return refuse(Refusal::NoSuchRoute, request, None, None),
         };
         let target = match self.directory.route(&sandbox).await {
             Route::Running(target) => target,
-            Route::NotFound => return refuse(Refusal::NotFound, request, Some(&sandbox), None).await,
+            Route::NotFound => return refuse(Refusal::NotFound, request, Some(&sandbox), None),
             Route::Transitioning => {
-                return refuse(Refusal::Transitioning, request, Some(&sandbox), None).await;
+                return refuse(Refusal::Transitioning, request, Some(&sandbox), None);
             }
-            Route::Busy => return refuse(Refusal::NoRoom, request, Some(&sandbox), None).await,
+            Route::Busy => return refuse(Refusal::NoRoom, request, Some(&sandbox), None),
         };
         if let Err(refusal) = admit(&request, &target, port) {
-            return refuse(refusal, request, Some(&sandbox), Some(port)).await;
+            return refuse(refusal, request, Some(&sandbox), Some(port));
         }
         let Ok(slot) = self.lanes.enter(&target) else {
-            return refuse(Refusal::TooManyConnections, request, Some(&sandbox), Some(port)).await;
+            return refuse(Refusal::TooManyConnections, request, Some(&sandbox), Some(port));
         };
         target.activity.note();
         forward(request, target, port, slot).await
@@ -184,26 +178,17 @@ fn inward(parts: &mut request::Parts, target: &Target, port: u16, peer: IpAddr) 
     head::toward_port(parts, port, target.mask_host.as_deref(), peer)
 }
 
-/// Answers for the sandbox, after reading what the client is likely to have sent already.
-async fn refuse(
+/// Answers for the sandbox.
+fn refuse(
     refusal: Refusal,
     request: Request<Incoming>,
     sandbox: Option<&str>,
     port: Option<u16>,
 ) -> Response<Body> {
-    let (parts, mut body) = request.into_parts();
+    let (parts, body) = request.into_parts();
     // Reading the body of a client that waits for `100 Continue` would make it send it.
-    if !body.is_end_stream() && !parts.headers.contains_key(EXPECT) {
-        let drain = async {
-            let mut read = 0;
-            while let Some(Ok(frame)) = body.frame().await {
-                read += frame.data_ref().map_or(0, bytes::Bytes::len);
-                if read > DRAINED {
-                    break;
-                }
-            }
-        };
-        let _ = tokio::time::timeout(DRAIN_WITHIN, drain).await;
+    if !parts.headers.contains_key(EXPECT) {
+        body::drain(body);
     }
     refusal.answer(Reader::of(&parts.headers), sandbox, port)
 }

@@ -34,6 +34,7 @@ pub(super) async fn join(
             return;
         }
     };
+    link.deaf.matters_now();
     let mut outside = TokioIo::new(outside);
     let mut inside = Noting { inner: TokioIo::new(inside), activity };
     tokio::select! {

@@ -17,6 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::answer::Refusal;
 use super::body::{Progress, Upload};
+use super::inward::Inward;
 use super::lane::{Link, Slot};
 use super::tls;
 
@@ -178,6 +179,7 @@ async fn open<S>(stream: S, reuse: Reuse) -> Result<Link, Refusal>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let (stream, deaf) = Inward::new(stream);
     let (sender, connection) = http1::Builder::new()
         // Some programs look for the usual spelling, and E2B's proxy gives it to them.
         .title_case_headers(reuse == Reuse::No)
@@ -191,7 +193,7 @@ where
             tracing::debug!("a connection into a sandbox ended: {error:?}");
         }
     });
-    Ok(Link { sender, reusable: reuse == Reuse::Yes, _driver: AbortOnDropHandle::new(driver) })
+    Ok(Link { sender, reusable: reuse == Reuse::Yes, deaf, _driver: AbortOnDropHandle::new(driver) })
 }
 
 /// Connects to agentd's socket.

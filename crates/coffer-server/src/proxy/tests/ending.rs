@@ -203,3 +203,48 @@ async fn nothing_is_kept_for_a_sandbox_that_ended() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn an_upgraded_connection_ends_with_its_server() {
+    let world = World::new().await;
+    Agentd::with_port(world.socket(), |stream| {
+        http(stream, |mut request: Request<Incoming>| async move {
+            tokio::spawn(async move {
+                let mut stream = TokioIo::new(hyper::upgrade::on(&mut request).await.unwrap());
+                stream.write_all(b"begun\r\n").await.unwrap();
+                stream.read_u8().await.unwrap();
+            });
+            let response = Response::builder().status(101).header("connection", "upgrade");
+            response.header("upgrade", "raw").body(Body::empty()).unwrap()
+        })
+    });
+    let mut stream = world.connect().await;
+    let request = format!("{}Connection: upgrade\r\nUpgrade: raw\r\n\r\n", world.line("GET", "/", 3000));
+    stream.write_all(request.as_bytes()).await.unwrap();
+    read_until(&mut stream, "begun\r\n").await;
+    assert_eq!(world.front.proxy.lanes.open(), 1);
+    soon(async {
+        // It leaves after the first; whoever goes on writing must find out.
+        while stream.write_all(&[b'x'; 65_536]).await.is_ok() {}
+        while world.front.proxy.lanes.open() != 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_request_gives_its_place_back() {
+    let world = World::new().await;
+    Agentd::start(world.socket(), |_| async { Response::new(endless()) });
+    let streams = [begin(&world, 49983).await, begin(&world, 49983).await];
+    assert_eq!(world.ask("GET", "/", 3000, "\r\n").await.status, 502);
+    assert_eq!(world.front.proxy.lanes.open(), 2);
+    drop(streams);
+    soon(async {
+        while world.front.proxy.lanes.open() != 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}

@@ -113,3 +113,60 @@ async fn five_hundred_streams_live_side_by_side() {
         expect_reset(stream).await;
     }
 }
+
+/// A client of the plainest kind: blocking, one connection, no parser.
+fn round_trips(
+    mut stream: impl std::io::Read + std::io::Write,
+    request: &str,
+    rounds: usize,
+) -> Vec<Duration> {
+    let mut buffer = [0; 4096];
+    let mut times = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        let start = std::time::Instant::now();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut read = 0;
+        while !buffer[..read].ends_with(b"\r\n\r\nok") {
+            let piece = stream.read(&mut buffer[read..]).unwrap();
+            assert_ne!(piece, 0, "closed after {:?}", String::from_utf8_lossy(&buffer[..read]));
+            read += piece;
+        }
+        times.push(start.elapsed());
+    }
+    times.sort();
+    times
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: run it alone, in release mode, with --no-capture"]
+async fn added_latency() {
+    const ROUNDS: usize = 20_000;
+    let world = World::new().await;
+    let answer = |_| async { Response::new(Body::from("ok")) };
+    let inside: Port = Arc::new(move |stream| Box::pin(http(stream, answer)));
+    Agentd::with_ports(world.socket(), answer, HashMap::from([(3000, inside)]));
+    let (socket, address) = (world.socket().to_owned(), world.address);
+    let line = |port| {
+        let headers = "User-Agent: e2b-python-sdk/2.63.0\r\nX-Access-Token: 0123456789abcdef\r\n\
+                       Content-Type: application/json\r\nConnect-Protocol-Version: 1\r\n";
+        format!("{}{headers}Content-Length: 2\r\n\r\n{{}}", world.line("POST", "/process.Process/List", port))
+    };
+    let (agentd, port) = (line(49983), line(3000));
+    let measured = tokio::task::spawn_blocking(move || {
+        let connect = || {
+            let stream = std::net::TcpStream::connect(address).unwrap();
+            stream.set_nodelay(true).unwrap();
+            stream
+        };
+        let inner = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        vec![
+            ("straight to agentd", round_trips(inner, &agentd, ROUNDS)),
+            ("agentd through the proxy", round_trips(connect(), &agentd, ROUNDS)),
+            ("a port through the proxy", round_trips(connect(), &port, ROUNDS / 10)),
+        ]
+    });
+    for (what, times) in measured.await.unwrap() {
+        let at = |percent: usize| times[times.len() * percent / 100];
+        println!("{what}: p50 {:?}, p90 {:?}, p99 {:?}", at(50), at(90), at(99));
+    }
+}

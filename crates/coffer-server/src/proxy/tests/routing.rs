@@ -233,11 +233,15 @@ async fn browsers_may_ask_before_they_send() {
 #[tokio::test]
 async fn a_refusal_is_readable_by_a_client_that_is_still_sending() {
     let world = World::new().await;
-    world.route(Route::NotFound);
-    let body = "x".repeat(500_000);
+    let body = "x".repeat(20_000_000);
     let request = format!("Content-Length: {}\r\n\r\n{body}", body.len());
-    let reply = world.ask("POST", "/files", 49983, &request).await;
-    assert_eq!(reply.status, 502);
+    world.route(Route::NotFound);
+    assert_eq!(world.ask("POST", "/files", 49983, &request).await.status, 502);
+    // The same when only the port is missing, or agentd itself.
+    world.route(Route::Running(world.target.clone()));
+    assert_eq!(world.ask("POST", "/files", 49983, &request).await.status, 502);
+    Agentd::start(world.socket(), show);
+    assert_eq!(world.ask("POST", "/files", 3000, &request).await.status, 502);
 }
 
 #[tokio::test]

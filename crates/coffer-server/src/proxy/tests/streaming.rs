@@ -262,3 +262,33 @@ async fn a_silent_stream_is_left_alone() {
     feed.send("after").await.unwrap();
     read_until(&mut stream, "after\r\n").await;
 }
+
+#[tokio::test]
+async fn an_early_answer_reaches_a_client_that_is_still_sending() {
+    const SENT: usize = 48 << 20;
+    // Refuses at once and closes; refuses at once and goes on reading a little.
+    for reads in [0, 1 << 20] {
+        let world = World::new().await;
+        raw_agentd(world.socket().to_owned(), move |mut stream| async move {
+            read_until(&mut stream, "\r\n\r\n").await;
+            let full = b"HTTP/1.1 507 Insufficient Storage\r\nContent-Length: 4\r\n\r\nfull";
+            stream.write_all(full).await.unwrap();
+            let mut sink = vec![0; reads];
+            let _ = stream.read_exact(&mut sink).await;
+        });
+        let mut stream = world.connect().await;
+        let head = format!("{}Content-Length: {SENT}\r\n\r\n", world.line("POST", "/files", 49983));
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // The strictest of clients: no look at the answer before everything is sent.
+        let piece = vec![b'x'; 1 << 20];
+        for _ in 0..SENT / piece.len() {
+            soon(stream.write_all(&piece)).await.expect("the server goes on reading");
+        }
+        let reply = read_until(&mut stream, "full").await;
+        assert!(reply.starts_with("HTTP/1.1 507"), "{reply}");
+        // And the connection is good for another request.
+        world.route(crate::routing::Route::NotFound);
+        stream.write_all(format!("{}\r\n", world.line("GET", "/", 49983)).as_bytes()).await.unwrap();
+        read_until(&mut stream, "\"code\":502}").await;
+    }
+}
