@@ -27,7 +27,7 @@ pub(super) fn describe(path: &Path, accounts: &Accounts) -> io::Result<EntryInfo
         name: base_name(path),
         r#type: file_type.into(),
         path: path.to_string_lossy().into_owned(),
-        size: i64::try_from(found.size()).unwrap_or(i64::MAX),
+        size: size(&found),
         mode,
         permissions: permissions(&found),
         owner: accounts.user_name(found.uid()),
@@ -37,6 +37,16 @@ pub(super) fn describe(path: &Path, accounts: &Accounts) -> io::Result<EntryInfo
         metadata: if is_symlink { Default::default() } else { metadata::read(path).into_iter().collect() },
         is_symlink,
     })
+}
+
+/// On btrfs an empty directory has no size; clients know a directory as one block at least.
+fn size(metadata: &std::fs::Metadata) -> i64 {
+    const BLOCK: i64 = 4096;
+    match i64::try_from(metadata.size()) {
+        Ok(0) if metadata.is_dir() => BLOCK,
+        Ok(size) => size,
+        Err(_) => i64::MAX,
+    }
 }
 
 /// A file's time can be set to anything; what no calendar has is moved to its edge.
