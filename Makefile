@@ -1,6 +1,9 @@
 # `make run` and `make test` do all the set-up on a fresh Debian or Ubuntu machine, as root.
 # Each says what it installs. `make help` lists the rest.
 
+# rustup puts cargo there; a shell that is older than the installation does not know.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
 CARGO ?= cargo
 LISTEN ?= 127.0.0.1:3000
 DATA_DIR ?= data

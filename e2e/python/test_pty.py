@@ -1,5 +1,3 @@
-import threading
-
 import pytest
 from e2b import CommandExitException, PtySize
 
@@ -24,17 +22,18 @@ def test_size_resize_environment_and_directory(box):
     assert "green:/tmp:xterm" in shown and "33 121" in shown
 
 
-def test_connect_after_disconnect(box, eventually):
+def read_until(terminal, word):
+    shown = ""
+    for _, _, data in terminal:
+        shown += (data or b"").decode(errors="replace")
+        if word in shown:
+            return
+
+
+def test_connect_after_disconnect(box):
     terminal = box.pty.create(PtySize(rows=24, cols=80), envs={"WORD": "first"}, timeout=300)
-    shown = []
-
-    def follow():
-        for _, _, data in terminal:
-            shown.append(data.decode(errors="replace") if data else "")
-
-    threading.Thread(target=follow, daemon=True).start()
     box.pty.send_stdin(terminal.pid, b"echo ==$WORD==\n")
-    eventually(lambda: "==first==" in "".join(shown))
+    read_until(terminal, "==first==")
     terminal.disconnect()
     again = box.pty.connect(terminal.pid, timeout=300)
     assert again.pid == terminal.pid
@@ -45,12 +44,9 @@ def test_connect_after_disconnect(box, eventually):
 
 def test_interrupt_is_a_signal(box):
     terminal = box.pty.create(PtySize(rows=24, cols=80), timeout=300)
-    box.pty.send_stdin(terminal.pid, b"trap 'echo inter''rupted' INT; echo rea''dy; sleep 1000\n")
-    seen = ""
-    for _, _, data in terminal:
-        seen += (data or b"").decode(errors="replace")
-        if "ready" in seen:
-            break
+    # In a subshell: an interactive shell gives the terminal to its jobs and hears no interrupt itself.
+    box.pty.send_stdin(terminal.pid, b"(trap 'echo inter''rupted' INT; echo rea''dy; sleep 1000)\n")
+    read_until(terminal, "ready")
     box.pty.send_stdin(terminal.pid, b"\x03")
     box.pty.send_stdin(terminal.pid, b"exit 0\n")
     output, code = wait(terminal)

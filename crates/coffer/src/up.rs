@@ -1,5 +1,6 @@
 //! `coffer up`: starts the parts, keeps them running, and tells people how to connect.
 
+mod orphans;
 mod part;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,6 +18,7 @@ use crate::logging::Logging;
 use crate::printer;
 use crate::privilege::Identity;
 use crate::server::{Choices, Ready};
+use orphans::OwnChildren;
 use part::Part;
 
 /// A first start formats and allocates the pool, which takes a while on a slow disk.
@@ -67,6 +69,8 @@ impl Up {
     }
 
     async fn supervise(self) -> anyhow::Result<()> {
+        let children = OwnChildren::default();
+        orphans::adopt(children.clone())?;
         let dir = DataDir::open(&self.data_dir)?;
         let held = dir.hold()?;
         let stop = CancellationToken::new();
@@ -74,8 +78,8 @@ impl Up {
         let identity = Identity::of_server(&dir)?;
         prepare(&dir, identity)?;
 
-        let mut node = Part::start("node", self.node_arguments(&dir, identity), &[])?;
-        let outcome = self.supervise_with(&dir, identity, &mut node, &stop).await;
+        let mut node = Part::start("node", self.node_arguments(&dir, identity), &[], &children)?;
+        let outcome = self.supervise_with(&dir, identity, &mut node, &children, &stop).await;
         // Whatever happened, the node gets to finish, and with it what is ephemeral.
         node.stop(Duration::from_secs(120)).await;
         if self.ephemeral {
@@ -90,6 +94,7 @@ impl Up {
         dir: &DataDir,
         identity: Identity,
         node: &mut Part,
+        children: &OwnChildren,
         stop: &CancellationToken,
     ) -> anyhow::Result<()> {
         let node_socket = dir.run_dir().join("node.sock");
@@ -100,7 +105,7 @@ impl Up {
         let known_key = dir.known_key();
         let arguments = self.server_arguments(dir, identity, self.listen, known_key.is_none());
         let secrets = self.server_secrets();
-        let mut server = Part::start("server", arguments, &secrets)?;
+        let mut server = Part::start("server", arguments, &secrets, children)?;
         let ready: Ready = tokio::select! {
             () = stop.cancelled() => {
                 server.stop(Duration::from_secs(10)).await;
@@ -116,7 +121,7 @@ impl Up {
             url = url(ready.listen),
             file = dir.env_file().display(),
         ));
-        let builder = self.build_base_in_background();
+        let builder = self.build_base_in_background(children);
         // A restarted server must keep the port that clients know, also when the system chose it.
         server.set_arguments(self.server_arguments(dir, identity, ready.listen, false));
         tokio::select! {
@@ -175,7 +180,7 @@ impl Up {
     }
 
     /// Builds `base` if it is missing; until then sandboxes are made from `host`.
-    fn build_base_in_background(&self) -> Option<Part> {
+    fn build_base_in_background(&self, children: &OwnChildren) -> Option<Part> {
         if self.no_build {
             return None;
         }
@@ -187,7 +192,9 @@ impl Up {
             "building the template `base` in the background; until it is there, `host` stands in for it"
         );
         let arguments = vec!["build".into(), "base".into(), flag("template-dir", &self.template_dir)];
-        Part::start("template", arguments, &[]).inspect_err(|error| tracing::warn!("{error:#}")).ok()
+        Part::start("template", arguments, &[], children)
+            .inspect_err(|error| tracing::warn!("{error:#}"))
+            .ok()
     }
 }
 

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
 
 const MAGIC: u32 = 0x94;
 
@@ -18,6 +19,7 @@ const SUBVOL_CREATE: libc::Ioctl = request(WRITE, 14, size_of::<VolumeArgs>());
 const SNAP_DESTROY: libc::Ioctl = request(WRITE, 15, size_of::<VolumeArgs>());
 const TREE_SEARCH: libc::Ioctl = request(READ | WRITE, 17, size_of::<SearchArgs>());
 const INO_LOOKUP: libc::Ioctl = request(READ | WRITE, 18, size_of::<LookupArgs>());
+const FS_INFO: libc::Ioctl = request(READ, 31, size_of::<FsInfo>());
 const QUOTA_CTL: libc::Ioctl = request(READ | WRITE, 40, size_of::<QuotaArgs>());
 const QGROUP_CREATE: libc::Ioctl = request(WRITE, 42, size_of::<QgroupCreateArgs>());
 const QGROUP_LIMIT: libc::Ioctl = request(READ, 43, size_of::<QgroupLimitArgs>());
@@ -48,6 +50,14 @@ struct QgroupLimitArgs {
     max_exclusive: u64,
     reserved_referenced: u64,
     reserved_exclusive: u64,
+}
+
+#[repr(C)]
+struct FsInfo {
+    max_id: u64,
+    devices: u64,
+    id: [u8; 16],
+    rest: [u8; 992],
 }
 
 #[repr(C)]
@@ -148,7 +158,26 @@ pub(super) fn drop_quota_group(root: &File, id: u64) -> io::Result<bool> {
     }
 }
 
-/// What a subvolume holds, by its quota group.
+/// Where the kernel shows the quota groups of the filesystem that `root` is on.
+pub(super) fn quota_groups(root: &File) -> io::Result<PathBuf> {
+    let mut info = FsInfo { max_id: 0, devices: 0, id: [0; 16], rest: [0; 992] };
+    call(root, FS_INFO, &mut info)?;
+    let path = PathBuf::from(format!("/sys/fs/btrfs/{}/qgroups", uuid::Uuid::from_bytes(info.id)));
+    if path.is_dir() { Ok(path) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+/// What a subvolume holds, with what was written and is not on disk yet: the quota tree itself
+/// learns of that only when it is, half a minute later.
+pub(super) fn used_bytes_now(quota_groups: &Path, id: u64) -> io::Result<u64> {
+    let group = quota_groups.join(format!("0_{id}"));
+    let read = |name| -> io::Result<u64> {
+        let text = std::fs::read_to_string(group.join(name))?;
+        text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
+    };
+    Ok(read("referenced")?.saturating_add(read("rsv_data")?))
+}
+
+/// What a subvolume holds, by the quota tree.
 pub(super) fn used_bytes(root: &File, id: u64) -> io::Result<u64> {
     const QUOTA_TREE: u64 = 8;
     const QGROUP_INFO: u32 = 242;

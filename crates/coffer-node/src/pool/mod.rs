@@ -58,6 +58,8 @@ pub(crate) struct Upper {
 pub(crate) struct Pool {
     root: PathBuf,
     uppers: File,
+    /// Where the kernel tells what each sandbox uses right now.
+    quota_groups: Option<PathBuf>,
     kind: Kind,
 }
 
@@ -86,7 +88,11 @@ impl Pool {
             make_directory(&root.join(name))?;
         }
         let uppers = directory::open(&root.join(UPPERS)).map_err(doing("open", &root.join(UPPERS)))?;
-        Ok((Self { root, uppers, kind }, warnings))
+        let quota_groups = match kind {
+            Kind::Btrfs { .. } => btrfs::quota_groups(&uppers).ok(),
+            Kind::Directory => None,
+        };
+        Ok((Self { root, uppers, quota_groups, kind }, warnings))
     }
 
     /// Whether disk limits are enforced.
@@ -181,7 +187,9 @@ impl Pool {
 
     /// What a sandbox's files take; zero where nobody counts.
     pub(crate) fn used_bytes(&self, quota: Option<u64>) -> u64 {
-        quota.and_then(|id| btrfs::used_bytes(&self.uppers, id).ok()).unwrap_or(0)
+        let Some(id) = quota else { return 0 };
+        let now = self.quota_groups.as_deref().and_then(|groups| btrfs::used_bytes_now(groups, id).ok());
+        now.or_else(|| btrfs::used_bytes(&self.uppers, id).ok()).unwrap_or(0)
     }
 
     /// Names of all that [`create`](Self::create) made and nobody deleted.
@@ -197,7 +205,7 @@ impl Pool {
 
     /// Takes the pool out of use; nothing may be left in it that runs.
     pub(crate) fn close(self, fate: Fate) {
-        let Self { root, uppers, kind } = self;
+        let Self { root, uppers, kind, quota_groups: _ } = self;
         drop(uppers);
         let Kind::Btrfs { _image: image, image_path, .. } = kind else {
             if fate == Fate::Remove {

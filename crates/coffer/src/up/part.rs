@@ -12,6 +12,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
+use super::orphans::OwnChildren;
+
 /// A dead part is back within a second; one that keeps dying is tried less often.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -25,6 +27,9 @@ pub(super) struct Part {
     arguments: Vec<String>,
     secrets: Vec<(&'static str, String)>,
     child: Child,
+    /// Its pid, also after it ended.
+    pid: Option<Pid>,
+    children: OwnChildren,
 }
 
 impl Part {
@@ -33,9 +38,20 @@ impl Part {
         role: &'static str,
         arguments: Vec<String>,
         secrets: &[(&'static str, String)],
+        children: &OwnChildren,
     ) -> anyhow::Result<Self> {
         let child = spawn(role, &arguments, secrets)?;
-        Ok(Self { role, arguments, secrets: secrets.to_vec(), child })
+        let pid = known(&child, children);
+        Ok(Self { role, arguments, secrets: secrets.to_vec(), child, pid, children: children.clone() })
+    }
+
+    /// Takes the place of a child that ended.
+    fn replace(&mut self, child: Child) {
+        if let Some(pid) = self.pid.take() {
+            self.children.remove(pid);
+        }
+        self.pid = known(&child, &self.children);
+        self.child = child;
     }
 
     /// What a restart will use.
@@ -104,7 +120,7 @@ impl Part {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
                 match spawn(self.role, &self.arguments, &self.secrets) {
-                    Ok(child) => break self.child = child,
+                    Ok(child) => break self.replace(child),
                     Err(error) => tracing::error!("{error:#}"),
                 }
             }
@@ -113,13 +129,20 @@ impl Part {
 
     /// Asks the part to stop, and ends it if it has not within `patience`.
     pub(super) async fn stop(&mut self, patience: Duration) {
-        let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) else { return };
-        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        // Only while it runs: its pid may be another's afterwards.
+        let Some(pid) = self.child.id().and(self.pid) else { return };
+        let _ = kill(pid, Signal::SIGTERM);
         if tokio::time::timeout(patience, self.child.wait()).await.is_err() {
             tracing::warn!("the {} did not stop within {} s; killing it", self.role, patience.as_secs());
             let _ = self.child.kill().await;
         }
     }
+}
+
+/// Notes a child that is waited for here, so that nobody else reaps it.
+fn known(child: &Child, children: &OwnChildren) -> Option<Pid> {
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw);
+    pid.inspect(|&pid| children.add(pid))
 }
 
 fn spawn(

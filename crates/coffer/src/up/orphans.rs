@@ -1,0 +1,47 @@
+//! Sandboxes outlive the node that made them; when they end later, somebody has to reap them, and
+//! not every machine's process 1 does.
+
+use std::sync::{Arc, Mutex};
+
+use anyhow::Context;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The children that `up` itself started and waits for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct OwnChildren(Arc<Mutex<Vec<Pid>>>);
+
+impl OwnChildren {
+    pub(super) fn add(&self, child: Pid) {
+        self.0.lock().expect("no holder panics").push(child);
+    }
+
+    pub(super) fn remove(&self, child: Pid) {
+        self.0.lock().expect("no holder panics").retain(|known| *known != child);
+    }
+
+    fn has(&self, child: Pid) -> bool {
+        self.0.lock().expect("no holder panics").contains(&child)
+    }
+}
+
+/// Becomes the parent of what dead parts leave behind, and reaps it when it ends.
+pub(super) fn adopt(own: OwnChildren) -> anyhow::Result<()> {
+    nix::sys::prctl::set_child_subreaper(true).context("could not adopt orphans")?;
+    let mut ended = signal(SignalKind::child()).context("could not listen for SIGCHLD")?;
+    tokio::spawn(async move {
+        while ended.recv().await.is_some() {
+            while reap_one(&own) {}
+        }
+    });
+    Ok(())
+}
+
+/// Reaps one orphan; false when there is none, or a child of ours is next and waits to be collected.
+fn reap_one(own: &OwnChildren) -> bool {
+    // Looking must not take: the status of our own children belongs to whoever waits for them.
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let Some(ended) = waitid(Id::All, look).ok().and_then(|status| status.pid()) else { return false };
+    !own.has(ended) && waitid(Id::Pid(ended), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG).is_ok()
+}
