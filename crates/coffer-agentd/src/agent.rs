@@ -1,5 +1,6 @@
 //! What every route shares: who the sandbox is, and what runs and is watched in it.
 
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use base64::Engine as _;
@@ -17,6 +18,9 @@ use crate::process::Processes;
 
 /// The user of calls that name none, until the server says otherwise.
 const DEFAULT_USER: &str = "root";
+
+/// Variables that are files too.
+const MARKS: [&str; 3] = ["E2B_SANDBOX", "E2B_SANDBOX_ID", "E2B_TEMPLATE_ID"];
 
 const ACCESS_TOKEN: &str = "x-access-token";
 
@@ -47,7 +51,23 @@ impl Agent {
     }
 
     pub(crate) fn set_init(&self, init: Init) {
+        if std::process::id() == 1 {
+            leave_marks(Path::new("/run/e2b"), &init);
+        }
         *self.init.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(init);
+    }
+}
+
+/// What programs can read about their sandbox where they have no environment, as under `sudo`: a file
+/// `.NAME` for each of E2B's variables. Nothing depends on them, so failures are passed over.
+fn leave_marks(directory: &Path, init: &Init) {
+    if std::fs::create_dir_all(directory).is_err() {
+        return;
+    }
+    for name in MARKS {
+        if let Some(value) = init.env_vars.get(name) {
+            let _ = std::fs::write(directory.join(format!(".{name}")), value);
+        }
     }
 }
 
@@ -111,6 +131,20 @@ mod tests {
         assert_eq!(basic_user(b"basic dXNlcjpwdw=="), Some("user".into()));
         assert_eq!(basic_user(b"Bearer dXNlcjo="), None);
         assert_eq!(basic_user(b"Basic ???"), None);
+    }
+
+    #[test]
+    fn marks_hold_the_values_and_change_with_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path().join("e2b");
+        for id in ["first", "second"] {
+            let mut init = Init::default();
+            init.env_vars.insert("E2B_SANDBOX_ID".into(), id.into());
+            init.env_vars.insert("SECRET".into(), "no".into());
+            leave_marks(&at, &init);
+            assert_eq!(std::fs::read_to_string(at.join(".E2B_SANDBOX_ID")).unwrap(), id);
+        }
+        assert_eq!(std::fs::read_dir(&at).unwrap().count(), 1);
     }
 
     #[test]

@@ -26,12 +26,22 @@ use tokio_util::sync::CancellationToken;
 /// Knows where each sandbox's traffic goes.
 #[async_trait]
 pub(crate) trait Directory: Send + Sync + fmt::Debug {
-    /// Finds where traffic for `sandbox` goes, waking it if its policy says so. Any text is fine
-    /// as `sandbox`; what is not an id is not found.
-    async fn route(&self, sandbox: &str) -> Route;
+    /// Finds where traffic for `sandbox` goes. Any text is fine as `sandbox`; what is not an id is
+    /// not found.
+    async fn route(&self, sandbox: &str, wake: Wake) -> Route;
 
     /// Running sandboxes with an access token, for signed URLs that name no sandbox.
     fn secured(&self) -> Vec<(SandboxId, String)>;
+}
+
+/// What traffic does to a paused sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// Wakes it, if its policy says so.
+    ByPolicy,
+    /// Leaves it asleep: somebody only asks whether it is up. SDKs do that by themselves when a
+    /// stream breaks, as it does at a pause, and would undo every pause.
+    Never,
 }
 
 /// Where traffic goes, or why it goes nowhere.

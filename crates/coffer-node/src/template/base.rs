@@ -15,6 +15,7 @@ use super::{BASE, BuildError, LayerSpec, OverlaySpec, Template, TemplateStore, s
 /// What goes in besides the essential packages. Without recommendations: npm alone pulls in
 /// some three hundred packages by its dependencies, half of the whole.
 const PACKAGES: &[&str] = &[
+    "attr",
     "bash",
     "build-essential",
     "bzip2",

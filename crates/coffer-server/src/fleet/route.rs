@@ -9,7 +9,7 @@ use coffer_engine::EngineError;
 
 use super::settings::network_of;
 use super::{Boot, Fleet, FleetError, Record, Step};
-use crate::routing::{Directory, Route, Target};
+use crate::routing::{Directory, Route, Target, Wake};
 
 /// How long a request waits for a step under way before it is told to come again.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ fn verdict(record: &Record) -> Verdict {
 
 #[async_trait]
 impl Directory for Arc<Fleet> {
-    async fn route(&self, sandbox: &str) -> Route {
+    async fn route(&self, sandbox: &str, wake: Wake) -> Route {
         let Ok(id) = sandbox.parse::<SandboxId>() else { return Route::NotFound };
         let find = async {
             loop {
@@ -70,6 +70,7 @@ impl Directory for Arc<Fleet> {
                     }
                     Verdict::NotFound => return Route::NotFound,
                     Verdict::Wait => record.settled().await,
+                    Verdict::Wake if wake == Wake::Never => return Route::NotFound,
                     Verdict::Wake => {
                         if let Some(refusal) = self.wake_for_traffic(record).await {
                             return refusal;

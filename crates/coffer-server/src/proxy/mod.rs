@@ -42,7 +42,7 @@ use self::answer::{Reader, Refusal};
 use self::body::{Relay, Start, Upload};
 use self::lane::{Lanes, Slot};
 use self::upstream::{Exchange, Speaks};
-use crate::routing::{Client, Directory, Route, Target};
+use crate::routing::{Client, Directory, Route, Target, Wake};
 
 /// Carries requests to sandboxes.
 #[derive(Debug)]
@@ -73,7 +73,9 @@ impl Proxy {
             Address::Malformed(why) => return refuse(Refusal::Malformed(why), request, None, None),
             Address::Elsewhere => return refuse(Refusal::NoSuchRoute, request, None, None),
         };
-        let target = match self.directory.route(&sandbox).await {
+        let only_asks = port == agentd::PORT && request.uri().path() == "/health";
+        let wake = if only_asks { Wake::Never } else { Wake::ByPolicy };
+        let target = match self.directory.route(&sandbox, wake).await {
             Route::Running(target) => target,
             Route::NotFound => return refuse(Refusal::NotFound, request, Some(&sandbox), None),
             Route::Transitioning => {

@@ -3,13 +3,17 @@
 //! Nobody can vouch for a certificate made inside a sandbox, and nobody needs to: the tunnel leads
 //! to that sandbox and nowhere else. So certificates are not looked at.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, ready};
 
 use http::{HeaderMap, header::HOST};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -28,11 +32,40 @@ static CONNECTOR: LazyLock<TlsConnector> = LazyLock::new(|| {
 });
 
 /// Speaks TLS over a tunnel, under the name that the request has for the server.
-pub(super) async fn connect(
-    tunnel: UnixStream,
-    name: ServerName<'static>,
-) -> std::io::Result<TlsStream<UnixStream>> {
-    CONNECTOR.connect(name, tunnel).await
+pub(super) async fn connect(tunnel: UnixStream, name: ServerName<'static>) -> io::Result<Stream> {
+    CONNECTOR.connect(name, tunnel).await.map(Stream)
+}
+
+/// TLS to a server that may end without the farewell that TLS asks for, as Python's does. A body
+/// of known length that breaks off is noticed all the same, by its length.
+#[derive(Debug)]
+pub(super) struct Stream(TlsStream<UnixStream>);
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match ready!(Pin::new(&mut self.0).poll_read(cx, buffer)) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
+            read => Poll::Ready(read),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
 }
 
 /// The name of the server that a request is for.

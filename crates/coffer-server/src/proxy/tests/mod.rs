@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Proxy;
 use crate::listen::{Front, serve};
-use crate::routing::{Activity, Directory, Route, Target};
+use crate::routing::{Activity, Directory, Route, Target, Wake};
 
 /// Waits, but not for ever.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
@@ -47,7 +47,7 @@ struct Book {
 
 #[async_trait]
 impl Directory for Book {
-    async fn route(&self, sandbox: &str) -> Route {
+    async fn route(&self, sandbox: &str, _wake: Wake) -> Route {
         self.routes.lock().unwrap().get(sandbox).cloned().unwrap_or(Route::NotFound)
     }
 
