@@ -48,9 +48,12 @@ async fn traffic_wakes_what_is_to_resume_by_itself() {
     let id = app.create(json!({"autoPause": true, "autoResume": {"enabled": true}, "timeout": 60})).await;
     app.post(&format!("/sandboxes/{id}/timeout"), json!({"timeout": 0})).await.expect(204);
     app.wait_for(&id, "paused").await;
-    let visits = (app.visit(&id, "/health"), app.visit(&id, "/health"), app.visit(&id, "/health"));
+    // Asking whether it is up is no reason to wake it: SDKs ask when a pause breaks their streams.
+    assert_eq!(app.visit(&id, "/health").await.status, 502);
+    assert_eq!(app.get(&format!("/sandboxes/{id}")).await.expect(200).json()["state"], "paused");
+    let visits = (app.visit(&id, "/envs"), app.visit(&id, "/envs"), app.visit(&id, "/envs"));
     let (one, two, three) = tokio::join!(visits.0, visits.1, visits.2);
-    assert_eq!([one.status, two.status, three.status], [204; 3]);
+    assert!([one.status, two.status, three.status].iter().all(|&status| status != 502));
     let detail = app.get(&format!("/sandboxes/{id}")).await.expect(200).json();
     assert_eq!(detail["state"], "running");
     let end: jiff::Timestamp = detail["endAt"].as_str().unwrap().parse().unwrap();
