@@ -11,6 +11,7 @@ mod entry;
 mod metadata;
 mod multipart;
 mod range;
+mod remove;
 mod service;
 mod upload;
 pub(crate) mod watch;

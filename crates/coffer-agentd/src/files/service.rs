@@ -209,16 +209,7 @@ fn rename(at: &Place, request: &MoveRequest) -> Result<EntryInfo, RpcError> {
 }
 
 fn remove(path: &Path) -> Result<(), RpcError> {
-    let removed = match std::fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
-        Ok(_) => std::fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Ok(()) => Ok(()),
-        Err(error) if is_missing(&error) => Ok(()),
-        Err(error) => Err(io_error("error removing file or directory", &error)),
-    }
+    super::remove::remove(path).map_err(|error| io_error("error removing file or directory", &error))
 }
 
 fn list(at: &Place, request: &ListDirRequest) -> Result<Vec<EntryInfo>, RpcError> {
