@@ -12,9 +12,14 @@ pub(super) struct Version {
     pub(super) tag: String,
 }
 
+/// The last second of the year 9999; HTTP's dates go no further.
+const LAST_DATE: Duration = Duration::from_secs(253_402_300_799);
+
 impl Version {
+    /// A file's time can be set to anything; what HTTP cannot say is moved to its edge.
     pub(super) fn new(size: u64, modified: SystemTime) -> Self {
         let since = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let modified = SystemTime::UNIX_EPOCH + since.min(LAST_DATE);
         Self { size, modified, tag: format!("\"{:x}-{size:x}\"", since.as_nanos()) }
     }
 
@@ -135,6 +140,16 @@ mod tests {
         for (range, expected) in cases {
             assert_eq!(ask(&[(header::RANGE, range)]), expected, "{range}");
         }
+    }
+
+    /// Formatting such a date ended the connection without an answer.
+    #[test]
+    fn a_file_from_before_or_after_all_dates_has_one() {
+        let epoch = SystemTime::UNIX_EPOCH;
+        let early = Version::new(1, epoch - Duration::from_secs(86_400));
+        assert_eq!(httpdate::fmt_http_date(early.modified), "Thu, 01 Jan 1970 00:00:00 GMT");
+        let late = Version::new(1, epoch + Duration::from_secs(300_000_000_000));
+        assert_eq!(httpdate::fmt_http_date(late.modified), "Fri, 31 Dec 9999 23:59:59 GMT");
     }
 
     #[test]
