@@ -86,6 +86,7 @@ async fn receive(
     signature::permit(headers, query, Operation::Write, &init).map_err(Refusal::unauthorized)?;
     let account = agent::account(query.get("username"), &init).map_err(Refusal::unauthorized)?;
     let mut upload = Upload::new(headers, query, account, init)?;
+    upload = off_thread(move || upload.begin().map(|()| upload)).await.map_err(failed)??;
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| Refusal::bad_request(format!("error reading request body: {error}")))?;
@@ -126,7 +127,7 @@ impl Upload {
             Coding::Identity => None,
             Coding::Gzip => Some(Box::new(MultiGzDecoder::new(Vec::new()))),
         };
-        let mut files = Files {
+        let files = Files {
             path: query.get("path").map(str::to_owned),
             metadata: metadata::from_headers(headers).map_err(Refusal::bad_request)?,
             account,
@@ -141,7 +142,6 @@ impl Upload {
             if files.path.as_deref().is_none_or(str::is_empty) {
                 return Err(Refusal::bad_request("path is required for an application/octet-stream upload"));
             }
-            files.open(None)?;
             Layout::Raw
         } else if essence.eq_ignore_ascii_case("multipart/form-data") {
             let boundary = multipart::boundary(content_type)
@@ -154,6 +154,14 @@ impl Upload {
             )));
         };
         Ok(Self { unpack, layout, files })
+    }
+
+    /// The one file of a raw body is known before its first byte.
+    fn begin(&mut self) -> Result<(), Refusal> {
+        match &self.layout {
+            Layout::Raw => self.files.open(None),
+            Layout::Form(_) => Ok(()),
+        }
     }
 
     fn push(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
@@ -298,9 +306,15 @@ impl OpenFile {
                 return Err(Refusal::bad_request(format!("path is not a regular file: {}", path.display())));
             }
         }
+        // Not blocking, so that a pipe that has just taken the file's place cannot hold us up.
         let opened = rustix::fs::open(
             &path,
-            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOCTTY | OFlags::CLOEXEC,
+            OFlags::WRONLY
+                | OFlags::CREATE
+                | OFlags::TRUNC
+                | OFlags::NONBLOCK
+                | OFlags::NOCTTY
+                | OFlags::CLOEXEC,
             Mode::from_raw_mode(0o666),
         )
         .map_err(|error| Refusal::from_io("error opening file", &error.into()))?;
