@@ -1,6 +1,7 @@
 //! What a person at the terminal sees.
 
 use std::fmt::Display;
+use std::io::Write as _;
 
 /// An error with the next thing to try.
 #[derive(Debug)]
@@ -22,10 +23,9 @@ pub(crate) fn hint(message: impl Into<String>, hint: impl Into<String>) -> anyho
     Hint { message: message.into(), hint: hint.into() }.into()
 }
 
-/// Prints a line of a command's result.
-#[expect(clippy::print_stdout, reason = "the one door to standard output")]
+/// Prints a line of a command's result. Nobody may be reading any more (`| head`): that ends nothing.
 pub(crate) fn line(text: impl Display) {
-    println!("{text}");
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// Prints an error with its causes, and its hint if it has one.
