@@ -29,18 +29,18 @@ pub(crate) struct Server {
     server_dir: PathBuf,
     #[arg(long)]
     run_dir: PathBuf,
-    /// Where the node keeps its pool, which the server has no use for
-    #[arg(long)]
-    node_dir: PathBuf,
     #[arg(long, env = "COFFER_DATABASE_URL", hide_env_values = true)]
     database_url: Option<String>,
     #[arg(long)]
     uid: u32,
     #[arg(long)]
     gid: u32,
-    /// Make an API key and report it
+    /// Make an API key and report it, unless the known one is good
     #[arg(long)]
     mint_key: bool,
+    /// The key that an earlier start wrote down
+    #[arg(long, env = "COFFER_KNOWN_KEY", hide_env_values = true)]
+    known_key: Option<String>,
     #[arg(long)]
     parent: u32,
     #[command(flatten)]
@@ -133,7 +133,7 @@ impl Choices {
 impl Server {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let data = self.run_dir.join("data");
-        reach_own_directory(&self.server_dir, &data, &self.node_dir)?;
+        reach_own_directory(&self.server_dir, &data)?;
         Identity { uid: self.uid, gid: self.gid }.assume()?;
         follow_parent(self.parent, Signal::KILL)?;
         self.logging.start()?;
@@ -144,12 +144,13 @@ impl Server {
     async fn serve(self, data: &Path) -> anyhow::Result<()> {
         let stop = CancellationToken::new();
         crate::up::cancel_on_signal(stop.clone())?;
-        let url = self.database_url.unwrap_or_else(|| format!("sqlite:{}", data.join("coffer.db").display()));
+        let url = self.database_url.filter(|url| !url.is_empty());
+        let url = url.unwrap_or_else(|| format!("sqlite:{}", data.join("coffer.db").display()));
         let store = Store::open(&url).await.context("could not open the database")?;
         let operator = store.operator();
         let project =
             store.ensure_default_project(&operator).await.context("could not make the first project")?;
-        let api_key = if self.mint_key {
+        let api_key = if self.mint_key && !is_good(&store, self.known_key.as_deref()).await? {
             let key =
                 store.create_key(&operator, project, "up").await.context("could not make an API key")?;
             Some(key.reveal().to_string())
@@ -164,7 +165,8 @@ impl Server {
             )
         })?;
         let listen = listener.local_addr()?;
-        let engine = Arc::new(NodeEngine::start(self.run_dir.join("node.sock"), stop.clone()));
+        // Not `stop`: steps under way need the engine until they are done.
+        let engine = Arc::new(NodeEngine::start(self.run_dir.join("node.sock"), CancellationToken::new()));
         let config = ServerConfig { listen, lifetime, default_limits, domain: self.choices.domain };
         let ready = Ready { listen, api_key };
         let server = coffer_server::serve(config, store, engine, listener, stop, || {
@@ -178,13 +180,52 @@ impl Server {
 ///
 /// The data directory may lie below one that only root may enter (`/root`, say). A bind mount in a
 /// mount namespace of the server's own needs no rights on the way and ends with the process.
-fn reach_own_directory(server_dir: &Path, at: &Path, node_dir: &Path) -> anyhow::Result<()> {
+fn reach_own_directory(server_dir: &Path, at: &Path) -> anyhow::Result<()> {
     let none: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS).context("could not make a mount namespace for the server")?;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
         .context("could not detach the mounts")?;
-    // A copy of the pool's mount here would keep the pool busy after the node let go of it.
-    let _ = umount2(&node_dir.join("pool"), MntFlags::MNT_DETACH);
+    // A copy of a pool's mount here would keep the pool busy after its node let go of it, whichever
+    // installation it belongs to.
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("could not list the mounts")?;
+    for pool in pools(&mounts) {
+        let _ = umount2(&pool, MntFlags::MNT_DETACH);
+    }
     mount(Some(server_dir), at, none, MsFlags::MS_BIND, none)
         .with_context(|| format!("could not show the server its directory `{}`", server_dir.display()))
+}
+
+/// Where nodes have mounted their pools.
+fn pools(mountinfo: &str) -> Vec<PathBuf> {
+    let pool = |line: &str| {
+        let (mount, source) = line.split_once(" - ")?;
+        let on_loop = source.starts_with("btrfs /dev/loop");
+        // The kernel writes spaces and the like as octal numbers.
+        let at = mount.split(' ').nth(4)?.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\");
+        (on_loop && at.ends_with("/node/pool")).then(|| PathBuf::from(at))
+    };
+    mountinfo.lines().filter_map(pool).collect()
+}
+
+/// Whether a key that was written down is one of this database's.
+async fn is_good(store: &Store, key: Option<&str>) -> anyhow::Result<bool> {
+    let Some(key) = key else { return Ok(false) };
+    let principal = store.authenticate(key).await.context("could not look up the API key")?;
+    Ok(principal.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_of_all_installations_are_found() {
+        let mounts = "\
+            28 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+            87 28 0:39 / /tmp/a\\040b/node/pool rw,noatime - btrfs /dev/loop0 rw,subvol=/\n\
+            88 28 0:40 / /srv/node/pool rw shared:3 - btrfs /dev/loop12 rw\n\
+            89 28 0:41 / /home rw - btrfs /dev/loop3 rw\n\
+            90 28 0:42 / /mnt/node/pool rw - btrfs /dev/sda1 rw\n";
+        assert_eq!(pools(mounts), [PathBuf::from("/tmp/a b/node/pool"), PathBuf::from("/srv/node/pool")]);
+    }
 }

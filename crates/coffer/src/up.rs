@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use rustix::process::geteuid;
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +24,8 @@ use part::Part;
 /// A first start formats and allocates the pool, which takes a while on a slow disk.
 const NODE_START: Duration = Duration::from_secs(300);
 const SERVER_START: Duration = Duration::from_secs(60);
+/// Longer than the server itself takes at most: it ends open requests, then steps under way.
+const SERVER_STOP: Duration = Duration::from_secs(25);
 
 #[derive(Debug, Args)]
 pub(crate) struct Up {
@@ -57,13 +59,15 @@ pub(crate) struct Up {
 impl Up {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         self.logging.start()?;
+        self.choices.check()?;
         if !geteuid().is_root() {
             return Err(printer::hint(
                 "`coffer up` needs root: it makes namespaces, mounts and cgroups",
                 "run it with sudo; the server part gives root up at once",
             ));
         }
-        self.choices.check()?;
+        // For the parts: each sandbox and each connection costs descriptors, and the usual 1024 are few.
+        raise_descriptor_limit();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.supervise())
     }
@@ -103,12 +107,12 @@ impl Up {
             reachable = node.reachable(&node_socket, NODE_START) => reachable?,
         }
         let known_key = dir.known_key();
-        let arguments = self.server_arguments(dir, identity, self.listen, known_key.is_none());
-        let secrets = self.server_secrets();
+        let arguments = self.server_arguments(dir, identity, self.listen, true);
+        let secrets = self.server_secrets(known_key.as_deref());
         let mut server = Part::start("server", arguments, &secrets, children)?;
         let ready: Ready = tokio::select! {
             () = stop.cancelled() => {
-                server.stop(Duration::from_secs(10)).await;
+                server.stop(SERVER_STOP).await;
                 return Ok(());
             }
             ready = server.first_line(SERVER_START) => ready?,
@@ -121,17 +125,23 @@ impl Up {
             url = url(ready.listen),
             file = dir.env_file().display(),
         ));
-        let builder = self.build_base_in_background(children);
+        let mut builder = self.build_base_in_background(children);
         // A restarted server must keep the port that clients know, also when the system chose it.
         server.set_arguments(self.server_arguments(dir, identity, ready.listen, false));
         tokio::select! {
             () = stop.cancelled() => {}
             () = node.keep_running() => {}
             () = server.keep_running() => {}
+            () = async {
+                match &mut builder {
+                    Some(builder) => builder.run_once().await,
+                    None => std::future::pending().await,
+                }
+            } => {}
         }
         tracing::info!("stopping");
-        server.stop(Duration::from_secs(15)).await;
-        if let Some(mut builder) = builder {
+        server.stop(SERVER_STOP).await;
+        if let Some(builder) = &mut builder {
             builder.stop(Duration::from_secs(5)).await;
         }
         Ok(())
@@ -162,7 +172,6 @@ impl Up {
             format!("--listen={listen}"),
             flag("server-dir", &dir.server()),
             flag("run-dir", &dir.run_dir()),
-            flag("node-dir", &dir.node()),
             format!("--uid={}", identity.uid),
             format!("--gid={}", identity.gid),
             format!("--parent={}", std::process::id()),
@@ -173,10 +182,11 @@ impl Up {
         arguments
     }
 
-    /// A database URL may hold a password: it goes by environment, which only its owner can read,
-    /// and not by argument, which everybody can.
-    fn server_secrets(&self) -> Vec<(&'static str, String)> {
-        self.database_url.iter().map(|url| ("COFFER_DATABASE_URL", url.clone())).collect()
+    /// A database URL may hold a password: it and the key go by environment, which only its owner can
+    /// read, and not by argument, which everybody can.
+    fn server_secrets(&self, known_key: Option<&str>) -> Vec<(&'static str, String)> {
+        let url = self.database_url.iter().map(|url| ("COFFER_DATABASE_URL", url.clone()));
+        url.chain(known_key.map(|key| ("COFFER_KNOWN_KEY", key.to_string()))).collect()
     }
 
     /// Builds `base` if it is missing; until then sandboxes are made from `host`.
@@ -207,6 +217,8 @@ fn prepare(dir: &DataDir, identity: Identity) -> anyhow::Result<()> {
     make_dir(&dir.node(), 0o700)?;
     make_dir(&dir.server(), 0o700)?;
     let run = dir.run_dir();
+    // By itself, so that a strict umask does not close it to the server.
+    make_dir(run.parent().unwrap_or(&run), 0o755)?;
     make_dir(&run, 0o750)?;
     // The server sees its own directory here, by a mount of its own.
     make_dir(&run.join("data"), 0o700)?;
@@ -216,6 +228,15 @@ fn prepare(dir: &DataDir, identity: Identity) -> anyhow::Result<()> {
     };
     give(&dir.server(), Some(identity.uid))?;
     give(&run, None)
+}
+
+/// Raises the soft limit of open files to the hard one.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    if let Err(error) = raised {
+        tracing::warn!("could not raise the limit of open files from {:?}: {error}", limit.current);
+    }
 }
 
 /// What clients need, as shell assignments.

@@ -2,11 +2,15 @@
 //! not every machine's process 1 does.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anyhow::Context;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
+
+/// A child of ours that ended is soon collected by whoever waits for it.
+const COLLECTED_WITHIN: Duration = Duration::from_millis(50);
 
 /// The children that `up` itself started and waits for.
 #[derive(Debug, Clone, Default)]
@@ -32,16 +36,37 @@ pub(super) fn adopt(own: OwnChildren) -> anyhow::Result<()> {
     let mut ended = signal(SignalKind::child()).context("could not listen for SIGCHLD")?;
     tokio::spawn(async move {
         while ended.recv().await.is_some() {
-            while reap_one(&own) {}
+            loop {
+                match reap_one(&own) {
+                    Looked::Reaped => {}
+                    // It hides orphans behind it, and its end may have been the last signal for a while.
+                    Looked::OneOfOurs => tokio::time::sleep(COLLECTED_WITHIN).await,
+                    Looked::Nothing => break,
+                }
+            }
         }
     });
     Ok(())
 }
 
-/// Reaps one orphan; false when there is none, or a child of ours is next and waits to be collected.
-fn reap_one(own: &OwnChildren) -> bool {
+/// What was found among the children that ended.
+enum Looked {
+    Reaped,
+    OneOfOurs,
+    Nothing,
+}
+
+fn reap_one(own: &OwnChildren) -> Looked {
     // Looking must not take: the status of our own children belongs to whoever waits for them.
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    let Some(ended) = waitid(Id::All, look).ok().and_then(|status| status.pid()) else { return false };
-    !own.has(ended) && waitid(Id::Pid(ended), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG).is_ok()
+    let Some(ended) = waitid(Id::All, look).ok().and_then(|status| status.pid()) else {
+        return Looked::Nothing;
+    };
+    if own.has(ended) {
+        return Looked::OneOfOurs;
+    }
+    match waitid(Id::Pid(ended), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG) {
+        Ok(_) => Looked::Reaped,
+        Err(_) => Looked::Nothing,
+    }
 }

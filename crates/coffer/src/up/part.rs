@@ -1,7 +1,8 @@
 //! One part that `up` started: this same binary in another role.
 
+use std::ffi::OsStr;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -18,7 +19,12 @@ use super::orphans::OwnChildren;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A part that ran this long was healthy, and its pauses start over.
-const HEALTHY: Duration = Duration::from_secs(30);
+const HEALTHY: Duration = Duration::from_secs(3);
+
+/// What the server gets of the environment `up` was started in: it faces the network, and has no
+/// business with whatever else root keeps there.
+const SERVER_SEES: [&str; 4] = ["PATH", "LANG", "LC_ALL", "TZ"];
+const SERVER_SEES_ALL_OF: [&str; 4] = ["COFFER_", "RUST_", "PG", "SSL_CERT_"];
 
 /// A running part and how to start it again.
 #[derive(Debug)]
@@ -27,7 +33,7 @@ pub(super) struct Part {
     arguments: Vec<String>,
     secrets: Vec<(&'static str, String)>,
     child: Child,
-    /// Its pid, also after it ended.
+    /// Its pid, until its end was collected.
     pid: Option<Pid>,
     children: OwnChildren,
 }
@@ -45,11 +51,17 @@ impl Part {
         Ok(Self { role, arguments, secrets: secrets.to_vec(), child, pid, children: children.clone() })
     }
 
-    /// Takes the place of a child that ended.
-    fn replace(&mut self, child: Child) {
+    /// Waits for the end and collects it.
+    async fn ended(&mut self) -> std::io::Result<ExitStatus> {
+        let ended = self.child.wait().await;
         if let Some(pid) = self.pid.take() {
             self.children.remove(pid);
         }
+        ended
+    }
+
+    /// Takes the place of a child that ended.
+    fn replace(&mut self, child: Child) {
         self.pid = known(&child, &self.children);
         self.child = child;
     }
@@ -68,7 +80,7 @@ impl Part {
         };
         tokio::select! {
             () = connected => Ok(()),
-            ended = self.child.wait() => Err(self.died_early(ended)),
+            ended = self.ended() => Err(self.died_early(ended)),
             () = tokio::time::sleep(within) => {
                 anyhow::bail!("the {} did not come up within {} s", self.role, within.as_secs())
             }
@@ -90,13 +102,13 @@ impl Part {
                 serde_json::from_str(&line).with_context(|| format!("the {} said `{line}`", self.role))
             }
             None => {
-                let ended = self.child.wait().await;
+                let ended = self.ended().await;
                 Err(self.died_early(ended))
             }
         }
     }
 
-    fn died_early(&self, ended: std::io::Result<std::process::ExitStatus>) -> anyhow::Error {
+    fn died_early(&self, ended: std::io::Result<ExitStatus>) -> anyhow::Error {
         match ended {
             Ok(status) => {
                 anyhow::anyhow!("the {} ended before it was ready ({status}); its error is above", self.role)
@@ -110,7 +122,7 @@ impl Part {
         let mut pause = FIRST_PAUSE;
         loop {
             let since = Instant::now();
-            let ended = self.child.wait().await;
+            let ended = self.ended().await;
             if since.elapsed() > HEALTHY {
                 pause = FIRST_PAUSE;
             }
@@ -127,12 +139,24 @@ impl Part {
         }
     }
 
+    /// Waits for a part that ends by itself, so that it does not stay behind as a zombie. Never returns.
+    pub(super) async fn run_once(&mut self) {
+        if self.pid.is_some() {
+            match self.ended().await {
+                Ok(status) if status.success() => tracing::info!("the {} is done", self.role),
+                Ok(status) => tracing::warn!("the {} failed ({status}); its error is above", self.role),
+                Err(error) => tracing::warn!("could not wait for the {}: {error}", self.role),
+            }
+        }
+        std::future::pending().await
+    }
+
     /// Asks the part to stop, and ends it if it has not within `patience`.
     pub(super) async fn stop(&mut self, patience: Duration) {
         // Only while it runs: its pid may be another's afterwards.
         let Some(pid) = self.child.id().and(self.pid) else { return };
         let _ = kill(pid, Signal::SIGTERM);
-        if tokio::time::timeout(patience, self.child.wait()).await.is_err() {
+        if tokio::time::timeout(patience, self.ended()).await.is_err() {
             tracing::warn!("the {} did not stop within {} s; killing it", self.role, patience.as_secs());
             let _ = self.child.kill().await;
         }
@@ -151,7 +175,11 @@ fn spawn(
     secrets: &[(&'static str, String)],
 ) -> anyhow::Result<Child> {
     let program = std::env::current_exe().context("could not find this program's own file")?;
-    Command::new(program)
+    let mut command = Command::new(program);
+    if role == "server" {
+        command.env_clear().envs(std::env::vars_os().filter(|(name, _)| server_sees(name)));
+    }
+    command
         .arg(role)
         .args(arguments)
         .envs(secrets.iter().map(|(name, value)| (*name, value.as_str())))
@@ -161,4 +189,9 @@ fn spawn(
         .process_group(0)
         .spawn()
         .with_context(|| format!("could not start the {role}"))
+}
+
+fn server_sees(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    SERVER_SEES.contains(&&*name) || SERVER_SEES_ALL_OF.iter().any(|start| name.starts_with(start))
 }
