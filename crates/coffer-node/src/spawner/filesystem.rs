@@ -28,6 +28,9 @@ pub(super) const AGENTD: &str = "run/coffer/agentd";
 /// From the host's `/dev`; a user namespace cannot make device nodes.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
+/// Terminals of one sandbox. The kernel has some three thousand for all of them together.
+const TERMINALS: &str = "256";
+
 const DEVICE_LINKS: [(&str, &str); 5] = [
     ("pts/ptmx", "ptmx"),
     ("/proc/self/fd", "fd"),
@@ -118,7 +121,7 @@ fn devices(root: BorrowedFd<'_>, inert: MountAttrFlags) -> Result<(), SetupError
         rustix::fs::symlinkat(target, root, format!("dev/{link}"))
             .doing(format_args!("link `/dev/{link}`"))?;
     }
-    let options = [("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
+    let options = [("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5"), ("max", TERMINALS)];
     let terminals = inert.difference(MountAttrFlags::MOUNT_ATTR_NODEV);
     mount_on(root, "dev/pts", "devpts", &options, terminals)
 }

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
+use rustix::process::Uid;
 
 /// libc's constant of this name has too few bits.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -53,6 +54,21 @@ pub(super) unsafe fn clone_into(namespaces: i32, cgroup: Option<BorrowedFd<'_>>)
             Ok(Cloned::Parent { pid, pidfd })
         }
     }
+}
+
+/// Takes on the effective user `uid` and keeps every capability. A user namespace made so belongs to
+/// that user, and what the kernel counts by owner (inotify instances, pending signals, processes,
+/// namespaces) is counted apart from every other sandbox's and from root's own.
+pub(super) fn take_on_user(uid: Uid) -> Result<(), Errno> {
+    rustix::thread::set_thread_res_uid(None, uid, None)?;
+    let mut sets = rustix::thread::capabilities(None)?;
+    sets.effective = sets.permitted;
+    rustix::thread::set_capabilities(None, sets)
+}
+
+/// Becomes root again; the capabilities come back with it.
+pub(super) fn lay_down_user() -> Result<(), Errno> {
+    rustix::thread::set_thread_res_uid(None, Uid::ROOT, None)
 }
 
 /// Sets attributes of the mount that `mount` is, not of what lies on it.

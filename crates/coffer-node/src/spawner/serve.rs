@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Signal, WaitOptions};
+use rustix::process::{Signal, Uid, WaitOptions};
 
 use super::child::{self, Inherited};
 use super::kernel::{self, Cloned};
@@ -142,10 +142,13 @@ fn spawn(request: &SpawnRequest, descriptors: Vec<OwnedFd>) -> Result<Made, Setu
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing("make a pipe")?;
     let (ours, theirs) = packet::pair().doing("make a socket pair")?;
 
+    kernel::take_on_user(Uid::from_raw(request.uid_base)).doing("take on the sandbox's user")?;
     // SAFETY: the spawner has one thread.
-    let cloned = unsafe { kernel::clone_into(NAMESPACES, cgroup.as_ref().map(AsFd::as_fd)) }
-        .doing("clone into new namespaces")?;
-    let (pid, pidfd) = match cloned {
+    let cloned = unsafe { kernel::clone_into(NAMESPACES, cgroup.as_ref().map(AsFd::as_fd)) };
+    if !matches!(cloned, Ok(Cloned::Child)) {
+        kernel::lay_down_user().doing("become root again")?;
+    }
+    let (pid, pidfd) = match cloned.doing("clone into new namespaces")? {
         Cloned::Child => {
             drop((ours, failure_read, cgroup));
             child::run(request, Inherited { listener, gate, mounts: theirs, failure: failure_write })

@@ -8,7 +8,14 @@ use coffer_wire::node::DeathCause;
 
 use crate::harness::{Home, small};
 
-crate::tests![memory_is_limited, processes_are_limited, disk_is_limited, processor_time_is_limited];
+crate::tests![
+    memory_is_limited,
+    processes_are_limited,
+    disk_is_limited,
+    processor_time_is_limited,
+    what_the_kernel_counts_by_user_is_counted_apart,
+    one_sandbox_cannot_take_all_terminals,
+];
 
 async fn memory_is_limited() {
     let home = Home::new();
@@ -78,5 +85,36 @@ async fn processor_time_is_limited() {
     let share = used / (after.time_ms - before.time_ms) as f64;
     assert!(share > 0.1 && share < 1.1, "{share}");
     node.engine.destroy(sandbox.id).await.unwrap();
+    node.stop().await;
+}
+
+/// Namespaces that all belonged to root shared its 128 inotify instances: one sandbox could take them all.
+async fn what_the_kernel_counts_by_user_is_counted_apart() {
+    let most = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_instances").unwrap();
+    let most: usize = most.trim().parse().unwrap();
+    if most > 2000 {
+        println!("SKIPPED: this host allows {most} inotify instances, more than a sandbox opens here");
+        return;
+    }
+    let home = Home::new();
+    let node = home.start().await;
+    let (greedy, other) = tokio::join!(node.create(small()), node.create(small()));
+    let open = format!("!call {}", libc::SYS_inotify_init1);
+    let mut opened = 0;
+    while greedy.output(&open).await == "0" {
+        opened += 1;
+        assert!(opened <= most, "no limit at all");
+    }
+    assert_eq!(opened, most);
+    assert_eq!(other.output(&open).await, "0");
+    node.stop().await;
+}
+
+async fn one_sandbox_cannot_take_all_terminals() {
+    let home = Home::new();
+    let node = home.start().await;
+    let sandbox = node.create(small()).await;
+    let open = "bash -c 'n=0; while { exec {fd}<>/dev/ptmx; } 2>/dev/null; do n=$((n + 1)); done; echo $n'";
+    assert_eq!(sandbox.output(open).await, "256");
     node.stop().await;
 }
