@@ -101,57 +101,67 @@ struct Waiting {
     exits: HashMap<u64, oneshot::Sender<i32>>,
 }
 
+/// A request on its way out.
+struct Outgoing {
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
+
 async fn carry(
     socket: &AsyncFd<OwnedFd>,
     inbox: &mut mpsc::Receiver<(SpawnRequest, Vec<OwnedFd>, Answer)>,
     next_token: &mut u64,
 ) -> Ended {
     let mut waiting = Waiting::default();
+    let mut outgoing: Option<Outgoing> = None;
     loop {
-        tokio::select! {
-            ready = socket.readable() => {
-                let mut ready = match ready {
-                    Ok(ready) => ready,
-                    Err(error) => return Ended::Broken(error.to_string()),
-                };
+        // Answers are read also while a request waits for room: a socket holds few packets, and the
+        // spawner takes no request while it waits to be heard.
+        let step = tokio::select! {
+            ready = socket.readable() => ready.map_err(|error| error.to_string()).and_then(|mut ready| {
                 match packet::receive(socket.get_ref(), RecvFlags::DONTWAIT) {
                     Ok(Some((bytes, descriptors))) => {
-                        match serde_json::from_slice(&bytes) {
-                            Ok(news) => waiting.hear(news, descriptors),
-                            Err(error) => return Ended::Broken(error.to_string()),
-                        }
+                        let news = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+                        waiting.hear(news, descriptors);
+                        Ok(())
                     }
-                    Ok(None) => return Ended::Broken("it closed its socket".into()),
-                    Err(Errno::AGAIN) => ready.clear_ready(),
-                    Err(errno) => return Ended::Broken(errno.to_string()),
+                    Ok(None) => Err("it closed its socket".into()),
+                    Err(Errno::AGAIN) => {
+                        ready.clear_ready();
+                        Ok(())
+                    }
+                    Err(errno) => Err(errno.to_string()),
                 }
+            }),
+            ready = socket.writable(), if outgoing.is_some() => {
+                ready.map_err(|error| error.to_string()).and_then(|mut ready| {
+                    let Some(Outgoing { bytes, descriptors }) = &outgoing else { return Ok(()) };
+                    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+                    match packet::send(socket.get_ref(), bytes, &descriptors, SendFlags::DONTWAIT) {
+                        Ok(()) => {
+                            outgoing = None;
+                            Ok(())
+                        }
+                        Err(Errno::AGAIN) => {
+                            ready.clear_ready();
+                            Ok(())
+                        }
+                        Err(errno) => Err(errno.to_string()),
+                    }
+                })
             }
-            ask = inbox.recv() => {
+            ask = inbox.recv(), if outgoing.is_none() => {
                 let Some((mut request, descriptors, answer)) = ask else { return Ended::ClientsGone };
                 *next_token += 1;
                 request.token = *next_token;
                 waiting.answers.insert(request.token, answer);
-                if let Err(why) = send(socket, &request, &descriptors).await {
-                    return Ended::Broken(why);
-                }
+                serde_json::to_vec(&request).map_err(|error| error.to_string()).map(|bytes| {
+                    outgoing = Some(Outgoing { bytes, descriptors });
+                })
             }
-        }
-    }
-}
-
-async fn send(
-    socket: &AsyncFd<OwnedFd>,
-    request: &SpawnRequest,
-    descriptors: &[OwnedFd],
-) -> Result<(), String> {
-    let bytes = serde_json::to_vec(request).map_err(|error| error.to_string())?;
-    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    loop {
-        let mut ready = socket.writable().await.map_err(|error| error.to_string())?;
-        match packet::send(socket.get_ref(), &bytes, &descriptors, SendFlags::DONTWAIT) {
-            Ok(()) => return Ok(()),
-            Err(Errno::AGAIN) => ready.clear_ready(),
-            Err(errno) => return Err(errno.to_string()),
+        };
+        if let Err(why) = step {
+            return Ended::Broken(why);
         }
     }
 }
@@ -181,5 +191,62 @@ impl Waiting {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> SpawnRequest {
+        SpawnRequest {
+            token: 0,
+            uid_base: 0,
+            cgroup: None,
+            overlays: Vec::new(),
+            agentd: "/agentd".into(),
+            binds: Vec::new(),
+            hostname: "x".into(),
+            cpus: Vec::new(),
+            tmpfs_bytes: 0,
+            gated: false,
+        }
+    }
+
+    /// A spawner that insists on being heard before it listens: more packets than a socket holds.
+    fn stubborn(socket: &OwnedFd, asks: usize) {
+        let tell = |news| {
+            let bytes = serde_json::to_vec(&news).unwrap();
+            packet::send(socket, &bytes, &[], SendFlags::empty()).unwrap();
+        };
+        for _ in 0..2000 {
+            tell(SpawnerNews::Exited { token: 0, status: 0 });
+        }
+        for _ in 0..asks {
+            let (bytes, _) = packet::receive(socket, RecvFlags::empty()).unwrap().unwrap();
+            let SpawnRequest { token, .. } = serde_json::from_slice(&bytes).unwrap();
+            tell(SpawnerNews::Refused { token, why: "no".into() });
+        }
+    }
+
+    #[tokio::test]
+    async fn neither_side_waits_for_the_other_to_listen() {
+        const ASKS: usize = 2000;
+        let (ours, theirs) = packet::pair().unwrap();
+        rustix::io::ioctl_fionbio(&ours, true).unwrap();
+        let spawner = std::thread::spawn(move || stubborn(&theirs, ASKS));
+        let (asks, mut inbox) = mpsc::channel(256);
+        let client = SpawnerClient { asks };
+        let carried = tokio::spawn(async move {
+            // SAFETY: an `OwnedFd` stays open, and the same descriptor, until it is dropped.
+            let socket = unsafe { AsyncFd::register(ours) }.unwrap();
+            carry(&socket, &mut inbox, &mut 0).await
+        });
+        let all = futures_util::future::join_all((0..ASKS).map(|_| client.spawn(request(), Vec::new())));
+        let answers = tokio::time::timeout(Duration::from_secs(20), all).await.expect("all are answered");
+        assert!(answers.iter().all(|answer| matches!(answer, Err(SpawnError::Refused(_)))));
+        spawner.join().unwrap();
+        drop(client);
+        carried.await.unwrap();
     }
 }
