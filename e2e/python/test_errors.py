@@ -24,7 +24,6 @@ def listed(tag):
         ({"template": "no-such-template"}, "404"),
         ({"template": "Not A Template!"}, "40"),
         ({"timeout": 10**9}, "400"),
-        ({"timeout": 0}, "400"),
         ({"timeout": -5}, "400"),
         ({"metadata": {"number": 7}}, "400"),
         ({"network": {"deny_out": ["not an address"]}}, "400"),
