@@ -73,6 +73,29 @@ pub(crate) fn directory_of(data_dir: &Path) -> PathBuf {
     data_dir.join("sandboxes")
 }
 
+/// The layers of all sandboxes that the node at `data_dir` has, running or not. An error when not all
+/// entries can be read; nothing is changed.
+pub(crate) fn layers(data_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let files = match fs::read_dir(directory_of(data_dir)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files?,
+    };
+    let mut layers = Vec::new();
+    for file in files {
+        let path = file?.path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let entry: Entry = match fs::read(&path) {
+            // Destroyed in the meantime.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            bytes => serde_json::from_slice(&bytes?)?,
+        };
+        layers.extend(entry.overlays.into_iter().flat_map(|overlay| overlay.layers).map(|layer| layer.path));
+    }
+    Ok(layers)
+}
+
 impl Journal {
     pub(crate) fn open(data_dir: &Path) -> io::Result<Self> {
         let directory = directory_of(data_dir);

@@ -62,6 +62,7 @@ fn doing(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> NodeFail
 /// Everything that the tasks of a node share.
 #[derive(Debug)]
 pub(crate) struct Node {
+    data_dir: PathBuf,
     pub(crate) run_dir: PathBuf,
     pub(crate) server_gid: u32,
     pub(crate) agentd: PathBuf,
@@ -119,10 +120,13 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     }
     node.reaper.finish().await;
     if let Some(node) = Arc::into_inner(node) {
-        let Node { spawner, pool, cgroups, uids, sandboxes, run_dir, .. } = node;
+        let Node { spawner, pool, cgroups, uids, sandboxes, run_dir, templates, data_dir, .. } = node;
         // The last of its clients: the spawner ends.
         drop(spawner);
         let empty = sandboxes.into_inner().expect("no holder panics").values().all(Handle::holds_nothing);
+        if empty {
+            templates.unregister(&data_dir);
+        }
         let closing =
             tokio::task::spawn_blocking(move || close(pool, &cgroups, &uids, &run_dir, empty, ephemeral));
         closing.await.expect("closing does not panic");
@@ -167,6 +171,7 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
         opened.map_err(doing("open to the server", &path))?;
     }
     let templates = TemplateStore::open(&config.template_dir)
+        .and_then(|templates| templates.register(&data_dir).map(|()| templates))
         .map_err(doing("open templates in", &config.template_dir))?;
     let journal = Journal::open(&data_dir).map_err(doing("open the journal in", &data_dir))?;
     let uids = UidRanges::open(Path::new(uids::DIRECTORY), &data_dir)
@@ -190,6 +195,7 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
         tracing::warn!("{warning}");
     }
     let node = Node {
+        data_dir,
         run_dir: run_dir.clone(),
         server_gid: config.server_gid,
         agentd,
@@ -241,7 +247,7 @@ fn install_agentd(pool: &Pool, binary: &[u8]) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -65,15 +65,19 @@ impl Template {
 
 impl Build {
     fn run(self, store: &TemplateStore) -> anyhow::Result<()> {
+        let options = BaseOptions { mirror: self.mirror, suite: self.suite };
         if !self.force
             && let Some(template) = store.get(&self.name)
         {
-            printer::line(format_args!("template {} is built already ({})", self.name, template.info.build));
-            return Ok(());
+            let build = template.info.build;
+            if store.base_is_current(&options) {
+                printer::line(format_args!("template {} is built already ({build})", self.name));
+                return Ok(());
+            }
+            printer::line(format_args!("template {} ({build}) is of another recipe or release", self.name));
         }
         let since = Instant::now();
         let mut show = Show::new();
-        let options = BaseOptions { mirror: self.mirror, suite: self.suite };
         let built = store.build_base(&options, &mut |progress| show.update(progress));
         show.finish();
         let template = built.map_err(|error| match error.hint() {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use coffer_node::template::{BASE, BaseOptions, TemplateStore};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -41,7 +42,7 @@ pub(crate) struct Up {
     /// Where templates are kept
     #[arg(long, env = "COFFER_TEMPLATE_DIR", default_value = crate::template::DEFAULT_DIR, value_name = "DIR")]
     template_dir: PathBuf,
-    /// Do not build the template `base` in the background when it is missing
+    /// Do not build the template `base` in the background when it is missing or out of date
     #[arg(long)]
     no_build: bool,
     /// How much disk to set aside for sandboxes; a quarter of what is free, from 2 to 64 GiB, by default
@@ -189,19 +190,19 @@ impl Up {
         url.chain(known_key.map(|key| ("COFFER_KNOWN_KEY", key.to_string()))).collect()
     }
 
-    /// Builds `base` if it is missing; until then sandboxes are made from `host`.
+    /// Builds `base` if it is missing or of an older recipe.
     fn build_base_in_background(&self, children: &OwnChildren) -> Option<Part> {
         if self.no_build {
             return None;
         }
-        let store = coffer_node::template::TemplateStore::open(&self.template_dir).ok()?;
-        if store.get("base").is_some() {
+        let store = TemplateStore::open(&self.template_dir).ok()?;
+        if store.base_is_current(&BaseOptions::default()) {
             return None;
         }
-        tracing::info!(
-            "building the template `base` in the background; until it is there, `host` stands in for it"
-        );
-        let arguments = vec!["build".into(), "base".into(), flag("template-dir", &self.template_dir)];
+        let meanwhile =
+            if store.get(BASE).is_some() { "the one before it is used" } else { "`host` stands in" };
+        tracing::info!("building the template `{BASE}` in the background; until it is there, {meanwhile}");
+        let arguments = vec!["build".into(), BASE.into(), flag("template-dir", &self.template_dir)];
         Part::start("template", arguments, &[], children)
             .inspect_err(|error| tracing::warn!("{error:#}"))
             .ok()

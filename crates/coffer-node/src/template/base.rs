@@ -4,13 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
+use sha2::{Digest as _, Sha256};
 
-use super::bootstrap::{Run, Tool};
-use super::finish::finish;
+use super::bootstrap::{LEFT_OUT, Run, Tool};
+use super::finish::{TEXTS, finish};
+use super::manifest::Manifest;
 use super::progress::{Phase, Progress, Reader};
+use super::sources::{self, Plan, SourcesError};
 use super::store::Keep;
 use super::tree::Tree;
-use super::{BASE, BuildError, LayerSpec, OverlaySpec, Template, TemplateStore, sources};
+use super::{BASE, BuildError, LayerSpec, OverlaySpec, Template, TemplateStore};
+use crate::node::hex;
 
 /// What goes in besides the essential packages. Without recommendations: npm alone pulls in
 /// some three hundred packages by its dependencies, half of the whole.
@@ -53,6 +57,10 @@ const PACKAGES: &[&str] = &[
     "zip",
 ];
 
+/// Raised when a step of the build changes that [`recipe`] does not see, so that older builds count as
+/// stale.
+const REVISION: u32 = 1;
+
 /// The packages while they are fetched and unpacked, with room to spare.
 const NEEDED_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 
@@ -65,6 +73,33 @@ pub struct BaseOptions {
     pub suite: Option<String>,
 }
 
+/// What decides how a build comes out, apart from the mirror's state: compared to see whether one is
+/// stale.
+fn recipe(suite: &str) -> String {
+    let mut hash = Sha256::new();
+    let lists = [PACKAGES, &LEFT_OUT, &TEXTS];
+    for part in lists.into_iter().flatten() {
+        hash.update(part);
+        hash.update([0]);
+    }
+    format!("{REVISION} {suite} {}", hex(&hash.finalize()[..8]))
+}
+
+/// Where packages come from. A release that was once asked for is kept until another is.
+fn plan(options: &BaseOptions, before: Option<&Manifest>) -> Result<(Plan, Option<String>), SourcesError> {
+    let suite = options.suite.clone().or_else(|| before.and_then(|manifest| manifest.suite.clone()));
+    let plan = sources::plan(Path::new("/"), options.mirror.as_deref(), suite.as_deref())?;
+    Ok((plan, suite))
+}
+
+pub(super) fn is_current(store: &TemplateStore, options: &BaseOptions) -> bool {
+    let Some((manifest, _)) = store.newest(BASE) else { return false };
+    match plan(options, Some(&manifest)) {
+        Ok((plan, _)) => manifest.fingerprint == Some(recipe(&plan.suite)),
+        Err(_) => true,
+    }
+}
+
 pub(super) fn build(
     store: &TemplateStore,
     options: &BaseOptions,
@@ -74,21 +109,23 @@ pub(super) fn build(
         return Err(BuildError::NotRoot);
     }
     let tool = Tool::find().ok_or(BuildError::NoTool)?;
-    let plan = sources::plan(Path::new("/"), options.mirror.as_deref(), options.suite.as_deref())?;
+    let before = store.newest(BASE).map(|(manifest, _)| manifest);
+    let (plan, suite) = plan(options, before.as_ref())?;
+    let fingerprint = Some(recipe(&plan.suite));
     check_space(store.directory())?;
 
     let mut waited = false;
-    let before = store.get(BASE).map(|template| template.info.build);
     let draft = store.draft(BASE, &mut || {
         waited = true;
         progress(Progress::at(Phase::Waiting));
     })?;
     // Who waited for somebody else's build wants that one, not the same again.
     if waited
-        && let Some(theirs) = store.get(BASE)
-        && Some(&theirs.info.build) != before.as_ref()
+        && let Some((theirs, directory)) = store.newest(BASE)
+        && before.is_none_or(|before| before.build != theirs.build)
+        && theirs.fingerprint == fingerprint
     {
-        return Ok(theirs);
+        return Ok(theirs.into_template(&directory));
     }
 
     let tree = Tree::at(draft.directory().join("rootfs"));
@@ -111,6 +148,8 @@ pub(super) fn build(
     fs::remove_dir_all(&scratch).map_err(BuildError::file("remove", &scratch))?;
 
     let mut manifest = draft.manifest();
+    manifest.fingerprint = fingerprint;
+    manifest.suite = suite;
     manifest.notes = notes;
     manifest.env = super::environment();
     manifest.overlays = vec![OverlaySpec {
@@ -136,4 +175,50 @@ fn check_space(path: &Path) -> Result<(), BuildError> {
         return Ok(());
     }
     Err(BuildError::NoSpace { path: path.to_path_buf(), free_bytes, needed_bytes: NEEDED_BYTES })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store_with_base(
+        fingerprint: Option<String>,
+        suite: Option<&str>,
+    ) -> (tempfile::TempDir, TemplateStore) {
+        let home = tempfile::tempdir().unwrap();
+        let store = TemplateStore::open(home.path()).unwrap();
+        let draft = store.draft(BASE, &mut || panic!("nobody else builds")).unwrap();
+        fs::create_dir(draft.directory().join("rootfs")).unwrap();
+        let layers = vec![LayerSpec { path: "rootfs".into(), uid_base: 0 }];
+        let overlays = vec![OverlaySpec { target: "/".into(), layers }];
+        let suite = suite.map(String::from);
+        let manifest = Manifest { fingerprint, suite, overlays, ..draft.manifest() };
+        draft.publish(manifest, Keep::UntilReboot).unwrap();
+        (home, store)
+    }
+
+    fn asking(suite: &str) -> BaseOptions {
+        BaseOptions { mirror: Some("http://mirror.test/debian".into()), suite: Some(suite.into()) }
+    }
+
+    #[test]
+    fn a_build_of_another_recipe_or_release_is_stale() {
+        let (_home, store) = store_with_base(Some(recipe("bookworm")), None);
+        assert!(store.base_is_current(&asking("bookworm")));
+        assert!(!store.base_is_current(&asking("trixie")));
+        for other in [None, Some(format!("0{}", recipe("bookworm")))] {
+            let (_home, store) = store_with_base(other, None);
+            assert!(!store.base_is_current(&asking("bookworm")));
+        }
+        let empty = tempfile::tempdir().unwrap();
+        assert!(!TemplateStore::open(empty.path()).unwrap().base_is_current(&asking("bookworm")));
+    }
+
+    #[test]
+    fn a_release_that_was_asked_for_is_kept() {
+        let (_home, store) = store_with_base(Some(recipe("trixie")), Some("trixie"));
+        let unasked = BaseOptions { mirror: asking("").mirror, suite: None };
+        assert!(store.base_is_current(&unasked));
+        assert!(!store.base_is_current(&asking("bookworm")));
+    }
 }

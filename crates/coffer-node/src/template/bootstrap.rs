@@ -30,7 +30,7 @@ const HOST_APT_SETTINGS: [&str; 5] = [
 ];
 
 /// What a template does without: manuals and translations are a third of the files.
-const LEFT_OUT: [&str; 5] = [
+pub(super) const LEFT_OUT: [&str; 5] = [
     "path-exclude=/usr/share/man/*",
     "path-exclude=/usr/share/info/*",
     "path-exclude=/usr/share/doc/*",

@@ -31,6 +31,9 @@ gcc -dumpfullversion | sed 's/^/gcc /'
 echo "$(dpkg-query -W | wc -l) packages"
 "#;
 
+/// What is written into every build, as part of its recipe.
+pub(super) const TEXTS: [&str; 5] = [USER, SUDOERS, HOSTS, PIP_CONF, CHECK];
+
 /// Gives back notes about what is inside.
 pub(super) fn finish(run: &mut Run<'_>, plan: &Plan) -> Result<Vec<String>, BuildError> {
     run.inside(

@@ -33,6 +33,9 @@ pub(super) struct Manifest {
     pub(super) size_bytes: u64,
     /// What the build was made from, compared to see whether it is stale.
     pub(super) fingerprint: Option<String>,
+    /// The release that a person asked for by name, which later builds keep to.
+    #[serde(default)]
+    pub(super) suite: Option<String>,
 }
 
 #[derive(Debug, thiserror::Error)]

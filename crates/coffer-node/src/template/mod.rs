@@ -8,10 +8,11 @@
 //! <dir>/<name>/.lock                   held by `flock` while a build runs
 //! <dir>/<name>/.building-*             a build under way, or what a killed one left
 //! <dir>/<name>/build.log               what the last build's tools said
+//! <dir>/.nodes/                        whose sandboxes may use a build (see `prune`)
 //! ```
 //!
-//! A build appears by one rename, complete or not at all, and is never changed afterwards, so
-//! readers take no lock. Two templates come with the program: `base`, bootstrapped from the
+//! A build appears by one rename, complete or not at all, is never changed afterwards, and goes when
+//! newer ones are there and no sandbox has it, so readers take no lock. Two templates come with the program: `base`, bootstrapped from the
 //! distribution's packages, and `host`, the machine's own `/usr` under a root that we write.
 
 mod base;
@@ -22,6 +23,7 @@ mod host;
 mod host_root;
 mod manifest;
 mod progress;
+mod prune;
 mod sources;
 mod store;
 mod tree;

@@ -14,7 +14,7 @@ use super::progress::Progress;
 use super::{BaseOptions, BuildError, Template, base, host};
 
 const LOCK: &str = ".lock";
-const DRAFT_PREFIX: &str = ".building-";
+pub(super) const DRAFT_PREFIX: &str = ".building-";
 const LOG: &str = "build.log";
 
 /// The templates of one host. Cheap to clone; nothing is cached, so a build by another process
@@ -27,10 +27,11 @@ pub struct TemplateStore {
 impl TemplateStore {
     /// Opens the store at `directory`, making it where it does not exist.
     pub fn open(directory: impl Into<PathBuf>) -> io::Result<Self> {
-        // Layers are named to the kernel later, from processes with other working directories.
-        let directory = std::path::absolute(directory.into())?;
+        let directory = directory.into();
         DirBuilder::new().recursive(true).mode(0o755).create(&directory)?;
-        Ok(Self { directory })
+        // Layers are named to the kernel later, from processes with other working directories, and
+        // compared with what other nodes call them.
+        Ok(Self { directory: directory.canonicalize()? })
     }
 
     /// The newest usable build of `name`.
@@ -56,6 +57,12 @@ impl TemplateStore {
         base::build(self, options, progress)
     }
 
+    /// Whether `base` is there and as [`build_base`](Self::build_base) would make it: the recipe and
+    /// the release have not changed since. One that could not be built anew counts as current.
+    pub fn base_is_current(&self, options: &BaseOptions) -> bool {
+        base::is_current(self, options)
+    }
+
     /// The `host` template, made anew when there is none or the host has changed since.
     pub fn ensure_host(&self) -> Result<Template, BuildError> {
         host::ensure(self)
@@ -71,9 +78,14 @@ impl TemplateStore {
     }
 
     pub(super) fn newest(&self, name: &str) -> Option<(Manifest, PathBuf)> {
+        self.builds(name).into_iter().next()
+    }
+
+    /// All usable builds of `name`, newest first.
+    pub(super) fn builds(&self, name: &str) -> Vec<(Manifest, PathBuf)> {
         // The name comes from a request: it must not lead out of the store.
         if !is_name(name) {
-            return None;
+            return Vec::new();
         }
         let home = self.directory.join(name);
         let usable = entries(&home).into_iter().filter_map(|build| {
@@ -88,7 +100,9 @@ impl TemplateStore {
                 }
             }
         });
-        usable.max_by(|(a, _), (b, _)| (a.created_ms, &a.build).cmp(&(b.created_ms, &b.build)))
+        let mut builds: Vec<_> = usable.collect();
+        builds.sort_by(|(a, _), (b, _)| (b.created_ms, &b.build).cmp(&(a.created_ms, &a.build)));
+        builds
     }
 
     /// Takes the lock of `name` and starts an empty build. `waiting` is called when somebody else
@@ -121,7 +135,7 @@ impl TemplateStore {
         let build = format!("{created_ms:013}-{:x}", std::process::id());
         let directory = home.join(format!("{DRAFT_PREFIX}{build}"));
         make(&directory).map_err(BuildError::file("make", &directory))?;
-        Ok(Draft { name: name.to_string(), build, created_ms, home, directory, lock })
+        Ok(Draft { store: self.clone(), name: name.to_string(), build, created_ms, home, directory, lock })
     }
 }
 
@@ -137,6 +151,7 @@ pub(super) enum Keep {
 /// A build under way. Removed on drop unless published.
 #[derive(Debug)]
 pub(super) struct Draft {
+    store: TemplateStore,
     name: String,
     build: String,
     created_ms: i64,
@@ -164,6 +179,7 @@ impl Draft {
             notes: Vec::new(),
             size_bytes: 0,
             fingerprint: None,
+            suite: None,
         }
     }
 
@@ -173,7 +189,7 @@ impl Draft {
         self.lock.try_clone()
     }
 
-    /// Makes the build visible, complete.
+    /// Makes the build visible, complete, and lets go of older ones.
     pub(super) fn publish(self, mut manifest: Manifest, keep: Keep) -> Result<Template, BuildError> {
         manifest.size_bytes = size_of(&self.directory);
         let path = self.directory.join(manifest::FILE);
@@ -189,6 +205,7 @@ impl Draft {
         if keep == Keep::AcrossReboots {
             fsync(open(&self.home)?).map_err(|errno| BuildError::file("sync", &self.home)(errno.into()))?;
         }
+        self.store.prune(&self.name);
         Ok(manifest.into_template(&published))
     }
 }
@@ -239,11 +256,11 @@ fn size_of(directory: &Path) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{LayerSpec, OverlaySpec};
     use super::*;
 
-    fn store() -> (tempfile::TempDir, TemplateStore) {
+    pub(in super::super) fn store() -> (tempfile::TempDir, TemplateStore) {
         let directory = tempfile::tempdir().unwrap();
         let store = TemplateStore::open(directory.path().join("templates")).unwrap();
         (directory, store)
@@ -261,7 +278,7 @@ mod tests {
         Manifest { overlays: vec![OverlaySpec { target: "/".into(), layers }], ..draft.manifest() }
     }
 
-    fn publish(store: &TemplateStore, name: &str) -> Template {
+    pub(in super::super) fn publish(store: &TemplateStore, name: &str) -> Template {
         let draft = draft(store, name);
         let manifest = filled(&draft);
         draft.publish(manifest, Keep::UntilReboot).unwrap()

@@ -1,0 +1,163 @@
+//! Old builds go when no sandbox can be using them.
+//!
+//! A running sandbox has its build's files under its overlay and a stopped one needs them to start
+//! again, also while their node is down, so no lock of a process tells. Instead each node of the host
+//! writes down once where its data lies (`.nodes/`), and its journal tells the rest.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+use tracing::{info, warn};
+
+use super::TemplateStore;
+use super::store::DRAFT_PREFIX;
+use crate::journal;
+use crate::node::hex;
+
+const NODES: &str = ".nodes";
+
+/// The newest ones stay in any case: a sandbox that is being made has chosen its build some
+/// milliseconds before its journal entry says so.
+const KEPT: usize = 2;
+
+impl TemplateStore {
+    /// Makes known that the node with its data at `data_dir` uses builds of this store.
+    pub(crate) fn register(&self, data_dir: &Path) -> io::Result<()> {
+        fs::create_dir_all(self.directory().join(NODES))?;
+        fs::write(self.registration(data_dir), data_dir.as_os_str().as_encoded_bytes())
+    }
+
+    /// Takes back [`register`](Self::register), once the node has no sandbox left.
+    pub(crate) fn unregister(&self, data_dir: &Path) {
+        let _ = fs::remove_file(self.registration(data_dir));
+    }
+
+    fn registration(&self, data_dir: &Path) -> PathBuf {
+        let digest = Sha256::digest(data_dir.as_os_str().as_encoded_bytes());
+        self.directory().join(NODES).join(hex(&digest[..8]))
+    }
+
+    /// Removes builds of `name` that are neither new nor in use; its lock is held. What cannot be
+    /// found out or removed stays.
+    pub(super) fn prune(&self, name: &str) {
+        let builds = self.builds(name);
+        let Some(old) = builds.get(KEPT..).filter(|old| !old.is_empty()) else { return };
+        let in_use = match self.layers_in_use() {
+            Ok(in_use) => in_use,
+            Err(error) => {
+                warn!("keeping old builds of template {name}: could not tell which are in use: {error}");
+                return;
+            }
+        };
+        for (manifest, directory) in old {
+            if in_use.iter().any(|layer| layer.starts_with(directory)) {
+                continue;
+            }
+            // Out of sight first, under a name that the next build clears away should this one not.
+            let aside = directory.with_file_name(format!("{DRAFT_PREFIX}gone-{}", manifest.build));
+            match fs::rename(directory, &aside).and_then(|()| fs::remove_dir_all(&aside)) {
+                Ok(()) => info!("removed build {} of template {name}, which nothing used", manifest.build),
+                Err(error) => warn!("could not remove {}: {error}", directory.display()),
+            }
+        }
+    }
+
+    /// The layers of all sandboxes of all nodes that use this store.
+    fn layers_in_use(&self) -> io::Result<HashSet<PathBuf>> {
+        use std::os::unix::ffi::OsStringExt as _;
+        let mut in_use = HashSet::new();
+        let nodes = match fs::read_dir(self.directory().join(NODES)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(in_use),
+            nodes => nodes?,
+        };
+        for node in nodes {
+            let path = node?.path();
+            let data_dir = PathBuf::from(std::ffi::OsString::from_vec(fs::read(&path)?));
+            if data_dir.try_exists()? {
+                in_use.extend(journal::layers(&data_dir)?);
+            } else {
+                // Its sandboxes went with it.
+                let _ = fs::remove_file(&path);
+            }
+        }
+        Ok(in_use)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::store::tests::{publish, store};
+    use super::*;
+    use crate::journal::{Durability, Entry, Journal, Phase};
+    use coffer_core::{Limits, SandboxId};
+    use coffer_wire::node::CreateSandbox;
+
+    fn builds(store: &TemplateStore) -> Vec<String> {
+        store.builds("base").into_iter().map(|(manifest, _)| manifest.build).collect()
+    }
+
+    #[test]
+    fn a_build_stays_while_a_sandbox_has_it_whether_its_node_runs_or_not() {
+        let (home, store) = store();
+        let data_dir = home.path().join("data");
+        let journal = Journal::open(&data_dir).unwrap();
+        store.register(&data_dir).unwrap();
+        let used = publish(&store, "base");
+        let spec = CreateSandbox {
+            sandbox: SandboxId::generate(),
+            template: "base".into(),
+            hostname: "x".into(),
+            limits: Limits::default(),
+        };
+        let entry = Entry {
+            spec: spec.clone(),
+            template: used.info.clone(),
+            overlays: used.overlays.clone(),
+            uid_base: 0,
+            cpus: Vec::new(),
+            phase: Phase::Stopped,
+        };
+        journal.write(&entry, Durability::Cached).unwrap();
+
+        let mut last = Vec::new();
+        for _ in 0..4 {
+            last.insert(0, publish(&store, "base").info.build);
+        }
+        assert_eq!(builds(&store), [last[0].clone(), last[1].clone(), used.info.build.clone()]);
+
+        // An entry that cannot be read may mean any build.
+        fs::write(data_dir.join("sandboxes/odd.json"), "{").unwrap();
+        publish(&store, "base");
+        assert_eq!(builds(&store).len(), 4);
+        fs::remove_file(data_dir.join("sandboxes/odd.json")).unwrap();
+
+        journal.remove(spec.sandbox).unwrap();
+        publish(&store, "base");
+        assert_eq!(builds(&store).len(), 2);
+        assert!(!used.overlays[0].layers[0].path.exists());
+        assert!(
+            !fs::read_dir(store.directory().join("base"))
+                .unwrap()
+                .flatten()
+                .any(|entry| { entry.file_name().to_string_lossy().starts_with(DRAFT_PREFIX) })
+        );
+    }
+
+    #[test]
+    fn a_node_that_is_gone_is_forgotten() {
+        let (home, store) = store();
+        let nodes = || fs::read_dir(store.directory().join(NODES)).unwrap().count();
+        store.register(&home.path().join("never made")).unwrap();
+        assert_eq!(nodes(), 1);
+        for _ in 0..3 {
+            publish(&store, "base");
+        }
+        assert_eq!((nodes(), builds(&store).len()), (0, 2));
+        store.register(home.path()).unwrap();
+        store.unregister(home.path());
+        assert_eq!(nodes(), 0);
+    }
+}
