@@ -301,7 +301,14 @@ impl Node {
             memory_snapshot: false,
         };
         let warnings = self.warnings.clone();
-        Ok(Reply::Hello(NodeInfo { protocol: PROTOCOL, engine: "linux".into(), capabilities, warnings }))
+        let pool_bytes = self.pool.size_bytes();
+        Ok(Reply::Hello(NodeInfo {
+            protocol: PROTOCOL,
+            engine: "linux".into(),
+            capabilities,
+            pool_bytes,
+            warnings,
+        }))
     }
 
     async fn create(self: &Arc<Self>, spec: CreateSandbox) -> Result<Reply, NodeError> {

@@ -106,6 +106,8 @@ pub struct NodeInfo {
     pub protocol: u32,
     pub engine: String,
     pub capabilities: Capabilities,
+    /// What all sandboxes together may write, where that is bounded.
+    pub pool_bytes: Option<u64>,
     /// What this host lacks and what follows from it, for people.
     pub warnings: Vec<String>,
 }

@@ -56,6 +56,7 @@ impl Node {
             server_gid: self.server_gid,
             ephemeral: self.ephemeral,
         };
+        crate::privilege::raise_open_files();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
             let stop = CancellationToken::new();

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use anyhow::Context;
 use nix::unistd::{Gid, Uid, User, setgroups, setresgid, setresuid};
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{
+    Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
+};
 
 use crate::data_dir::DataDir;
 
@@ -61,6 +63,14 @@ fn spare_uid(root: &Path) -> anyhow::Result<u32> {
         }
     }
     anyhow::bail!("no uid is free for the server; add a user named `coffer`")
+}
+
+/// Allows this process as many open files as it may have: each sandbox, client and stream is some.
+/// What it starts later must not inherit that, so call it after the spawner was started.
+pub(crate) fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // Best effort: with fewer, connections wait their turn.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// Asks the kernel to signal this process when `up` dies. Call it after privilege was dropped,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
-use coffer_engine::NodeEngine;
+use coffer_engine::{Engine as _, NodeEngine};
 use coffer_server::ServerConfig;
 use coffer_store::Store;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -70,9 +70,9 @@ pub(crate) struct Choices {
     /// Memory of each sandbox
     #[arg(long, env = "COFFER_SANDBOX_MEMORY", default_value = "2GiB", value_name = "SIZE")]
     sandbox_memory: bytesize::ByteSize,
-    /// What each sandbox may write to its disk
-    #[arg(long, env = "COFFER_SANDBOX_DISK", default_value = "10GiB", value_name = "SIZE")]
-    sandbox_disk: bytesize::ByteSize,
+    /// What each sandbox may write to its disk; 10 GiB by default, but at most a quarter of the pool
+    #[arg(long, env = "COFFER_SANDBOX_DISK", value_name = "SIZE")]
+    sandbox_disk: Option<bytesize::ByteSize>,
 }
 
 /// What the server says on standard output once it serves.
@@ -91,8 +91,8 @@ impl Choices {
             format!("--max-lifetime={}", self.max_lifetime),
             format!("--sandbox-cpus={}", self.sandbox_cpus),
             format!("--sandbox-memory={}B", self.sandbox_memory.as_u64()),
-            format!("--sandbox-disk={}B", self.sandbox_disk.as_u64()),
         ];
+        arguments.extend(self.sandbox_disk.map(|disk| format!("--sandbox-disk={}B", disk.as_u64())));
         arguments.extend(self.domain.iter().map(|domain| format!("--domain={domain}")));
         arguments.extend(self.idle_timeout.iter().map(|idle| format!("--idle-timeout={idle}")));
         arguments
@@ -120,13 +120,25 @@ impl Choices {
         );
         let idle_ms = self.idle_timeout.map(|idle| positive("idle-timeout", idle)).transpose()?;
         let lifetime = coffer_core::LifetimePolicy { longest_timeout_ms, maximum_ms, idle_ms };
-        let limits = coffer_core::Limits {
+        let mut limits = coffer_core::Limits {
             cpu_count: self.sandbox_cpus,
             memory_mib: mib("sandbox-memory", self.sandbox_memory, 64)?,
-            disk_mib: mib("sandbox-disk", self.sandbox_disk, 16)?,
             ..coffer_core::Limits::default()
         };
+        if let Some(disk) = self.sandbox_disk {
+            limits.disk_mib = mib("sandbox-disk", disk, 16)?;
+        }
         Ok((lifetime, limits))
+    }
+
+    /// The default disk limit for a pool of this size: above it one sandbox could fill the pool for all.
+    fn fit_disk(&self, limits: coffer_core::Limits, pool_bytes: Option<u64>) -> coffer_core::Limits {
+        match (self.sandbox_disk, pool_bytes) {
+            (None, Some(pool)) => {
+                coffer_core::Limits { disk_mib: limits.disk_mib.min((pool >> 20) / 4).max(16), ..limits }
+            }
+            _ => limits,
+        }
     }
 }
 
@@ -137,6 +149,7 @@ impl Server {
         Identity { uid: self.uid, gid: self.gid }.assume()?;
         follow_parent(self.parent, Signal::KILL)?;
         self.logging.start()?;
+        crate::privilege::raise_open_files();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(self.serve(&data))
     }
@@ -167,6 +180,8 @@ impl Server {
         let listen = listener.local_addr()?;
         // Not `stop`: steps under way need the engine until they are done.
         let engine = Arc::new(NodeEngine::start(self.run_dir.join("node.sock"), CancellationToken::new()));
+        let node = engine.info().await.context("could not ask the node what it has")?;
+        let default_limits = self.choices.fit_disk(default_limits, node.pool_bytes);
         let config = ServerConfig { listen, lifetime, default_limits, domain: self.choices.domain };
         let ready = Ready { listen, api_key };
         let server = coffer_server::serve(config, store, engine, listener, stop, || {

@@ -100,6 +100,12 @@ impl Pool {
         matches!(self.kind, Kind::Btrfs { .. })
     }
 
+    /// How much the pool holds; nothing where it shares the host's disk.
+    pub(crate) fn size_bytes(&self) -> Option<u64> {
+        let stat = self.has_quota().then(|| rustix::fs::fstatvfs(&self.uppers).ok())??;
+        Some(stat.f_blocks.saturating_mul(stat.f_frsize))
+    }
+
     /// A directory for programs that sandboxes are shown.
     pub(crate) fn binaries(&self) -> PathBuf {
         self.root.join(BINARIES)

@@ -205,6 +205,7 @@ impl Engine for FakeEngine {
             protocol: 1,
             engine: "fake".into(),
             capabilities: Capabilities::default(),
+            pool_bytes: None,
             warnings: Vec::new(),
         })
     }
