@@ -1,8 +1,9 @@
 //! Changes that keep a sandbox's state: its deadline and its network settings.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use coffer_core::{Millis, Refused, StateName};
+use coffer_core::{Millis, StateName};
 use coffer_store::{Deadline, SandboxRow};
 use coffer_wire::e2b::{Network, NetworkUpdate};
 
@@ -41,7 +42,11 @@ impl Fleet {
         claim: &Claim,
         timeout_ms: Millis,
     ) -> Result<SandboxRow, FleetError> {
-        self.move_deadline(claim, timeout_ms, Deadline::NotBefore).await
+        // Asked of the clock that never jumps: on record the deadline may look later than it is.
+        let left = claim.record.live().deadline.saturating_duration_since(Instant::now()).as_millis();
+        let is_later = Millis::try_from(left).is_ok_and(|left| left < timeout_ms);
+        let how = if is_later { Deadline::Exactly } else { Deadline::NotBefore };
+        self.move_deadline(claim, timeout_ms, how).await
     }
 
     async fn move_deadline(
@@ -51,7 +56,7 @@ impl Fleet {
         how: fn(Millis) -> Deadline,
     ) -> Result<SandboxRow, FleetError> {
         let record = &claim.record;
-        let row = running(record, "be given another timeout")?;
+        let row = running(record)?;
         let deadline = self.policy.deadline(row.lifetime.started_ms, now_ms(), timeout_ms);
         let deadline_ms = self.store.set_deadline(&self.store.operator(), record.id, how(deadline)).await?;
         record.activity.note();
@@ -73,7 +78,7 @@ impl Fleet {
         let claim = record.claim(Step::Update).await?;
         let fleet = self.clone();
         self.carry_through(async move {
-            let row = running(&claim.record, "be given another network")?;
+            let row = running(&claim.record)?;
             let allow_internet_access = update.allow_internet_access;
             let network = merge(network_of(&row), update);
             let network = serde_json::to_value(network).expect("plain data");
@@ -96,10 +101,8 @@ pub(crate) fn network_of(row: &SandboxRow) -> Option<Network> {
         .ok()
 }
 
-fn running(record: &Record, asked: &'static str) -> Result<SandboxRow, FleetError> {
+/// Settings are of running sandboxes: E2B finds no other here, paused ones included.
+fn running(record: &Record) -> Result<SandboxRow, FleetError> {
     let row = record.row();
-    match row.state.name() {
-        StateName::Running => Ok(row),
-        state => Err(Refused { state, asked }.into()),
-    }
+    if row.state.name() == StateName::Running { Ok(row) } else { Err(FleetError::NotFound) }
 }

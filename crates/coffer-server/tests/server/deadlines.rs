@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use coffer_core::{DestroyReason, Kept, LifetimePolicy, SandboxState};
 use coffer_engine::EngineError;
+use coffer_store::Deadline;
 use serde_json::json;
 
 use crate::app::{TestApp, policy};
@@ -119,4 +120,19 @@ async fn where_nothing_can_be_frozen_a_pause_at_the_deadline_keeps_files() {
     app.post(&format!("/sandboxes/{id}/timeout"), json!({"timeout": 0})).await.expect(204);
     app.wait_for(&id, "paused").await;
     assert_eq!(app.row(&id).await.state, SandboxState::Paused { kept: Kept::FilesOnly });
+}
+
+#[tokio::test]
+async fn a_connect_extends_by_the_clock_that_never_jumps() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({"timeout": 5})).await;
+    // As after a step back of the wall clock: on record the deadline looks an hour away.
+    let hour_away = Deadline::Exactly(jiff::Timestamp::now().as_millisecond() + 3_600_000);
+    let operator = app.store.operator();
+    app.store.set_deadline(&operator, id.parse().unwrap(), hour_away).await.unwrap();
+    app.post(&format!("/v2/sandboxes/{id}/connect"), json!({"timeout": 60})).await.expect(200);
+    let detail = app.get(&format!("/sandboxes/{id}")).await.expect(200).json();
+    let end: jiff::Timestamp = detail["endAt"].as_str().unwrap().parse().unwrap();
+    let remaining = end.duration_since(jiff::Timestamp::now()).as_secs();
+    assert!((55..=60).contains(&remaining), "{remaining} s");
 }

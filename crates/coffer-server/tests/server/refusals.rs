@@ -172,9 +172,9 @@ async fn wrong_states_are_conflicts() {
     let app = TestApp::start().await;
     let id = app.create(json!({})).await;
     app.post_empty(&format!("/sandboxes/{id}/pause")).await.expect(204);
-    app.post(&format!("/sandboxes/{id}/timeout"), json!({"timeout": 60})).await.expect(409);
-    app.post(&format!("/sandboxes/{id}/refreshes"), json!({"duration": 60})).await.expect(409);
-    app.put(&format!("/sandboxes/{id}/network"), json!({})).await.expect(409);
+    app.post(&format!("/sandboxes/{id}/timeout"), json!({"timeout": 60})).await.expect(404);
+    app.post(&format!("/sandboxes/{id}/refreshes"), json!({"duration": 60})).await.expect(404);
+    app.put(&format!("/sandboxes/{id}/network"), json!({})).await.expect(404);
 }
 
 #[tokio::test]
