@@ -1,5 +1,7 @@
 //! Request bodies: JSON, bounded, with refusals in E2B's shape.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use http::StatusCode;
@@ -11,6 +13,9 @@ use super::error::ApiError;
 /// No request body is longer.
 const LONGEST_BODY: usize = 1024 * 1024;
 
+/// SDKs give a whole request this long.
+const WITHIN: Duration = Duration::from_secs(60);
+
 /// A JSON body. The content type is not looked at: clients differ in it and there is no other.
 #[derive(Debug)]
 pub(crate) struct Body<T>(pub(crate) T);
@@ -20,7 +25,11 @@ pub(crate) struct Body<T>(pub(crate) T);
 pub(crate) struct MaybeBody<T>(pub(crate) T);
 
 async fn read(request: Request) -> Result<Bytes, ApiError> {
-    match Limited::new(request.into_body(), LONGEST_BODY).collect().await {
+    let body = Limited::new(request.into_body(), LONGEST_BODY).collect();
+    let Ok(body) = tokio::time::timeout(WITHIN, body).await else {
+        return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request body did not come in time"));
+    };
+    match body {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(ApiError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
