@@ -6,8 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use coffer_core::{Kept, Millis, SandboxId, SandboxState};
 use coffer_engine::EngineError;
+use coffer_store::SandboxRow;
+use serde::de::DeserializeOwned;
 
-use super::settings::network_of;
 use super::{Boot, Fleet, FleetError, Record, Step};
 use crate::routing::{Directory, Route, Target, Wake};
 
@@ -33,13 +34,12 @@ fn verdict(record: &Record) -> Verdict {
     match (&live.row.state, live.under_way) {
         (SandboxState::Running, None | Some(Step::Update)) => {
             let Some(socket) = live.socket() else { return Verdict::NotFound };
-            let network = network_of(&live.row).unwrap_or_default();
             Verdict::Go(Box::new(Target {
                 sandbox: record.id,
                 socket,
                 traffic_token: live.row.traffic_token.as_ref().map(|token| token.reveal().to_string()),
-                mask_host: network.mask_request_host,
-                https_ports: network.https_ports.unwrap_or_default(),
+                mask_host: setting(&live.row, "maskRequestHost"),
+                https_ports: setting(&live.row, "httpsPorts").unwrap_or_default(),
                 activity: record.activity.clone(),
                 gone: live.gone.clone(),
             }))
@@ -53,6 +53,11 @@ fn verdict(record: &Record) -> Verdict {
             Verdict::NotFound
         }
     }
+}
+
+/// One network setting. All of them may be long lists, and this is asked for every request.
+fn setting<T: DeserializeOwned>(row: &SandboxRow, name: &str) -> Option<T> {
+    T::deserialize(row.network.as_ref()?.get(name)?).ok()
 }
 
 #[async_trait]
