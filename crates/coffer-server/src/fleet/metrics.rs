@@ -23,7 +23,10 @@ impl Fleet {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
-                () = self.sample_soon.notified() => tokio::time::sleep(FIRST).await,
+                () = self.sample_soon.notified() => tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(FIRST) => {}
+                },
             }
             match self.engine.stats().await {
                 Ok(samples) => {
