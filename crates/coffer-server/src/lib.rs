@@ -73,6 +73,7 @@ pub async fn serve(
         limits: config.default_limits,
         domain: config.domain,
         started_ms: clock::now_ms(),
+        journals: tokio::sync::Semaphore::new(api::MOST_JOURNALS),
     });
     tracing::info!("serving on {}", config.listen);
     ready();

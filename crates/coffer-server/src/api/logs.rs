@@ -112,18 +112,23 @@ async fn all(app: &App, named: &NamedId) -> Result<Vec<Entry>, ApiError> {
         live.socket().filter(|_| live.is_steady())
     });
     if let Some(socket) = socket {
-        let mut from = 0;
         let mut records = Vec::new();
-        for _ in 0..MOST_PAGES {
-            // A sandbox that does not answer still has its transitions to show.
-            let Ok(page) = agent::journal(&socket, from, PATIENCE).await else { break };
-            let stuck = page.records.is_empty() || page.next <= from;
-            records.extend(page.records);
-            from = page.next;
-            if stuck || records.len() >= MOST_RECORDS {
-                break;
+        let read = async {
+            let _turn = app.journals.acquire().await;
+            let mut from = 0;
+            for _ in 0..MOST_PAGES {
+                // A sandbox that does not answer still has its transitions to show.
+                let Ok(page) = agent::journal(&socket, from, PATIENCE).await else { break };
+                let stuck = page.records.is_empty() || page.next <= from;
+                records.extend(page.records);
+                from = page.next;
+                if stuck || records.len() >= MOST_RECORDS {
+                    break;
+                }
             }
-        }
+        };
+        // For all of it, so that slow sandboxes do not keep others waiting.
+        let _ = tokio::time::timeout(PATIENCE, read).await;
         entries.extend(records.into_iter().take(MOST_RECORDS).map(of_process));
     }
     entries.sort_by_key(|entry| entry.time_ms);

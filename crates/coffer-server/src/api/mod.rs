@@ -23,6 +23,7 @@ use axum::routing::{any, delete, get, post, put};
 use coffer_core::{LifetimePolicy, Limits, Millis};
 use coffer_store::Store;
 use http::{Method, StatusCode, Uri};
+use tokio::sync::Semaphore;
 
 use crate::fleet::Fleet;
 use auth::Caller;
@@ -37,7 +38,12 @@ pub(crate) struct App {
     pub(crate) limits: Limits,
     pub(crate) domain: Option<String>,
     pub(crate) started_ms: Millis,
+    /// Room for reading journals, which sandboxes may make as long as they can.
+    pub(crate) journals: Semaphore,
 }
+
+/// Journals read at a time.
+pub(crate) const MOST_JOURNALS: usize = 8;
 
 /// Every route of E2B's API.
 pub(crate) fn router(app: App) -> Router {
