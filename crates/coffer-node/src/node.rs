@@ -25,7 +25,7 @@ use crate::processors::Processors;
 use crate::reaper::Reaper;
 use crate::sandbox::{Handle, Want};
 use crate::spawner::{Spawner, SpawnerClient};
-use crate::template::TemplateStore;
+use crate::template::{BASE, TemplateStore};
 use crate::uids::{self, UidRanges};
 use crate::{NodeConfig, adopt, rpc};
 
@@ -183,6 +183,16 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
     let (pool, pool_warnings) =
         Pool::open(&data_dir, &config.pool).map_err(|error| NodeFailure::Pool(error.into()))?;
     warnings.extend(pool_warnings);
+    // At once, so that whoever lists templates finds it; it costs a moment at the first start only.
+    match templates.ensure_host() {
+        Ok(host) if templates.get(BASE).is_none() => {
+            for note in host.notes {
+                tracing::info!("template `host`, in place of `base`: {note}");
+            }
+        }
+        Ok(_) => {}
+        Err(error) => warnings.push(format!("the template `host` cannot be made: {error}")),
+    }
     let agentd = match install_agentd(&pool, config.agentd) {
         Ok(agentd) => agentd,
         Err(error) => {
