@@ -174,8 +174,9 @@ fn spawn(
     arguments: &[String],
     secrets: &[(&'static str, String)],
 ) -> anyhow::Result<Child> {
-    let program = std::env::current_exe().context("could not find this program's own file")?;
-    let mut command = Command::new(program);
+    // The very file that runs here, also when another version has taken its place meanwhile.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(std::env::args_os().next().unwrap_or_else(|| "coffer".into()));
     if role == "server" {
         command.env_clear().envs(std::env::vars_os().filter(|(name, _)| server_sees(name)));
     }
