@@ -47,6 +47,21 @@ pub(crate) async fn journal(socket: &Path, from: u64, patience: Duration) -> Res
     serde_json::from_slice(&body).map_err(|error| AgentError::Nonsense(error.to_string()))
 }
 
+/// Connects to agentd's socket, however long that takes: the caller sets the limit.
+pub(crate) async fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match UnixStream::connect(socket).await {
+            // The backlog is full. A Unix socket does not wait for room by itself.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_millis(50));
+            }
+            connected => return connected,
+        }
+    }
+}
+
 async fn call(
     socket: &Path,
     method: Method,
@@ -55,7 +70,7 @@ async fn call(
     patience: Duration,
 ) -> Result<Bytes, AgentError> {
     tokio::time::timeout(patience, async {
-        let stream = UnixStream::connect(socket).await.map_err(|error| match error.kind() {
+        let stream = connect(socket).await.map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => AgentError::Refused(error),
             _ => AgentError::Nonsense(error.to_string()),
         })?;
@@ -89,4 +104,26 @@ async fn call(
     })
     .await
     .unwrap_or(Err(AgentError::Late(patience)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[tokio::test]
+    async fn a_full_backlog_is_waited_for_and_is_no_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("agent.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let _first = UnixStream::connect(&socket).await.unwrap();
+        assert_eq!(UnixStream::connect(&socket).await.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let accept = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            listener.accept().unwrap()
+        };
+        let (_, connected) = tokio::join!(accept, connect(&socket));
+        connected.unwrap();
+    }
 }

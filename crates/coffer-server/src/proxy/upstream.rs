@@ -12,7 +12,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::answer::Refusal;
@@ -20,6 +20,7 @@ use super::body::{Progress, Upload};
 use super::inward::Inward;
 use super::lane::{Link, Slot};
 use super::tls;
+use crate::agent;
 
 /// A Unix socket connects at once or its backlog is full.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -198,29 +199,18 @@ where
 
 /// Connects to agentd's socket.
 async fn connect(socket: &Path) -> Result<UnixStream, Refusal> {
-    let deadline = Instant::now() + CONNECT_WITHIN;
-    let mut pause = Duration::from_millis(1);
-    loop {
-        match UnixStream::connect(socket).await {
-            Ok(stream) => return Ok(stream),
-            // The backlog is full. A Unix socket does not wait for room by itself.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if Instant::now() >= deadline {
-                    return Err(Refusal::TooSlow);
-                }
-                sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_millis(50));
-            }
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) =>
-            {
-                return Err(Refusal::NotFound);
-            }
-            Err(error) => {
-                tracing::warn!("could not connect to `{}`: {error}", socket.display());
-                return Err(Refusal::NoAnswer);
-            }
+    match timeout(CONNECT_WITHIN, agent::connect(socket)).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error))
+            if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) =>
+        {
+            Err(Refusal::NotFound)
         }
+        Ok(Err(error)) => {
+            tracing::warn!("could not connect to `{}`: {error}", socket.display());
+            Err(Refusal::NoAnswer)
+        }
+        Err(_) => Err(Refusal::TooSlow),
     }
 }
 
