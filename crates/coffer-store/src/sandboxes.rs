@@ -6,7 +6,7 @@ mod list;
 
 use coffer_core::SandboxId;
 
-use crate::columns::{sandbox_columns, sandbox_row, transition};
+use crate::columns::{id, sandbox_columns, sandbox_row, transition};
 use crate::error::Doing;
 use crate::{Operator, SandboxRow, Scope, Store, StoreError, Transition};
 
@@ -43,6 +43,15 @@ impl Store {
         .await
         .doing(READ)?;
         rows.iter().map(sandbox_row).collect()
+    }
+
+    /// The ids of [`live_sandboxes`](Self::live_sandboxes), which cost little to ask for often.
+    pub async fn live_ids(&self, _: &Operator) -> Result<Vec<SandboxId>, StoreError> {
+        let rows = sqlx::query("SELECT id FROM sandboxes WHERE state IN ('creating', 'running', 'paused')")
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
+        rows.iter().map(|row| id(row, "id")).collect()
     }
 
     /// The sandbox's life so far, oldest step first; empty when the scope sees no such sandbox.

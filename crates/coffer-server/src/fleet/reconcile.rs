@@ -21,11 +21,12 @@ use std::time::Instant;
 use coffer_core::{Cause, Fault, Kept, SandboxId, SandboxState};
 use coffer_engine::{RunState, SandboxStatus};
 use coffer_store::Changes;
+use tokio::task::JoinSet;
 
 use super::create::chain;
 use super::end::fault_of;
 use super::record::Claim;
-use super::{Fleet, FleetError, Record, Step};
+use super::{Fleet, FleetError, MOST_BACKGROUND_STEPS, Record, Step};
 
 impl Fleet {
     /// Takes up every sandbox that the store has as live.
@@ -42,6 +43,8 @@ impl Fleet {
         let asked = Instant::now();
         let mut listed: HashMap<SandboxId, SandboxStatus> =
             self.engine.list().await?.into_iter().map(|status| (status.sandbox, status)).collect();
+        // After a restart of the host all of them are to be repaired.
+        let mut repairs = JoinSet::new();
         for record in self.everyone() {
             let status = listed.remove(&record.id);
             // What changed since the list was asked for is not in it.
@@ -50,10 +53,17 @@ impl Fleet {
                 live.under_way.is_none() && live.ending.is_none() && live.settled <= asked
             };
             if comparable && let Some(claim) = record.try_claim(Step::Update) {
-                self.compare(claim, status).await;
-                self.heal(&record).await;
+                if repairs.len() >= MOST_BACKGROUND_STEPS {
+                    repairs.join_next().await;
+                }
+                let fleet = self.clone();
+                repairs.spawn(async move {
+                    fleet.compare(claim, status).await;
+                    fleet.heal(&record).await;
+                });
             }
         }
+        while repairs.join_next().await.is_some() {}
         for id in listed.into_keys() {
             // Enrolled since the list was asked for? Then it is no stranger.
             if self.any(id).is_none() {
@@ -127,15 +137,15 @@ impl Fleet {
     /// Ends rows that the store has as live and nobody here knows: their end could not be recorded
     /// when it came.
     async fn end_forgotten_rows(&self) -> Result<(), FleetError> {
-        for row in self.store.live_sandboxes(&self.store.operator()).await? {
-            let id = row.id;
+        let operator = self.store.operator();
+        for id in self.store.live_ids(&operator).await? {
             if self.any(id).is_some() {
                 continue;
             }
+            let Some(row) = self.store.sandbox(&operator, id).await? else { continue };
             let (before, fault) = (row.state.name(), Fault::Lost);
             let Ok(after) = row.state.after(Cause::Failed(fault.clone())) else { continue };
             let reason = super::end::describe(&fault);
-            let operator = self.store.operator();
             match self.store.transition(&operator, id, before, after, &reason, Changes::default()).await {
                 Ok(_) => tracing::warn!(sandbox.id = %id, "sandbox {id} was live on record and nowhere else"),
                 // It ended properly while we looked.

@@ -68,6 +68,7 @@ on_both! {
             .await
             .unwrap();
         assert_eq!(ended.project, mine.project());
+        assert_eq!(store.live_ids(&operator).await.unwrap(), [other.id]);
         assert_eq!(store.live_sandboxes(&operator).await.unwrap(), [other]);
     }
 }
