@@ -179,6 +179,8 @@ fn spawn(
     command.arg0(std::env::args_os().next().unwrap_or_else(|| "coffer".into()));
     if role == "server" {
         command.env_clear().envs(std::env::vars_os().filter(|(name, _)| server_sees(name)));
+    } else {
+        command.env_remove("COFFER_DATABASE_URL");
     }
     command
         .arg(role)
