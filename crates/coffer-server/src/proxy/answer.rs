@@ -82,6 +82,15 @@ impl Refusal {
         }
     }
 
+    /// The title of the page that a browser gets: E2B's own, where clients match it.
+    fn title(self) -> &'static str {
+        match self {
+            Self::NotFound => "Sandbox Not Found",
+            Self::PortClosed => "Closed Port Error",
+            other => other.message(),
+        }
+    }
+
     /// Whether the port belongs in the answer.
     fn names_port(self) -> bool {
         matches!(self, Self::PortClosed | Self::NoAnswer | Self::NotHttp | Self::NotTls | Self::TooSlow)
@@ -170,7 +179,7 @@ impl Reader {
 
 fn page(refusal: Refusal, sandbox: Option<&str>, port: Option<u16>) -> String {
     let status = refusal.status();
-    let message = escape(refusal.message());
+    let (title, message) = (escape(refusal.title()), escape(refusal.message()));
     let mut facts = String::new();
     if let Some(sandbox) = sandbox {
         facts.push_str(&format!("<p>Sandbox <code>{}</code></p>", escape(sandbox)));
@@ -180,7 +189,7 @@ fn page(refusal: Refusal, sandbox: Option<&str>, port: Option<u16>) -> String {
     }
     format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\"><title>{message}</title><style>\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title><style>\
          :root{{color-scheme:light dark}}body{{font:1rem/1.5 system-ui,sans-serif;margin:20vh auto;\
          max-width:36rem;padding:0 1rem}}h1{{font-size:1.25rem}}code{{font-family:ui-monospace,monospace}}\
          </style></head><body><h1>{message}</h1>{facts}<p>{status}</p></body></html>"
@@ -263,5 +272,6 @@ mod tests {
         let text = text(response).await;
         assert!(text.contains("&lt;img src=x onerror=&#39;a&amp;b&#39;&gt;"), "{text}");
         assert!(text.contains("port is not open") && text.contains("<code>80</code>"), "{text}");
+        assert!(text.contains("<title>Closed Port Error</title>"), "{text}");
     }
 }
