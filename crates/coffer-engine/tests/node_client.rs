@@ -1,4 +1,5 @@
 //! The client of a node against a node that the test plays, over a real Unix socket.
+#![expect(clippy::unwrap_used, reason = "a test ends at its first surprise")]
 
 use std::path::Path;
 use std::time::Duration;
