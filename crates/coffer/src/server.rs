@@ -118,6 +118,13 @@ impl Choices {
             self.max_timeout,
             self.max_lifetime
         );
+        if let Some(domain) = &self.domain {
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte);
+            anyhow::ensure!(
+                !domain.is_empty() && domain.bytes().all(fits),
+                "--domain must be a plain name such as `sandboxes.example.com`, not `{domain}`"
+            );
+        }
         let idle_ms = self.idle_timeout.map(|idle| positive("idle-timeout", idle)).transpose()?;
         let lifetime = coffer_core::LifetimePolicy { longest_timeout_ms, maximum_ms, idle_ms };
         let mut limits = coffer_core::Limits {

@@ -22,6 +22,9 @@ use crate::server::{Choices, Ready};
 use orphans::OwnChildren;
 use part::Part;
 
+/// Less cannot be formatted, or holds nothing once it is.
+const SMALLEST_POOL: bytesize::ByteSize = bytesize::ByteSize::mib(256);
+
 /// A first start formats and allocates the pool, which takes a while on a slow disk.
 const NODE_START: Duration = Duration::from_secs(300);
 const SERVER_START: Duration = Duration::from_secs(60);
@@ -61,6 +64,12 @@ impl Up {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         self.logging.start()?;
         self.choices.check()?;
+        if let Some(size) = self.pool_size {
+            anyhow::ensure!(
+                size >= SMALLEST_POOL,
+                "--pool-size must be at least {SMALLEST_POOL}, not `{size}`"
+            );
+        }
         if !geteuid().is_root() {
             return Err(printer::hint(
                 "`coffer up` needs root: it makes namespaces, mounts and cgroups",

@@ -69,6 +69,11 @@ fn settings_that_contradict_are_refused_before_anything_is_made() {
             vec!["--sandbox-memory", "1MiB"],
             "error: --sandbox-memory must be at least 64 MiB, not `1.0 MiB`\n",
         ),
+        (vec!["--pool-size", "1MiB"], "error: --pool-size must be at least 256.0 MiB, not `1.0 MiB`\n"),
+        (
+            vec!["--domain", "https://a.com"],
+            "error: --domain must be a plain name such as `sandboxes.example.com`, not `https://a.com`\n",
+        ),
         (vec!["--sandbox-disk", "1KiB"], "error: --sandbox-disk must be at least 16 MiB, not `1.0 KiB`\n"),
     ] {
         let mut arguments = vec!["up", "--data-dir", data];
