@@ -44,13 +44,13 @@ impl SandboxCgroup {
     /// Makes the directories and sets the limits.
     pub(crate) fn create(&self, limits: &Limits) -> io::Result<()> {
         if let Some((path, controllers)) = &self.v2 {
-            fs::create_dir(path)?;
+            make_anew(path)?;
             for controller in controllers {
                 limit_v2(path, *controller, limits)?;
             }
         }
         for (path, controllers) in &self.v1 {
-            fs::create_dir(path)?;
+            make_anew(path)?;
             for controller in controllers {
                 limit_v1(path, *controller, limits)?;
             }
@@ -207,6 +207,16 @@ impl SandboxCgroup {
     }
 }
 
+/// Also where an earlier run left its directory, which its last process held a moment too long.
+fn make_anew(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            fs::remove_dir(path).and_then(|()| fs::create_dir(path))
+        }
+        made => made,
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
@@ -281,6 +291,8 @@ mod tests {
         let controllers = BTreeSet::from([Controller::Memory, Controller::Pids, Controller::Cpu]);
         let cgroup = SandboxCgroup::new(Some((path.clone(), controllers)), Vec::new());
         let limits = Limits { cpu_count: 3, memory_mib: 64, disk_mib: 1, max_processes: 9 };
+        // Left by an earlier run; it must not keep this one from starting.
+        fs::create_dir(&path).unwrap();
         cgroup.create(&limits).unwrap();
         assert!(!cgroup.needs_join());
         let read = |name: &str| fs::read_to_string(path.join(name)).unwrap();
