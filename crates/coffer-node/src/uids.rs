@@ -6,8 +6,10 @@
 //! node on that directory finds them. Everything happens under one host-wide lock, briefly.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -145,9 +147,11 @@ impl UidRanges {
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 return Ok(None);
             }
-            let mut owner = String::new();
-            file.read_to_string(&mut owner)?;
-            if !owner.is_empty() && Path::new(&owner) != self.owner && has_sandboxes(Path::new(&owner)) {
+            let mut owner = Vec::new();
+            file.read_to_end(&mut owner)?;
+            // Any bytes that make a path: what one node is called must not stop another.
+            let owner = Path::new(OsStr::from_bytes(&owner));
+            if !owner.as_os_str().is_empty() && owner != self.owner && has_sandboxes(owner) {
                 return Ok(None);
             }
             file.set_len(0)?;
@@ -210,6 +214,18 @@ mod tests {
         }
         let last = *seen.iter().max().unwrap();
         assert!(last.checked_add(RANGE).is_some_and(|end| end <= 0x8000_0000));
+    }
+
+    #[test]
+    fn a_node_with_an_odd_name_stops_no_other() {
+        let host = tempfile::tempdir().unwrap();
+        let uids = host.path().join("uids");
+        let odd = host.path().join(OsStr::from_bytes(b"\xff"));
+        let held = UidRanges::open(&uids, &odd).unwrap();
+        let first = held.take().unwrap();
+        drop(held);
+        let other = UidRanges::open(&uids, &host.path().join("other")).unwrap();
+        other.take_again(first).unwrap();
     }
 
     #[test]
