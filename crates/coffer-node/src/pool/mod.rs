@@ -30,6 +30,8 @@ const LARGEST: u64 = 64 * GIB;
 const DISK_RESERVE: u64 = GIB;
 /// Below this much free space no sandbox is made: those that exist need room to go on.
 const FLOOR: u64 = 256 * 1024 * 1024;
+/// How often deleted files are waited for at most.
+const ROOM_PAUSE: Duration = Duration::from_secs(1);
 
 const IMAGE: &str = "pool.img";
 const DRAFT: &str = "pool.img.making";
@@ -60,6 +62,8 @@ pub(crate) struct Pool {
     uppers: File,
     /// Where the kernel tells what each sandbox uses right now.
     quota_groups: Option<PathBuf>,
+    /// When deleted files were last waited for.
+    made_room: Mutex<Option<Instant>>,
     kind: Kind,
 }
 
@@ -92,7 +96,7 @@ impl Pool {
             Kind::Btrfs { .. } => btrfs::quota_groups(&uppers).ok(),
             Kind::Directory => None,
         };
-        Ok((Self { root, uppers, quota_groups, kind }, warnings))
+        Ok((Self { root, uppers, quota_groups, made_room: Mutex::new(None), kind }, warnings))
     }
 
     /// Whether disk limits are enforced.
@@ -123,8 +127,13 @@ impl Pool {
         if free()? >= FLOOR {
             return Ok(true);
         }
-        // What was deleted lately may not be free yet.
-        self.sync()?;
+        // What was deleted lately may not be free yet. Once for all who ask: on a full disk this takes
+        // seconds.
+        let mut tried = self.made_room.lock().expect("no holder panics");
+        if tried.is_none_or(|tried| tried.elapsed() > ROOM_PAUSE) {
+            self.sync()?;
+            *tried = Some(Instant::now());
+        }
         Ok(free()? >= FLOOR)
     }
 
@@ -211,7 +220,7 @@ impl Pool {
 
     /// Takes the pool out of use; nothing may be left in it that runs.
     pub(crate) fn close(self, fate: Fate) {
-        let Self { root, uppers, kind, quota_groups: _ } = self;
+        let Self { root, uppers, kind, .. } = self;
         drop(uppers);
         let Kind::Btrfs { _image: image, image_path, .. } = kind else {
             if fate == Fate::Remove {
