@@ -1,15 +1,17 @@
 //! Accepting connections: the server's socket, and the port for callers inside the sandbox.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
 
 use crate::agent::Agent;
@@ -30,37 +32,36 @@ const SERVER_HEAD_TIME: Duration = Duration::from_secs(3600);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) async fn serve_unix(agent: Arc<Agent>, listener: UnixListener) {
-    let places = Arc::new(Semaphore::new(SERVER_CONNECTIONS));
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let agent = Arc::clone(&agent);
-                tokio::spawn(async move {
-                    serve(agent, Door::Server, stream).await;
-                    drop(place);
-                });
-            }
-            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-        }
-    }
+    let accept = |context: &mut Context<'_>| listener.poll_accept(context).map_ok(|(stream, _)| stream);
+    serve_all(agent, Door::Server, SERVER_CONNECTIONS, accept).await;
 }
 
 pub(crate) async fn serve_tcp(agent: Arc<Agent>, listener: TcpListener) {
-    let places = Arc::new(Semaphore::new(INSIDE_CONNECTIONS));
+    let accept = |context: &mut Context<'_>| {
+        let at_once = |(stream, _): (TcpStream, _)| stream.set_nodelay(true).map(|()| stream);
+        listener.poll_accept(context).map(|accepted| accepted.and_then(at_once))
+    };
+    serve_all(agent, Door::Inside, INSIDE_CONNECTIONS, accept).await;
+}
+
+async fn serve_all<Io>(
+    agent: Arc<Agent>,
+    door: Door,
+    at_once: usize,
+    mut accept: impl FnMut(&mut Context<'_>) -> Poll<io::Result<Io>>,
+) where
+    Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let places = Arc::new(Semaphore::new(at_once));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
             return;
         };
-        match listener.accept().await {
-            Ok((stream, _)) => {
+        match poll_fn(&mut accept).await {
+            Ok(stream) => {
                 let agent = Arc::clone(&agent);
                 tokio::spawn(async move {
-                    if stream.set_nodelay(true).is_ok() {
-                        serve(agent, Door::Inside, stream).await;
-                    }
+                    serve(agent, door, stream).await;
                     drop(place);
                 });
             }
