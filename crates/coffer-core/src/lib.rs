@@ -1,4 +1,4 @@
-//! The rules of Cofferdam: identities, sandbox states, limits and lifetimes.
+//! The rules of Cofferdam: identities, sandbox states, limits, lifetimes and network policies.
 //!
 //! Nothing here does I/O, reads a clock or knows a runtime, so every rule can be tested
 //! exhaustively. Times are milliseconds since the Unix epoch, handed in by the caller.
@@ -7,6 +7,7 @@
 mod id;
 mod lifetime;
 mod limits;
+pub mod network;
 mod state;
 mod template;
 

@@ -1,0 +1,21 @@
+//! What a sandbox may reach.
+//!
+//! A [`Policy`] is a base (nothing, web, everything public) with lists of exceptions. [`decide`] is the
+//! only function that says yes or no, and a no always names its [`Rule`]. Below every policy stand the
+//! [`Walls`]: addresses that no policy opens, whatever way they are spelled.
+
+mod address;
+mod block;
+mod decide;
+mod e2b;
+mod entry;
+mod name;
+mod policy;
+
+pub use address::{Class, Walls, classify, normalise, parse_address};
+pub use block::{BadBlock, Block};
+pub use decide::{Decision, Destination, Rule, decide, may_ask, needs_name};
+pub use e2b::{BadE2bNetwork, E2bNetwork, policy_from_e2b};
+pub use entry::{BadEntry, Entry, Ports, Target};
+pub use name::{BadName, HostName, NamePattern};
+pub use policy::{BadPolicy, Base, Policy};
