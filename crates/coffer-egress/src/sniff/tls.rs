@@ -1,0 +1,132 @@
+//! The server name of a TLS ClientHello (RFC 8446 section 4.1.2, RFC 6066 section 3).
+//!
+//! A hello may be cut into any number of records. Extensions that are not known, GREASE and encrypted
+//! hellos among them, are passed over; of an encrypted hello the outer name counts, as it is the one that
+//! the connection will be dialled by.
+
+use coffer_core::network::HostName;
+
+use super::Sniffed;
+
+/// The content type of a record that begins a handshake.
+pub(super) const HANDSHAKE: u8 = 22;
+const CLIENT_HELLO: u8 = 1;
+const SERVER_NAME: u16 = 0;
+const HOST_NAME: u8 = 0;
+const RECORD_HEADER: usize = 5;
+const MESSAGE_HEADER: usize = 4;
+const LONGEST_RECORD: usize = 1 << 14;
+
+pub(super) fn read(bytes: &[u8]) -> Sniffed {
+    let mut message = Vec::new();
+    let mut wanted = MESSAGE_HEADER;
+    let mut rest = bytes;
+    // Gather records until the message is whole.
+    loop {
+        let consumed = bytes.len() - rest.len();
+        // Each check as soon as its byte is there, so that what is not TLS is known early.
+        if rest.first().is_some_and(|kind| *kind != HANDSHAKE) || rest.get(1).is_some_and(|major| *major != 3)
+        {
+            return Sniffed::Nameless;
+        }
+        let Some((&[_, _, _, high, low], after)) = rest.split_first_chunk::<RECORD_HEADER>() else {
+            return Sniffed::Unfinished { at_least: consumed + RECORD_HEADER };
+        };
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        if length == 0 || length > LONGEST_RECORD {
+            return Sniffed::Nameless;
+        }
+        let Some((fragment, after)) = after.split_at_checked(length) else {
+            return Sniffed::Unfinished { at_least: consumed + RECORD_HEADER + length };
+        };
+        rest = after;
+        message.extend_from_slice(fragment);
+        if let Some(&[kind, a, b, c]) = message.first_chunk::<MESSAGE_HEADER>() {
+            if kind != CLIENT_HELLO {
+                return Sniffed::Nameless;
+            }
+            wanted = MESSAGE_HEADER + (usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c));
+            // So long a hello is refused here, before it was waited for.
+            if wanted > super::MOST_BYTES {
+                return Sniffed::Nameless;
+            }
+        }
+        if message.len() >= wanted {
+            break;
+        }
+    }
+    match server_name(&message[MESSAGE_HEADER..wanted]) {
+        Some(name) => Sniffed::Name(name),
+        None => Sniffed::Nameless,
+    }
+}
+
+/// Reads the name out of a whole ClientHello; anything that does not add up is no name.
+fn server_name(hello: &[u8]) -> Option<HostName> {
+    let mut hello = Bytes(hello);
+    let _version_and_random = hello.take(2 + 32)?;
+    let session = hello.block8()?;
+    let suites = hello.block16()?;
+    let compressions = hello.block8()?;
+    if session.len() > 32 || suites.is_empty() || suites.len() % 2 != 0 || compressions.is_empty() {
+        return None;
+    }
+    let mut extensions = Bytes(hello.block16()?);
+    if !hello.0.is_empty() {
+        return None;
+    }
+    let mut name = None;
+    while !extensions.0.is_empty() {
+        let kind = extensions.number16()?;
+        let body = extensions.block16()?;
+        if kind != SERVER_NAME {
+            continue;
+        }
+        // Two of them, and the server might read the other.
+        if name.is_some() {
+            return None;
+        }
+        name = Some(only_name(body)?);
+    }
+    name
+}
+
+fn only_name(extension: &[u8]) -> Option<HostName> {
+    let mut extension = Bytes(extension);
+    let mut list = Bytes(extension.block16()?);
+    let kind = list.number8()?;
+    let name = list.block16()?;
+    if kind != HOST_NAME || !list.0.is_empty() || !extension.0.is_empty() {
+        return None;
+    }
+    HostName::parse(std::str::from_utf8(name).ok()?).ok()
+}
+
+/// A cursor that never reads past its end.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (front, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(front)
+    }
+
+    fn number8(&mut self) -> Option<u8> {
+        self.take(1).map(|bytes| bytes[0])
+    }
+
+    fn number16(&mut self) -> Option<u16> {
+        self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
+    fn block8(&mut self) -> Option<&'a [u8]> {
+        let length = self.number8()?;
+        self.take(length.into())
+    }
+
+    fn block16(&mut self) -> Option<&'a [u8]> {
+        let length = self.number16()?;
+        self.take(length.into())
+    }
+}
