@@ -180,8 +180,9 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
     let host_boot_id = fs::read_to_string(BOOT_ID).map_err(NodeFailure::Host)?;
     let name = format!("coffer-{}", &hex(&Sha256::digest(data_dir.as_os_str().as_encoded_bytes()))[..8]);
     let (cgroups, mut warnings) = Cgroups::open(&name).map_err(NodeFailure::Host)?;
-    let (pool, pool_warnings) =
-        Pool::open(&data_dir, &config.pool).map_err(|error| NodeFailure::Pool(error.into()))?;
+    // Whatever fails from here on gives these back; with sandboxes in them they stay.
+    let opened = Pool::open(&data_dir, &config.pool).inspect_err(|_| cgroups.remove());
+    let (pool, pool_warnings) = opened.map_err(|error| NodeFailure::Pool(error.into()))?;
     warnings.extend(pool_warnings);
     // At once, so that whoever lists templates finds it; it costs a moment at the first start only.
     match templates.ensure_host() {
@@ -198,6 +199,7 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
         Err(error) => {
             let failure = doing("install agentd in", &pool.binaries())(error);
             pool.close(Fate::Keep);
+            cgroups.remove();
             return Err(failure);
         }
     };

@@ -46,6 +46,9 @@ pub(crate) enum PoolError {
     /// Sandboxes may have files in it, so it is not passed over.
     #[error("the pool image `{}` cannot be used: {why}", .image.display())]
     Image { image: PathBuf, why: String },
+    /// Somebody asked for just this size; anything else would not be what they wanted.
+    #[error("{0}")]
+    Size(String),
 }
 
 /// Writable files of one sandbox.
@@ -268,6 +271,9 @@ fn choose(data_dir: &Path, root: &Path, choice: &PoolChoice) -> Result<Result<Ki
     if root.join(UPPERS).read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
         return Ok(Err("sandboxes from before lie in plain directories".into()));
     }
+    if let Some(size) = size_bytes {
+        fits(data_dir, *size).map_err(PoolError::Size)?;
+    }
     let made = make_image(data_dir, &image, *size_bytes).and_then(|()| open_btrfs(&image, root));
     Ok(made.inspect_err(|_| {
         let _ = fs::remove_file(&image);
@@ -317,17 +323,28 @@ fn make_image(data_dir: &Path, image_path: &Path, size: Option<u64>) -> Result<(
     made
 }
 
-fn draft_image(data_dir: &Path, draft: &Path, size: Option<u64>) -> Result<(), String> {
-    let stat = rustix::fs::statvfs(data_dir).map_err(|errno| errno.to_string())?;
-    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-    let size = size.unwrap_or_else(|| (free / 4).clamp(SMALLEST, LARGEST));
+fn free_bytes(directory: &Path) -> Result<u64, String> {
+    let stat = rustix::fs::statvfs(directory).map_err(|errno| errno.to_string())?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+fn fits(data_dir: &Path, size: u64) -> Result<(), String> {
+    let free = free_bytes(data_dir)?;
     if free < size.saturating_add(DISK_RESERVE) {
+        let (size, free, reserve) = (size >> 20, free >> 20, DISK_RESERVE >> 20);
         return Err(format!(
-            "a pool of {} MiB does not fit: {} MiB are free",
-            size / 1024 / 1024,
-            free / 1024 / 1024
+            "a pool of {size} MiB does not fit: {free} MiB are free, of which {reserve} stay so"
         ));
     }
+    Ok(())
+}
+
+fn draft_image(data_dir: &Path, draft: &Path, size: Option<u64>) -> Result<(), String> {
+    let size = match size {
+        Some(size) => size,
+        None => (free_bytes(data_dir)? / 4).clamp(SMALLEST, LARGEST),
+    };
+    fits(data_dir, size)?;
     let mut options = OpenOptions::new();
     let file = options.write(true).create(true).truncate(true).mode(0o600).open(draft);
     let file = file.map_err(because("make the image"))?;

@@ -16,6 +16,7 @@ crate::tests![
     deaths_are_told,
     wrong_wishes_are_refused,
     a_failed_create_leaves_nothing,
+    a_pool_of_a_size_that_does_not_fit_is_refused,
     directories_do_where_no_pool_can_be,
 ];
 
@@ -180,10 +181,19 @@ async fn a_failed_create_leaves_nothing() {
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
 
-async fn directories_do_where_no_pool_can_be() {
+async fn a_pool_of_a_size_that_does_not_fit_is_refused() {
     let mut home = Home::new();
     // No disk holds such an image.
     home.pool = coffer_node::PoolChoice::Auto { size_bytes: Some(1 << 60) };
+    let failure = home.try_start().await.unwrap_err();
+    let cause = std::error::Error::source(&failure).map(ToString::to_string).unwrap_or_default();
+    assert!(cause.contains("does not fit"), "{failure}: {cause}");
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn directories_do_where_no_pool_can_be() {
+    let mut home = Home::new();
+    home.pool = coffer_node::PoolChoice::Directory;
     let node = home.start().await;
     let info = node.engine.info().await.unwrap();
     assert!(!info.capabilities.disk_quota);
