@@ -5,6 +5,7 @@
 
 mod auth;
 mod body;
+mod browser;
 mod check;
 mod error;
 mod list;
@@ -84,6 +85,7 @@ pub(crate) fn router(app: App) -> Router {
         .route("/secrets/{*rest}", later("secrets"))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
+        .layer(axum::middleware::from_fn(browser::admit))
         .with_state(Arc::new(app))
 }
 

@@ -130,7 +130,7 @@ impl Refusal {
 }
 
 /// Lets a browser send the sandbox headers: the request that follows is judged on its own.
-pub(super) fn allow_preflight(asked: &HeaderMap) -> Response<Body> {
+pub(crate) fn allow_preflight(asked: &HeaderMap) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     let answer = response.headers_mut();

@@ -37,6 +37,8 @@ use hyper::body::{Body as _, Incoming};
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::answer::allow_preflight;
+
 use self::address::{Address, address};
 use self::answer::{Reader, Refusal};
 use self::body::{Relay, Start, Upload};

@@ -120,6 +120,31 @@ async fn keys_are_asked_for_everywhere() {
 }
 
 #[tokio::test]
+async fn pages_of_any_site_may_use_the_api_with_a_key() {
+    let app = TestApp::start().await;
+    for path in ["/sandboxes", "/v2/sandboxes", "/sandboxes/nonsense", "/nonsense"] {
+        let preflight = Request::options(path)
+            .header("host", "localhost")
+            .header("origin", "http://a.site")
+            .header("access-control-request-method", "POST")
+            .header("access-control-request-headers", "x-api-key,content-type");
+        let answer = app.send(preflight.body(Full::default()).unwrap()).await.expect(204);
+        assert_eq!(answer.header("access-control-allow-origin"), Some("*"), "{path}");
+        assert_eq!(answer.header("access-control-allow-headers"), Some("x-api-key,content-type"), "{path}");
+        assert!(answer.header("access-control-allow-methods").unwrap().contains("DELETE"), "{path}");
+        // No cookie or other sign that a browser adds by itself is ever asked for.
+        assert_eq!(answer.header("access-control-allow-credentials"), None, "{path}");
+    }
+    for (status, path) in [(200, "/v2/sandboxes"), (404, "/sandboxes/nonsense"), (404, "/nonsense")] {
+        let answer = app.get(path).await.expect(status);
+        assert_eq!(answer.header("access-control-allow-origin"), Some("*"), "{path}");
+        assert_eq!(answer.header("access-control-expose-headers"), Some("*"), "{path}");
+    }
+    let plain = Request::options("/sandboxes").header("host", "localhost");
+    app.send(plain.body(Full::default()).unwrap()).await.expect(405);
+}
+
+#[tokio::test]
 async fn sandboxes_that_do_not_exist_are_404() {
     let app = TestApp::start().await;
     for id in ["nonsense", "01kz0000000000000000000000", "8zzzzzzzzzzzzzzzzzzzzzzzzz", "%2e%2e"] {
