@@ -1,2 +1,26 @@
+//! The only way out of a sandbox.
+//!
+//! A sandbox's network namespace has no link to anywhere. The node redirects all of its connections to
+//! listeners that it opened inside and handed to us, with a policy; we dial for the sandbox what the
+//! policy allows, answer its questions for names, count bytes, and keep what was refused and why.
+//!
+//! We run without privilege and own no state that matters: after a crash the node hands the same
+//! listeners to our successor. `docs/design/0002-egress.md` has the whole picture.
 #![forbid(unsafe_code)]
+
+mod connection;
+mod dns;
+mod egress;
+mod refusal;
+mod relay;
+mod sandbox;
+mod settings;
 pub mod sniff;
+mod socket;
+
+pub use dns::{Family, Found, LookupError, Resolver, Upstream, nameservers};
+pub use egress::{AlreadyThere, Egress, Listeners, NoSuchSandbox, Seams};
+pub use refusal::{Kind, Refusal, Refusals};
+pub use sandbox::Traffic;
+pub use settings::Settings;
+pub use socket::{Dialer, HostDialer, OriginalDestination, Redirected};

@@ -1,0 +1,233 @@
+//! One connection of a sandbox, from accept to end.
+//!
+//! ```text
+//! accept ── where to? ── wall? ── does a name matter? ──no──────────────┐
+//!                                       │ yes                          ▼
+//!                              read SNI or Host ──none──► decide by the address ──► dial that address
+//!                                       │                              ▲
+//!                                       ▼                              │ the name did not decide
+//!                               decide by name ────────────────────────┘
+//!                                       │ the name opens the way
+//!                                       ▼
+//!                          look the name up ourselves, check each address, dial
+//! ```
+//!
+//! Where the name opened the way, the address that the sandbox chose is not used at all: it may belong to
+//! somebody else.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use coffer_core::network::{Class, Decision, Destination, HostName, Rule, decide, needs_name};
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::task::TaskTracker;
+
+use crate::dns::Family;
+use crate::refusal::{Cause, Kind, Refused};
+use crate::relay::relay;
+use crate::sandbox::{AddressFrom, Admitted, Route, Sandbox, refused};
+use crate::sniff::{Sniffed, Sniffer};
+use crate::socket;
+
+/// Addresses of a name that are tried.
+const MOST_ATTEMPTS: usize = 4;
+const READ_SIZE: usize = 4096;
+
+/// Takes connections until the sandbox is removed.
+pub(crate) async fn serve(
+    sandbox: Arc<Sandbox>,
+    listener: TcpListener,
+    all_connections: Arc<Semaphore>,
+    tasks: TaskTracker,
+) {
+    while let Some(stream) = socket::accept(&listener, &sandbox.stop).await {
+        let destination = sandbox.seams.original.of(&stream).ok();
+        let own = Arc::clone(&sandbox.connections).try_acquire_owned().map_err(|_| Cause::ConnectionLimit);
+        let place = own.and_then(|own| match Arc::clone(&all_connections).try_acquire_owned() {
+            Ok(shared) => Ok((own, shared)),
+            Err(_) => Err(Cause::TotalConnectionLimit),
+        });
+        let refusal = match (destination, place) {
+            (Some(destination), Ok(place)) => {
+                let sandbox = Arc::clone(&sandbox);
+                tasks.spawn(async move {
+                    handle(&sandbox, stream, destination).await;
+                    drop(place);
+                });
+                continue;
+            }
+            (_, Err(limit)) => limit,
+            (None, Ok(_)) => Cause::NoDestination,
+        };
+        let (address, port) = (destination.map(|to| to.ip()), destination.map(|to| to.port()));
+        sandbox.refuse(Refused { kind: Kind::Connection, name: None, address, port }, &refusal);
+        socket::abort(&stream);
+    }
+}
+
+/// Handles one connection to its end; `original` is where the sandbox meant it to go.
+pub(crate) async fn handle(sandbox: &Arc<Sandbox>, mut stream: TcpStream, original: SocketAddr) {
+    // Small writes of a shell or a chat must not wait for each other.
+    stream.set_nodelay(true).ok();
+    let opened = tokio::select! {
+        biased;
+        () = sandbox.stop.cancelled() => return socket::abort(&stream),
+        opened = open(sandbox, &mut stream, original) => opened,
+    };
+    match opened {
+        Ok(Opened { upstream, admitted, hello }) => {
+            sandbox.counters.opened.fetch_add(1, Ordering::Relaxed);
+            relay(sandbox, &admitted.cut, stream, upstream, &hello).await;
+        }
+        Err(NotOpened::Refused(refused, cause)) => {
+            sandbox.refuse(refused, &cause);
+            socket::abort(&stream);
+        }
+        Err(NotOpened::Failed) => {
+            sandbox.counters.failed.fetch_add(1, Ordering::Relaxed);
+            socket::abort(&stream);
+        }
+    }
+}
+
+struct Opened {
+    upstream: TcpStream,
+    admitted: Admitted,
+    /// What the sandbox has said already.
+    hello: Vec<u8>,
+}
+
+enum NotOpened {
+    Refused(Refused, Cause),
+    /// The policy allows it, and the other end did not answer.
+    Failed,
+}
+
+impl NotOpened {
+    fn refused(destination: Destination, cause: Cause) -> Self {
+        Self::Refused(refused(Kind::Connection, destination), cause)
+    }
+}
+
+async fn open(
+    sandbox: &Arc<Sandbox>,
+    stream: &mut TcpStream,
+    original: SocketAddr,
+) -> Result<Opened, NotOpened> {
+    let (address, port) = (original.ip(), original.port());
+    let policy = sandbox.policy();
+    let (name, hello) = if needs_name(&policy, &sandbox.walls, address, port) {
+        sniff(sandbox, stream).await
+    } else {
+        (None, Vec::new())
+    };
+    let destination = Destination { name, address, port };
+    let (upstream, admitted) = match decide(&policy, &sandbox.walls, &destination) {
+        Decision::Refuse { rule } => return Err(NotOpened::refused(destination, Cause::Rule(rule))),
+        decision if decision.is_allowed_by_name() => dial_name(sandbox, destination).await?,
+        Decision::Allow { .. } => dial_address(sandbox, destination).await?,
+    };
+    Ok(Opened { upstream, admitted, hello })
+}
+
+/// Waits for a name, within bounds of bytes and time; returns what was read meanwhile.
+async fn sniff(sandbox: &Sandbox, stream: &mut TcpStream) -> (Option<HostName>, Vec<u8>) {
+    let start = Instant::now();
+    let mut deadline = start + sandbox.settings.first_byte;
+    let mut sniffer = Sniffer::default();
+    let mut name = None;
+    let mut buffer = [0; READ_SIZE];
+    while sniffer.room() > 0 {
+        let most = sniffer.room().min(READ_SIZE);
+        let Ok(Ok(length @ 1..)) = timeout_at(deadline, stream.read(&mut buffer[..most])).await else {
+            break;
+        };
+        deadline = start + sandbox.settings.hello;
+        match sniffer.push(&buffer[..length]) {
+            Sniffed::Unfinished { .. } => {}
+            Sniffed::Nameless => break,
+            Sniffed::Name(found) => {
+                name = Some(found);
+                break;
+            }
+        }
+    }
+    (name, sniffer.into_bytes())
+}
+
+/// Dials the address that the sandbox chose, in its plain form.
+async fn dial_address(
+    sandbox: &Arc<Sandbox>,
+    mut destination: Destination,
+) -> Result<(TcpStream, Admitted), NotOpened> {
+    destination.address =
+        sandbox.walls.pass(destination.address).map_err(|class| walled(&destination, class))?;
+    attempt(sandbox, Route { destination, address: AddressFrom::Sandbox }).await?.ok_or(NotOpened::Failed)
+}
+
+/// Dials a name by its addresses as we find them, the family that the sandbox chose first.
+async fn dial_name(
+    sandbox: &Arc<Sandbox>,
+    destination: Destination,
+) -> Result<(TcpStream, Admitted), NotOpened> {
+    let Some(name) = destination.name.clone() else { return Err(NotOpened::Failed) };
+    let families = match destination.address {
+        IpAddr::V4(_) => [Family::V4, Family::V6],
+        IpAddr::V6(_) => [Family::V6, Family::V4],
+    };
+    let mut walls_met = None;
+    let mut attempts = 0;
+    for family in families {
+        let Ok(found) = sandbox.look_up(&name, family).await else { continue };
+        for address in found.addresses {
+            let address = match sandbox.walls.pass(address) {
+                Ok(address) => address,
+                Err(class) => {
+                    walls_met = Some((address, class));
+                    continue;
+                }
+            };
+            if attempts == MOST_ATTEMPTS {
+                return Err(NotOpened::Failed);
+            }
+            attempts += 1;
+            let destination = Destination { address, ..destination.clone() };
+            if let Some(dialled) = attempt(sandbox, Route { destination, address: AddressFrom::Us }).await? {
+                return Ok(dialled);
+            }
+        }
+    }
+    match walls_met {
+        _ if attempts > 0 => Err(NotOpened::Failed),
+        Some((address, class)) => Err(walled(&Destination { address, ..destination }, class)),
+        None => Err(NotOpened::refused(destination, Cause::NameWithoutAddress)),
+    }
+}
+
+/// Dials once. The policy is asked again in the moment of dialling, as it may have changed meanwhile.
+async fn attempt(sandbox: &Arc<Sandbox>, route: Route) -> Result<Option<(TcpStream, Admitted)>, NotOpened> {
+    let to = SocketAddr::new(route.destination.address, route.destination.port);
+    let destination = route.destination.clone();
+    let admitted = sandbox.admit(route).map_err(|rule| NotOpened::refused(destination, Cause::Rule(rule)))?;
+    tokio::select! {
+        biased;
+        // Recorded by whoever cut it.
+        () = admitted.cut.cancelled() => Err(NotOpened::Failed),
+        dialled = timeout(sandbox.settings.dial, sandbox.seams.dialer.dial(to)) => match dialled {
+            Ok(Ok(stream)) => Ok(Some((stream, admitted))),
+            Ok(Err(error)) => {
+                tracing::debug!(%to, %error, "could not connect");
+                Ok(None)
+            }
+            Err(_) => Ok(None),
+        },
+    }
+}
+
+fn walled(destination: &Destination, class: Class) -> NotOpened {
+    NotOpened::refused(destination.clone(), Cause::Rule(Rule::Never(class)))
+}

@@ -1,0 +1,157 @@
+//! All sandboxes of a machine.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use coffer_core::SandboxId;
+use coffer_core::network::{Policy, Walls};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::connection;
+use crate::dns::{self, Resolver};
+use crate::refusal::Refusals;
+use crate::sandbox::{Sandbox, Traffic};
+use crate::settings::Settings;
+use crate::socket::{Dialer, HostDialer, OriginalDestination, Redirected};
+
+/// What egress needs of the world; tests put their own in its place.
+#[derive(Debug, Clone)]
+pub struct Seams {
+    pub resolver: Arc<dyn Resolver>,
+    pub dialer: Arc<dyn Dialer>,
+    pub original: Arc<dyn OriginalDestination>,
+}
+
+impl Seams {
+    /// This machine, with names from `resolver`.
+    pub fn of_host(resolver: impl Resolver + 'static) -> Self {
+        Self { resolver: Arc::new(resolver), dialer: Arc::new(HostDialer), original: Arc::new(Redirected) }
+    }
+}
+
+/// The sockets that the node opened inside a sandbox's network namespace.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    /// Where all of the sandbox's connections are redirected to.
+    pub tcp: Vec<TcpListener>,
+    /// Where its questions are.
+    pub dns_udp: Vec<UdpSocket>,
+    pub dns_tcp: Vec<TcpListener>,
+}
+
+/// There is no sandbox of that id here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("sandbox {0} has no network here")]
+pub struct NoSuchSandbox(pub SandboxId);
+
+/// There is a sandbox of that id already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("sandbox {0} has its network already")]
+pub struct AlreadyThere(pub SandboxId);
+
+/// Serves the outbound connections and questions of all sandboxes of a machine.
+#[derive(Debug)]
+pub struct Egress {
+    settings: Arc<Settings>,
+    seams: Seams,
+    walls: Arc<Walls>,
+    connections: Arc<Semaphore>,
+    sandboxes: Mutex<HashMap<SandboxId, Arc<Sandbox>>>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Egress {
+    /// Makes an egress that serves nobody yet; `walls` know the machine's own addresses.
+    pub fn new(settings: Settings, seams: Seams, walls: Walls) -> Self {
+        Self {
+            connections: Arc::new(Semaphore::new(settings.connections_in_all)),
+            settings: Arc::new(settings),
+            seams,
+            walls: Arc::new(walls),
+            sandboxes: Mutex::default(),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        }
+    }
+
+    fn sandboxes(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Sandbox>>> {
+        self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, id: SandboxId) -> Result<Arc<Sandbox>, NoSuchSandbox> {
+        self.sandboxes().get(&id).cloned().ok_or(NoSuchSandbox(id))
+    }
+
+    /// Begins to serve a sandbox. Must be called within a runtime.
+    pub fn add(&self, id: SandboxId, policy: Policy, listeners: Listeners) -> Result<(), AlreadyThere> {
+        let sandbox = match self.sandboxes().entry(id) {
+            Entry::Occupied(_) => return Err(AlreadyThere(id)),
+            Entry::Vacant(place) => {
+                let (settings, walls) = (Arc::clone(&self.settings), Arc::clone(&self.walls));
+                let stop = self.stop.child_token();
+                let sandbox = Sandbox::new(policy, settings, self.seams.clone(), walls, stop);
+                Arc::clone(place.insert(Arc::new(sandbox)))
+            }
+        };
+        let Listeners { tcp, dns_udp, dns_tcp } = listeners;
+        for listener in tcp {
+            let connections = Arc::clone(&self.connections);
+            let tasks = self.tasks.clone();
+            self.tasks.spawn(connection::serve(Arc::clone(&sandbox), listener, connections, tasks));
+        }
+        for socket in dns_udp {
+            self.tasks.spawn(dns::serve_udp(Arc::clone(&sandbox), socket, self.tasks.clone()));
+        }
+        for listener in dns_tcp {
+            self.tasks.spawn(dns::serve_tcp(Arc::clone(&sandbox), listener, self.tasks.clone()));
+        }
+        Ok(())
+    }
+
+    /// Ends a sandbox's network and returns what it had used.
+    pub fn remove(&self, id: SandboxId) -> Result<Traffic, NoSuchSandbox> {
+        let sandbox = self.sandboxes().remove(&id).ok_or(NoSuchSandbox(id))?;
+        sandbox.stop.cancel();
+        Ok(sandbox.traffic())
+    }
+
+    /// Puts another policy in force and returns how many open connections it cut.
+    ///
+    /// When this returns, no connection is open or will be opened that the new policy forbids.
+    pub fn replace_policy(&self, id: SandboxId, policy: Policy) -> Result<usize, NoSuchSandbox> {
+        Ok(self.find(id)?.replace_policy(policy))
+    }
+
+    /// The policy that is in force.
+    pub fn policy(&self, id: SandboxId) -> Result<Policy, NoSuchSandbox> {
+        Ok(self.find(id)?.policy().as_ref().clone())
+    }
+
+    /// The refusals of a sandbox after the one numbered `after`; 0 for all that are kept.
+    pub fn refusals(&self, id: SandboxId, after: u64) -> Result<Refusals, NoSuchSandbox> {
+        Ok(self.find(id)?.refusals(after))
+    }
+
+    /// What a sandbox has sent, received and opened.
+    pub fn traffic(&self, id: SandboxId) -> Result<Traffic, NoSuchSandbox> {
+        Ok(self.find(id)?.traffic())
+    }
+
+    /// Who is served.
+    pub fn list(&self) -> Vec<SandboxId> {
+        self.sandboxes().keys().copied().collect()
+    }
+
+    /// Ends everything and waits until it has ended.
+    pub async fn stop(&self) {
+        self.stop.cancel();
+        self.sandboxes().clear();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}

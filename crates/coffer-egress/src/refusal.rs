@@ -1,0 +1,149 @@
+//! What was refused, when, and by which rule.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::IpAddr;
+
+use coffer_core::Millis;
+use coffer_core::network::{HostName, Rule};
+use serde::{Deserialize, Serialize};
+
+/// What was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A connection, before a byte of it went anywhere.
+    Connection,
+    /// A connection that was open when the policy changed.
+    Cut,
+    /// A question for a name.
+    Question,
+}
+
+/// One refusal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Counts all refusals of a sandbox, from 1.
+    pub sequence: u64,
+    pub at_ms: Millis,
+    pub kind: Kind,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<HostName>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub address: Option<IpAddr>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub port: Option<u16>,
+    /// `never:private`, `deny:0.0.0.0/0`, `base:web`, `limit:connections` and the like.
+    pub rule: String,
+}
+
+/// The latest refusals of a sandbox, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusals {
+    pub refusals: Vec<Refusal>,
+    /// How many there were in all; also the sequence to ask after, the next time.
+    pub total: u64,
+    /// How many of those asked for are no longer kept.
+    pub forgotten: u64,
+}
+
+/// What a refusal is about, before it has a number and a time.
+#[derive(Debug, Clone)]
+pub(crate) struct Refused {
+    pub(crate) kind: Kind,
+    pub(crate) name: Option<HostName>,
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) port: Option<u16>,
+}
+
+impl Refused {
+    pub(crate) fn question(name: Option<HostName>) -> Self {
+        Self { kind: Kind::Question, name, address: None, port: None }
+    }
+}
+
+/// Why something was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Rule(Rule),
+    /// The sandbox has as many connections as it may have.
+    ConnectionLimit,
+    /// The machine has.
+    TotalConnectionLimit,
+    QuestionLimit,
+    /// Where the connection was meant to go is not known.
+    NoDestination,
+    NotAHostName,
+    /// The name that opened the way has no address of its own now.
+    NameWithoutAddress,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(rule) => write!(f, "{rule}"),
+            Self::ConnectionLimit => f.write_str("limit:connections"),
+            Self::TotalConnectionLimit => f.write_str("limit:connections-of-host"),
+            Self::QuestionLimit => f.write_str("limit:questions"),
+            Self::NoDestination => f.write_str("no-destination"),
+            Self::NotAHostName => f.write_str("not-a-host-name"),
+            Self::NameWithoutAddress => f.write_str("name-without-address"),
+        }
+    }
+}
+
+/// Keeps the latest refusals; a flood pushes out the oldest.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    kept: VecDeque<Refusal>,
+    most: usize,
+    total: u64,
+}
+
+impl Ring {
+    pub(crate) fn new(most: usize) -> Self {
+        Self { kept: VecDeque::new(), most, total: 0 }
+    }
+
+    pub(crate) fn push(&mut self, refused: Refused, cause: &Cause, at_ms: Millis) {
+        self.total += 1;
+        if self.kept.len() >= self.most {
+            self.kept.pop_front();
+        }
+        let Refused { kind, name, address, port } = refused;
+        let rule = cause.to_string();
+        self.kept.push_back(Refusal { sequence: self.total, at_ms, kind, name, address, port, rule });
+    }
+
+    /// Those with a sequence above `after`.
+    pub(crate) fn after(&self, after: u64) -> Refusals {
+        let refusals: Vec<Refusal> = self.kept.iter().filter(|kept| kept.sequence > after).cloned().collect();
+        let asked = self.total.saturating_sub(after);
+        Refusals { forgotten: asked - refusals.len() as u64, refusals, total: self.total }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_keeps_the_latest_and_says_what_it_forgot() {
+        let mut ring = Ring::new(3);
+        for at_ms in 1..=5 {
+            ring.push(Refused::question(None), &Cause::QuestionLimit, at_ms);
+        }
+        let all = ring.after(0);
+        assert_eq!(all.refusals.iter().map(|r| r.sequence).collect::<Vec<_>>(), [3, 4, 5]);
+        assert_eq!((all.total, all.forgotten), (5, 2));
+        let new = ring.after(4);
+        assert_eq!((new.refusals.len(), new.forgotten), (1, 0));
+        assert_eq!(ring.after(9), Refusals { refusals: vec![], total: 5, forgotten: 0 });
+        let written = serde_json::to_value(&new.refusals[0]).unwrap();
+        assert_eq!(
+            written,
+            serde_json::json!({"sequence": 5, "at_ms": 5, "kind": "question", "rule": "limit:questions"})
+        );
+        assert_eq!(serde_json::from_value::<Refusal>(written).unwrap(), new.refusals[0]);
+    }
+}

@@ -1,0 +1,116 @@
+//! Carries bytes both ways until both sides are done, or somebody ends it.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio_util::sync::CancellationToken;
+
+use crate::sandbox::Sandbox;
+use crate::settings::Settings;
+use crate::socket;
+
+const CHUNK: usize = 32 * 1024;
+
+/// Carries bytes between a sandbox and the outside; `hello` goes out first.
+pub(crate) async fn relay(
+    sandbox: &Sandbox,
+    cut: &CancellationToken,
+    mut inside: TcpStream,
+    mut outside: TcpStream,
+    hello: &[u8],
+) {
+    outside.set_nodelay(true).ok();
+    let activity = Activity::new();
+    let ended_well = {
+        let (from_inside, to_inside) = inside.split();
+        let (from_outside, to_outside) = outside.split();
+        let counters = &sandbox.counters;
+        let out = async {
+            let mut to_outside = to_outside;
+            to_outside.write_all(hello).await?;
+            counters.sent_bytes.fetch_add(hello.len() as u64, Ordering::Relaxed);
+            pump(from_inside, to_outside, &counters.sent_bytes, &activity).await
+        };
+        let back = pump(from_outside, to_inside, &counters.received_bytes, &activity);
+        tokio::select! {
+            biased;
+            () = cut.cancelled() => false,
+            () = activity.ceased(&sandbox.settings) => false,
+            both = async { tokio::try_join!(out, back) } => both.is_ok(),
+        }
+    };
+    if !ended_well {
+        socket::abort(&inside);
+        socket::abort(&outside);
+    }
+}
+
+/// Carries one direction until its end, and passes the end on.
+async fn pump(
+    from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    counter: &AtomicU64,
+    activity: &Activity,
+) -> io::Result<()> {
+    loop {
+        // A silent connection holds no buffer: a thousand sandboxes may have 256 each.
+        from.readable().await?;
+        let mut chunk = vec![0; CHUNK];
+        match from.try_read(&mut chunk) {
+            Ok(0) => break,
+            Ok(length) => {
+                activity.touch();
+                to.write_all(&chunk[..length]).await?;
+                counter.fetch_add(length as u64, Ordering::Relaxed);
+                activity.touch();
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    activity.touch();
+    activity.half_closed.store(true, Ordering::Relaxed);
+    to.shutdown().await
+}
+
+/// When bytes last moved.
+struct Activity {
+    start: Instant,
+    last_ms: AtomicU64,
+    half_closed: AtomicBool,
+}
+
+impl Activity {
+    fn new() -> Self {
+        Self { start: Instant::now(), last_ms: AtomicU64::new(0), half_closed: AtomicBool::new(false) }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn touch(&self) {
+        self.last_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    /// Waits until nothing has moved for as long as is allowed.
+    async fn ceased(&self, settings: &Settings) {
+        loop {
+            let limit =
+                if self.half_closed.load(Ordering::Relaxed) { settings.half_closed } else { settings.idle };
+            let silent = Duration::from_millis(
+                self.now_ms() - self.last_ms.load(Ordering::Relaxed).min(self.now_ms()),
+            );
+            if silent >= limit {
+                return;
+            }
+            // Half-closing shortens the limit; look again no later than that.
+            tokio::time::sleep((limit - silent).min(settings.half_closed).max(Duration::from_millis(1)))
+                .await;
+        }
+    }
+}

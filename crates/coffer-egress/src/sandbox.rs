@@ -1,0 +1,239 @@
+//! One sandbox as egress knows it: its policy, what it has open, and what it was refused.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use coffer_core::Millis;
+use coffer_core::network::{Decision, Destination, HostName, Policy, Rule, Walls, decide};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::Seams;
+use crate::dns::{Cache, Family, Found, LookupError};
+use crate::refusal::{Cause, Kind, Refusals, Refused, Ring};
+use crate::settings::Settings;
+
+/// TCP connections for questions that a sandbox may have at a time.
+const DNS_CONNECTIONS: usize = 32;
+
+/// What a sandbox has sent and received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Bytes from the sandbox that were passed on.
+    pub sent_bytes: u64,
+    /// Bytes to the sandbox that were passed on.
+    pub received_bytes: u64,
+    /// Connections that are open now.
+    pub open: u64,
+    /// Connections that were ever opened to the outside.
+    pub opened: u64,
+    /// Connections that were allowed, and that the other end did not take.
+    pub failed: u64,
+    pub questions: u64,
+    pub refused: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) sent_bytes: AtomicU64,
+    pub(crate) received_bytes: AtomicU64,
+    pub(crate) opened: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    questions: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) seams: Seams,
+    pub(crate) walls: Arc<Walls>,
+    pub(crate) counters: Counters,
+    pub(crate) connections: Arc<Semaphore>,
+    pub(crate) questions: Arc<Semaphore>,
+    pub(crate) dns_connections: Arc<Semaphore>,
+    /// Ends everything of this sandbox.
+    pub(crate) stop: CancellationToken,
+    cache: Cache,
+    refusals: Mutex<Ring>,
+    state: Mutex<State>,
+}
+
+/// The policy and what it let through, under one lock: what is in the table is allowed by the policy beside it.
+#[derive(Debug)]
+struct State {
+    policy: Arc<Policy>,
+    open: HashMap<u64, Open>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    route: Route,
+    cut: CancellationToken,
+}
+
+/// Where a connection leads, and whose choice that was.
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    pub(crate) destination: Destination,
+    pub(crate) address: AddressFrom,
+}
+
+/// Who chose the address of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AddressFrom {
+    /// We looked the name up, so the name can be relied on.
+    Us,
+    /// The sandbox did; the name is only what it says.
+    Sandbox,
+}
+
+impl Route {
+    /// Decides, without believing a name that only the sandbox vouches for. A claimed name can close but not open.
+    fn judge(&self, policy: &Policy, walls: &Walls) -> Decision {
+        let decision = decide(policy, walls, &self.destination);
+        if self.address == AddressFrom::Sandbox && decision.is_allowed_by_name() {
+            return decide(policy, walls, &Destination { name: None, ..self.destination.clone() });
+        }
+        decision
+    }
+}
+
+/// A place in the table of open connections; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    sandbox: Arc<Sandbox>,
+    key: u64,
+    /// Cancelled when a new policy forbids the connection.
+    pub(crate) cut: CancellationToken,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.sandbox.state().open.remove(&self.key);
+    }
+}
+
+impl Sandbox {
+    pub(crate) fn new(
+        policy: Policy,
+        settings: Arc<Settings>,
+        seams: Seams,
+        walls: Arc<Walls>,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            connections: Arc::new(Semaphore::new(settings.connections)),
+            questions: Arc::new(Semaphore::new(settings.questions)),
+            dns_connections: Arc::new(Semaphore::new(DNS_CONNECTIONS)),
+            refusals: Mutex::new(Ring::new(settings.refusals)),
+            state: Mutex::new(State { policy: Arc::new(policy), open: HashMap::new(), next: 0 }),
+            counters: Counters::default(),
+            cache: Cache::default(),
+            settings,
+            seams,
+            walls,
+            stop,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing under the lock leaves the state half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.state().policy)
+    }
+
+    /// Lets a connection be dialled, if the policy of this moment does.
+    pub(crate) fn admit(self: &Arc<Self>, route: Route) -> Result<Admitted, Rule> {
+        let mut state = self.state();
+        if let Decision::Refuse { rule } = route.judge(&state.policy, &self.walls) {
+            return Err(rule);
+        }
+        let key = state.next;
+        state.next += 1;
+        let cut = self.stop.child_token();
+        state.open.insert(key, Open { route, cut: cut.clone() });
+        drop(state);
+        Ok(Admitted { sandbox: Arc::clone(self), key, cut })
+    }
+
+    /// Puts a policy in force. When this returns, whatever it forbids is cut; returns how many that were.
+    pub(crate) fn replace_policy(&self, policy: Policy) -> usize {
+        let mut forbidden = Vec::new();
+        {
+            let mut state = self.state();
+            state.policy = Arc::new(policy);
+            let State { policy, open, .. } = &mut *state;
+            open.retain(|_, open| match open.route.judge(policy, &self.walls) {
+                Decision::Allow { .. } => true,
+                Decision::Refuse { rule } => {
+                    open.cut.cancel();
+                    forbidden.push((open.route.destination.clone(), rule));
+                    false
+                }
+            });
+        }
+        let count = forbidden.len();
+        for (destination, rule) in forbidden {
+            self.refuse(refused(Kind::Cut, destination), &Cause::Rule(rule));
+        }
+        count
+    }
+
+    /// Records a refusal.
+    pub(crate) fn refuse(&self, refused: Refused, cause: &Cause) {
+        tracing::debug!(?refused, rule = %cause, "refused");
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).push(refused, cause, now_ms());
+    }
+
+    pub(crate) fn refusals(&self, after: u64) -> Refusals {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).after(after)
+    }
+
+    pub(crate) fn count_question(&self) {
+        self.counters.questions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Traffic {
+            sent_bytes: count(&self.counters.sent_bytes),
+            received_bytes: count(&self.counters.received_bytes),
+            open: self.state().open.len() as u64,
+            opened: count(&self.counters.opened),
+            failed: count(&self.counters.failed),
+            questions: count(&self.counters.questions),
+            refused: self.refusals(u64::MAX).total,
+        }
+    }
+
+    /// The addresses of a name, unchecked, from the cache or the resolver.
+    pub(crate) async fn look_up(&self, name: &HostName, family: Family) -> Result<Found, LookupError> {
+        if let Some(found) = self.cache.find(name, family) {
+            return Ok(found);
+        }
+        let looking = self.seams.resolver.addresses(name, family);
+        let mut found = timeout(self.settings.look_up, looking).await.map_err(|_| LookupError::Failed)??;
+        found.ttl = found.ttl.min(self.settings.longest_ttl);
+        self.cache.keep(name, family, &found);
+        Ok(found)
+    }
+}
+
+/// A refusal of a connection to `destination`.
+pub(crate) fn refused(kind: Kind, destination: Destination) -> Refused {
+    let Destination { name, address, port } = destination;
+    Refused { kind, name, address: Some(address), port: Some(port) }
+}
+
+fn now_ms() -> Millis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX)
+}

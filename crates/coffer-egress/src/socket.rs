@@ -1,0 +1,79 @@
+//! Sockets: accepting, dialling, and where a connection was meant to go.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+/// After an error that will come again at once, as when no descriptor is free.
+pub(crate) const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
+
+/// Opens connections to the outside.
+#[async_trait]
+pub trait Dialer: Send + Sync + fmt::Debug {
+    async fn dial(&self, address: SocketAddr) -> io::Result<TcpStream>;
+}
+
+/// Dials from this machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostDialer;
+
+#[async_trait]
+impl Dialer for HostDialer {
+    async fn dial(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(address).await?;
+        // Whoever is dialled from its own address is this machine, by an address it got since we started.
+        if stream.local_addr()?.ip() == stream.peer_addr()?.ip() {
+            abort(&stream);
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(stream)
+    }
+}
+
+/// Says where an accepted connection was meant to go.
+pub trait OriginalDestination: Send + Sync + fmt::Debug {
+    fn of(&self, stream: &TcpStream) -> io::Result<SocketAddr>;
+}
+
+/// Asks the kernel, which remembers what its `REDIRECT` rule changed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Redirected;
+
+impl OriginalDestination for Redirected {
+    fn of(&self, stream: &TcpStream) -> io::Result<SocketAddr> {
+        Ok(match stream.local_addr()? {
+            SocketAddr::V4(_) => rustix::net::sockopt::ip_original_dst(stream)?.into(),
+            SocketAddr::V6(_) => rustix::net::sockopt::ipv6_original_dst(stream)?.into(),
+        })
+    }
+}
+
+/// The next connection, or `None` when it is time to stop.
+pub(crate) async fn accept(listener: &TcpListener, stop: &CancellationToken) -> Option<TcpStream> {
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stop.cancelled() => return None,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => return Some(stream),
+            Err(error) => {
+                tracing::debug!(%error, "could not accept a connection");
+                tokio::time::sleep(PAUSE_AFTER_ERROR).await;
+            }
+        }
+    }
+}
+
+/// Makes the end of `stream` a reset, so that the other side learns it at once and not as a clean end.
+pub(crate) fn abort(stream: &TcpStream) {
+    if let Err(error) = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO)) {
+        tracing::debug!(%error, "could not make a connection end by reset");
+    }
+}

@@ -1,0 +1,13 @@
+//! Egress over real sockets, all of them on loopback.
+//!
+//! What stands for the internet is a table: a public address leads to a listener that the test made, and
+//! every other address leads nowhere.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by panic")]
+
+mod connections;
+mod names;
+mod policies;
+mod redirect;
+mod upstream;
+mod world;
