@@ -47,7 +47,8 @@ fn obey(order: &str) -> String {
         }
         Some("abort") => std::process::abort(),
         Some("eat") => loop {
-            std::mem::forget(vec![1u8; 1 << 20]);
+            // Or the optimiser sees that nobody looks at it.
+            std::mem::forget(std::hint::black_box(vec![1u8; 1 << 20]));
         },
         // A raw system call: number and up to four arguments. Tells the errno, or 0.
         Some("call") => {
