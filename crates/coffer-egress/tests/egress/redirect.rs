@@ -4,9 +4,13 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use coffer_egress::{OriginalDestination, Redirected};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+use crate::world::PATIENCE;
 
 const PORT: u16 = 4711;
+const DNS_PORT: u16 = 4712;
 
 /// The namespace of a sandbox: nothing but `lo`, and every connection that is not for `lo` redirected.
 const SETUP: &str = r"
@@ -22,6 +26,8 @@ table inet coffer {
     type nat hook output priority -100;
     ip daddr 127.0.0.0/8 return
     ip6 daddr ::1 return
+    udp dport 53 redirect to :4712
+    tcp dport 53 redirect to :4712
     meta l4proto tcp redirect to :4711
   }
 }
@@ -68,6 +74,27 @@ async fn inside() {
         let _stream = TcpStream::connect(destination).await.unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
         assert_eq!(Redirected.of(&accepted).unwrap(), destination);
+    }
+    // Questions to any server come to ours, and the answer seems to come from whom they were meant for.
+    for (ours, server) in [("127.0.0.1", "8.8.8.8:53"), ("::1", "[2001:4860:4860::8888]:53")] {
+        let server: SocketAddr = server.parse().unwrap();
+        let (dns_udp, dns_tcp) = (
+            UdpSocket::bind((ours, DNS_PORT)).await.unwrap(),
+            TcpListener::bind((ours, DNS_PORT)).await.unwrap(),
+        );
+        let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let asker = UdpSocket::bind(any).await.unwrap();
+        asker.connect(server).await.unwrap();
+        asker.send(b"question").await.unwrap();
+        let mut buffer = [0; 64];
+        let (length, from) = timeout(PATIENCE, dns_udp.recv_from(&mut buffer)).await.unwrap().unwrap();
+        assert_eq!(&buffer[..length], b"question");
+        dns_udp.send_to(b"answer", from).await.unwrap();
+        let length = timeout(PATIENCE, asker.recv(&mut buffer)).await.unwrap().unwrap();
+        assert_eq!(&buffer[..length], b"answer");
+        let _stream = TcpStream::connect(server).await.unwrap();
+        let (accepted, _) = dns_tcp.accept().await.unwrap();
+        assert_eq!(Redirected.of(&accepted).unwrap(), server);
     }
     // Straight to the listener: the kernel knows none, or names the listener, which is behind the walls.
     for (listener, direct) in [(&v4, ("127.0.0.1", PORT)), (&v6, ("::1", PORT))] {
