@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use crate::dns::Family;
+use crate::dns::{Family, LookupError};
 use crate::refusal::{Cause, Kind, Refused};
 use crate::relay::relay;
 use crate::sandbox::{AddressFrom, Admitted, Route, Sandbox, refused};
@@ -180,9 +180,17 @@ async fn dial_name(
         IpAddr::V6(_) => [Family::V6, Family::V4],
     };
     let mut walls_met = None;
+    let mut unknown = false;
     let mut attempts = 0;
     for family in families {
-        let Ok(found) = sandbox.look_up(&name, family).await else { continue };
+        let found = match sandbox.look_up(&name, family).await {
+            Ok(found) => found,
+            Err(LookupError::NoSuchName) => continue,
+            Err(LookupError::Failed) => {
+                unknown = true;
+                continue;
+            }
+        };
         for address in found.addresses {
             let address = match sandbox.walls.pass(address) {
                 Ok(address) => address,
@@ -204,6 +212,8 @@ async fn dial_name(
     match walls_met {
         _ if attempts > 0 => Err(NotOpened::Failed),
         Some((address, class)) => Err(walled(&Destination { address, ..destination }, class)),
+        // No answer says nothing about the name.
+        None if unknown => Err(NotOpened::Failed),
         None => Err(NotOpened::refused(destination, Cause::NameWithoutAddress)),
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use coffer_core::SandboxId;
@@ -16,7 +18,7 @@ use crate::dns::{self, Resolver};
 use crate::refusal::Refusals;
 use crate::sandbox::{Sandbox, Traffic};
 use crate::settings::Settings;
-use crate::socket::{Dialer, HostDialer, OriginalDestination, Redirected};
+use crate::socket::{self, Dialer, HostDialer, OriginalDestination, Redirected};
 
 /// What egress needs of the world; tests put their own in its place.
 #[derive(Debug, Clone)]
@@ -41,6 +43,25 @@ pub struct Listeners {
     /// Where its questions are.
     pub dns_udp: Vec<UdpSocket>,
     pub dns_tcp: Vec<TcpListener>,
+}
+
+/// Sockets as they come from the node, before anybody looked at them.
+#[derive(Debug, Default)]
+pub struct Descriptors {
+    pub tcp: Vec<OwnedFd>,
+    pub dns_udp: Vec<OwnedFd>,
+    pub dns_tcp: Vec<OwnedFd>,
+}
+
+impl Listeners {
+    /// Takes sockets over, and refuses any that is not what it should be. Must be called within a runtime.
+    pub fn adopt(descriptors: Descriptors) -> io::Result<Self> {
+        let Descriptors { tcp, dns_udp, dns_tcp } = descriptors;
+        let listeners =
+            |list: Vec<OwnedFd>| list.into_iter().map(socket::adopt_listener).collect::<io::Result<_>>();
+        let dns_udp = dns_udp.into_iter().map(socket::adopt_datagrams).collect::<io::Result<_>>()?;
+        Ok(Self { tcp: listeners(tcp)?, dns_udp, dns_tcp: listeners(dns_tcp)? })
+    }
 }
 
 /// There is no sandbox of that id here.

@@ -19,7 +19,7 @@ pub mod sniff;
 mod socket;
 
 pub use dns::{Family, Found, LookupError, Resolver, Upstream, nameservers};
-pub use egress::{AlreadyThere, Egress, Listeners, NoSuchSandbox, Seams};
+pub use egress::{AlreadyThere, Descriptors, Egress, Listeners, NoSuchSandbox, Seams};
 pub use refusal::{Kind, Refusal, Refusals};
 pub use sandbox::Traffic;
 pub use settings::Settings;

@@ -31,7 +31,9 @@ pub(crate) async fn relay(
         let counters = &sandbox.counters;
         let out = async {
             let mut to_outside = to_outside;
-            to_outside.write_all(hello).await?;
+            if to_outside.write_all(hello).await.is_err() {
+                return Ok(activity.end_one(Ended::Badly));
+            }
             counters.sent_bytes.fetch_add(hello.len() as u64, Ordering::Relaxed);
             pump(from_inside, to_outside, &counters.sent_bytes, &activity).await
         };
@@ -40,7 +42,7 @@ pub(crate) async fn relay(
             biased;
             () = cut.cancelled() => false,
             () = activity.ceased(&sandbox.settings) => false,
-            both = async { tokio::try_join!(out, back) } => both.is_ok(),
+            both = async { tokio::try_join!(out, back) } => both == Ok((Ended::Well, Ended::Well)),
         }
     };
     if !ended_well {
@@ -49,32 +51,48 @@ pub(crate) async fn relay(
     }
 }
 
+/// How one direction ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Well,
+    /// Whom it led to takes no more; what that side has said already may still be on its way.
+    Badly,
+}
+
+/// A side broke off, and with it both directions.
+#[derive(Debug, PartialEq, Eq)]
+struct BrokenOff;
+
 /// Carries one direction until its end, and passes the end on.
+///
+/// That the far side takes no more does not end the other direction: a server that refuses a long upload
+/// says why and closes, and the sandbox must hear it.
 async fn pump(
     from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
     counter: &AtomicU64,
     activity: &Activity,
-) -> io::Result<()> {
+) -> Result<Ended, BrokenOff> {
     loop {
         // A silent connection holds no buffer: a thousand sandboxes may have 256 each.
-        from.readable().await?;
+        from.readable().await.map_err(|_| BrokenOff)?;
         let mut chunk = vec![0; CHUNK];
         match from.try_read(&mut chunk) {
             Ok(0) => break,
             Ok(length) => {
                 activity.touch();
-                to.write_all(&chunk[..length]).await?;
+                if to.write_all(&chunk[..length]).await.is_err() {
+                    return Ok(activity.end_one(Ended::Badly));
+                }
                 counter.fetch_add(length as u64, Ordering::Relaxed);
                 activity.touch();
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
+            Err(_) => return Err(BrokenOff),
         }
     }
-    activity.touch();
-    activity.half_closed.store(true, Ordering::Relaxed);
-    to.shutdown().await
+    let ended = if to.shutdown().await.is_ok() { Ended::Well } else { Ended::Badly };
+    Ok(activity.end_one(ended))
 }
 
 /// When bytes last moved.
@@ -95,6 +113,13 @@ impl Activity {
 
     fn touch(&self) {
         self.last_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    /// Notes that one direction has ended; the other has less time from now on.
+    fn end_one(&self, ended: Ended) -> Ended {
+        self.touch();
+        self.half_closed.store(true, Ordering::Relaxed);
+        ended
     }
 
     /// Waits until nothing has moved for as long as is allowed.

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::net::{TcpListener, TcpStream};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio_util::sync::CancellationToken;
 
 /// After an error that will come again at once, as when no descriptor is free.
@@ -47,8 +49,8 @@ pub struct Redirected;
 impl OriginalDestination for Redirected {
     fn of(&self, stream: &TcpStream) -> io::Result<SocketAddr> {
         Ok(match stream.local_addr()? {
-            SocketAddr::V4(_) => rustix::net::sockopt::ip_original_dst(stream)?.into(),
-            SocketAddr::V6(_) => rustix::net::sockopt::ipv6_original_dst(stream)?.into(),
+            SocketAddr::V4(_) => sockopt::ip_original_dst(stream)?.into(),
+            SocketAddr::V6(_) => sockopt::ipv6_original_dst(stream)?.into(),
         })
     }
 }
@@ -71,9 +73,41 @@ pub(crate) async fn accept(listener: &TcpListener, stop: &CancellationToken) -> 
     }
 }
 
+/// Takes over a descriptor that should be a listening TCP socket.
+pub(crate) fn adopt_listener(descriptor: OwnedFd) -> io::Result<TcpListener> {
+    check(&descriptor, SocketType::STREAM)?;
+    if !sockopt::socket_acceptconn(&descriptor)? {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket does not listen"));
+    }
+    let listener = std::net::TcpListener::from(descriptor);
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// Takes over a descriptor that should be a bound UDP socket.
+pub(crate) fn adopt_datagrams(descriptor: OwnedFd) -> io::Result<UdpSocket> {
+    check(&descriptor, SocketType::DGRAM)?;
+    let socket = std::net::UdpSocket::from(descriptor);
+    if socket.local_addr()?.port() == 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket is not bound"));
+    }
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
+}
+
+fn check(descriptor: &OwnedFd, kind: SocketType) -> io::Result<()> {
+    let family = sockopt::socket_domain(descriptor)?;
+    if sockopt::socket_type(descriptor)? != kind
+        || !matches!(family, AddressFamily::INET | AddressFamily::INET6)
+    {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket is of another kind"));
+    }
+    Ok(())
+}
+
 /// Makes the end of `stream` a reset, so that the other side learns it at once and not as a clean end.
 pub(crate) fn abort(stream: &TcpStream) {
-    if let Err(error) = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO)) {
+    if let Err(error) = sockopt::set_socket_linger(stream, Some(Duration::ZERO)) {
         tracing::debug!(%error, "could not make a connection end by reset");
     }
 }

@@ -337,3 +337,23 @@ async fn a_reset_of_one_side_reaches_the_other() {
     drop(outside);
     assert_reset(&mut stream).await;
 }
+
+#[tokio::test]
+async fn a_server_that_refuses_an_upload_is_heard() {
+    let world = World::new(Policy::of(Base::Web)).await;
+    let server = world.internet.server("1.1.1.1:80").await;
+    for _ in 0..20 {
+        let stream = world.connect("1.1.1.1:80").await;
+        let mut outside = accepted(&server).await;
+        let (mut from, mut to) = stream.into_split();
+        let upload = tokio::spawn(async move { while to.write_all(&[0; 65_536]).await.is_ok() {} });
+        // Closing with the upload unread is a reset, right behind the answer.
+        take(&mut outside, 1000).await;
+        outside.write_all(b"too long").await.unwrap();
+        drop(outside);
+        let mut answer = vec![0; 8];
+        tokio::time::timeout(PATIENCE, from.read_exact(&mut answer)).await.expect("no answer").unwrap();
+        assert_eq!(answer, b"too long");
+        upload.await.unwrap();
+    }
+}

@@ -1,11 +1,12 @@
 //! Policies that change, sandboxes that come and go.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::SandboxId;
 use coffer_core::network::{Base, Policy};
-use coffer_egress::{AlreadyThere, Kind, Listeners, NoSuchSandbox};
+use coffer_egress::{AlreadyThere, Descriptors, Kind, Listeners, NoSuchSandbox};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -153,4 +154,25 @@ async fn one_sandbox_knows_nothing_of_another() {
     assert_eq!(world.egress.refusals(other, 0).unwrap().total, 0);
     assert_eq!(world.egress.traffic(other).unwrap(), coffer_egress::Traffic::default());
     assert_eq!(world.egress.refusals(world.id, 1).unwrap().refusals, []);
+}
+
+#[tokio::test]
+async fn only_the_right_sockets_are_adopted() {
+    let listening = || OwnedFd::from(std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let bound = || OwnedFd::from(std::net::UdpSocket::bind("[::1]:0").unwrap());
+    let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let unix = || OwnedFd::from(std::os::unix::net::UnixStream::pair().unwrap().0);
+    let connected = || {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        OwnedFd::from(std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap())
+    };
+    let good = Descriptors { tcp: vec![listening()], dns_udp: vec![bound()], dns_tcp: vec![listening()] };
+    let listeners = Listeners::adopt(good).unwrap();
+    assert_eq!((listeners.tcp.len(), listeners.dns_udp.len(), listeners.dns_tcp.len()), (1, 1, 1));
+    for wrong in [bound(), file(), unix(), connected()] {
+        assert!(Listeners::adopt(Descriptors { tcp: vec![wrong], ..Default::default() }).is_err());
+    }
+    for wrong in [listening(), file(), unix()] {
+        assert!(Listeners::adopt(Descriptors { dns_udp: vec![wrong], ..Default::default() }).is_err());
+    }
 }
