@@ -19,6 +19,12 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<()> {
     let mut kept = HashSet::new();
     let entries = node.journal.read()?;
     let mut adopted = 0;
+    // All at once, so that they die beside each other: slots of the last node are among them.
+    for entry in &entries {
+        if matches!(entry.phase, Phase::Creating | Phase::Destroying) {
+            node.cgroups.of(entry.name()).kill();
+        }
+    }
     for entry in entries {
         let id = entry.spec.sandbox;
         match find(node, &entry) {
@@ -27,7 +33,7 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<()> {
                     tracing::error!(sandbox.id = %id, "sandbox {id}: {error}");
                 }
                 node.processors.take_again(&entry.cpus);
-                kept.insert(id);
+                kept.insert(entry.name());
                 adopted += 1;
                 node.insert(id, sandbox::adopt(node, entry, found));
             }
@@ -50,20 +56,20 @@ enum Outcome {
     /// It has files, and perhaps processes.
     Holds(Found),
     Died(DeathCause),
-    /// Nobody was ever told of it, or its end was asked for.
+    /// Nobody was ever told of it (a slot, perhaps), or its end was asked for.
     Unwanted,
 }
 
 fn find(node: &Node, entry: &Entry) -> Outcome {
-    let id = entry.spec.sandbox;
+    let (id, name) = (entry.spec.sandbox, entry.name());
     match &entry.phase {
         Phase::Creating | Phase::Destroying => Outcome::Unwanted,
         Phase::Dead { cause } => Outcome::Died(cause.clone()),
         Phase::Stopped | Phase::Starting => {
             // A start that was cut off: its processes go, its files are as they were.
-            end_processes(&node.cgroups.of(id));
-            sandbox::clear_run(node, id);
-            match node.pool.find(&id.to_string()) {
+            end_processes(&node.cgroups.of(name));
+            sandbox::clear_run(node, name);
+            match node.pool.find(&name.to_string()) {
                 Ok(_) => Outcome::Holds(Found::Stopped),
                 Err(error) => {
                     tracing::error!(sandbox.id = %id, "the files of stopped sandbox {id} are gone: {error}");
@@ -74,8 +80,8 @@ fn find(node: &Node, entry: &Entry) -> Outcome {
         Phase::Running { process } => {
             let unseen = Outcome::Died(DeathCause::Unseen);
             let Some(pidfd) = Watched::again(process, &node.host_boot_id) else { return unseen };
-            let quota = node.pool.find(&id.to_string()).ok().and_then(|upper| upper.quota);
-            let frozen = node.cgroups.of(id).is_frozen().unwrap_or(false);
+            let quota = node.pool.find(&name.to_string()).ok().and_then(|upper| upper.quota);
+            let frozen = node.cgroups.of(name).is_frozen().unwrap_or(false);
             match Watched::new(pidfd, None) {
                 Ok(watched) => Outcome::Holds(Found::Alive { watched, quota, frozen }),
                 Err(_) => unseen,
@@ -102,11 +108,11 @@ fn end_processes(cgroup: &SandboxCgroup) {
 
 /// Gives back what an entry without processes of its own has.
 fn end(node: &Arc<Node>, entry: &Entry, record: Record) {
-    let sandbox = entry.spec.sandbox;
-    end_processes(&node.cgroups.of(sandbox));
+    let name = entry.name();
+    end_processes(&node.cgroups.of(name));
     let remains = Remains {
         node: node.clone(),
-        sandbox,
+        name,
         uid_base: entry.uid_base,
         // Never counted in this node.
         cpus: Vec::new(),

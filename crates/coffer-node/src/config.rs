@@ -14,10 +14,35 @@ pub struct NodeConfig {
     /// The static binary that becomes process 1 of every sandbox.
     pub agentd: &'static [u8],
     pub pool: PoolChoice,
+    pub warm: WarmChoice,
     /// Whoever has this group may use the node's and the sandboxes' sockets.
     pub server_gid: u32,
     /// On stop, destroy everything instead of leaving it to the next node.
     pub ephemeral: bool,
+}
+
+/// How many sandboxes wait, ready, for someone to ask for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WarmChoice {
+    /// So many even when nobody has asked for a while.
+    pub min: usize,
+    /// No more than this many together; 0 for none at all.
+    pub max: usize,
+}
+
+impl WarmChoice {
+    pub const OFF: Self = Self { min: 0, max: 0 };
+
+    /// At most so many, and a few when idle.
+    pub fn up_to(max: usize) -> Self {
+        Self { min: max.min(2), max }
+    }
+}
+
+impl Default for WarmChoice {
+    fn default() -> Self {
+        Self::up_to(16)
+    }
 }
 
 /// Where the files of sandboxes lie.

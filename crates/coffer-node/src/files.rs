@@ -184,11 +184,9 @@ pub(crate) fn write_own(mounts: &[OverlayMount], uid_base: u32, hostname: &str) 
     fs::create_dir(&etc)?;
     give(&etc, uid_base, 0o755)?;
     let machine_id = fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().replace('-', "");
-    let hosts =
-        format!("127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n");
     for (name, content, mode) in [
-        ("hostname", format!("{hostname}\n"), 0o644),
-        ("hosts", hosts, 0o644),
+        ("hostname", self::hostname(hostname), 0o644),
+        ("hosts", hosts(hostname), 0o644),
         ("resolv.conf", "nameserver 127.0.0.1\n".to_string(), 0o644),
         ("machine-id", format!("{machine_id}\n"), 0o444),
     ] {
@@ -197,6 +195,16 @@ pub(crate) fn write_own(mounts: &[OverlayMount], uid_base: u32, hostname: &str) 
         give(&path, uid_base, mode)?;
     }
     Ok(())
+}
+
+/// `/etc/hostname`.
+pub(crate) fn hostname(hostname: &str) -> String {
+    format!("{hostname}\n")
+}
+
+/// `/etc/hosts`.
+pub(crate) fn hosts(hostname: &str) -> String {
+    format!("127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 }
 
 fn give(path: &Path, uid_base: u32, mode: u32) -> io::Result<()> {

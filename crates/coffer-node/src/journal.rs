@@ -17,6 +17,9 @@ use crate::template::OverlaySpec;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) spec: CreateSandbox,
+    /// The slot that it was made from. Everything of its own on this host still bears that name.
+    #[serde(default)]
+    pub(crate) slot: Option<SandboxId>,
     pub(crate) template: TemplateInfo,
     /// The layers it was made from, whatever the template has become since.
     pub(crate) overlays: Vec<OverlaySpec>,
@@ -26,10 +29,17 @@ pub(crate) struct Entry {
     pub(crate) phase: Phase,
 }
 
+impl Entry {
+    /// What its cgroup, files, socket and this entry are called.
+    pub(crate) fn name(&self) -> SandboxId {
+        self.slot.unwrap_or(self.spec.sandbox)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Phase {
-    /// Nobody has been told of it yet.
+    /// Nobody has been told of it yet. Slots that wait for their sandbox stay here.
     Creating,
     /// Being started again on its files.
     Starting,
@@ -104,7 +114,7 @@ impl Journal {
     }
 
     pub(crate) fn write(&self, entry: &Entry, durability: Durability) -> io::Result<()> {
-        let path = self.path(entry.spec.sandbox);
+        let path = self.path(entry.name());
         let draft = path.with_extension("new");
         let bytes = serde_json::to_vec(entry)?;
         fs::write(&draft, bytes)?;
@@ -119,8 +129,8 @@ impl Journal {
     }
 
     /// Fine if there is none.
-    pub(crate) fn remove(&self, sandbox: SandboxId) -> io::Result<()> {
-        match fs::remove_file(self.path(sandbox)) {
+    pub(crate) fn remove(&self, name: SandboxId) -> io::Result<()> {
+        match fs::remove_file(self.path(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
         }
@@ -148,8 +158,8 @@ impl Journal {
         Ok(entries)
     }
 
-    fn path(&self, sandbox: SandboxId) -> PathBuf {
-        self.directory.join(format!("{sandbox}.json"))
+    fn path(&self, name: SandboxId) -> PathBuf {
+        self.directory.join(format!("{name}.json"))
     }
 }
 
@@ -169,6 +179,7 @@ mod tests {
                 hostname: "e2b.local".into(),
                 limits: Limits::default(),
             },
+            slot: None,
             template: TemplateInfo {
                 name: "host".into(),
                 build: "1".into(),
@@ -191,6 +202,14 @@ mod tests {
         assert_eq!(journal.read().unwrap(), [stopped]);
         assert_eq!(fs::read_dir(home.path().join("sandboxes")).unwrap().count(), 1);
         journal.remove(entry.spec.sandbox).unwrap();
+        journal.remove(entry.spec.sandbox).unwrap();
+        assert_eq!(journal.read().unwrap(), []);
+        // A claim replaces the slot's entry, in one step.
+        journal.write(&entry, Durability::Cached).unwrap();
+        let spec = CreateSandbox { sandbox: SandboxId::generate(), ..entry.spec.clone() };
+        let claimed = Entry { spec, slot: Some(entry.spec.sandbox), ..entry.clone() };
+        journal.write(&claimed, Durability::Cached).unwrap();
+        assert_eq!(journal.read().unwrap(), [claimed]);
         journal.remove(entry.spec.sandbox).unwrap();
         assert_eq!(journal.read().unwrap(), []);
     }

@@ -9,7 +9,7 @@
 //! - [`template`] keeps and builds what sandboxes are made of.
 //!
 //! Inside, each sandbox has one task that owns it (`sandbox`); the `journal` remembers it across
-//! restarts, `adopt` takes it up again, and the `reaper` gives back what it used.
+//! restarts, `adopt` takes it up again, and the `reaper` gives back what it used. `warm` keeps some ready.
 
 mod adopt;
 mod cgroup;
@@ -25,7 +25,8 @@ mod sandbox;
 mod spawner;
 pub mod template;
 mod uids;
+mod warm;
 
-pub use config::{NodeConfig, PoolChoice};
+pub use config::{NodeConfig, PoolChoice, WarmChoice};
 pub use node::{NodeFailure, run};
 pub use spawner::{Spawner, spawner_main};

@@ -27,6 +27,7 @@ use crate::sandbox::{Handle, Want};
 use crate::spawner::{Spawner, SpawnerClient};
 use crate::template::{BASE, TemplateStore};
 use crate::uids::{self, UidRanges};
+use crate::warm::{self, Warm};
 use crate::{NodeConfig, adopt, rpc};
 
 /// Requests that are under way when the node stops get this long.
@@ -74,6 +75,7 @@ pub(crate) struct Node {
     pub(crate) processors: Processors,
     pub(crate) spawner: SpawnerClient,
     pub(crate) reaper: Reaper,
+    pub(crate) warm: Warm,
     pub(crate) host_boot_id: String,
     pub(crate) notices: broadcast::Sender<Notice>,
     /// Connections and requests under way.
@@ -104,11 +106,17 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
         move || adopt::adopt(&node)
     });
     adopted.await.expect("adopting does not panic").map_err(doing("read the journal in", &node.run_dir))?;
+    let keeper = (!node.warm.is_off()).then(|| tokio::spawn(warm::keep(node.clone())));
     let served = rpc::serve(&node, &stop).await;
 
     node.requests.close();
     if tokio::time::timeout(STOP_PATIENCE, node.requests.wait()).await.is_err() {
         tracing::warn!("some requests did not end in time");
+    }
+    // Slots are not left to the next node: it may have another agentd.
+    node.warm.stop();
+    if let Some(keeper) = keeper {
+        let _ = keeper.await;
     }
     if ephemeral {
         node.destroy_all().await;
@@ -207,6 +215,7 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
         tracing::warn!("{warning}");
     }
     let node = Node {
+        warm: Warm::open(&data_dir, config.warm),
         data_dir,
         run_dir: run_dir.clone(),
         server_gid: config.server_gid,
@@ -364,12 +373,12 @@ impl Node {
         self.sandboxes.lock().expect("no holder panics").values().cloned().collect()
     }
 
-    pub(crate) fn socket_of(&self, sandbox: SandboxId) -> PathBuf {
-        self.run_dir.join("s").join(format!("{sandbox}.sock"))
+    pub(crate) fn socket_of(&self, name: SandboxId) -> PathBuf {
+        self.run_dir.join("s").join(format!("{name}.sock"))
     }
 
-    pub(crate) fn files_of(&self, sandbox: SandboxId) -> crate::files::Shown {
-        crate::files::Shown::at(self.pool.small_files().join(sandbox.to_string()))
+    pub(crate) fn files_of(&self, name: SandboxId) -> crate::files::Shown {
+        crate::files::Shown::at(self.pool.small_files().join(name.to_string()))
     }
 }
 

@@ -21,7 +21,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Remains {
     pub(crate) node: Arc<Node>,
-    pub(crate) sandbox: SandboxId,
+    /// What all of it is called on this host.
+    pub(crate) name: SandboxId,
     pub(crate) uid_base: u32,
     pub(crate) cpus: Vec<usize>,
     pub(crate) record: Record,
@@ -74,14 +75,12 @@ impl Remains {
     /// Everything, in an order in which a crash in between loses track of nothing: the journal entry
     /// goes last, and until then the next start tries again.
     pub(crate) fn give_back(self) {
-        let Self { node, sandbox, uid_base, cpus, record } = self;
-        let name = sandbox.to_string();
-        let cgroup = node.cgroups.of(sandbox);
-        let mut clean =
-            insist(sandbox, "remove its cgroup", || cgroup.remove().inspect_err(|_| cgroup.kill()));
-        clean &= insist(sandbox, "delete its files", || node.pool.delete(&name));
-        clean &= insist(sandbox, "remove its small files", || node.files_of(sandbox).remove());
-        clean &= insist(sandbox, "remove its socket", || remove_socket(&node, sandbox));
+        let Self { node, name, uid_base, cpus, record } = self;
+        let cgroup = node.cgroups.of(name);
+        let mut clean = insist(name, "remove its cgroup", || cgroup.remove().inspect_err(|_| cgroup.kill()));
+        clean &= insist(name, "delete its files", || node.pool.delete(&name.to_string()));
+        clean &= insist(name, "remove its small files", || node.files_of(name).remove());
+        clean &= insist(name, "remove its socket", || remove_socket(&node, name));
         if !clean {
             // Ids whose files are still there must not go to another sandbox.
             return;
@@ -89,13 +88,13 @@ impl Remains {
         node.processors.give_back(&cpus);
         node.uids.give_back(uid_base);
         if record == Record::Removed {
-            insist(sandbox, "remove its journal entry", || node.journal.remove(sandbox));
+            insist(name, "remove its journal entry", || node.journal.remove(name));
         }
     }
 }
 
-pub(crate) fn remove_socket(node: &Node, sandbox: SandboxId) -> std::io::Result<()> {
-    match std::fs::remove_file(node.socket_of(sandbox)) {
+pub(crate) fn remove_socket(node: &Node, name: SandboxId) -> std::io::Result<()> {
+    match std::fs::remove_file(node.socket_of(name)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         result => result,
     }

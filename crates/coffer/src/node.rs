@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use coffer_node::{NodeConfig, PoolChoice, Spawner};
+use coffer_node::{NodeConfig, PoolChoice, Spawner, WarmChoice};
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +23,8 @@ pub(crate) struct Node {
     template_dir: PathBuf,
     #[arg(long)]
     pool_size: Option<bytesize::ByteSize>,
+    #[arg(long, default_value_t = WarmChoice::default().max)]
+    warm_slots: usize,
     /// The group that may use the node's sockets
     #[arg(long)]
     server_gid: u32,
@@ -53,6 +55,7 @@ impl Node {
             template_dir: self.template_dir,
             agentd: AGENTD,
             pool: PoolChoice::Auto { size_bytes: self.pool_size.map(|size| size.as_u64()) },
+            warm: WarmChoice::up_to(self.warm_slots),
             server_gid: self.server_gid,
             ephemeral: self.ephemeral,
         };

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use coffer_node::WarmChoice;
 use coffer_node::template::{BASE, BaseOptions, TemplateStore};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
@@ -51,6 +52,15 @@ pub(crate) struct Up {
     /// How much disk to set aside for sandboxes; a quarter of what is free, from 2 to 64 GiB, by default
     #[arg(long, env = "COFFER_POOL_SIZE", value_name = "SIZE")]
     pool_size: Option<bytesize::ByteSize>,
+    /// How many sandboxes to keep ready at most, for creates that need not wait; 0 for none
+    #[arg(
+        long,
+        env = "COFFER_WARM_SLOTS",
+        default_value_t = WarmChoice::default().max,
+        value_name = "COUNT",
+        hide_short_help = true
+    )]
+    warm_slots: usize,
     /// Destroy everything that was made when this ends
     #[arg(long)]
     ephemeral: bool,
@@ -163,6 +173,7 @@ impl Up {
             flag("run-dir", &dir.run_dir()),
             flag("template-dir", &self.template_dir),
             format!("--server-gid={}", identity.gid),
+            format!("--warm-slots={}", self.warm_slots),
             format!("--parent={}", std::process::id()),
         ];
         arguments.extend(self.pool_size.map(|size| format!("--pool-size={}B", size.as_u64())));

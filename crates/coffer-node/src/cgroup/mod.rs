@@ -156,8 +156,8 @@ impl Cgroups {
     }
 
     /// The directories of one sandbox, which need not exist.
-    pub(crate) fn of(&self, sandbox: SandboxId) -> SandboxCgroup {
-        let name = sandbox.to_string();
+    pub(crate) fn of(&self, name: SandboxId) -> SandboxCgroup {
+        let name = name.to_string();
         SandboxCgroup::new(
             self.v2.as_ref().map(|v2| (v2.parent.join(&name), v2.controllers.clone())),
             self.v1.iter().map(|v1| (v1.parent.join(&name), v1.controllers.clone())).collect(),

@@ -42,7 +42,8 @@ pub(super) async fn plan(node: &Arc<Node>, spec: &CreateSandbox) -> Result<Entry
         let uid_base = node.uids.take().map_err(refused_ids)?;
         let cpus = node.processors.take(spec.limits.cpu_count);
         let Template { info, overlays, .. } = template;
-        let entry = Entry { spec, template: info, overlays, uid_base, cpus, phase: Phase::Creating };
+        let entry =
+            Entry { spec, slot: None, template: info, overlays, uid_base, cpus, phase: Phase::Creating };
         if let Err(error) = node.journal.write(&entry, Durability::Cached) {
             node.processors.give_back(&entry.cpus);
             node.uids.give_back(uid_base);
@@ -53,7 +54,7 @@ pub(super) async fn plan(node: &Arc<Node>, spec: &CreateSandbox) -> Result<Entry
     .await
 }
 
-fn check(spec: &CreateSandbox) -> Result<(), NodeError> {
+pub(super) fn check(spec: &CreateSandbox) -> Result<(), NodeError> {
     let refuse = |message: &str| Err(NodeError::new(NodeErrorCode::Unsupported, message));
     let limits = &spec.limits;
     let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
@@ -69,7 +70,7 @@ fn check(spec: &CreateSandbox) -> Result<(), NodeError> {
     Ok(())
 }
 
-fn find_template(node: &Node, name: &str) -> Result<Template, NodeError> {
+pub(crate) fn find_template(node: &Node, name: &str) -> Result<Template, NodeError> {
     // `host` only as the host is now: an older build may lack what a power cut took.
     if name != HOST
         && let Some(template) = node.templates.get(name)
@@ -89,7 +90,7 @@ fn find_template(node: &Node, name: &str) -> Result<Template, NodeError> {
 pub(super) async fn make_files(node: &Arc<Node>, entry: &Entry) -> Result<(), NodeError> {
     let (node, entry) = (node.clone(), entry.clone());
     blocking(move || {
-        let name = entry.spec.sandbox.to_string();
+        let name = entry.name().to_string();
         let upper = node
             .pool
             .create(&name, entry.spec.limits.disk_bytes())
@@ -112,7 +113,7 @@ pub(super) struct Born {
 
 /// Starts a sandbox on its files. On failure no process is left; the rest is for the reaper.
 pub(super) async fn start(node: &Arc<Node>, entry: &Entry) -> Result<Born, NodeError> {
-    let cgroup = node.cgroups.of(entry.spec.sandbox);
+    let cgroup = node.cgroups.of(entry.name());
     let Prepared { mut request, listener, quota } = prepare(node, entry, &cgroup).await?;
     request.gated = cgroup.needs_join();
     let mut descriptors = vec![listener];
@@ -138,7 +139,7 @@ pub(super) async fn start(node: &Arc<Node>, entry: &Entry) -> Result<Born, NodeE
     }
     // The limits while the child sets itself up: joining waits for the kernel.
     let joining = cgroup.clone();
-    let name = entry.spec.sandbox.to_string();
+    let name = entry.name().to_string();
     let disk_bytes = entry.spec.limits.disk_bytes();
     let the_node = node.clone();
     let joined = blocking(move || {
@@ -175,18 +176,17 @@ struct Prepared {
 async fn prepare(node: &Arc<Node>, entry: &Entry, cgroup: &SandboxCgroup) -> Result<Prepared, NodeError> {
     let (node, entry, cgroup) = (node.clone(), entry.clone(), cgroup.clone());
     blocking(move || {
-        let sandbox = entry.spec.sandbox;
         let limits = &entry.spec.limits;
-        let name = sandbox.to_string();
+        let name = entry.name().to_string();
         let upper = node.pool.find(&name).map_err(internal("find its files"))?;
         // Mounting writes a little, and on a full disk would end in a read-only root.
         node.pool.limit(&name, limits.disk_bytes() + MOUNT_ROOM).map_err(internal("set its disk limit"))?;
         let overlays = files::overlay_mounts(&entry.overlays, &upper.path);
         files::clear_marks(&overlays).map_err(internal("prepare its files"))?;
         cgroup.create(limits).map_err(internal("make its cgroup"))?;
-        let shown = node.files_of(sandbox);
+        let shown = node.files_of(entry.name());
         shown.write(limits, entry.uid_base).map_err(internal("write its small files"))?;
-        let listener = listen(&node, sandbox).map_err(internal("make its socket"))?;
+        let listener = listen(&node, entry.name()).map_err(internal("make its socket"))?;
         let request = SpawnRequest {
             token: 0,
             uid_base: entry.uid_base,
@@ -204,11 +204,11 @@ async fn prepare(node: &Arc<Node>, entry: &Entry, cgroup: &SandboxCgroup) -> Res
     .await
 }
 
-/// A listening socket under the sandbox's name. It exists before agentd does, so the first connection
+/// A listening socket of that name. It exists before agentd does, so the first connection
 /// waits in its backlog and nobody polls; only agentd will hold it, so a dead agentd refuses.
-fn listen(node: &Node, sandbox: SandboxId) -> io::Result<OwnedFd> {
-    let path = node.socket_of(sandbox);
-    crate::reaper::remove_socket(node, sandbox)?;
+fn listen(node: &Node, name: SandboxId) -> io::Result<OwnedFd> {
+    let path = node.socket_of(name);
+    crate::reaper::remove_socket(node, name)?;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(&path)?)?;

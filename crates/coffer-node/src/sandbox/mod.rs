@@ -11,6 +11,7 @@ mod birth;
 mod death;
 mod owner;
 mod process;
+mod slot;
 
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -25,8 +26,10 @@ use crate::cgroup::SandboxCgroup;
 use crate::files::Shown;
 use crate::node::Node;
 
+pub(crate) use birth::find_template;
 pub(crate) use owner::{Found, adopt, clear_run, create};
 pub(crate) use process::Watched;
+pub(crate) use slot::Slot;
 
 /// Questions that may wait for an owner; it is busy for milliseconds at a time.
 const INBOX: usize = 32;

@@ -12,10 +12,11 @@ use crate::cgroup::SandboxCgroup;
 use crate::journal::{Durability, Entry, Phase, Process};
 use crate::node::{Node, blocking};
 use crate::reaper::{Record, Remains};
+use crate::warm::Shape;
 
 use super::birth::{self, Born, internal};
 use super::process::Watched;
-use super::{Ask, Handle, INBOX, Meter, View, Want, death, unknown};
+use super::{Ask, Handle, INBOX, Meter, View, Want, death, slot, unknown};
 
 /// Starts an owner that makes a new sandbox. Whoever asks for its creation gets the outcome.
 pub(crate) fn create(node: &Arc<Node>, spec: CreateSandbox) -> Handle {
@@ -42,7 +43,7 @@ pub(crate) fn adopt(node: &Arc<Node>, entry: Entry, found: Found) -> Handle {
     let (handle, inbox) = handle(entry.spec.sandbox);
     let state = match found {
         Found::Alive { watched, quota, frozen } => {
-            let alive = Alive { watched, cgroup: node.cgroups.of(entry.spec.sandbox), quota };
+            let alive = Alive { watched, cgroup: node.cgroups.of(entry.name()), quota };
             if frozen { State::Frozen(alive) } else { State::Running(alive) }
         }
         Found::Stopped => State::Stopped,
@@ -78,8 +79,22 @@ fn refuse_all(mut inbox: mpsc::Receiver<Ask>, error: &NodeError) {
     }
 }
 
-/// Makes a sandbox whole, or leaves nothing of it.
+/// Takes a slot that waits for this, or makes a sandbox anew.
 async fn bring_up(node: &Arc<Node>, spec: &CreateSandbox) -> Result<(Entry, Alive), NodeError> {
+    if let Some(claimed) = slot::claim(node, spec).await {
+        return Ok(claimed);
+    }
+    let making = node.warm.making_cold();
+    let made = make_anew(node, spec).await;
+    drop(making);
+    if made.is_ok() {
+        node.warm.learn(Shape::of(spec));
+    }
+    made
+}
+
+/// Makes a sandbox whole, or leaves nothing of it.
+async fn make_anew(node: &Arc<Node>, spec: &CreateSandbox) -> Result<(Entry, Alive), NodeError> {
     let mut entry = birth::plan(node, spec).await?;
     let started = async {
         birth::make_files(node, &entry).await?;
@@ -113,10 +128,10 @@ async fn write(node: &Arc<Node>, entry: &Entry, durability: Durability) -> Resul
     blocking(move || node.journal.write(&entry, durability).map_err(internal("write the journal"))).await
 }
 
-fn remains(node: &Arc<Node>, entry: &Entry, record: Record) -> Remains {
+pub(super) fn remains(node: &Arc<Node>, entry: &Entry, record: Record) -> Remains {
     Remains {
         node: node.clone(),
-        sandbox: entry.spec.sandbox,
+        name: entry.name(),
         uid_base: entry.uid_base,
         cpus: entry.cpus.clone(),
         record,
@@ -125,15 +140,15 @@ fn remains(node: &Arc<Node>, entry: &Entry, record: Record) -> Remains {
 
 /// What a sandbox with processes has.
 #[derive(Debug)]
-struct Alive {
-    watched: Watched,
-    cgroup: SandboxCgroup,
-    quota: Option<u64>,
+pub(super) struct Alive {
+    pub(super) watched: Watched,
+    pub(super) cgroup: SandboxCgroup,
+    pub(super) quota: Option<u64>,
 }
 
 impl Alive {
     /// Ends every process and waits until they are gone.
-    async fn end(&self) {
+    pub(super) async fn end(&self) {
         self.watched.kill();
         self.cgroup.kill();
         self.watched.ended().await;
@@ -170,7 +185,7 @@ impl Owner {
     }
 
     fn placement(&self) -> Placement {
-        Placement { socket: self.node.socket_of(self.id()), template: self.entry.template.clone() }
+        Placement { socket: self.node.socket_of(self.entry.name()), template: self.entry.template.clone() }
     }
 
     fn placed(&self) -> Result<Reply, NodeError> {
@@ -193,7 +208,7 @@ impl Owner {
             Arc::new(Meter {
                 cgroup: alive.cgroup.clone(),
                 quota: alive.quota,
-                shown: self.node.files_of(self.id()),
+                shown: self.node.files_of(self.entry.name()),
                 memory_limit: self.entry.spec.limits.memory_bytes(),
             })
         });
@@ -315,12 +330,11 @@ impl Owner {
         alive.end().await;
         self.entry.phase = Phase::Stopped;
         let (node, entry) = (self.node.clone(), self.entry.clone());
-        let sandbox = self.id();
         let stopped = blocking(move || {
             // Before anyone is told that its files are safe.
             node.pool.sync().map_err(internal("write its files out"))?;
             node.journal.write(&entry, Durability::Synced).map_err(internal("write the journal"))?;
-            clear_run(&node, sandbox);
+            clear_run(&node, entry.name());
             Ok(Reply::Done)
         });
         (State::Stopped, stopped.await)
@@ -358,7 +372,7 @@ impl Owner {
         let (node, entry) = (self.node.clone(), self.entry.clone());
         let sandbox = self.id();
         let cleared = blocking(move || {
-            clear_run(&node, sandbox);
+            clear_run(&node, entry.name());
             node.journal.write(&entry, Durability::Synced).map_err(internal("write the journal"))
         });
         if let Err(error) = cleared.await {
@@ -373,10 +387,9 @@ impl Owner {
             State::Gone => {}
             // Everything else was given back when it died.
             State::Dead(_) => {
-                let (node, sandbox) = (self.node.clone(), self.id());
-                let removed = blocking(move || {
-                    node.journal.remove(sandbox).map_err(internal("remove its journal entry"))
-                });
+                let (node, name, sandbox) = (self.node.clone(), self.entry.name(), self.id());
+                let removed =
+                    blocking(move || node.journal.remove(name).map_err(internal("remove its journal entry")));
                 if let Err(error) = removed.await {
                     tracing::error!(sandbox.id = %sandbox, "destroying sandbox {sandbox}: {error}");
                 }
@@ -419,8 +432,8 @@ impl Owner {
 }
 
 /// Removes what belongs to one run of a sandbox and not to its files.
-pub(crate) fn clear_run(node: &Node, sandbox: SandboxId) {
-    let cgroup = node.cgroups.of(sandbox);
+pub(crate) fn clear_run(node: &Node, name: SandboxId) {
+    let cgroup = node.cgroups.of(name);
     for _ in 0..50 {
         if cgroup.remove().is_ok() {
             break;
@@ -428,8 +441,8 @@ pub(crate) fn clear_run(node: &Node, sandbox: SandboxId) {
         cgroup.kill();
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    let removed = node.files_of(sandbox).remove().and(crate::reaper::remove_socket(node, sandbox));
+    let removed = node.files_of(name).remove().and(crate::reaper::remove_socket(node, name));
     if let Err(error) = removed {
-        tracing::warn!(sandbox.id = %sandbox, "clearing up after sandbox {sandbox}: {error}");
+        tracing::warn!(sandbox.id = %name, "clearing up after sandbox {name}: {error}");
     }
 }

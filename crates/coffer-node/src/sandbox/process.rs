@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
@@ -57,11 +57,7 @@ impl Watched {
         // The descriptor first: what is compared afterwards is then surely about the same process.
         let pidfd = rustix::process::pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
         let found = identify(process.pid, host_boot_id).ok()?;
-        let ended = rustix::event::poll(
-            &mut [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)],
-            Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }),
-        );
-        if ended != Ok(0) {
+        if ended(&pidfd) {
             // Should it have become our child, nobody else clears it away.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
             let _ = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options);
@@ -74,6 +70,14 @@ impl Watched {
     pub(crate) async fn ended(&self) {
         // An error would mean that the descriptor cannot be polled, and registering proved that it can.
         let _ = self.pidfd.readable().await.map(|mut ready| ready.retain_ready());
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        ended(self.pidfd.get_ref())
+    }
+
+    pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.get_ref().as_fd()
     }
 
     pub(crate) fn kill(&self) {
@@ -108,6 +112,12 @@ impl Watched {
         }
         None
     }
+}
+
+/// Whether a process has ended, without waiting.
+fn ended(pidfd: &OwnedFd) -> bool {
+    let mut polled = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0)
 }
 
 /// What tells this process from all others that have or had its number.

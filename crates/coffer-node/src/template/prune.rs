@@ -114,6 +114,7 @@ mod tests {
         };
         let entry = Entry {
             spec: spec.clone(),
+            slot: None,
             template: used.info.clone(),
             overlays: used.overlays.clone(),
             uid_base: 0,

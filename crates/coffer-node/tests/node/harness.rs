@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use coffer_core::{Limits, SandboxId};
 use coffer_engine::{Engine as _, EngineNotice, NodeEngine, Placement};
-use coffer_node::{NodeConfig, NodeFailure, PoolChoice, Spawner};
+use coffer_node::{NodeConfig, NodeFailure, PoolChoice, Spawner, WarmChoice};
 use coffer_wire::node::CreateSandbox;
 use tempfile::TempDir;
 use tokio::sync::broadcast;
@@ -26,6 +26,8 @@ pub(crate) struct Home {
     run: TempDir,
     pub(crate) pool: PoolChoice,
     pub(crate) ephemeral: bool,
+    /// Off unless a test is about it: others count what there is.
+    pub(crate) warm: WarmChoice,
 }
 
 impl Home {
@@ -37,6 +39,7 @@ impl Home {
             run,
             pool: PoolChoice::Auto { size_bytes: Some(POOL_BYTES) },
             ephemeral: true,
+            warm: WarmChoice::OFF,
         }
     }
 
@@ -50,10 +53,10 @@ impl Home {
 
     fn config(&self) -> NodeConfig {
         let config = config(self.data_dir(), self.run.path().into(), self.template_dir());
-        NodeConfig { pool: self.pool.clone(), ephemeral: self.ephemeral, ..config }
+        NodeConfig { pool: self.pool.clone(), ephemeral: self.ephemeral, warm: self.warm, ..config }
     }
 
-    fn template_dir(&self) -> PathBuf {
+    pub(crate) fn template_dir(&self) -> PathBuf {
         self.directory.path().join("templates")
     }
 
@@ -64,6 +67,7 @@ impl Home {
         let process = std::process::Command::new("/proc/self/exe")
             .arg("node")
             .args([self.data_dir(), self.run.path().to_path_buf(), self.template_dir()])
+            .arg(self.warm.max.to_string())
             .spawn()
             .unwrap();
         let engine = NodeEngine::start(self.run.path().join("node.sock"), CancellationToken::new());
@@ -121,6 +125,22 @@ impl Home {
             let pid = process.file_name().to_str().and_then(|name| name.parse().ok());
             if let (true, Some(pid)) = (ours, pid.and_then(rustix::process::Pid::from_raw)) {
                 let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
+            }
+        }
+    }
+
+    /// Ends the processes of everything that is not one of `sandboxes`, by the names of their cgroups.
+    pub(crate) fn kill_slots(&self, sandboxes: &[PathBuf]) {
+        for process in fs::read_dir("/proc").unwrap().flatten() {
+            let cgroup = fs::read_to_string(process.path().join("cgroup")).unwrap_or_default();
+            let named = |socket: &PathBuf| cgroup.contains(socket.file_stem().unwrap().to_str().unwrap());
+            let pid = process.file_name().to_str().and_then(|name| name.parse().ok());
+            if let (true, false, Some(pid)) = (
+                cgroup.contains(&self.cgroup()),
+                sandboxes.iter().any(named),
+                pid.and_then(rustix::process::Pid::from_raw),
+            ) {
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
             }
         }
     }
@@ -213,16 +233,20 @@ fn config(data_dir: PathBuf, run_dir: PathBuf, template_dir: PathBuf) -> NodeCon
         template_dir,
         agentd: own_binary(),
         pool: PoolChoice::Auto { size_bytes: Some(POOL_BYTES) },
+        warm: WarmChoice::OFF,
         server_gid: 0,
         ephemeral: false,
     }
 }
 
 /// The part of a node that runs until it is killed.
-pub(crate) fn run_node(directories: &[String]) -> std::process::ExitCode {
-    let [data_dir, run_dir, template_dir] = directories else { return std::process::ExitCode::FAILURE };
+pub(crate) fn run_node(arguments: &[String]) -> std::process::ExitCode {
+    let [data_dir, run_dir, template_dir, warm] = arguments else { return std::process::ExitCode::FAILURE };
     let spawner = Spawner::start().unwrap();
-    let config = config(data_dir.into(), run_dir.into(), template_dir.into());
+    let config = NodeConfig {
+        warm: WarmChoice::up_to(warm.parse().unwrap()),
+        ..config(data_dir.into(), run_dir.into(), template_dir.into())
+    };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     match runtime.block_on(coffer_node::run(config, spawner, CancellationToken::new())) {
         Ok(()) => std::process::ExitCode::SUCCESS,

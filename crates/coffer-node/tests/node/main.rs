@@ -19,6 +19,7 @@ mod leaks;
 mod lifecycle;
 mod limits;
 mod restart;
+mod warm;
 
 use std::process::ExitCode;
 
@@ -35,9 +36,16 @@ fn main() -> ExitCode {
         _ => {}
     }
     let mut tests = Vec::new();
-    for (name, test) in
-        [lifecycle::TESTS, isolation::TESTS, limits::TESTS, restart::TESTS, leaks::TESTS, agentd::TESTS]
-            .concat()
+    for (name, test) in [
+        lifecycle::TESTS,
+        isolation::TESTS,
+        limits::TESTS,
+        restart::TESTS,
+        leaks::TESTS,
+        agentd::TESTS,
+        warm::TESTS,
+    ]
+    .concat()
     {
         tests.push(Trial::test(name, move || run(name, test)));
     }

@@ -1,0 +1,90 @@
+//! The task that makes slots and ends them: one at a time, and only while nobody waits for a sandbox.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::node::Node;
+use crate::sandbox::{self, Slot};
+
+/// How often the number of slots is looked at while it may change, and while it does not.
+const RESTLESS: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(15);
+/// A slot is made this long after the last request: its answer and first command have then passed.
+const QUIET: Duration = Duration::from_millis(30);
+/// But under requests without end one is made this often all the same.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// After a failure: a full disk or a missing template do not pass by themselves.
+const PUT_OFF: Duration = Duration::from_secs(10);
+/// No slot is made with less memory than this left on the host.
+const MEMORY_FLOOR_KIB: u64 = 512 * 1024;
+
+/// Keeps as many slots ready as are wanted, until [`stop`](super::Warm::stop); then ends all of them.
+pub(crate) async fn keep(node: Arc<Node>) {
+    let warm = &node.warm;
+    while !warm.closing.is_cancelled() {
+        discard(&node, outdated(&node).await).await;
+        while let Some(shape) = warm.lacking() {
+            if !memory_allows() || !quiet(&node).await {
+                break;
+            }
+            match Slot::make(&node, &shape).await {
+                Ok(slot) => warm.put(&shape, slot),
+                Err(error) => {
+                    tracing::warn!("could not keep a sandbox ready: {error}");
+                    warm.put_off(&shape, PUT_OFF);
+                }
+            }
+        }
+        let pause = if warm.is_restless() { RESTLESS } else { IDLE };
+        tokio::select! {
+            () = warm.closing.cancelled() => {}
+            () = warm.wanted.notified() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+    discard(&node, warm.close()).await;
+}
+
+async fn outdated(node: &Arc<Node>) -> Vec<Slot> {
+    let looking = node.clone();
+    let found = tokio::task::spawn_blocking(move || {
+        // On disk, and therefore before anything is locked that a request might wait for.
+        let now: HashMap<_, _> = looking
+            .warm
+            .templates()
+            .into_iter()
+            .map(|name| (name.clone(), sandbox::find_template(&looking, &name).ok()))
+            .collect();
+        looking.warm.outdated(|slot| now.get(slot.template()).is_some_and(|now| slot.is_stale(now.as_ref())))
+    });
+    found.await.unwrap_or_default()
+}
+
+async fn discard(node: &Arc<Node>, slots: Vec<Slot>) {
+    futures_util::future::join_all(slots.into_iter().map(|slot| slot.end(node))).await;
+}
+
+/// Waits for a moment without requests, but not for ever. False when it is time to stop.
+async fn quiet(node: &Node) -> bool {
+    let deadline = Instant::now() + LONGEST_WAIT;
+    loop {
+        let quiet_for = node.warm.quiet_for();
+        if quiet_for.is_some_and(|quiet_for| quiet_for >= QUIET) || Instant::now() >= deadline {
+            return !node.warm.closing.is_cancelled();
+        }
+        let pause = quiet_for.map_or(QUIET, |quiet_for| QUIET.saturating_sub(quiet_for));
+        tokio::select! {
+            () = node.warm.closing.cancelled() => return false,
+            () = tokio::time::sleep(pause.max(Duration::from_millis(1))) => {}
+        }
+    }
+}
+
+fn memory_allows() -> bool {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = available.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse().ok());
+    kib.is_none_or(|kib: u64| kib >= MEMORY_FLOOR_KIB)
+}

@@ -1,0 +1,240 @@
+//! The warm pool: slots, which are sandboxes that run already and belong to nobody yet.
+//!
+//! A slot is made like any sandbox and then waits, its agentd not told whose it is. Creating claims
+//! one of the same [`Shape`] instead of making anew; when there is none, it makes anew as always. A
+//! claimed slot is a sandbox from then on and never comes back. How many wait follows what was asked
+//! for lately; the [`keeper`] makes and ends them, beside the requests.
+
+mod keeper;
+mod shapes;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::WarmChoice;
+use crate::sandbox::Slot;
+
+pub(crate) use keeper::keep;
+pub(crate) use shapes::Shape;
+use shapes::{Demand, targets};
+
+/// Shapes that slots are kept for at the same time.
+const SHAPES: usize = 4;
+/// The file in the data directory that tells the next node what to keep ready.
+const FILE: &str = "warm.json";
+
+/// What is ready, and what was asked for.
+#[derive(Debug)]
+pub(crate) struct Warm {
+    choice: WarmChoice,
+    file: PathBuf,
+    shelf: Mutex<Shelf>,
+    /// Sandboxes that are being made anew right now.
+    cold: AtomicUsize,
+    /// Tells the keeper that there is something to do.
+    wanted: Notify,
+    closing: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    /// The shape that was asked for last comes first.
+    rows: Vec<Row>,
+    /// Slots that nobody may have any more; the keeper ends them.
+    rejects: Vec<Slot>,
+    last_ask: Option<Instant>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Row {
+    demand: Demand,
+    ready: VecDeque<Slot>,
+    /// After a failure to make a slot.
+    not_before: Option<Instant>,
+}
+
+impl Warm {
+    /// Knows the shapes that the last node of this directory kept.
+    pub(crate) fn open(data_dir: &std::path::Path, choice: WarmChoice) -> Self {
+        let file = data_dir.join(FILE);
+        // Only a hint: without it, or with one from another version, the first create is not warm.
+        let shapes: Vec<Shape> =
+            fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let row = |shape| Row { demand: Demand::new(shape), ready: VecDeque::new(), not_before: None };
+        let rows = if choice.max == 0 { Vec::new() } else { shapes.into_iter().take(1).map(row).collect() };
+        Self {
+            choice,
+            file,
+            shelf: Mutex::new(Shelf { rows, ..Shelf::default() }),
+            cold: AtomicUsize::new(0),
+            wanted: Notify::new(),
+            closing: CancellationToken::new(),
+        }
+    }
+
+    pub(crate) const fn is_off(&self) -> bool {
+        self.choice.max == 0
+    }
+
+    fn shelf(&self) -> std::sync::MutexGuard<'_, Shelf> {
+        self.shelf.lock().expect("no holder panics")
+    }
+
+    /// Whether a slot of this shape waits. Counts as asking for one.
+    pub(crate) fn ask(&self, shape: &Shape) -> bool {
+        let mut shelf = self.shelf();
+        shelf.last_ask = Some(Instant::now());
+        let Some(at) = shelf.rows.iter().position(|row| row.demand.shape == *shape) else { return false };
+        let mut row = shelf.rows.remove(at);
+        row.demand.count(Instant::now());
+        let ready = !row.ready.is_empty();
+        shelf.rows.insert(0, row);
+        ready
+    }
+
+    /// A slot of this shape, for good. The one that waited longest: its agentd is surely up.
+    pub(crate) fn take(&self, shape: &Shape) -> Option<Slot> {
+        let slot = self.shelf().rows.iter_mut().find(|row| row.demand.shape == *shape)?.ready.pop_front();
+        self.wanted.notify_one();
+        slot
+    }
+
+    /// Takes a slot that is no use to anyone.
+    pub(crate) fn reject(&self, slot: Slot) {
+        self.shelf().rejects.push(slot);
+        self.wanted.notify_one();
+    }
+
+    /// Remembers a shape that could be made, so that the next of it are ready.
+    pub(crate) fn learn(&self, shape: Shape) {
+        let mut shelf = self.shelf();
+        if shelf.closed || self.is_off() || shelf.rows.iter().any(|row| row.demand.shape == shape) {
+            return;
+        }
+        let mut demand = Demand::new(shape);
+        demand.count(Instant::now());
+        shelf.rows.insert(0, Row { demand, ready: VecDeque::new(), not_before: None });
+        let kept = SHAPES.min(shelf.rows.len());
+        for row in shelf.rows.split_off(kept) {
+            shelf.rejects.extend(row.ready);
+        }
+        let shapes: Vec<_> = shelf.rows.iter().map(|row| row.demand.shape.clone()).collect();
+        drop(shelf);
+        let draft = self.file.with_extension("new");
+        let written = serde_json::to_vec(&shapes)
+            .map_err(std::io::Error::from)
+            .and_then(|text| fs::write(&draft, text))
+            .and_then(|()| fs::rename(&draft, &self.file));
+        if let Err(error) = written {
+            tracing::warn!("could not remember what to keep ready in `{}`: {error}", self.file.display());
+        }
+        self.wanted.notify_one();
+    }
+
+    /// Says that a sandbox is being made anew, as long as the answer is held: slots then wait.
+    pub(crate) fn making_cold(&self) -> Cold<'_> {
+        self.cold.fetch_add(1, Ordering::Relaxed);
+        Cold(self)
+    }
+
+    /// How long ago a sandbox was asked for; nothing while one is being made anew.
+    fn quiet_for(&self) -> Option<Duration> {
+        if self.cold.load(Ordering::Relaxed) > 0 {
+            return None;
+        }
+        Some(self.shelf().last_ask.map_or(Duration::MAX, |last| last.elapsed()))
+    }
+
+    /// The shape that most lacks a slot.
+    fn lacking(&self) -> Option<Shape> {
+        let now = Instant::now();
+        let shelf = self.shelf();
+        let targets = targets(shelf.rows.iter().map(|row| &row.demand), self.choice, now);
+        let lacking = shelf.rows.iter().zip(targets).filter(|(row, target)| {
+            row.ready.len() < *target && row.not_before.is_none_or(|not_before| now >= not_before)
+        });
+        lacking.min_by_key(|(row, _)| row.ready.len()).map(|(row, _)| row.demand.shape.clone())
+    }
+
+    /// Puts a new slot beside the others.
+    fn put(&self, shape: &Shape, slot: Slot) {
+        let mut shelf = self.shelf();
+        match shelf.rows.iter_mut().find(|row| row.demand.shape == *shape) {
+            Some(row) => row.ready.push_back(slot),
+            // Forgotten in the meantime.
+            None => shelf.rejects.push(slot),
+        }
+    }
+
+    /// A slot of this shape could not be made.
+    fn put_off(&self, shape: &Shape, pause: Duration) {
+        if let Some(row) = self.shelf().rows.iter_mut().find(|row| row.demand.shape == *shape) {
+            row.not_before = Some(Instant::now() + pause);
+        }
+    }
+
+    /// The templates of all slots that wait.
+    fn templates(&self) -> BTreeSet<String> {
+        let shelf = self.shelf();
+        let slots = shelf.rows.iter().flat_map(|row| &row.ready);
+        slots.map(|slot| slot.template().to_string()).collect()
+    }
+
+    /// Slots to be ended: more than are wanted, dead ones, and what `stale` says of the rest.
+    fn outdated(&self, stale: impl Fn(&Slot) -> bool) -> Vec<Slot> {
+        let now = Instant::now();
+        let mut shelf = self.shelf();
+        let targets = targets(shelf.rows.iter().map(|row| &row.demand), self.choice, now);
+        let mut outdated = std::mem::take(&mut shelf.rejects);
+        for (row, target) in shelf.rows.iter_mut().zip(targets) {
+            let (bad, good) = row.ready.drain(..).partition(|slot| slot.has_ended() || stale(slot));
+            row.ready = good;
+            outdated.extend::<VecDeque<_>>(bad);
+            while row.ready.len() > target {
+                outdated.extend(row.ready.pop_back());
+            }
+        }
+        let mut first = true;
+        shelf.rows.retain(|row| std::mem::take(&mut first) || !row.demand.is_forgotten(now));
+        outdated
+    }
+
+    /// Whether the number of slots is about to change by itself.
+    fn is_restless(&self) -> bool {
+        let now = Instant::now();
+        self.shelf().rows.iter().any(|row| row.demand.is_recent(now))
+    }
+
+    /// Everything that waits. From here on there is nothing to claim.
+    fn close(&self) -> Vec<Slot> {
+        let mut shelf = self.shelf();
+        shelf.closed = true;
+        let rows = std::mem::take(&mut shelf.rows);
+        let mut all = std::mem::take(&mut shelf.rejects);
+        all.extend(rows.into_iter().flat_map(|row| row.ready));
+        all
+    }
+
+    /// Tells the keeper to end all slots and itself.
+    pub(crate) fn stop(&self) {
+        self.closing.cancel();
+    }
+}
+
+/// See [`Warm::making_cold`].
+#[derive(Debug)]
+pub(crate) struct Cold<'a>(&'a Warm);
+
+impl Drop for Cold<'_> {
+    fn drop(&mut self) {
+        self.0.cold.fetch_sub(1, Ordering::Relaxed);
+    }
+}
