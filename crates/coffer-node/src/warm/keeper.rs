@@ -12,9 +12,11 @@ use crate::sandbox::{self, Slot};
 const RESTLESS: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(15);
 /// A slot is made this long after the last request: its answer and first command have then passed.
-const QUIET: Duration = Duration::from_millis(30);
-/// But under requests without end one is made this often all the same.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+const QUIET: Duration = Duration::from_millis(10);
+/// But where one request follows another, a slot is made this often all the same.
+const LONGEST_WAIT: Duration = Duration::from_millis(40);
+/// And this often while sandboxes are made anew, which takes what making slots would take.
+const LONGEST_BURST: Duration = Duration::from_secs(2);
 /// After a failure: a full disk or a missing template do not pass by themselves.
 const PUT_OFF: Duration = Duration::from_secs(10);
 /// No slot is made with less memory than this left on the host.
@@ -68,18 +70,17 @@ async fn discard(node: &Arc<Node>, slots: Vec<Slot>) {
 
 /// Waits for a moment without requests, but not for ever. False when it is time to stop.
 async fn quiet(node: &Node) -> bool {
-    let deadline = Instant::now() + LONGEST_WAIT;
-    loop {
-        let quiet_for = node.warm.quiet_for();
-        if quiet_for.is_some_and(|quiet_for| quiet_for >= QUIET) || Instant::now() >= deadline {
-            return !node.warm.closing.is_cancelled();
-        }
-        let pause = quiet_for.map_or(QUIET, |quiet_for| QUIET.saturating_sub(quiet_for));
-        tokio::select! {
-            () = node.warm.closing.cancelled() => return false,
-            () = tokio::time::sleep(pause.max(Duration::from_millis(1))) => {}
-        }
+    let since = Instant::now();
+    while !node.warm.closing.is_cancelled() {
+        let pause = match node.warm.quiet_for() {
+            Some(quiet_for) if quiet_for >= QUIET || since.elapsed() >= LONGEST_WAIT => return true,
+            Some(quiet_for) => QUIET - quiet_for,
+            None if since.elapsed() >= LONGEST_BURST => return true,
+            None => QUIET,
+        };
+        tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
     }
+    false
 }
 
 fn memory_allows() -> bool {
