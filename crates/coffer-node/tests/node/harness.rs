@@ -60,8 +60,8 @@ impl Home {
         self.directory.path().join("templates")
     }
 
-    /// Starts a node in a process of its own, and a client to it.
-    pub(crate) async fn start_process(&self) -> (std::process::Child, NodeEngine) {
+    /// Starts a node in a process of its own, and a client to it that ends with the token.
+    pub(crate) async fn start_process(&self) -> (std::process::Child, NodeEngine, CancellationToken) {
         // Sandboxes that such a node leaves behind become our children.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
         let process = std::process::Command::new("/proc/self/exe")
@@ -70,9 +70,10 @@ impl Home {
             .arg(self.warm.max.to_string())
             .spawn()
             .unwrap();
-        let engine = NodeEngine::start(self.run.path().join("node.sock"), CancellationToken::new());
+        let stop = CancellationToken::new();
+        let engine = NodeEngine::start(self.run.path().join("node.sock"), stop.clone());
         engine.info().await.unwrap();
-        (process, engine)
+        (process, engine, stop)
     }
 
     /// Starts a node and waits until it answers.

@@ -61,7 +61,7 @@ async fn a_new_node_takes_up_what_lives() {
 
 async fn a_killed_node_is_followed_by_another() {
     let home = Home::new();
-    let (mut process, engine) = home.start_process().await;
+    let (mut process, engine, stop_client) = home.start_process().await;
     let mut sandboxes = Vec::new();
     for _ in 0..3 {
         let wanted = spec(small());
@@ -83,6 +83,8 @@ async fn a_killed_node_is_followed_by_another() {
         tokio::join!(futures_util::future::join_all(creating), killing)
     })
     .await;
+    // It would ask the next node for what this one did not answer.
+    stop_client.cancel();
 
     let node = home.start().await;
     let statuses = node.engine.list().await.unwrap();
