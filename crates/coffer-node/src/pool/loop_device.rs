@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -109,15 +110,43 @@ fn configure(device: &File, image: &File, flags: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether a device has this very file behind it. Does not open one: that would keep it from going.
+pub(super) fn is_attached(image: &fs::Metadata) -> bool {
+    devices().is_ok_and(|mut devices| devices.any(|device| device.may_have_behind_it(image)))
+}
+
+struct Attached {
+    name: std::ffi::OsString,
+    /// As the kernel tells it; it need not lead to the file any more.
+    backing_file: PathBuf,
+}
+
+impl Attached {
+    fn may_have_behind_it(&self, image: &fs::Metadata) -> bool {
+        fs::metadata(&self.backing_file)
+            .is_ok_and(|behind| (behind.dev(), behind.ino()) == (image.dev(), image.ino()))
+    }
+
+    fn is_unknown(&self) -> bool {
+        !self.backing_file.exists()
+    }
+}
+
+fn devices() -> io::Result<impl Iterator<Item = Attached>> {
+    Ok(fs::read_dir("/sys/block")?.flatten().filter_map(|entry| {
+        let name = entry.file_name();
+        let told = fs::read(entry.path().join("loop/backing_file")).ok()?;
+        let told = told.strip_suffix(b"\n").unwrap_or(&told);
+        let backing_file = PathBuf::from(std::ffi::OsStr::from_bytes(told));
+        name.as_encoded_bytes().starts_with(b"loop").then_some(Attached { name, backing_file })
+    }))
+}
+
+/// Opens only what may be ours: an open device of another node would outlive its last mount.
 fn find(image: &File) -> io::Result<Option<LoopDevice>> {
     let wanted = image.metadata()?;
-    for entry in fs::read_dir("/sys/block")?.flatten() {
-        let attached = entry.path().join("loop/backing_file").exists();
-        let name = entry.file_name();
-        if !attached || !name.as_encoded_bytes().starts_with(b"loop") {
-            continue;
-        }
-        let path = Path::new("/dev").join(&name);
+    for device in devices()?.filter(|device| device.is_unknown() || device.may_have_behind_it(&wanted)) {
+        let path = Path::new("/dev").join(&device.name);
         let Ok(device) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
         let Some(info) = status(&device) else { continue };
         if info.inode == wanted.ino() && same_device(info.device, wanted.dev()) {

@@ -232,6 +232,7 @@ impl Pool {
             return;
         };
         unmount(&root);
+        await_detached(&image);
         if fate == Fate::Remove {
             let removed = fs::remove_file(&image_path).and_then(|()| fs::remove_dir(&root));
             if let Err(error) = removed {
@@ -369,6 +370,19 @@ fn is_mounted(root: &Path) -> bool {
     let Some(parent) = root.parent() else { return false };
     let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev);
     matches!((device(root), device(parent)), (Ok(here), Ok(above)) if here != above)
+}
+
+/// Mount namespaces of killed processes go a moment after them, and hold the file system until then.
+fn await_detached(image: &File) {
+    let Ok(image) = image.metadata() else { return };
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while loop_device::is_attached(&image) {
+        if Instant::now() > deadline {
+            tracing::warn!("the pool's loop device is still in use; it goes with its last user");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// The overlays of dead sandboxes let go a moment after their processes, so this waits for them.
