@@ -19,7 +19,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use coffer_core::network::{Class, Decision, Destination, HostName, Rule, decide, needs_name};
+use coffer_core::network::{Class, Decision, Destination, HostName, RefusedKind, Rule, decide, needs_name};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -27,7 +27,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use crate::dns::{Family, LookupError};
-use crate::refusal::{Cause, Kind, Refused};
+use crate::refusal::{Cause, Refused};
 use crate::relay::relay;
 use crate::sandbox::{AddressFrom, Admitted, Route, Sandbox, refused};
 use crate::sniff::{Sniffed, Sniffer};
@@ -64,7 +64,7 @@ pub(crate) async fn serve(
             (None, Ok(_)) => Cause::NoDestination,
         };
         let (address, port) = (destination.map(|to| to.ip()), destination.map(|to| to.port()));
-        sandbox.refuse(Refused { kind: Kind::Connection, name: None, address, port }, &refusal);
+        sandbox.refuse(Refused { kind: RefusedKind::Connection, name: None, address, port }, &refusal);
         socket::abort(&stream);
     }
 }
@@ -109,7 +109,7 @@ enum NotOpened {
 
 impl NotOpened {
     fn refused(destination: Destination, cause: Cause) -> Self {
-        Self::Refused(refused(Kind::Connection, destination), cause)
+        Self::Refused(refused(RefusedKind::Connection, destination), cause)
     }
 }
 

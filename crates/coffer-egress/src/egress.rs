@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use coffer_core::SandboxId;
-use coffer_core::network::{Policy, Walls};
+use coffer_core::network::{Policy, Refusals, Traffic, Walls};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -15,8 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::connection;
 use crate::dns::{self, Resolver};
-use crate::refusal::Refusals;
-use crate::sandbox::{Sandbox, Traffic};
+use crate::sandbox::Sandbox;
 use crate::settings::Settings;
 use crate::socket::{self, Dialer, HostDialer, OriginalDestination, Redirected};
 

@@ -20,7 +20,5 @@ mod socket;
 
 pub use dns::{Family, Found, LookupError, Resolver, Upstream, nameservers};
 pub use egress::{AlreadyThere, Descriptors, Egress, Listeners, NoSuchSandbox, Seams};
-pub use refusal::{Kind, Refusal, Refusals};
-pub use sandbox::Traffic;
 pub use settings::Settings;
 pub use socket::{Dialer, HostDialer, OriginalDestination, Redirected};

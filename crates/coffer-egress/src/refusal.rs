@@ -5,52 +5,12 @@ use std::fmt;
 use std::net::IpAddr;
 
 use coffer_core::Millis;
-use coffer_core::network::{HostName, Rule};
-use serde::{Deserialize, Serialize};
-
-/// What was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// A connection, before a byte of it went anywhere.
-    Connection,
-    /// A connection that was open when the policy changed.
-    Cut,
-    /// A question for a name.
-    Question,
-}
-
-/// One refusal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
-    /// Counts all refusals of a sandbox, from 1.
-    pub sequence: u64,
-    pub at_ms: Millis,
-    pub kind: Kind,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub name: Option<HostName>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub address: Option<IpAddr>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub port: Option<u16>,
-    /// `never:private`, `deny:0.0.0.0/0`, `base:web`, `limit:connections` and the like.
-    pub rule: String,
-}
-
-/// The latest refusals of a sandbox, oldest first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusals {
-    pub refusals: Vec<Refusal>,
-    /// How many there were in all; also the sequence to ask after, the next time.
-    pub total: u64,
-    /// How many of those asked for are no longer kept.
-    pub forgotten: u64,
-}
+use coffer_core::network::{HostName, Refusal, Refusals, RefusedKind, Rule};
 
 /// What a refusal is about, before it has a number and a time.
 #[derive(Debug, Clone)]
 pub(crate) struct Refused {
-    pub(crate) kind: Kind,
+    pub(crate) kind: RefusedKind,
     pub(crate) name: Option<HostName>,
     pub(crate) address: Option<IpAddr>,
     pub(crate) port: Option<u16>,
@@ -58,7 +18,7 @@ pub(crate) struct Refused {
 
 impl Refused {
     pub(crate) fn question(name: Option<HostName>) -> Self {
-        Self { kind: Kind::Question, name, address: None, port: None }
+        Self { kind: RefusedKind::Question, name, address: None, port: None }
     }
 }
 

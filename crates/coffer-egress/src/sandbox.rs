@@ -6,36 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use coffer_core::Millis;
-use coffer_core::network::{Decision, Destination, HostName, Policy, Rule, Walls, decide};
-use serde::{Deserialize, Serialize};
+use coffer_core::network::{
+    Decision, Destination, HostName, Policy, Refusals, RefusedKind, Rule, Traffic, Walls, decide,
+};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::Seams;
 use crate::dns::{Cache, Family, Found, LookupError};
-use crate::refusal::{Cause, Kind, Refusals, Refused, Ring};
+use crate::refusal::{Cause, Refused, Ring};
 use crate::settings::Settings;
 
 /// TCP connections for questions that a sandbox may have at a time.
 const DNS_CONNECTIONS: usize = 32;
-
-/// What a sandbox has sent and received.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Traffic {
-    /// Bytes from the sandbox that were passed on.
-    pub sent_bytes: u64,
-    /// Bytes to the sandbox that were passed on.
-    pub received_bytes: u64,
-    /// Connections that are open now.
-    pub open: u64,
-    /// Connections that were ever opened to the outside.
-    pub opened: u64,
-    /// Connections that were allowed, and that the other end did not take.
-    pub failed: u64,
-    pub questions: u64,
-    pub refused: u64,
-}
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -182,7 +166,7 @@ impl Sandbox {
         }
         let count = forbidden.len();
         for (destination, rule) in forbidden {
-            self.refuse(refused(Kind::Cut, destination), &Cause::Rule(rule));
+            self.refuse(refused(RefusedKind::Cut, destination), &Cause::Rule(rule));
         }
         count
     }
@@ -228,7 +212,7 @@ impl Sandbox {
 }
 
 /// A refusal of a connection to `destination`.
-pub(crate) fn refused(kind: Kind, destination: Destination) -> Refused {
+pub(crate) fn refused(kind: RefusedKind, destination: Destination) -> Refused {
     let Destination { name, address, port } = destination;
     Refused { kind, name, address: Some(address), port: Some(port) }
 }

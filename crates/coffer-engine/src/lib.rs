@@ -8,6 +8,7 @@ mod node;
 
 use async_trait::async_trait;
 use coffer_core::SandboxId;
+use coffer_core::network::{Policy, Refusals};
 pub use coffer_wire::node::{
     Capabilities, CreateSandbox, DeathCause, NodeInfo, Notice, Placement, RunState, Sample, SandboxStatus,
     TemplateInfo,
@@ -29,6 +30,10 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn stop(&self, sandbox: SandboxId) -> Result<(), EngineError>;
     /// Boots a stopped sandbox on its files.
     async fn start(&self, sandbox: SandboxId) -> Result<Placement, EngineError>;
+    /// Puts another policy in force and cuts the connections that it forbids.
+    async fn set_network(&self, sandbox: SandboxId, policy: &Policy) -> Result<(), EngineError>;
+    /// What was refused after that sequence.
+    async fn refusals(&self, sandbox: SandboxId, after: u64) -> Result<Refusals, EngineError>;
     async fn list(&self) -> Result<Vec<SandboxStatus>, EngineError>;
     async fn stats(&self) -> Result<Vec<Sample>, EngineError>;
     /// What happens unasked from now on. [`EngineNotice::Reconnected`] means that notices may have

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::SandboxId;
+use coffer_core::network::{Policy, Refusals};
 use coffer_wire::node::{
     FromNode, NodeError, NodeErrorCode, Notice, PROTOCOL, Reply, Request, ToNode, read_frame, write_frame,
 };
@@ -214,6 +215,17 @@ impl Engine for NodeEngine {
 
     async fn start(&self, sandbox: SandboxId) -> Result<Placement, EngineError> {
         self.placed(Request::Start { sandbox }).await
+    }
+
+    async fn set_network(&self, sandbox: SandboxId, policy: &Policy) -> Result<(), EngineError> {
+        self.done(Request::SetNetwork { sandbox, policy: policy.clone() }).await
+    }
+
+    async fn refusals(&self, sandbox: SandboxId, after: u64) -> Result<Refusals, EngineError> {
+        match self.ask(Request::Refusals { sandbox, after }).await? {
+            Reply::Refusals(refusals) => Ok(refusals),
+            other => Err(unexpected(&other)),
+        }
     }
 
     async fn list(&self) -> Result<Vec<SandboxStatus>, EngineError> {

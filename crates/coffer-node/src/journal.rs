@@ -178,6 +178,7 @@ mod tests {
                 template: "base".into(),
                 hostname: "e2b.local".into(),
                 limits: Limits::default(),
+                network: coffer_core::network::Policy::default(),
             },
             slot: None,
             template: TemplateInfo {

@@ -286,6 +286,9 @@ impl Node {
             Request::Thaw { sandbox } => self.ask(sandbox, Want::Thaw).await,
             Request::Stop { sandbox } => self.ask(sandbox, Want::Stop).await,
             Request::Start { sandbox } => self.ask(sandbox, Want::Start).await,
+            Request::SetNetwork { .. } | Request::Refusals { .. } => {
+                Err(NodeError::new(NodeErrorCode::Unsupported, "there is no way out on this node"))
+            }
             Request::List => {
                 Ok(Reply::Sandboxes { sandboxes: self.handles().iter().filter_map(Handle::status).collect() })
             }
@@ -320,6 +323,7 @@ impl Node {
             process_limit: self.cgroups.has(Controller::Pids),
             freeze: self.cgroups.can_freeze(),
             memory_snapshot: false,
+            network: false,
         };
         let warnings = self.warnings.clone();
         let pool_bytes = self.pool.size_bytes();

@@ -120,6 +120,8 @@ fn describe(request: &Request) -> String {
         Request::Thaw { sandbox } => format!("thaw of sandbox {sandbox}"),
         Request::Stop { sandbox } => format!("stop of sandbox {sandbox}"),
         Request::Start { sandbox } => format!("start of sandbox {sandbox}"),
+        Request::SetNetwork { sandbox, .. } => format!("new network policy of sandbox {sandbox}"),
+        Request::Refusals { sandbox, .. } => format!("refusals of sandbox {sandbox}"),
         Request::List => "list".into(),
         Request::Stats => "stats".into(),
         Request::Templates => "templates".into(),

@@ -7,6 +7,7 @@
 
 use std::path::PathBuf;
 
+use coffer_core::network::{Policy, Refusals, Traffic};
 use coffer_core::{Limits, SandboxId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,16 @@ pub enum Request {
     Start {
         sandbox: SandboxId,
     },
+    /// Puts another policy in force. When it is answered, no connection is open that this one forbids.
+    SetNetwork {
+        sandbox: SandboxId,
+        policy: Policy,
+    },
+    /// What was refused after the refusal of that sequence; 0 for all that is kept.
+    Refusals {
+        sandbox: SandboxId,
+        after: u64,
+    },
     /// Everything the node has, dead sandboxes that nobody destroyed included.
     List,
     /// A sample of every running sandbox.
@@ -72,6 +83,9 @@ pub struct CreateSandbox {
     pub template: String,
     pub hostname: String,
     pub limits: Limits,
+    /// What it may reach. Nothing, for sandboxes of a time before there was a way out.
+    #[serde(default)]
+    pub network: Policy,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -91,6 +105,7 @@ pub enum Reply {
     Templates {
         templates: Vec<TemplateInfo>,
     },
+    Refusals(Refusals),
 }
 
 /// Where a sandbox's agentd answers.
@@ -124,6 +139,9 @@ pub struct Capabilities {
     pub freeze: bool,
     /// Memory can be saved to disk.
     pub memory_snapshot: bool,
+    /// There is a way out for what a policy allows.
+    #[serde(default)]
+    pub network: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -180,6 +198,9 @@ pub struct Sample {
     pub cache_bytes: u64,
     pub disk_bytes: u64,
     pub processes: u64,
+    /// What went through its network, where it has one.
+    #[serde(default)]
+    pub traffic: Traffic,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

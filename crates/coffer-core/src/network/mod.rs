@@ -11,6 +11,7 @@ mod e2b;
 mod entry;
 mod name;
 mod policy;
+mod report;
 
 pub use address::{Class, Walls, classify, normalise, parse_address};
 pub use block::{BadBlock, Block};
@@ -19,3 +20,4 @@ pub use e2b::{BadE2bNetwork, E2bNetwork, policy_from_e2b};
 pub use entry::{BadEntry, Entry, Ports, Target};
 pub use name::{BadName, HostName, NamePattern};
 pub use policy::{BadPolicy, Base, Policy};
+pub use report::{Refusal, Refusals, RefusedKind, Traffic};

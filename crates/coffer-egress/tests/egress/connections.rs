@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use coffer_core::network::RefusedKind;
 use coffer_core::network::{Base, Policy};
-use coffer_egress::{Kind, Settings};
+use coffer_egress::Settings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -78,7 +79,7 @@ async fn a_refusal_is_a_reset_and_is_recorded() {
     assert_reset(&mut world.connect("1.1.1.1:22").await).await;
     assert_eq!(world.rules(1).await, ["base:web"]);
     let refusal = &world.refusals()[0];
-    assert_eq!((refusal.kind, refusal.port), (Kind::Connection, Some(22)));
+    assert_eq!((refusal.kind, refusal.port), (RefusedKind::Connection, Some(22)));
     assert_eq!(refusal.address, Some("1.1.1.1".parse().unwrap()));
     assert!(refusal.at_ms > 1_700_000_000_000);
     assert!(world.internet.dialled().is_empty());

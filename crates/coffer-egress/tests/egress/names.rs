@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use coffer_core::network::RefusedKind;
 use coffer_core::network::{Base, Policy};
-use coffer_egress::{Kind, Settings};
+use coffer_egress::Settings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
@@ -103,7 +104,7 @@ async fn allowed_names_have_addresses_and_others_are_refused() {
     assert_eq!(ask(&world, "secret.evil.com", HTTPS).await.code, REFUSED);
     assert_eq!(world.rules(2).await, ["deny:0.0.0.0/0"; 2]);
     let refusal = &world.refusals()[0];
-    assert_eq!((refusal.kind, refusal.name.as_ref().unwrap().as_str()), (Kind::Question, "evil.com"));
+    assert_eq!((refusal.kind, refusal.name.as_ref().unwrap().as_str()), (RefusedKind::Question, "evil.com"));
     // What is refused is not even asked for.
     assert!(world.internet.looked_up.lock().unwrap().iter().all(|name| name.ends_with("good.com")));
     assert_eq!(world.egress.traffic(world.id).unwrap().questions, 6);

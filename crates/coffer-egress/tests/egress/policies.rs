@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::SandboxId;
-use coffer_core::network::{Base, Policy};
-use coffer_egress::{AlreadyThere, Descriptors, Kind, Listeners, NoSuchSandbox};
+use coffer_core::network::{Base, Policy, RefusedKind, Traffic};
+use coffer_egress::{AlreadyThere, Descriptors, Listeners, NoSuchSandbox};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -39,7 +39,7 @@ async fn a_new_policy_cuts_what_it_forbids_and_nothing_else() {
     world.round_trip(&mut to_web, &mut web).await;
     world.round_trip(&mut to_named, &mut named).await;
     let refusal = &world.refusals()[0];
-    assert_eq!((refusal.kind, refusal.rule.as_str(), refusal.port), (Kind::Cut, "base:web", Some(22)));
+    assert_eq!((refusal.kind, refusal.rule.as_str(), refusal.port), (RefusedKind::Cut, "base:web", Some(22)));
 
     assert_eq!(world.egress.replace_policy(world.id, policy(Base::None, &["good.com"], &[])), Ok(1));
     assert_reset(&mut to_web).await;
@@ -152,7 +152,7 @@ async fn one_sandbox_knows_nothing_of_another() {
     assert_reset(&mut world.connect("1.1.1.1:22").await).await;
     assert_eq!(world.rules(1).await, ["base:web"]);
     assert_eq!(world.egress.refusals(other, 0).unwrap().total, 0);
-    assert_eq!(world.egress.traffic(other).unwrap(), coffer_egress::Traffic::default());
+    assert_eq!(world.egress.traffic(other).unwrap(), Traffic::default());
     assert_eq!(world.egress.refusals(world.id, 1).unwrap().refusals, []);
 }
 

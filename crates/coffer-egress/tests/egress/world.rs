@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::SandboxId;
-use coffer_core::network::{Base, HostName, Policy, Walls};
+use coffer_core::network::{Base, HostName, Policy, Refusal, Walls};
 use coffer_egress::{
-    Dialer, Egress, Family, Found, Listeners, LookupError, OriginalDestination, Refusal, Resolver, Seams,
-    Settings,
+    Dialer, Egress, Family, Found, Listeners, LookupError, OriginalDestination, Resolver, Seams, Settings,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use coffer_core::SandboxId;
+use coffer_core::network::Traffic;
 use coffer_wire::node::{
     CreateSandbox, NodeError, NodeErrorCode, Placement, Reply, RunState, Sample, SandboxStatus,
 };
@@ -106,6 +107,7 @@ impl Handle {
             cache_bytes: usage.cache_bytes,
             disk_bytes: node.pool.used_bytes(meter.quota),
             processes: usage.processes,
+            traffic: Traffic::default(),
         })
     }
 

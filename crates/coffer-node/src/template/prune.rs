@@ -111,6 +111,7 @@ mod tests {
             template: "base".into(),
             hostname: "x".into(),
             limits: Limits::default(),
+            network: coffer_core::network::Policy::default(),
         };
         let entry = Entry {
             spec: spec.clone(),

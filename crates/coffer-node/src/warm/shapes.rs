@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use coffer_core::network::Policy;
 use coffer_core::{Limits, SandboxId};
 use coffer_wire::node::CreateSandbox;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ pub(crate) struct Shape {
 impl Shape {
     /// Each field of a request is part of the shape, or a claim must see to it.
     pub(crate) fn of(spec: &CreateSandbox) -> Self {
-        let CreateSandbox { sandbox: _, template, hostname: _, limits } = spec;
+        let CreateSandbox { sandbox: _, template, hostname: _, limits, network: _ } = spec;
         Self { template: template.clone(), limits: *limits }
     }
 
@@ -36,6 +37,7 @@ impl Shape {
             template: self.template.clone(),
             hostname: "sandbox".into(),
             limits: self.limits,
+            network: Policy::default(),
         }
     }
 }

@@ -316,6 +316,7 @@ pub(crate) fn spec(limits: Limits) -> CreateSandbox {
         template: "base".into(),
         hostname: "e2b.local".into(),
         limits,
+        network: coffer_core::network::Policy::default(),
     }
 }
 

@@ -120,8 +120,13 @@ impl Fleet {
         claim: Claim,
     ) -> Result<SandboxRow, FleetError> {
         let timeout_ms = new.timeout_s * 1000;
-        let order =
-            CreateSandbox { sandbox: new.id, template, hostname: new.id.to_string(), limits: new.limits };
+        let order = CreateSandbox {
+            sandbox: new.id,
+            template,
+            hostname: new.id.to_string(),
+            limits: new.limits,
+            network: coffer_core::network::Policy::default(),
+        };
         let (inserted, placed) = match &idempotency {
             // Only the row tells whether this request is the first: the engine waits for it.
             Some((key, fingerprint)) => {

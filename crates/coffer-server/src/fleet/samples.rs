@@ -96,6 +96,7 @@ mod tests {
             cache_bytes: 100,
             disk_bytes: 7,
             processes: 1,
+            traffic: coffer_core::network::Traffic::default(),
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::SandboxId;
+use coffer_core::network::{Policy, Refusal, Refusals, Traffic};
 use coffer_engine::{
     Capabilities, CreateSandbox, DeathCause, Engine, EngineError, EngineNotice, NodeInfo, Placement,
     RunState, Sample, SandboxStatus, TemplateInfo,
@@ -24,6 +25,7 @@ pub(crate) enum Op {
     Thaw,
     Stop,
     Start,
+    SetNetwork,
 }
 
 #[derive(Debug)]
@@ -41,6 +43,8 @@ struct Inner {
     asked: Vec<(Op, SandboxId)>,
     failures: HashMap<Op, EngineError>,
     manners: Manners,
+    policies: HashMap<SandboxId, Policy>,
+    refusals: HashMap<SandboxId, Vec<Refusal>>,
 }
 
 #[derive(Debug)]
@@ -127,6 +131,7 @@ impl FakeEngine {
             template: "base".into(),
             hostname: "planted".into(),
             limits: coffer_core::Limits::default(),
+            network: Policy::default(),
         };
         self.create(&spec).await.unwrap();
         spec.sandbox
@@ -222,7 +227,9 @@ impl Engine for FakeEngine {
         let name = if spec.template == "base" { "host" } else { &spec.template };
         let placement = Placement { socket, template: template(name) };
         let sandbox = Sandbox { run: RunState::Running, placement: placement.clone(), agentd: Some(agentd) };
-        self.inner.lock().unwrap().sandboxes.insert(spec.sandbox, sandbox);
+        let mut inner = self.inner.lock().unwrap();
+        inner.sandboxes.insert(spec.sandbox, sandbox);
+        inner.policies.insert(spec.sandbox, spec.network.clone());
         Ok(placement)
     }
 
@@ -273,6 +280,24 @@ impl Engine for FakeEngine {
         Ok(placed.unwrap())
     }
 
+    async fn set_network(&self, id: SandboxId, policy: &Policy) -> Result<(), EngineError> {
+        self.ask(Op::SetNetwork, id).await?;
+        let mut inner = self.inner.lock().unwrap();
+        if !inner.sandboxes.contains_key(&id) {
+            return Err(EngineError::UnknownSandbox);
+        }
+        inner.policies.insert(id, policy.clone());
+        Ok(())
+    }
+
+    async fn refusals(&self, id: SandboxId, after: u64) -> Result<Refusals, EngineError> {
+        let inner = self.inner.lock().unwrap();
+        let kept = inner.refusals.get(&id).cloned().unwrap_or_default();
+        let total = kept.len() as u64;
+        let refusals = kept.into_iter().filter(|refusal| refusal.sequence > after).collect();
+        Ok(Refusals { refusals, total, forgotten: 0 })
+    }
+
     async fn list(&self) -> Result<Vec<SandboxStatus>, EngineError> {
         let inner = self.inner.lock().unwrap();
         let listed = inner.sandboxes.iter().map(|(id, sandbox)| SandboxStatus {
@@ -293,6 +318,7 @@ impl Engine for FakeEngine {
             cache_bytes: 1_000_000,
             disk_bytes: 4096,
             processes: 2,
+            traffic: Traffic::default(),
         });
         Ok(samples.collect())
     }
