@@ -70,6 +70,9 @@ pub(crate) struct Choices {
     /// Memory of each sandbox
     #[arg(long, env = "COFFER_SANDBOX_MEMORY", default_value = "2GiB", value_name = "SIZE")]
     sandbox_memory: bytesize::ByteSize,
+    /// Processes and threads of each sandbox
+    #[arg(long, env = "COFFER_SANDBOX_PROCESSES", default_value_t = 4096, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(64..=1_000_000))]
+    sandbox_processes: u32,
     /// What each sandbox may write to its disk; 10 GiB by default, but at most a quarter of the pool
     #[arg(long, env = "COFFER_SANDBOX_DISK", value_name = "SIZE")]
     sandbox_disk: Option<bytesize::ByteSize>,
@@ -91,6 +94,7 @@ impl Choices {
             format!("--max-lifetime={}", self.max_lifetime),
             format!("--sandbox-cpus={}", self.sandbox_cpus),
             format!("--sandbox-memory={}B", self.sandbox_memory.as_u64()),
+            format!("--sandbox-processes={}", self.sandbox_processes),
         ];
         arguments.extend(self.sandbox_disk.map(|disk| format!("--sandbox-disk={}B", disk.as_u64())));
         arguments.extend(self.domain.iter().map(|domain| format!("--domain={domain}")));
@@ -130,6 +134,7 @@ impl Choices {
         let mut limits = coffer_core::Limits {
             cpu_count: self.sandbox_cpus,
             memory_mib: mib("sandbox-memory", self.sandbox_memory, 64)?,
+            max_processes: self.sandbox_processes,
             ..coffer_core::Limits::default()
         };
         if let Some(disk) = self.sandbox_disk {

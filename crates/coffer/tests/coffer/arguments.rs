@@ -51,6 +51,7 @@ fn unknown_words_are_refused() {
     refused(&["up", "--listen", "here"], 2, &["invalid value 'here' for '--listen <ADDRESS>'"]);
     refused(&["up", "--pool-size", "much"], 2, &["invalid value 'much' for '--pool-size <SIZE>'"]);
     refused(&["up", "--sandbox-cpus", "0"], 2, &["invalid value '0'", "1..=1024"]);
+    refused(&["up", "--sandbox-processes", "8"], 2, &["invalid value '8'", "64..=1000000"]);
     refused(&["up", "--max-timeout", "soon"], 2, &["invalid value 'soon' for '--max-timeout <DURATION>'"]);
     refused(&["up", "--log", "=,="], 1, &["error: bad log filter `=,=`", "hint: try --log info"]);
 }
