@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agentd;
+pub mod egress;
 pub mod e2b;
 #[cfg(feature = "envd")]
 pub mod envd;

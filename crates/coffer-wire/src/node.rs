@@ -227,6 +227,8 @@ pub enum NodeErrorCode {
     WrongState,
     /// Disk, uid ranges or another bounded thing ran out; retrying later may help.
     NoCapacity,
+    /// A part of the node was away and comes back by itself; retrying soon helps.
+    Unavailable,
     Unsupported,
     Internal,
 }
