@@ -150,6 +150,7 @@ impl From<NodeError> for EngineError {
             NodeErrorCode::UnknownTemplate => Self::UnknownTemplate(error.message),
             NodeErrorCode::WrongState => Self::WrongState(error.message),
             NodeErrorCode::NoCapacity => Self::NoCapacity(error.message),
+            NodeErrorCode::Unavailable => Self::Unavailable(error.message),
             NodeErrorCode::Unsupported => Self::Unsupported(error.message),
             NodeErrorCode::UnknownSandbox => Self::UnknownSandbox,
             NodeErrorCode::ProtocolMismatch | NodeErrorCode::Internal => Self::Failed(error.message),

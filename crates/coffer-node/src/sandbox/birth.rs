@@ -16,8 +16,8 @@ use crate::cgroup::SandboxCgroup;
 use crate::files;
 use crate::journal::{Durability, Entry, Phase};
 use crate::node::{Node, blocking};
-use crate::spawner::Spawned;
 use crate::spawner::request::SpawnRequest;
+use crate::spawner::{SpawnError, Spawned};
 use crate::template::{BASE, HOST, Template};
 use crate::uids::UidError;
 
@@ -27,6 +27,8 @@ use super::process::{Watched, identify};
 const BACKLOG: i32 = 1024;
 /// What a mount may write beyond the disk limit, until it is done.
 const MOUNT_ROOM: u64 = 16 * 1024 * 1024;
+/// Spawners that a start may outlive.
+const SPAWNERS: u32 = 3;
 /// A set-up takes milliseconds; this long means that it never will be done.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -114,20 +116,27 @@ pub(super) struct Born {
 /// Starts a sandbox on its files. On failure no process is left; the rest is for the reaper.
 pub(super) async fn start(node: &Arc<Node>, entry: &Entry) -> Result<Born, NodeError> {
     let cgroup = node.cgroups.of(entry.name());
-    let Prepared { mut request, listener, quota } = prepare(node, entry, &cgroup).await?;
-    request.gated = cgroup.needs_join();
-    let mut descriptors = vec![listener];
-    let gate = if request.gated {
-        let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-            .map_err(|errno| internal("make a pipe")(errno.into()))?;
-        descriptors.push(theirs);
-        Some(ours)
-    } else {
-        None
+    let mut attempt = 1;
+    let (spawned, gate, quota) = loop {
+        let Prepared { request, descriptors, gate, quota } = prepare(node, entry, &cgroup).await?;
+        let error = match node.spawner.spawn(request, descriptors).await {
+            Ok(spawned) => break (spawned, gate, quota),
+            Err(error) => error,
+        };
+        let code = match error {
+            // The next one is started already. The last one may have got as far as a process.
+            SpawnError::Lost => {
+                cgroup.kill();
+                if attempt < SPAWNERS {
+                    attempt += 1;
+                    continue;
+                }
+                NodeErrorCode::Unavailable
+            }
+            SpawnError::Refused(_) | SpawnError::Garbled => NodeErrorCode::Internal,
+        };
+        return Err(NodeError::new(code, format!("could not start the sandbox: {error}")));
     };
-    let spawned = node.spawner.spawn(request, descriptors).await.map_err(|error| {
-        NodeError::new(NodeErrorCode::Internal, format!("could not start the sandbox: {error}"))
-    })?;
     let Spawned { pid, pidfd, failure, plain_layers, exited } = spawned;
     let watched = Watched::new(pidfd, Some(exited)).map_err(internal("watch its first process"))?;
     if plain_layers > 0 {
@@ -169,7 +178,9 @@ pub(super) async fn start(node: &Arc<Node>, entry: &Entry) -> Result<Born, NodeE
 
 struct Prepared {
     request: SpawnRequest,
-    listener: OwnedFd,
+    descriptors: Vec<OwnedFd>,
+    /// What is written here lets a sandbox go on that had to wait for its limits.
+    gate: Option<OwnedFd>,
     quota: Option<u64>,
 }
 
@@ -197,9 +208,18 @@ async fn prepare(node: &Arc<Node>, entry: &Entry, cgroup: &SandboxCgroup) -> Res
             hostname: entry.spec.hostname.clone(),
             cpus: entry.cpus.clone(),
             tmpfs_bytes: limits.memory_bytes() / 2,
-            gated: false,
+            gated: cgroup.needs_join(),
         };
-        Ok(Prepared { request, listener, quota: upper.quota })
+        let mut descriptors = vec![listener];
+        let gate = if request.gated {
+            let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+                .map_err(|errno| internal("make a pipe")(errno.into()))?;
+            descriptors.push(theirs);
+            Some(ours)
+        } else {
+            None
+        };
+        Ok(Prepared { request, descriptors, gate, quota: upper.quota })
     })
     .await
 }

@@ -25,7 +25,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-pub(crate) use client::{Spawned, SpawnerClient};
+pub(crate) use client::{SpawnError, Spawned, SpawnerClient};
 pub use serve::spawner_main;
 
 /// A running spawner, and how to start another one should it end.
