@@ -34,8 +34,9 @@ def eventually(condition, what, within_s: float = 60):
 
 
 class CofferUp:
-    def __init__(self, data_dir, *options: str):
+    def __init__(self, data_dir, *options: str, pool_size: str = POOL_SIZE):
         self.data_dir = pathlib.Path(data_dir).resolve()
+        self.pool_size = pool_size
         self.options = options
         self.port = free_port()
         self.process: subprocess.Popen | None = None
@@ -54,7 +55,7 @@ class CofferUp:
         # The file of an earlier start stays where it is: it holds the key. It is written anew when all is ready.
         self._written = self._env_written()
         command = [binary(), "up", "--listen", f"127.0.0.1:{self.port}", "--data-dir", self.data_dir]
-        command += ["--no-build", "--pool-size", POOL_SIZE]
+        command += ["--no-build", "--pool-size", self.pool_size]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *self.options, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log
