@@ -1,10 +1,10 @@
 //! The event log: what happened in a project, in order.
 
-use coffer_core::{Millis, ProjectId};
+use coffer_core::{Millis, ProjectId, SandboxId};
 use sqlx::{AnyConnection, Row};
 
 use crate::error::Doing;
-use crate::{Event, ProjectScope, Store, StoreError};
+use crate::{ChangeError, Event, ProjectScope, Scope, Store, StoreError, columns};
 
 const MOST_EVENTS: u32 = 1000;
 
@@ -26,19 +26,72 @@ impl Store {
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;
-        let event = |row: &sqlx::any::AnyRow| {
-            let payload: String = row.try_get("payload").doing(READ)?;
-            Ok(Event {
-                sequence: row.try_get("sequence").doing(READ)?,
-                subject: row.try_get("subject").doing(READ)?,
-                kind: row.try_get("kind").doing(READ)?,
-                payload: serde_json::from_str(&payload)
-                    .map_err(|error| StoreError::Unreadable { what: "event", why: error.to_string() })?,
-                at_ms: row.try_get("at_ms").doing(READ)?,
-            })
-        };
         rows.iter().map(event).collect()
     }
+
+    /// The newest event of that kind about a sandbox.
+    pub async fn last_event_of(
+        &self,
+        scope: &impl Scope,
+        sandbox: SandboxId,
+        kind: &str,
+    ) -> Result<Option<Event>, StoreError> {
+        // By way of its project, whose events are in order.
+        let row = sqlx::query(
+            "SELECT sequence, subject, kind, payload, at_ms FROM events
+             WHERE project_id = (SELECT project_id FROM sandboxes WHERE id = $1)
+                 AND ($2 IS NULL OR project_id = $2) AND subject = $1 AND kind = $3
+             ORDER BY sequence DESC LIMIT 1",
+        )
+        .bind(sandbox.to_string())
+        .bind(scope.only().map(|project| project.to_string()))
+        .bind(kind.to_string())
+        .fetch_optional(self.database().readers())
+        .await
+        .doing(READ)?;
+        row.as_ref().map(event).transpose()
+    }
+
+    /// Appends something about a sandbox that changes no state of it.
+    pub async fn record_event_of(
+        &self,
+        scope: &impl Scope,
+        sandbox: SandboxId,
+        kind: &'static str,
+        payload: serde_json::Value,
+        at_ms: Millis,
+    ) -> Result<(), ChangeError> {
+        let only = scope.only().map(|project| project.to_string());
+        let recorded = self.database().write(RECORD, move |connection| {
+            Box::pin(async move {
+                let project = sqlx::query(
+                    "SELECT project_id FROM sandboxes WHERE id = $1 AND ($2 IS NULL OR project_id = $2)",
+                )
+                .bind(sandbox.to_string())
+                .bind(only)
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(RECORD)?;
+                let Some(project) = project else { return Err(ChangeError::NotFound) };
+                let project = columns::id(&project, "project_id")?;
+                record(connection, project, sandbox.to_string(), kind.into(), &payload, at_ms).await?;
+                Ok(())
+            })
+        });
+        recorded.await
+    }
+}
+
+fn event(row: &sqlx::any::AnyRow) -> Result<Event, StoreError> {
+    let payload: String = row.try_get("payload").doing(READ)?;
+    Ok(Event {
+        sequence: row.try_get("sequence").doing(READ)?,
+        subject: row.try_get("subject").doing(READ)?,
+        kind: row.try_get("kind").doing(READ)?,
+        payload: serde_json::from_str(&payload)
+            .map_err(|error| StoreError::Unreadable { what: "event", why: error.to_string() })?,
+        at_ms: row.try_get("at_ms").doing(READ)?,
+    })
 }
 
 const READ: &str = "read events";

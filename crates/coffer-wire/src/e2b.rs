@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use coffer_core::network::Policy;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -85,6 +86,9 @@ pub struct Network {
     pub https_ports: Option<Vec<u16>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<BTreeMap<String, Vec<NetworkRule>>>,
+    /// Not E2B's: our own form, instead of `allow_out` and `deny_out`, with ports and closed bases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Policy>,
 }
 
 /// `PUT /sandboxes/{id}/network`: replaces what a sandbox may reach; what is left out is cleared.
@@ -96,6 +100,8 @@ pub struct NetworkUpdate {
     pub dns_servers: Option<Vec<String>>,
     pub egress_proxy: Option<EgressProxy>,
     pub rules: Option<BTreeMap<String, Vec<NetworkRule>>>,
+    /// Not E2B's, as in [`Network`].
+    pub policy: Option<Policy>,
     #[serde(rename = "allow_internet_access")]
     pub allow_internet_access: Option<bool>,
 }

@@ -63,6 +63,8 @@ pub(super) fn create(
             return Err(ApiError::bad_request("allowPublicTraffic false needs a secured sandbox"));
         }
     }
+    let reach = network::policy(new.network.as_ref(), new.allow_internet_access);
+    let reach = reach.map_err(ApiError::bad_request)?;
     let auto_pause = new.auto_pause.unwrap_or(false);
     let keeps_memory = new.auto_pause_memory.unwrap_or(true);
     let auto_resume = new.auto_resume.is_some_and(|auto_resume| auto_resume.enabled);
@@ -90,6 +92,7 @@ pub(super) fn create(
         auto_resume,
         secure,
         network: new.network,
+        reach,
         allow_internet_access: new.allow_internet_access,
         idempotency,
     })

@@ -1,4 +1,4 @@
-//! E2B's REST API.
+//! E2B's REST API, and the first of our own.
 //!
 //! A handler authenticates, checks the request into domain types, calls the fleet once and maps
 //! the outcome. Success codes are exact and every refusal has E2B's shape: SDKs depend on both.
@@ -13,6 +13,7 @@ mod logs;
 mod metrics;
 mod network;
 mod query;
+mod reach;
 mod sandboxes;
 mod show;
 mod templates;
@@ -46,7 +47,7 @@ pub(crate) struct App {
 /// Journals read at a time.
 pub(crate) const MOST_JOURNALS: usize = 8;
 
-/// Every route of E2B's API.
+/// Every route.
 pub(crate) fn router(app: App) -> Router {
     let later = |what: &'static str| any(move |_: Caller| async move { ApiError::not_implemented(what) });
     Router::new()
@@ -62,6 +63,7 @@ pub(crate) fn router(app: App) -> Router {
         .route("/sandboxes/{id}/connect", post(sandboxes::connect_v1))
         .route("/v2/sandboxes/{id}/connect", post(sandboxes::connect_v2))
         .route("/sandboxes/{id}/network", put(sandboxes::network))
+        .route("/api/v1/sandboxes/{id}/network", get(reach::show))
         .route("/sandboxes/{id}/metrics", get(metrics::series))
         .route("/sandboxes/{id}/logs", get(logs::v1))
         .route("/v2/sandboxes/{id}/logs", get(logs::v2))

@@ -1,13 +1,11 @@
 //! The grammar of network settings. Pure: nothing here resolves or connects.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use coffer_core::network::{E2bNetwork, NamePattern, Policy, policy_from_e2b};
 use coffer_wire::e2b::{EgressProxy, Network, NetworkRule, NetworkUpdate};
-use std::collections::BTreeMap;
 
-/// Everything that IPv4 can reach.
-const ALL_TRAFFIC: &str = "0.0.0.0/0";
-const MOST_ENTRIES: usize = 1000;
 const MOST_RULES: usize = 10;
 const MOST_HEADERS: usize = 20;
 const LONGEST_HEADER_NAME: usize = 64;
@@ -18,13 +16,7 @@ const LONGEST_CA_CERT: usize = 64 * 1024;
 
 /// Checks the network part of a create request; the error is for the person who sent it.
 pub(super) fn check(network: &Network) -> Result<(), String> {
-    check_egress(
-        network.allow_out.as_deref().unwrap_or_default(),
-        network.deny_out.as_deref().unwrap_or_default(),
-        network.dns_servers.as_deref().unwrap_or_default(),
-        network.rules.as_ref(),
-        network.egress_proxy.as_ref(),
-    )?;
+    check_egress(network.dns_servers.as_deref(), network.rules.as_ref(), network.egress_proxy.as_ref())?;
     if let Some(mask) = &network.mask_request_host {
         check_mask(mask)?;
     }
@@ -40,13 +32,46 @@ pub(super) fn check(network: &Network) -> Result<(), String> {
 
 /// Checks a change of network settings.
 pub(super) fn check_update(update: &NetworkUpdate) -> Result<(), String> {
-    check_egress(
-        update.allow_out.as_deref().unwrap_or_default(),
-        update.deny_out.as_deref().unwrap_or_default(),
-        update.dns_servers.as_deref().unwrap_or_default(),
-        update.rules.as_ref(),
-        update.egress_proxy.as_ref(),
+    check_egress(update.dns_servers.as_deref(), update.rules.as_ref(), update.egress_proxy.as_ref())
+}
+
+/// What a new sandbox may reach.
+pub(super) fn policy(network: Option<&Network>, internet: Option<bool>) -> Result<Policy, String> {
+    let own = network.and_then(|network| network.policy.as_ref());
+    let allow_out = network.and_then(|network| network.allow_out.as_deref());
+    let deny_out = network.and_then(|network| network.deny_out.as_deref());
+    choose(own, internet, allow_out, deny_out)
+}
+
+/// What a sandbox may reach after `update`.
+pub(super) fn updated_policy(update: &NetworkUpdate) -> Result<Policy, String> {
+    choose(
+        update.policy.as_ref(),
+        update.allow_internet_access,
+        update.allow_out.as_deref(),
+        update.deny_out.as_deref(),
     )
+}
+
+/// Our own form or E2B's; one of them would have to win if both were there, so they may not be.
+fn choose(
+    own: Option<&Policy>,
+    internet: Option<bool>,
+    allow_out: Option<&[String]>,
+    deny_out: Option<&[String]>,
+) -> Result<Policy, String> {
+    let e2b = E2bNetwork {
+        internet,
+        allow_out: allow_out.unwrap_or_default(),
+        deny_out: deny_out.unwrap_or_default(),
+    };
+    let Some(own) = own else { return policy_from_e2b(e2b).map_err(|error| error.to_string()) };
+    if internet == Some(false) || !e2b.allow_out.is_empty() || !e2b.deny_out.is_empty() {
+        return Err(
+            "network.policy stands alone: leave out allowOut, denyOut and allow_internet_access".into()
+        );
+    }
+    Ok(own.clone())
 }
 
 /// The settings after `update`: it replaces what the sandbox may reach and leaves how it is reached.
@@ -58,6 +83,7 @@ pub(super) fn updated(old: Option<Network>, update: NetworkUpdate) -> Network {
         dns_servers: update.dns_servers,
         egress_proxy: update.egress_proxy,
         rules: update.rules,
+        policy: update.policy,
         allow_public_traffic: old.allow_public_traffic,
         mask_request_host: old.mask_request_host,
         https_ports: old.https_ports,
@@ -73,36 +99,11 @@ pub(super) fn shown(mut network: Network) -> Network {
 }
 
 fn check_egress(
-    allow: &[String],
-    deny: &[String],
-    dns: &[String],
+    dns: Option<&[String]>,
     rules: Option<&BTreeMap<String, Vec<NetworkRule>>>,
     proxy: Option<&EgressProxy>,
 ) -> Result<(), String> {
-    if allow.len() > MOST_ENTRIES || deny.len() > MOST_ENTRIES {
-        return Err(format!("allowOut and denyOut may have at most {MOST_ENTRIES} entries each"));
-    }
-    if let Some(bad) = deny.iter().find(|entry| !is_address(entry)) {
-        return Err(format!("denyOut entry '{}' is not an IP address or CIDR block", cut(bad)));
-    }
-    let denies_all = deny.iter().any(|entry| entry == ALL_TRAFFIC);
-    for entry in allow {
-        if is_address(entry) {
-            continue;
-        }
-        if !is_domain(entry) {
-            return Err(format!(
-                "allowOut entry '{}' is not an IP address, CIDR block or domain",
-                cut(entry)
-            ));
-        }
-        if !denies_all {
-            return Err(format!(
-                "allowOut has the domain '{}', so denyOut must block all other traffic with '{ALL_TRAFFIC}'",
-                cut(entry)
-            ));
-        }
-    }
+    let dns = dns.unwrap_or_default();
     if dns.len() > MOST_DNS_SERVERS {
         return Err(format!("dnsServers may have at most {MOST_DNS_SERVERS} entries"));
     }
@@ -195,31 +196,9 @@ fn check_mask(mask: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn is_address(text: &str) -> bool {
-    let (address, length) = match text.split_once('/') {
-        Some((address, length)) => (address, Some(length)),
-        None => (text, None),
-    };
-    let Ok(address) = address.parse::<IpAddr>() else { return false };
-    let longest = if address.is_ipv4() { 32 } else { 128 };
-    // `parse` alone would take "+8".
-    length.is_none_or(|length| {
-        length.bytes().all(|b| b.is_ascii_digit())
-            && length.parse::<u8>().is_ok_and(|length| length <= longest)
-    })
-}
-
 /// A domain name, `*` for its first label allowed; `localhost` counts.
 fn is_domain(text: &str) -> bool {
-    let name = text.strip_prefix("*.").unwrap_or(text);
-    let is_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-    };
-    let last = name.rsplit('.').next().unwrap_or_default();
-    name.len() <= 253 && name.split('.').all(is_label) && !last.bytes().all(|b| b.is_ascii_digit())
+    NamePattern::parse(text).is_ok()
 }
 
 fn cut(text: &str) -> String {
@@ -232,7 +211,8 @@ mod tests {
     use serde_json::json;
 
     fn verdict(network: serde_json::Value) -> Result<(), String> {
-        check(&serde_json::from_value(network).unwrap())
+        let network: Network = serde_json::from_value(network).map_err(|error| error.to_string())?;
+        check(&network).and_then(|()| policy(Some(&network), None).map(drop))
     }
 
     #[test]
@@ -247,6 +227,7 @@ mod tests {
             json!({"egressProxy": null, "allowPublicTraffic": null}),
             json!({"maskRequestHost": "custom-host.example.com:${PORT}", "httpsPorts": [8443]}),
             json!({"maskRequestHost": "localhost:${PORT}"}),
+            json!({"policy": {"base": "web", "allow": ["*.example.com:22"], "deny": ["1.2.3.0/24:80-90"]}}),
         ] {
             assert_eq!(verdict(good.clone()), Ok(()), "{good}");
         }
@@ -272,6 +253,9 @@ mod tests {
             json!({"egressProxy": {"address": "proxy.example.com"}}),
             json!({"egressProxy": {"address": "a.com:1", "password": "p"}}),
             json!({"maskRequestHost": "a\r\nX: y"}),
+            json!({"policy": {"base": "web"}, "denyOut": ["8.8.8.8"]}),
+            json!({"policy": {"base": "everything"}}),
+            json!({"policy": {"base": "none", "allow": ["http://example.com"]}}),
             json!({"httpsPorts": [0]}),
             json!({"httpsPorts": [49983]}),
         ] {

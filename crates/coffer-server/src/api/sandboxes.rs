@@ -158,7 +158,8 @@ pub(super) async fn network(
     MaybeBody(update): MaybeBody<NetworkUpdate>,
 ) -> Result<StatusCode, ApiError> {
     network::check_update(&update).map_err(ApiError::bad_request)?;
-    let set = app.fleet.set_network(named.record, update, network::updated).await;
+    let reach = network::updated_policy(&update).map_err(ApiError::bad_request)?;
+    let set = app.fleet.set_network(named.record, update, reach, network::updated).await;
     set.map_err(|error| ApiError::fleet(error, &named.id))?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use coffer_core::network::Policy;
 use coffer_core::{
     Cause, Fault, Lifetime, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, StateName, TemplateRef,
 };
@@ -34,7 +35,10 @@ pub(crate) struct CreateSpec {
     pub(crate) on_timeout: OnTimeout,
     pub(crate) auto_resume: bool,
     pub(crate) secure: bool,
+    /// The settings as they were asked for.
     pub(crate) network: Option<Network>,
+    /// What they mean.
+    pub(crate) reach: Policy,
     pub(crate) allow_internet_access: Option<bool>,
     /// The request's idempotency key and a digest of what it asks for.
     pub(crate) idempotency: Option<(String, String)>,
@@ -56,7 +60,7 @@ impl Fleet {
         let fleet = self.clone();
         self.carry_through(async move {
             let id = new.id;
-            let made = fleet.make(scope, new, template, spec.idempotency, claim).await;
+            let made = fleet.make(scope, new, template, spec.reach, spec.idempotency, claim).await;
             match &made {
                 Ok(row) if row.id == id => {
                     fleet.sample_soon.notify_one();
@@ -116,6 +120,7 @@ impl Fleet {
         scope: ProjectScope,
         new: NewSandbox,
         template: String,
+        reach: Policy,
         idempotency: Option<(String, String)>,
         claim: Claim,
     ) -> Result<SandboxRow, FleetError> {
@@ -125,7 +130,7 @@ impl Fleet {
             template,
             hostname: new.id.to_string(),
             limits: new.limits,
-            network: coffer_core::network::Policy::default(),
+            network: reach,
         };
         let (inserted, placed) = match &idempotency {
             // Only the row tells whether this request is the first: the engine waits for it.

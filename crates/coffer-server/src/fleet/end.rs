@@ -56,6 +56,7 @@ impl Fleet {
             Ending::Destroyed(reason) => Cause::Destroyed(*reason),
             Ending::Failed(fault) => Cause::Failed(fault.clone()),
         };
+        self.take_down_the_last(&record).await;
         tokio::join!(self.destroy_quietly(id), self.record_end(&claim, cause.clone()));
         {
             // Whoever waits for this claim sees in the state that nothing is left to do.

@@ -15,6 +15,7 @@ mod metrics;
 mod pause;
 mod reconcile;
 mod record;
+mod refusals;
 mod route;
 mod samples;
 mod settings;

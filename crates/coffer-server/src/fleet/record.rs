@@ -16,6 +16,7 @@ use coffer_wire::agentd::Init;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::refusals::Reported;
 use super::samples::Samples;
 use crate::clock::now_ms;
 use crate::routing::Activity;
@@ -57,6 +58,7 @@ pub(crate) struct Record {
     pub(crate) activity: Activity,
     live: Mutex<Live>,
     samples: Mutex<Samples>,
+    reported: Mutex<Reported>,
     /// Counts what others may wait for: claims given back.
     changed: watch::Sender<u64>,
     /// Cancelled as soon as the sandbox is to end; a create under way then gives up.
@@ -104,6 +106,7 @@ impl Record {
             project: row.project,
             activity: Activity::new(),
             samples: Mutex::default(),
+            reported: Mutex::default(),
             changed: watch::Sender::new(0),
             doomed: CancellationToken::new(),
             live: Mutex::new(Live {
@@ -127,6 +130,10 @@ impl Record {
 
     pub(crate) fn samples(&self) -> MutexGuard<'_, Samples> {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn reported(&self) -> MutexGuard<'_, Reported> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn row(&self) -> SandboxRow {

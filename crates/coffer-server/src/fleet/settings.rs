@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use coffer_core::network::Policy;
 use coffer_core::{Millis, StateName};
 use coffer_store::{Deadline, SandboxRow};
 use coffer_wire::e2b::{Network, NetworkUpdate};
@@ -68,11 +69,13 @@ impl Fleet {
         Ok(row)
     }
 
-    /// Replaces what a running sandbox may reach.
+    /// Replaces what a running sandbox may reach. The engine comes first: what it did not take is not on
+    /// record either, and whoever is told of a failure may ask again.
     pub(crate) async fn set_network(
         self: &Arc<Self>,
         record: Arc<Record>,
         update: NetworkUpdate,
+        reach: Policy,
         merge: fn(Option<Network>, NetworkUpdate) -> Network,
     ) -> Result<(), FleetError> {
         let claim = record.claim(Step::Update).await?;
@@ -82,6 +85,7 @@ impl Fleet {
             let allow_internet_access = update.allow_internet_access;
             let network = merge(network_of(&row), update);
             let network = serde_json::to_value(network).expect("plain data");
+            fleet.engine.set_network(row.id, &reach).await?;
             let operator = fleet.store.operator();
             fleet.store.set_network(&operator, row.id, Some(network.clone()), allow_internet_access).await?;
             let mut live = claim.record.live();

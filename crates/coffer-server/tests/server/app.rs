@@ -236,6 +236,13 @@ impl TestApp {
         self.store.transitions(&self.store.operator(), id.parse().unwrap()).await.unwrap()
     }
 
+    /// The payloads of the project's events of a kind.
+    pub(crate) async fn events(&self, kind: &str) -> Vec<Value> {
+        let principal = self.store.authenticate(&self.key).await.unwrap().unwrap();
+        let events = self.store.events(&principal.scope, 0, 1000).await.unwrap();
+        events.into_iter().filter(|event| event.kind == kind).map(|event| event.payload).collect()
+    }
+
     /// Nothing is left: no live row, nothing on the engine.
     pub(crate) async fn assert_empty(&self) {
         assert_eq!(self.engine.ids(), [], "left on the engine");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::SandboxId;
-use coffer_core::network::{Policy, Refusal, Refusals, Traffic};
+use coffer_core::network::{Policy, Refusal, Refusals, RefusedKind, Traffic};
 use coffer_engine::{
     Capabilities, CreateSandbox, DeathCause, Engine, EngineError, EngineNotice, NodeInfo, Placement,
     RunState, Sample, SandboxStatus, TemplateInfo,
@@ -146,6 +146,31 @@ impl FakeEngine {
     /// Ends a sandbox's first process and tells nobody.
     pub(crate) fn die_silently(&self, id: SandboxId) {
         self.inner.lock().unwrap().sandboxes.get_mut(&id).expect("a sandbox").agentd = None;
+    }
+
+    /// What a sandbox may reach, as the server last asked for.
+    pub(crate) fn policy(&self, id: SandboxId) -> Policy {
+        self.inner.lock().unwrap().policies[&id].clone()
+    }
+
+    /// Refuses a sandbox a connection.
+    pub(crate) fn refuse(&self, id: SandboxId, address: &str, rule: &str) {
+        let mut inner = self.inner.lock().unwrap();
+        let kept = inner.refusals.entry(id).or_default();
+        kept.push(Refusal {
+            sequence: kept.len() as u64 + 1,
+            at_ms: jiff::Timestamp::now().as_millisecond(),
+            kind: RefusedKind::Connection,
+            name: None,
+            address: Some(address.parse().unwrap()),
+            port: Some(443),
+            rule: rule.into(),
+        });
+    }
+
+    /// Forgets what was refused, as a new egress does.
+    pub(crate) fn forget_refusals(&self) {
+        self.inner.lock().unwrap().refusals.clear();
     }
 
     pub(crate) fn reconnect(&self) {
@@ -318,7 +343,11 @@ impl Engine for FakeEngine {
             cache_bytes: 1_000_000,
             disk_bytes: 4096,
             processes: 2,
-            traffic: Traffic::default(),
+            traffic: Traffic {
+                sent_bytes: 7,
+                refused: inner.refusals.get(id).map_or(0, |kept| kept.len() as u64),
+                ..Traffic::default()
+            },
         });
         Ok(samples.collect())
     }

@@ -7,6 +7,7 @@ mod deadlines;
 mod engine;
 mod lifecycle;
 mod listing;
+mod network;
 mod races;
 mod reconcile;
 mod refusals;
