@@ -37,6 +37,7 @@ pub(crate) enum Code {
     AlreadyExists,
     ResourceExhausted,
     FailedPrecondition,
+    OutOfRange,
     Unimplemented,
     Internal,
     DataLoss,
@@ -53,6 +54,7 @@ impl Code {
             Self::AlreadyExists => "already_exists",
             Self::ResourceExhausted => "resource_exhausted",
             Self::FailedPrecondition => "failed_precondition",
+            Self::OutOfRange => "out_of_range",
             Self::Unimplemented => "unimplemented",
             Self::Internal => "internal",
             Self::DataLoss => "data_loss",
@@ -62,7 +64,7 @@ impl Code {
 
     fn status(self) -> StatusCode {
         match self {
-            Self::InvalidArgument | Self::FailedPrecondition => StatusCode::BAD_REQUEST,
+            Self::InvalidArgument | Self::FailedPrecondition | Self::OutOfRange => StatusCode::BAD_REQUEST,
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::AlreadyExists => StatusCode::CONFLICT,

@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn messages_have_the_json_that_clients_speak() {
-        let event = ProcessEvent { event: Some(Event::Start(StartEvent { pid: 7 })) };
+        let event = ProcessEvent { event: Some(Event::Start(StartEvent { pid: 7, offsets: None })) };
         assert_eq!(serde_json::to_string(&event).unwrap(), r#"{"start":{"pid":7}}"#);
         let selector: ProcessSelector =
             serde_json::from_str(r#"{"tag": "mine", "somethingNew": {"x": [1]}}"#).unwrap();

@@ -40,8 +40,10 @@ use spawn::{Ends, Io, Spec};
 /// Processes started by clients that may live at once.
 const PROCESS_LIMIT: usize = 1024;
 
-/// How long an exit is remembered for those who attach late.
-const REMEMBERED: Duration = Duration::from_secs(40);
+/// How long an exit and the output before it are remembered for those who attach late: ten minutes
+/// in which the sandbox ran, to within a sweep.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
+const REMEMBERED_SWEEPS: u64 = 60;
 
 /// Ended processes that are remembered, and the output they may hold together.
 const REMEMBERED_LIMIT: usize = 256;
@@ -92,8 +94,10 @@ pub(crate) struct Processes {
 #[derive(Debug, Default)]
 struct Known {
     by_pid: HashMap<u32, Arc<Process>>,
-    /// Oldest end first.
-    ended: VecDeque<(Instant, Arc<Process>)>,
+    /// Oldest end first, each with the number of sweeps before it.
+    ended: VecDeque<(u64, Arc<Process>)>,
+    sweeps: u64,
+    sweeping: bool,
 }
 
 impl Processes {
@@ -192,14 +196,32 @@ impl Processes {
         self.journal.ended(process.pid, end.exit_code, &end.status);
         process.output.end(end);
         self.remember(process);
-        tokio::time::sleep(REMEMBERED).await;
-        self.lock().forget(Instant::now(), REMEMBERED_LIMIT);
     }
 
-    fn remember(&self, process: Arc<Process>) {
+    fn remember(self: Arc<Self>, process: Arc<Process>) {
         let mut known = self.lock();
-        known.ended.push_back((Instant::now(), process));
-        known.forget(Instant::now(), REMEMBERED_LIMIT);
+        let now = known.sweeps;
+        known.ended.push_back((now, process));
+        known.forget();
+        let sweeping = std::mem::replace(&mut known.sweeping, true);
+        drop(known);
+        if !sweeping {
+            tokio::spawn(self.sweep());
+        }
+    }
+
+    /// Forgets the ended in time, one task for all of them.
+    async fn sweep(self: Arc<Self>) {
+        loop {
+            lived(Some(SWEEP_EVERY)).await;
+            let mut known = self.lock();
+            known.sweeps += 1;
+            known.forget();
+            if known.ended.is_empty() {
+                known.sweeping = false;
+                return;
+            }
+        }
     }
 
     /// Collects every child that has ended, ours and those that lost their parents.
@@ -242,11 +264,11 @@ impl Known {
     }
 
     /// Drops the ended that are old, too many, or hold too much.
-    fn forget(&mut self, now: Instant, limit: usize) {
+    fn forget(&mut self) {
         let mut held: u64 = self.ended.iter().map(|(_, process)| process.output.held()).sum();
         while let Some((ended, process)) = self.ended.front() {
-            let old = now.duration_since(*ended) >= REMEMBERED;
-            if !old && self.ended.len() <= limit && held <= REMEMBERED_OUTPUT {
+            let old = self.sweeps - ended > REMEMBERED_SWEEPS;
+            if !old && self.ended.len() <= REMEMBERED_LIMIT && held <= REMEMBERED_OUTPUT {
                 break;
             }
             held -= process.output.held();
@@ -331,7 +353,6 @@ impl Source {
     /// neither block nor die of a broken pipe.
     async fn pump(self, process: &Process, journal: &Journal) {
         let output = &process.output;
-        let mut position = 0;
         loop {
             let Ok(mut ready) = self.fd.readable().await else {
                 return;
@@ -339,12 +360,11 @@ impl Source {
             match self.take(&mut ready) {
                 Taken::Nothing => continue,
                 Taken::Last => return,
-                Taken::Data(data) if !output.has_ended() => {
-                    journal.output(process.pid, self.stream, position, data.clone());
-                    position += data.len() as u64;
-                    output.push(self.stream, data);
+                Taken::Data(data) => {
+                    if let Some(offset) = output.push(self.stream, data.clone()) {
+                        journal.output(process.pid, self.stream, offset, data);
+                    }
                 }
-                Taken::Data(_) => {}
             }
             output.room().await;
         }
@@ -539,4 +559,45 @@ fn command_line(config: &ProcessConfig) -> String {
         line.push_str(arg);
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32) -> Arc<Process> {
+        let output = Output::new();
+        output.end(EndEvent::default());
+        Arc::new(Process {
+            pid,
+            config: ProcessConfig::default(),
+            tag: None,
+            input: Input::Pipe(tokio::sync::Mutex::new(None)),
+            output,
+            exited: watch::Sender::default(),
+            timed_out: AtomicBool::new(false),
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ended_processes_are_remembered_for_a_while_and_no_more_than_so_many() {
+        let processes = Arc::new(Processes::new(Arc::default()));
+        let end = |pid| {
+            let process = process(pid);
+            processes.lock().by_pid.insert(pid, Arc::clone(&process));
+            Arc::clone(&processes).remember(process);
+        };
+        let remembered = || processes.lock().by_pid.len();
+        (0..300).for_each(end);
+        assert_eq!((remembered(), processes.lock().living()), (REMEMBERED_LIMIT, 0));
+        tokio::time::sleep(SWEEP_EVERY * 59).await;
+        assert_eq!(remembered(), REMEMBERED_LIMIT);
+        // One that got the number of another outlives the memory of that one.
+        end(299);
+        tokio::time::sleep(SWEEP_EVERY * 3).await;
+        assert_eq!(remembered(), 1);
+        tokio::time::sleep(SWEEP_EVERY * 60).await;
+        assert_eq!(remembered(), 0);
+        assert!(!processes.lock().sweeping, "nothing runs for nobody");
+    }
 }

@@ -1,25 +1,28 @@
-//! What a process has written, for every reader that comes early or late.
+//! What a process has written, for every reader that comes early, late or again.
 //!
-//! Each process has one bounded ring. A reader walks it with a cursor: a late one first gets what is
-//! still there, then what comes. While someone reads, the process waits for the slowest reader, as
-//! it would at a pipe, but a reader that takes nothing for [`STALL_LIMIT`] is cut off and the process
-//! goes on. While nobody reads, the oldest output makes room.
+//! Each process has one bounded ring. A reader walks it with a cursor: it starts at the oldest output
+//! that is still there, or exactly where it was when its connection broke, and goes on with what
+//! comes. While someone reads, the process waits for the slowest reader, as it would at a pipe, but a
+//! reader that takes nothing for [`STALL_LIMIT`] is cut off and the process goes on. While nobody
+//! reads, the oldest output makes room. So memory is bounded whatever readers do.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use coffer_wire::agentd::OutputStream;
+use coffer_wire::envd::process::Offsets;
 use coffer_wire::envd::process::process_event::EndEvent;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Output of one process that a late reader gets.
-pub(crate) const RETAINED_OUTPUT: usize = 1 << 20;
+/// Output of one process that a late reader gets. The journal holds as much, and shares it.
+pub(crate) const RETAINED_OUTPUT: usize = 4 << 20;
 
-/// The rings of all processes together; each gets less when there are many.
+/// The rings of all living processes together; each gets less when there are many.
 const RETAINED_TOTAL: usize = 32 << 20;
 
 /// What a process may always keep.
@@ -31,15 +34,40 @@ pub(crate) const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// What a chunk costs beside its bytes, so that a million tiny ones are not free.
 const CHUNK_COST: usize = 96;
 
+/// Rings of processes that have not ended.
 static RINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// What a process wrote at once, and where in its stream.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Chunk {
+    pub(crate) stream: OutputStream,
+    pub(crate) offset: u64,
+    pub(crate) data: Bytes,
+}
 
 /// What a reader gets.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Item {
-    Data(OutputStream, Bytes),
+    Data(Chunk),
     End(EndEvent),
     /// The reader was too slow; there is nothing more for it.
     Lost,
+}
+
+/// There is no output at the place that a reader asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct OutOfRange {
+    stream: &'static str,
+    asked: u64,
+    kept: u64,
+    written: u64,
+}
+
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stream, asked, kept, written } = self;
+        write!(f, "{stream} was asked for from byte {asked}, and is kept from byte {kept} to byte {written}")
+    }
 }
 
 #[derive(Debug)]
@@ -50,11 +78,16 @@ struct Cursor {
     consumed: u64,
     moved: Instant,
     lost: bool,
+    /// What comes before is not for this reader.
+    from: Offsets,
 }
 
 #[derive(Debug, Default)]
 struct Ring {
-    chunks: VecDeque<(OutputStream, Bytes)>,
+    chunks: VecDeque<Chunk>,
+    /// Where the oldest output that is still here begins, and where the newest ends.
+    kept: Offsets,
+    written: Offsets,
     /// Number of the oldest chunk.
     first: u64,
     /// Cost of all chunks ever, and of those already gone.
@@ -84,22 +117,31 @@ impl Output {
         })
     }
 
-    /// Adds what the process wrote; after the end it is nobody's any more.
-    pub(crate) fn push(&self, stream: OutputStream, data: Bytes) {
+    /// Adds what the process wrote and says where it begins; after the end it is nobody's any more.
+    pub(crate) fn push(&self, stream: OutputStream, data: Bytes) -> Option<u64> {
         let mut ring = self.lock();
         if ring.end.is_some() {
-            return;
+            return None;
         }
+        let written = place(&mut ring.written, stream);
+        let offset = *written;
+        *written += data.len() as u64;
         ring.pushed += cost(&data);
-        ring.chunks.push_back((stream, data));
+        ring.chunks.push_back(Chunk { stream, offset, data });
         ring.evict(limit());
         drop(ring);
         self.data.send_modify(|version| *version += 1);
+        Some(offset)
     }
 
     /// No output follows. Only the first end counts.
     pub(crate) fn end(&self, end: EndEvent) {
-        self.lock().end.get_or_insert(end);
+        let mut ring = self.lock();
+        if ring.end.is_none() {
+            ring.end = Some(end);
+            RINGS.fetch_sub(1, Ordering::Relaxed);
+        }
+        drop(ring);
         self.data.send_modify(|version| *version += 1);
     }
 
@@ -160,15 +202,24 @@ impl Output {
         deadline
     }
 
-    /// Reads from the oldest chunk that is still there.
-    pub(crate) fn reader(self: &Arc<Self>) -> Reader {
+    /// Reads from `from` on, or from the oldest output that is still there.
+    pub(crate) fn reader(self: &Arc<Self>, from: Option<Offsets>) -> Result<Reader, OutOfRange> {
         let mut ring = self.lock();
+        let from = match from {
+            Some(from) => ring.checked(from)?,
+            None => ring.kept,
+        };
         let id = ring.next_cursor;
         ring.next_cursor += 1;
-        let cursor = Cursor { next: ring.first, consumed: ring.evicted, moved: Instant::now(), lost: false };
+        let mut cursor =
+            Cursor { next: ring.first, consumed: ring.evicted, moved: Instant::now(), lost: false, from };
+        // The process does not wait until this reader has come past what it had before.
+        for had in ring.chunks.iter().take_while(|chunk| chunk.after(from).is_none()) {
+            cursor.pass(had);
+        }
         ring.cursors.insert(id, cursor);
         drop(ring);
-        Reader { output: Arc::clone(self), changes: self.data.subscribe(), id }
+        Ok(Reader { output: Arc::clone(self), changes: self.data.subscribe(), id, from })
     }
 
     fn lock(&self) -> MutexGuard<'_, Ring> {
@@ -178,7 +229,9 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        RINGS.fetch_sub(1, Ordering::Relaxed);
+        if !self.has_ended() {
+            RINGS.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -187,11 +240,25 @@ impl Ring {
     fn evict(&mut self, limit: u64) {
         let unread = self.cursors.values().filter(|cursor| !cursor.lost).map(|cursor| cursor.next).min();
         while self.pushed - self.evicted > limit && unread.is_none_or(|unread| self.first < unread) {
-            let Some((_, data)) = self.chunks.pop_front() else {
+            let Some(oldest) = self.chunks.pop_front() else {
                 break;
             };
-            self.evicted += cost(&data);
+            *place(&mut self.kept, oldest.stream) += oldest.data.len() as u64;
+            self.evicted += cost(&oldest.data);
             self.first += 1;
+        }
+    }
+
+    /// A place that a reader asks for, if all from there on is here.
+    fn checked(&self, from: Offsets) -> Result<Offsets, OutOfRange> {
+        let streams = [
+            ("stdout", from.stdout, self.kept.stdout, self.written.stdout),
+            ("stderr", from.stderr, self.kept.stderr, self.written.stderr),
+            ("pty", from.pty, self.kept.pty, self.written.pty),
+        ];
+        match streams.into_iter().find(|(_, asked, kept, written)| !(*kept..=*written).contains(asked)) {
+            Some((stream, asked, kept, written)) => Err(OutOfRange { stream, asked, kept, written }),
+            None => Ok(from),
         }
     }
 
@@ -210,13 +277,34 @@ impl Ring {
             return Some(Item::Lost);
         }
         let index = usize::try_from(cursor.next.checked_sub(self.first)?).ok()?;
-        if let Some((stream, data)) = self.chunks.get(index) {
-            cursor.next += 1;
-            cursor.consumed += cost(data);
-            cursor.moved = Instant::now();
-            return Some(Item::Data(*stream, data.clone()));
+        for chunk in self.chunks.range(index.min(self.chunks.len())..) {
+            cursor.pass(chunk);
+            if let Some(rest) = chunk.after(cursor.from) {
+                cursor.moved = Instant::now();
+                return Some(Item::Data(rest));
+            }
         }
         self.end.clone().map(Item::End)
+    }
+}
+
+impl Cursor {
+    fn pass(&mut self, chunk: &Chunk) {
+        self.next += 1;
+        self.consumed += cost(&chunk.data);
+    }
+}
+
+impl Chunk {
+    /// The part at and after `from`, if there is one.
+    fn after(&self, mut from: Offsets) -> Option<Self> {
+        let from = *place(&mut from, self.stream);
+        let skipped = usize::try_from(from.saturating_sub(self.offset)).ok()?;
+        (skipped < self.data.len()).then(|| Self {
+            stream: self.stream,
+            offset: self.offset + skipped as u64,
+            data: self.data.slice(skipped..),
+        })
     }
 }
 
@@ -226,9 +314,15 @@ pub(crate) struct Reader {
     output: Arc<Output>,
     changes: watch::Receiver<u64>,
     id: u64,
+    from: Offsets,
 }
 
 impl Reader {
+    /// Where in each stream it began.
+    pub(crate) fn from(&self) -> Offsets {
+        self.from
+    }
+
     /// The next piece, waiting for it if need be. Safe to drop and call again.
     pub(crate) async fn next(&mut self) -> Item {
         loop {
@@ -252,6 +346,14 @@ impl Drop for Reader {
     }
 }
 
+fn place(offsets: &mut Offsets, stream: OutputStream) -> &mut u64 {
+    match stream {
+        OutputStream::Stdout => &mut offsets.stdout,
+        OutputStream::Stderr => &mut offsets.stderr,
+        OutputStream::Pty => &mut offsets.pty,
+    }
+}
+
 fn cost(data: &Bytes) -> u64 {
     (data.len() + CHUNK_COST) as u64
 }
@@ -265,41 +367,103 @@ fn limit() -> u64 {
 mod tests {
     use super::*;
 
+    const CHUNK: usize = 32 << 10;
+
     fn chunk(byte: u8) -> Bytes {
-        Bytes::from(vec![byte; 32 << 10])
+        Bytes::from(vec![byte; CHUNK])
     }
 
     fn ended() -> EndEvent {
         EndEvent { exited: true, ..EndEvent::default() }
     }
 
-    #[tokio::test]
-    async fn a_late_reader_gets_what_is_left_and_the_end() {
-        let output = Output::new();
-        for byte in 0..100 {
-            output.push(OutputStream::Stdout, chunk(byte));
-        }
-        output.end(ended());
-        output.push(OutputStream::Stdout, chunk(200));
-        let mut reader = output.reader();
+    fn from_start(output: &Arc<Output>) -> Reader {
+        output.reader(None).unwrap()
+    }
+
+    /// All that is left for a reader of an ended process.
+    async fn rest(mut reader: Reader) -> Vec<Chunk> {
         let mut seen = Vec::new();
         loop {
             match reader.next().await {
-                Item::Data(_, data) => seen.push(data[0]),
-                Item::End(_) => break,
+                Item::Data(chunk) => seen.push(chunk),
+                Item::End(_) => return seen,
                 Item::Lost => panic!("lost"),
             }
         }
-        assert!(seen.len() > 20 && seen.len() < 33, "{}", seen.len());
-        assert_eq!(seen.last(), Some(&99));
+    }
+
+    #[tokio::test]
+    async fn a_late_reader_gets_what_is_left_and_the_end() {
+        let output = Output::new();
+        for byte in 0..200 {
+            output.push(OutputStream::Stdout, chunk(byte));
+        }
+        output.end(ended());
+        assert_eq!(output.push(OutputStream::Stdout, chunk(200)), None);
+        let reader = from_start(&output);
+        let from = reader.from();
+        let seen = rest(reader).await;
+        // The overhead of chunks, and other tests' rings, take their part.
+        assert!(!seen.is_empty() && seen.len() <= RETAINED_OUTPUT / CHUNK, "{}", seen.len());
+        assert_eq!(seen.last().unwrap().data[0], 199);
+        assert_eq!(from, Offsets { stdout: seen[0].offset, ..Offsets::default() });
+        assert_eq!(from.stdout, ((200 - seen.len()) * CHUNK) as u64);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_comes_back_gets_every_byte_once() {
+        let output = Output::new();
+        for (stream, data) in [
+            (OutputStream::Stdout, "one "),
+            (OutputStream::Stderr, "oops"),
+            (OutputStream::Stdout, "two "),
+            (OutputStream::Pty, "tty"),
+            (OutputStream::Stdout, "three"),
+        ] {
+            output.push(stream, Bytes::from_static(data.as_bytes()));
+        }
+        output.end(ended());
+        for cut in 0..=13 {
+            let resumed = output.reader(Some(Offsets { stdout: cut, stderr: 4, pty: 1 })).unwrap();
+            let mut joined = String::new();
+            for chunk in rest(resumed).await {
+                let text = std::str::from_utf8(&chunk.data).unwrap();
+                match chunk.stream {
+                    OutputStream::Stdout => {
+                        assert_eq!(chunk.offset, cut + joined.len() as u64);
+                        joined += text;
+                    }
+                    OutputStream::Pty => assert_eq!((chunk.offset, text), (1, "ty")),
+                    OutputStream::Stderr => panic!("it had all of that: {text}"),
+                }
+            }
+            assert_eq!(joined, "one two three"[usize::try_from(cut).unwrap()..]);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_gone_or_not_yet_there_is_out_of_range() {
+        let output = Output::new();
+        for byte in 0..200 {
+            output.push(OutputStream::Stdout, chunk(byte));
+        }
+        let kept = from_start(&output).from().stdout;
+        let at = |stdout| output.reader(Some(Offsets { stdout, ..Offsets::default() }));
+        let written = 200 * CHUNK as u64;
+        assert!(kept > 0 && at(kept).is_ok() && at(written).is_ok());
+        let refused = OutOfRange { stream: "stdout", asked: kept - 1, kept, written };
+        assert_eq!(at(kept - 1).unwrap_err(), refused);
+        assert!(at(written + 1).is_err());
+        assert!(output.reader(Some(Offsets { stdout: kept, stderr: 1, pty: 0 })).is_err());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_takes_nothing_is_cut_off() {
         let output = Output::new();
-        let mut stuck = output.reader();
+        let mut stuck = from_start(&output);
         let started = Instant::now();
-        for byte in 0..200 {
+        for byte in 0..250 {
             output.room().await;
             output.push(OutputStream::Stdout, chunk(byte));
         }
@@ -311,31 +475,35 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_misses_nothing() {
         let output = Output::new();
-        let mut reader = output.reader();
+        let mut reader = from_start(&output);
         let reading = tokio::spawn(async move {
             let mut total = 0;
             loop {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 match reader.next().await {
-                    Item::Data(_, data) => total += data.len(),
+                    Item::Data(chunk) => {
+                        assert_eq!(chunk.offset, total as u64);
+                        total += chunk.data.len();
+                    }
                     Item::End(_) => return total,
                     Item::Lost => panic!("lost"),
                 }
             }
         });
-        for byte in 0..200 {
+        for byte in 0..250 {
             output.room().await;
             output.push(OutputStream::Stdout, chunk(byte));
+            assert!(output.held() <= RETAINED_OUTPUT as u64);
         }
         output.end(ended());
-        assert_eq!(reading.await.unwrap(), 200 * (32 << 10));
+        assert_eq!(reading.await.unwrap(), 250 * CHUNK);
     }
 
     #[tokio::test]
     async fn a_dropped_reader_holds_nobody_up() {
         let output = Output::new();
-        drop(output.reader());
-        for byte in 0..200 {
+        drop(from_start(&output));
+        for byte in 0..250 {
             output.room().await;
             output.push(OutputStream::Stderr, chunk(byte));
         }

@@ -11,7 +11,7 @@ use coffer_wire::envd::process::process_input::Input as InputKind;
 use coffer_wire::envd::process::process_selector::Selector;
 use coffer_wire::envd::process::stream_input_request::Event as StreamInput;
 use coffer_wire::envd::process::{
-    CloseStdinRequest, CloseStdinResponse, ConnectRequest, ListRequest, ListResponse, ProcessEvent,
+    CloseStdinRequest, CloseStdinResponse, ConnectRequest, ListRequest, ListResponse, Offsets, ProcessEvent,
     ProcessInput, ProcessSelector, SendInputRequest, SendInputResponse, SendSignalRequest,
     SendSignalResponse, Signal as WireSignal, StartRequest, StartResponse, StreamInputRequest,
     StreamInputResponse, UpdateRequest, UpdateResponse,
@@ -21,7 +21,7 @@ use hyper::body::Incoming;
 use rustix::process::Signal;
 use tokio::time::Instant;
 
-use super::output::{Item, Reader};
+use super::output::{Chunk, Item, Reader};
 use super::{Process, Processes, until};
 use crate::agent::{Agent, caller};
 use crate::connect::{self, Code, EventSink, MessageSource, RpcError};
@@ -125,6 +125,12 @@ impl Processes {
     }
 }
 
+impl Process {
+    fn read(&self, from: Option<Offsets>) -> Result<Reader, RpcError> {
+        self.output.reader(from).map_err(|error| RpcError::new(Code::OutOfRange, error.to_string()))
+    }
+}
+
 async fn start(agent: &Arc<Agent>, headers: &HeaderMap, body: Incoming) -> Reply {
     let init = agent.init();
     let account = caller(headers, &init);
@@ -135,17 +141,19 @@ async fn start(agent: &Arc<Agent>, headers: &HeaderMap, body: Incoming) -> Reply
         // Started here and not in the stream's own task, which a hasty client could cancel.
         let started = account.and_then(|account| {
             let lifetime = lifetime?;
+            let offsets = request.offsets;
             let process = processes.start(request, &account, &init, lifetime)?;
-            let reader = process.output.reader();
-            Ok((process, reader, lifetime))
+            let reader = process.read(None)?;
+            Ok((process, reader, lifetime, offsets))
         });
         async move {
-            let (process, reader, lifetime) = started?;
+            let (process, reader, lifetime, offsets) = started?;
             let follow = Follow {
                 sink,
                 keepalive,
                 deadline: lifetime.map(|lifetime| Instant::now() + lifetime),
                 owner: true,
+                offsets,
             };
             follow.run(&process, reader).await
         }
@@ -157,9 +165,10 @@ async fn attach(processes: &Processes, headers: &HeaderMap, body: Incoming) -> R
     let timeout = headers::timeout(headers);
     let keepalive = headers::keepalive(headers);
     connect::server_stream(headers, body, |request: ConnectRequest, sink| {
-        let attached = processes.find(request.process).map(|process| {
-            let reader = process.output.reader();
-            (process, reader)
+        let offsets = request.offsets || request.resume_from.is_some();
+        let attached = processes.find(request.process).and_then(|process| {
+            let reader = process.read(request.resume_from)?;
+            Ok((process, reader))
         });
         async move {
             let (process, reader) = attached?;
@@ -168,6 +177,7 @@ async fn attach(processes: &Processes, headers: &HeaderMap, body: Incoming) -> R
                 keepalive,
                 deadline: timeout?.map(|timeout| Instant::now() + timeout),
                 owner: false,
+                offsets,
             };
             follow.run(&process, reader).await
         }
@@ -182,11 +192,14 @@ struct Follow {
     deadline: Option<Instant>,
     /// Whether this client's deadline is the process's own.
     owner: bool,
+    /// Whether this client asked where its data stands.
+    offsets: bool,
 }
 
 impl Follow {
     async fn run(self, process: &Process, mut reader: Reader) -> Result<(), RpcError> {
-        if self.event(Event::Start(StartEvent { pid: process.pid })).await {
+        let offsets = self.offsets.then(|| reader.from());
+        if self.event(Event::Start(StartEvent { pid: process.pid, offsets })).await {
             return Ok(());
         }
         loop {
@@ -195,12 +208,13 @@ impl Follow {
                 () = until(self.deadline) => return Err(deadline_exceeded()),
                 () = self.sink.gone() => return Ok(()),
                 item = reader.next() => match item {
-                    Item::Data(stream, data) => Event::Data(DataEvent {
+                    Item::Data(Chunk { stream, offset, data }) => Event::Data(DataEvent {
                         output: Some(match stream {
                             OutputStream::Stdout => Data::Stdout(data),
                             OutputStream::Stderr => Data::Stderr(data),
                             OutputStream::Pty => Data::Pty(data),
                         }),
+                        offset: self.offsets.then_some(offset),
                     }),
                     // To the one who set the time, the end is the timeout and not the kill.
                     Item::End(_) if self.owner && process.timed_out.load(Ordering::Relaxed) => {

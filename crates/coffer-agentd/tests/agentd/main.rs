@@ -4,5 +4,6 @@
 mod control;
 mod files;
 mod process;
+mod resume;
 mod support;
 mod watch;

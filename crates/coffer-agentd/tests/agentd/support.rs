@@ -323,7 +323,7 @@ pub(crate) fn base64(data: &[u8]) -> String {
     base64::Engine::encode(&base64::engine::general_purpose::STANDARD, data)
 }
 
-fn unbase64(value: &Value) -> Vec<u8> {
+pub(crate) fn unbase64(value: &Value) -> Vec<u8> {
     base64::Engine::decode(&base64::engine::general_purpose::STANDARD, value.as_str().unwrap()).unwrap()
 }
 
