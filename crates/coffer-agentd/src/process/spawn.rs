@@ -15,8 +15,9 @@ use rustix::termios::Winsize;
 
 use crate::account::Account;
 
-/// Above agentd's own, so that the kernel ends what a user runs before what serves the sandbox.
-const OOM_SCORE: &[u8] = b"100";
+/// Above the 500 that a sandbox starts with, so that the kernel ends what a user runs before agentd, which serves
+/// the sandbox.
+const OOM_SCORE: &[u8] = b"600";
 
 /// What to start.
 #[derive(Debug)]
