@@ -105,7 +105,7 @@ async fn a_process_is_its_user_with_a_clean_environment() {
     let lines: Vec<_> = finished.stdout.lines().collect();
     assert_eq!(lines[..5], ["nobody", "65534", "0022", "/tmp", "/dev/null"], "{finished:?}");
     // Of `ls` itself: the three standard ones and the directory.
-    assert_eq!(lines[5..7], ["4", "100"]);
+    assert_eq!(lines[5..7], ["4", "600"]);
     assert_eq!(lines[7], lines[8], "leads its own session");
     let env: Vec<_> = lines[9..]
         .iter()

@@ -168,6 +168,7 @@ fn spawn(request: &SpawnRequest, descriptors: Vec<OwnedFd>) -> Result<Made, Setu
 
 /// Gives the child its ids and its mounts; says how many layers could not be id-mapped.
 fn hand_over(request: &SpawnRequest, pid: i32, child: &OwnedFd) -> Result<u32, SetupError> {
+    prefer_as_victim(pid)?;
     let user_namespace = overlay::map_ids(pid, 0, request.uid_base)?;
     let ids = IdMap { user_namespace: user_namespace.as_fd(), uid_base: request.uid_base };
     let mut plain_layers = 0;
@@ -184,4 +185,17 @@ fn hand_over(request: &SpawnRequest, pid: i32, child: &OwnedFd) -> Result<u32, S
     let borrowed: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
     packet::send(child, b"mounts", &borrowed, SendFlags::empty()).doing("hand the mounts over")?;
     Ok(plain_layers)
+}
+
+/// When the whole host is short of memory, sandboxes go before anything else does. Written by the host's
+/// root, it is the least that anyone inside can set.
+fn prefer_as_victim(pid: i32) -> Result<(), SetupError> {
+    let file = rustix::fs::open(
+        format!("/proc/{pid}/oom_score_adj"),
+        OFlags::WRONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .doing("open the child's score")?;
+    rustix::io::write(file, b"500").doing("raise the child's score")?;
+    Ok(())
 }
