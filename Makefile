@@ -9,13 +9,13 @@ LISTEN ?= 127.0.0.1:3000
 DATA_DIR ?= data
 COFFER := target/release/coffer
 
-.PHONY: help build run test check unit e2e bench fmt agentd template setup-build setup-run setup-test
+.PHONY: help build run test check unit e2e bench fmt agentd template setup-build setup-run setup-test setup-bench
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
 	@echo "make test    set up, then every check: format, lints, unit, store, engine and SDK tests"
 	@echo "make build   the release binary, at $(COFFER)"
-	@echo "make bench   measure against other ways to start a process, and print ratios"
+	@echo "make bench   measure beside crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"
 	@echo "make fmt     format the sources"
 
 build: setup-build agentd
@@ -45,7 +45,7 @@ unit: setup-test build
 e2e: setup-test build template
 	e2e/run
 
-bench: template
+bench: setup-bench template
 	bench/run
 
 fmt:
@@ -59,3 +59,6 @@ setup-run:
 
 setup-test: setup-run
 	@scripts/setup test
+
+setup-bench: setup-run
+	@scripts/setup bench
