@@ -79,6 +79,18 @@ class CofferUp:
         self.process.send_signal(with_signal)
         return self.process.wait(STOP_S)
 
+    def part(self, role: str) -> int | None:
+        """The process that `up` runs in that role now."""
+        for pid in _descendants(self.process.pid):
+            try:
+                arguments = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                parent = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue  # it ended while we looked
+            if parent == self.process.pid and arguments[1:2] == [role.encode()]:
+                return pid
+        return None
+
     def __enter__(self):
         return self.start()
 
