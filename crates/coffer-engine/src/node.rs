@@ -26,6 +26,15 @@ const RETRY: Duration = Duration::from_millis(100);
 
 type Answer = oneshot::Sender<Result<Reply, EngineError>>;
 
+/// A request that was sent and not answered yet.
+#[derive(Debug)]
+struct Waiting {
+    request: Request,
+    answer: Answer,
+    /// Whether a node before this one was asked already.
+    repeated: bool,
+}
+
 /// Talks to one node over its Unix socket.
 #[derive(Debug, Clone)]
 pub struct NodeEngine {
@@ -62,6 +71,7 @@ async fn stay_connected(
     notices: Arc<broadcast::Sender<EngineNotice>>,
     stop: CancellationToken,
 ) {
+    let mut again = Vec::new();
     loop {
         let stream = tokio::select! {
             () = stop.cancelled() => return,
@@ -73,7 +83,7 @@ async fn stay_connected(
                 let _ = notices.send(EngineNotice::Reconnected);
                 tokio::select! {
                     () = stop.cancelled() => return,
-                    ended = serve(stream, &mut inbox, &notices) => match ended {
+                    ended = serve(stream, &mut inbox, &mut again, &notices) => match ended {
                         Ended::CallersGone => return,
                         Ended::Disconnected(why) => tracing::warn!("lost the node at {}: {why}", socket.display()),
                     },
@@ -93,10 +103,13 @@ enum Ended {
     Disconnected(String),
 }
 
-/// Carries requests and replies until the connection breaks; what was under way then fails.
+/// Carries requests and replies until the connection breaks. What was under way then is put into
+/// `again`, for the next connection: every request may be repeated, and a node that died is back
+/// soon. What two nodes left unanswered fails; perhaps it is what they died of.
 async fn serve(
     stream: UnixStream,
     inbox: &mut mpsc::Receiver<(Request, Answer)>,
+    again: &mut Vec<(Request, Answer)>,
     notices: &broadcast::Sender<EngineNotice>,
 ) -> Ended {
     let (mut from_node, mut to_node) = stream.into_split();
@@ -111,13 +124,13 @@ async fn serve(
             }
         }
     });
-    let mut waiting: HashMap<u64, Answer> = HashMap::new();
+    let mut waiting: HashMap<u64, Waiting> = HashMap::new();
     let mut next_id = 0u64;
     let ended = loop {
         tokio::select! {
             frame = incoming.recv() => match frame {
                 Some(Ok(Some(FromNode::Reply { id, result }))) => {
-                    if let Some(answer) = waiting.remove(&id) {
+                    if let Some(Waiting { answer, .. }) = waiting.remove(&id) {
                         let _ = answer.send(result.map_err(EngineError::from));
                     }
                 }
@@ -127,21 +140,41 @@ async fn serve(
                 Some(Ok(None)) | None => break Ended::Disconnected("it closed the connection".into()),
                 Some(Err(error)) => break Ended::Disconnected(error.to_string()),
             },
-            ask = inbox.recv() => {
-                let Some((request, answer)) = ask else { break Ended::CallersGone };
+            ask = next_ask(again, inbox) => {
+                let Some((request, answer, repeated)) = ask else { break Ended::CallersGone };
                 next_id += 1;
-                waiting.insert(next_id, answer);
-                if let Err(error) = write_frame(&mut to_node, &ToNode { id: next_id, request }).await {
+                let frame = ToNode { id: next_id, request: request.clone() };
+                waiting.insert(next_id, Waiting { request, answer, repeated });
+                if let Err(error) = write_frame(&mut to_node, &frame).await {
                     break Ended::Disconnected(error.to_string());
                 }
             }
         }
     };
     reader.abort();
-    for (_, answer) in waiting {
-        let _ = answer.send(Err(EngineError::Unavailable("the node went away before it replied".into())));
+    for Waiting { request, answer, repeated } in waiting.into_values() {
+        if repeated {
+            let _ = answer.send(Err(EngineError::Unavailable("the node went away before it replied".into())));
+        } else {
+            again.push((request, answer));
+        }
     }
     ended
+}
+
+/// The next request to send, and whether it was sent before. Nothing when there are no callers any
+/// more.
+async fn next_ask(
+    again: &mut Vec<(Request, Answer)>,
+    inbox: &mut mpsc::Receiver<(Request, Answer)>,
+) -> Option<(Request, Answer, bool)> {
+    while let Some((request, answer)) = again.pop() {
+        // Unless its caller has lost patience.
+        if !answer.is_closed() {
+            return Some((request, answer, true));
+        }
+    }
+    inbox.recv().await.map(|(request, answer)| (request, answer, false))
 }
 
 impl From<NodeError> for EngineError {

@@ -69,20 +69,12 @@ async fn a_node_that_comes_back_is_used_again_and_its_return_is_told() {
     let (listener, engine, _stop) = start(dir.path());
     let mut notices = engine.notices();
     let mut node = PlayedNode::accept(&listener).await;
-    let (asked, result) = tokio::join!(
-        async {
-            let asked = node.asked().await;
-            drop(node); // It dies with a request under way.
-            asked
-        },
-        engine.list()
-    );
-    assert!(matches!(asked.request, Request::List));
-    assert!(matches!(result, Err(EngineError::Unavailable(_))), "{result:?}");
-
-    let mut node = PlayedNode::accept(&listener).await;
     let (result, ()) = tokio::join!(engine.list(), async {
+        assert!(matches!(node.asked().await.request, Request::List));
+        drop(node); // It dies with a request under way, which is repeated to the next one.
+        let mut node = PlayedNode::accept(&listener).await;
         let asked = node.asked().await;
+        assert!(matches!(asked.request, Request::List));
         node.reply(asked.id, Ok(Reply::Sandboxes { sandboxes: Vec::new() })).await;
     });
     assert!(result.unwrap().is_empty());
@@ -90,6 +82,18 @@ async fn a_node_that_comes_back_is_used_again_and_its_return_is_told() {
         let notice = tokio::time::timeout(SOON, notices.recv()).await.unwrap().unwrap();
         assert!(matches!(notice, EngineNotice::Reconnected));
     }
+}
+
+#[tokio::test]
+async fn what_two_nodes_left_unanswered_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let (listener, engine, _stop) = start(dir.path());
+    let (result, ()) = tokio::join!(engine.destroy(SandboxId::generate()), async {
+        for _ in 0..2 {
+            PlayedNode::accept(&listener).await.asked().await;
+        }
+    });
+    assert!(matches!(result, Err(EngineError::Unavailable(_))), "{result:?}");
 }
 
 #[tokio::test]
@@ -119,10 +123,12 @@ async fn garbage_from_a_node_fails_the_call_and_not_the_client() {
     use tokio::io::AsyncWriteExt;
     let dir = tempfile::tempdir().unwrap();
     let (listener, engine, _stop) = start(dir.path());
-    let mut node = PlayedNode::accept(&listener).await;
     let (result, ()) = tokio::join!(engine.stats(), async {
-        node.asked().await;
-        node.stream.write_all(&[0, 0, 0, 2, b'}', b'{']).await.unwrap();
+        for _ in 0..2 {
+            let mut node = PlayedNode::accept(&listener).await;
+            node.asked().await;
+            node.stream.write_all(&[0, 0, 0, 2, b'}', b'{']).await.unwrap();
+        }
     });
     assert!(matches!(result, Err(EngineError::Unavailable(_))), "{result:?}");
     PlayedNode::accept(&listener).await;
