@@ -16,15 +16,15 @@ use crate::sandbox::{self, Found, Watched};
 
 /// Runs before the node answers anyone.
 pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<()> {
-    let mut kept = HashSet::new();
     let entries = node.journal.read()?;
-    let mut adopted = 0;
     // All at once, so that they die beside each other: slots of the last node are among them.
     for entry in &entries {
         if matches!(entry.phase, Phase::Creating | Phase::Destroying) {
             node.cgroups.of(entry.name()).kill();
         }
     }
+    let mut kept = HashSet::new();
+    let mut ended = Vec::new();
     for entry in entries {
         let id = entry.spec.sandbox;
         match find(node, &entry) {
@@ -34,20 +34,22 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<()> {
                 }
                 node.processors.take_again(&entry.cpus);
                 kept.insert(entry.name());
-                adopted += 1;
                 node.insert(id, sandbox::adopt(node, entry, found));
             }
             Outcome::Died(cause) => {
-                end(node, &entry, Record::Kept);
                 let entry = Entry { phase: Phase::Dead { cause: cause.clone() }, ..entry };
                 node.journal.write(&entry, Durability::Cached)?;
-                node.insert(id, sandbox::adopt(node, entry, Found::Dead(cause)));
+                node.insert(id, sandbox::adopt(node, entry.clone(), Found::Dead(cause)));
+                ended.push((entry, Record::Kept));
             }
-            Outcome::Unwanted => end(node, &entry, Record::Removed),
+            Outcome::Unwanted => ended.push((entry, Record::Removed)),
         }
     }
-    if adopted > 0 {
-        tracing::info!("took up {adopted} sandboxes");
+    if !kept.is_empty() {
+        tracing::info!("took up {} sandboxes", kept.len());
+    }
+    for (entry, record) in ended {
+        end(node, &entry, record);
     }
     sweep(node, &kept)
 }
@@ -65,12 +67,12 @@ fn find(node: &Node, entry: &Entry) -> Outcome {
     match &entry.phase {
         Phase::Creating | Phase::Destroying => Outcome::Unwanted,
         Phase::Dead { cause } => Outcome::Died(cause.clone()),
-        Phase::Stopped | Phase::Starting => {
-            // A start that was cut off: its processes go, its files are as they were.
+        Phase::Stopped | Phase::Starting | Phase::Stopping => {
+            // A start or stop that was cut off: its processes go, its files are as they were.
             end_processes(&node.cgroups.of(name));
             sandbox::clear_run(node, name);
-            match node.pool.find(&name.to_string()) {
-                Ok(_) => Outcome::Holds(Found::Stopped),
+            match node.pool.find(&name.to_string()).and_then(|_| safe(node, entry)) {
+                Ok(()) => Outcome::Holds(Found::Stopped),
                 Err(error) => {
                     tracing::error!(sandbox.id = %id, "the files of stopped sandbox {id} are gone: {error}");
                     Outcome::Died(DeathCause::Unseen)
@@ -88,6 +90,15 @@ fn find(node: &Node, entry: &Entry) -> Outcome {
             }
         }
     }
+}
+
+/// Finishes a stop that was cut off: from here on its files outlive the host's own crash.
+fn safe(node: &Node, entry: &Entry) -> io::Result<()> {
+    if entry.phase != Phase::Stopping {
+        return Ok(());
+    }
+    node.pool.sync()?;
+    node.journal.write(&Entry { phase: Phase::Stopped, ..entry.clone() }, Durability::Synced)
 }
 
 /// Ends processes that nobody watches, and removes their cgroup.
@@ -110,15 +121,15 @@ fn end_processes(cgroup: &SandboxCgroup) {
 fn end(node: &Arc<Node>, entry: &Entry, record: Record) {
     let name = entry.name();
     end_processes(&node.cgroups.of(name));
-    let remains = Remains {
-        node: node.clone(),
-        name,
-        uid_base: entry.uid_base,
-        // Never counted in this node.
-        cpus: Vec::new(),
-        record,
-    };
-    remains.give_back();
+    // Neither ids nor processors were taken in this node. Its ids may be another's by now: they are given
+    // back before its entry goes.
+    let remains = Remains { node: node.clone(), name, uid_base: None, cpus: Vec::new(), record };
+    if !remains.give_back() {
+        // What has these ids is still there, so nobody else may have them.
+        if let Err(error) = node.uids.take_again(entry.uid_base) {
+            tracing::error!(sandbox.id = %name, "sandbox {name}: {error}");
+        }
+    }
 }
 
 /// Removes everything of ours that belongs to no sandbox that we know.

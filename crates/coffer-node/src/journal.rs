@@ -47,6 +47,8 @@ pub(crate) enum Phase {
     Running {
         process: Process,
     },
+    /// Its processes are being ended, its files stay.
+    Stopping,
     Stopped,
     Dead {
         cause: DeathCause,

@@ -23,7 +23,8 @@ pub(crate) struct Remains {
     pub(crate) node: Arc<Node>,
     /// What all of it is called on this host.
     pub(crate) name: SandboxId,
-    pub(crate) uid_base: u32,
+    /// Nothing where the range is not this sandbox's any more.
+    pub(crate) uid_base: Option<u32>,
     pub(crate) cpus: Vec<usize>,
     pub(crate) record: Record,
 }
@@ -73,8 +74,8 @@ impl Reaper {
 
 impl Remains {
     /// Everything, in an order in which a crash in between loses track of nothing: the journal entry
-    /// goes last, and until then the next start tries again.
-    pub(crate) fn give_back(self) {
+    /// goes last, and until then the next start tries again. False when something is left.
+    pub(crate) fn give_back(self) -> bool {
         let Self { node, name, uid_base, cpus, record } = self;
         let cgroup = node.cgroups.of(name);
         let mut clean = insist(name, "remove its cgroup", || cgroup.remove().inspect_err(|_| cgroup.kill()));
@@ -83,13 +84,16 @@ impl Remains {
         clean &= insist(name, "remove its socket", || remove_socket(&node, name));
         if !clean {
             // Ids whose files are still there must not go to another sandbox.
-            return;
+            return false;
         }
         node.processors.give_back(&cpus);
-        node.uids.give_back(uid_base);
+        if let Some(uid_base) = uid_base {
+            node.uids.give_back(uid_base);
+        }
         if record == Record::Removed {
             insist(name, "remove its journal entry", || node.journal.remove(name));
         }
+        true
     }
 }
 

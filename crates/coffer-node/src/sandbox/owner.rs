@@ -3,13 +3,15 @@
 use std::sync::{Arc, Mutex};
 
 use coffer_core::SandboxId;
+use coffer_core::network::Policy;
 use coffer_wire::node::{
     CreateSandbox, DeathCause, NodeError, NodeErrorCode, Notice, Placement, Reply, RunState,
 };
 use tokio::sync::mpsc;
 
 use crate::cgroup::SandboxCgroup;
-use crate::journal::{Durability, Entry, Phase, Process};
+use crate::journal::{Durability, Entry, Phase};
+use crate::network::Listeners;
 use crate::node::{Node, blocking};
 use crate::reaper::{Record, Remains};
 use crate::warm::Shape;
@@ -44,6 +46,7 @@ pub(crate) fn adopt(node: &Arc<Node>, entry: Entry, found: Found) -> Handle {
     let state = match found {
         Found::Alive { watched, quota, frozen } => {
             let alive = Alive { watched, cgroup: node.cgroups.of(entry.name()), quota };
+            node.network.take_up(entry.spec.sandbox, &entry.spec.network, alive.watched.pidfd());
             if frozen { State::Frozen(alive) } else { State::Running(alive) }
         }
         Found::Stopped => State::Stopped,
@@ -101,10 +104,10 @@ async fn make_anew(node: &Arc<Node>, spec: &CreateSandbox) -> Result<(Entry, Ali
         birth::start(node, &entry).await
     };
     let made = match started.await {
-        Ok(Born { watched, cgroup, quota, process }) => {
+        Ok(Born { watched, cgroup, quota, process, listeners }) => {
             entry.phase = Phase::Running { process };
             let alive = Alive { watched, cgroup, quota };
-            match write(node, &entry, Durability::Cached).await {
+            match go_live(node, &entry, listeners).await {
                 Ok(()) => Ok(alive),
                 Err(error) => {
                     alive.end().await;
@@ -123,6 +126,18 @@ async fn make_anew(node: &Arc<Node>, spec: &CreateSandbox) -> Result<(Entry, Ali
     }
 }
 
+/// Has egress serve a sandbox that runs, and records that it does.
+async fn go_live(node: &Arc<Node>, entry: &Entry, listeners: Option<Listeners>) -> Result<(), NodeError> {
+    let sandbox = entry.spec.sandbox;
+    let serving = node.network.serve(sandbox, &entry.spec.network, listeners);
+    let (written, in_force) = tokio::join!(write(node, entry, Durability::Cached), serving.in_force());
+    let live = written.and(in_force);
+    if live.is_err() {
+        node.network.end(sandbox);
+    }
+    live
+}
+
 async fn write(node: &Arc<Node>, entry: &Entry, durability: Durability) -> Result<(), NodeError> {
     let (node, entry) = (node.clone(), entry.clone());
     blocking(move || node.journal.write(&entry, durability).map_err(internal("write the journal"))).await
@@ -132,7 +147,7 @@ pub(super) fn remains(node: &Arc<Node>, entry: &Entry, record: Record) -> Remain
     Remains {
         node: node.clone(),
         name: entry.name(),
-        uid_base: entry.uid_base,
+        uid_base: Some(entry.uid_base),
         cpus: entry.cpus.clone(),
         record,
     }
@@ -267,6 +282,10 @@ impl Owner {
             (Want::Stop, State::Running(alive) | State::Frozen(alive)) => self.stop(alive).await,
             (Want::Stop, State::Stopped) => (State::Stopped, Ok(Reply::Done)),
             (Want::Start, State::Stopped) => self.start().await,
+            (Want::SetNetwork(policy), state @ (State::Running(_) | State::Frozen(_) | State::Stopped)) => {
+                let result = self.set_network(policy, &state).await;
+                (state, result)
+            }
             (want, state) => {
                 let refused = self.refused(&want, &state);
                 (state, Err(refused))
@@ -303,6 +322,7 @@ impl Owner {
             Want::Thaw => "thawed",
             Want::Stop => "stopped",
             Want::Start => "started",
+            Want::SetNetwork(_) => "given another network policy",
         };
         let message = format!("sandbox {} is {state} and cannot be {asked}", self.id());
         NodeError::new(NodeErrorCode::WrongState, message)
@@ -326,8 +346,31 @@ impl Owner {
         }
     }
 
+    /// The journal first: should this node die before egress has heard of it, the next one tells egress.
+    async fn set_network(&mut self, policy: Policy, state: &State) -> Result<Reply, NodeError> {
+        let before = std::mem::replace(&mut self.entry.spec.network, policy);
+        let durability = match state {
+            State::Stopped => Durability::Synced,
+            _ => Durability::Cached,
+        };
+        if let Err(error) = write(&self.node, &self.entry, durability).await {
+            self.entry.spec.network = before;
+            return Err(error);
+        }
+        if !matches!(state, State::Stopped) {
+            self.node.network.replace(self.id(), &self.entry.spec.network).await?;
+        }
+        Ok(Reply::Done)
+    }
+
     async fn stop(&mut self, alive: Alive) -> (State, Result<Reply, NodeError>) {
+        self.entry.phase = Phase::Stopping;
+        // Before its processes end: a node that finds them dead in a running entry gives back the files too.
+        if let Err(error) = write(&self.node, &self.entry, Durability::Cached).await {
+            tracing::warn!(sandbox.id = %self.id(), "stopping sandbox {}: {error}", self.id());
+        }
         alive.end().await;
+        self.node.network.end(self.id());
         self.entry.phase = Phase::Stopped;
         let (node, entry) = (self.node.clone(), self.entry.clone());
         let stopped = blocking(move || {
@@ -347,9 +390,10 @@ impl Owner {
             birth::start(&self.node, &self.entry).await
         };
         match started.await {
-            Ok(Born { watched, cgroup, quota, process }) => {
+            Ok(Born { watched, cgroup, quota, process, listeners }) => {
                 let alive = Alive { watched, cgroup, quota };
-                match self.record_running(process).await {
+                self.entry.phase = Phase::Running { process };
+                match go_live(&self.node, &self.entry, listeners).await {
                     Ok(()) => (State::Running(alive), self.placed()),
                     Err(error) => {
                         alive.end().await;
@@ -359,11 +403,6 @@ impl Owner {
             }
             Err(error) => self.back_to_stopped(error).await,
         }
-    }
-
-    async fn record_running(&mut self, process: Process) -> Result<(), NodeError> {
-        self.entry.phase = Phase::Running { process };
-        write(&self.node, &self.entry, Durability::Cached).await
     }
 
     /// A start failed: its files are as they were.
@@ -401,6 +440,7 @@ impl Owner {
                 }
                 if let State::Running(alive) | State::Frozen(alive) = state {
                     alive.end().await;
+                    self.node.network.end(self.id());
                 }
                 self.node.reaper.give_back(remains(&self.node, &self.entry, Record::Removed)).await;
             }
@@ -415,6 +455,7 @@ impl Owner {
             self.state = state;
             return;
         };
+        self.node.network.end(self.id());
         let kills = alive.cgroup.out_of_memory_kills();
         let cause = death::cause(alive.watched.exit().await, kills);
         let id = self.id();

@@ -102,6 +102,19 @@ impl Home {
         coffer_node::run(self.config(), Spawner::start().unwrap(), CancellationToken::new()).await
     }
 
+    /// Changes a journal entry while no node runs; gives it as it is then.
+    pub(crate) fn edit_entry(
+        &self,
+        sandbox: SandboxId,
+        edit: impl FnOnce(&mut serde_json::Value),
+    ) -> serde_json::Value {
+        let path = self.data_dir().join(format!("sandboxes/{sandbox}.json"));
+        let mut entry = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        edit(&mut entry);
+        fs::write(&path, serde_json::to_vec(&entry).unwrap()).unwrap();
+        entry
+    }
+
     /// The name of the node's cgroup directories.
     fn cgroup(&self) -> String {
         use sha2::{Digest as _, Sha256};

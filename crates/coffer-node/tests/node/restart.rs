@@ -11,6 +11,8 @@ crate::tests![
     a_new_node_takes_up_what_lives,
     a_killed_node_is_followed_by_another,
     deaths_without_a_node_are_found,
+    a_stop_that_was_cut_off_keeps_the_files,
+    ids_of_the_living_are_not_given_away,
     sandboxes_outlive_the_spawner,
     what_belongs_to_nobody_is_removed,
     two_nodes_live_side_by_side,
@@ -125,6 +127,58 @@ async fn deaths_without_a_node_are_found() {
     }
     node.engine.destroy(sandbox.id).await.unwrap();
     node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn a_stop_that_was_cut_off_keeps_the_files() {
+    let mut home = Home::new();
+    home.ephemeral = false;
+    let node = home.start().await;
+    let sandbox = node.create(small()).await;
+    sandbox.output("echo there > /root/x").await;
+    node.stop().await;
+    // As if the node had died after the last process and before it said so.
+    home.edit_entry(sandbox.id, |entry| entry["phase"] = serde_json::json!({ "kind": "stopping" }));
+    sandbox.order("!exit 0");
+    home.ephemeral = true;
+    let node = home.start().await;
+    let statuses = node.engine.list().await.unwrap();
+    assert_eq!(statuses.iter().map(|status| &status.run).collect::<Vec<_>>(), [&RunState::Stopped]);
+    node.engine.start(sandbox.id).await.unwrap();
+    assert_eq!(sandbox.output("cat /root/x").await, "there");
+    node.stop().await;
+    home.reap_orphans();
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn ids_of_the_living_are_not_given_away() {
+    let mut home = Home::new();
+    home.ephemeral = false;
+    let node = home.start().await;
+    let alive = node.create(small()).await;
+    let (dead, destroyed) = tokio::join!(node.create(small()), node.create(small()));
+    node.stop().await;
+    // The ids of both ended ones have gone to the one that lives, and their entries were not removed yet.
+    let ids = home.edit_entry(alive.id, |_| ())["uid_base"].clone();
+    let cause = serde_json::json!({ "kind": "unseen" });
+    for (ended, phase) in [
+        (&dead, serde_json::json!({ "kind": "dead", "cause": cause })),
+        (&destroyed, serde_json::json!({ "kind": "destroying" })),
+    ] {
+        home.edit_entry(ended.id, |entry| {
+            entry["phase"] = phase.clone();
+            entry["uid_base"] = ids.clone();
+        });
+    }
+    home.ephemeral = true;
+    let node = home.start().await;
+    let base = "awk '{print $2}' /proc/self/uid_map";
+    let living = alive.output(base).await;
+    for _ in 0..3 {
+        assert_ne!(node.create(small()).await.output(base).await, living);
+    }
+    node.stop().await;
+    home.reap_orphans();
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
 
