@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use coffer_core::SandboxId;
 use coffer_wire::node::{
@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::cgroup::{Cgroups, Controller};
 use crate::journal::Journal;
+use crate::network::{self, Network};
 use crate::pool::{Fate, Pool};
 use crate::processors::Processors;
 use crate::reaper::Reaper;
@@ -33,11 +34,16 @@ use crate::{NodeConfig, adopt, rpc};
 /// Requests that are under way when the node stops get this long.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
+/// A node that was killed with its `up` may need a moment to be gone when the next one starts.
+const PREDECESSOR: Duration = Duration::from_secs(5);
+
 /// Changes whenever the host starts.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// What `sun_path` holds, without the zero at its end.
 const LONGEST_SOCKET_PATH: usize = 107;
 const ID_LENGTH: usize = 26;
+/// Where egress listens for us, in the runtime directory.
+const EGRESS_SOCKET: &str = "egress.sock";
 
 /// Why a node could not start.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +82,7 @@ pub(crate) struct Node {
     pub(crate) spawner: SpawnerClient,
     pub(crate) reaper: Reaper,
     pub(crate) warm: Warm,
+    pub(crate) network: Network,
     pub(crate) host_boot_id: String,
     pub(crate) notices: broadcast::Sender<Notice>,
     /// Connections and requests under way.
@@ -100,12 +107,13 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     let ephemeral = config.ephemeral;
     let opened =
         tokio::task::spawn_blocking(move || open(&config, client)).await.expect("opening does not panic");
-    let (node, lock) = opened?;
+    let (node, lock, egress) = opened?;
     let adopted = tokio::task::spawn_blocking({
         let node = node.clone();
         move || adopt::adopt(&node)
     });
     adopted.await.expect("adopting does not panic").map_err(doing("read the journal in", &node.run_dir))?;
+    let egress = tokio::spawn(egress.run());
     let keeper = (!node.warm.is_off()).then(|| tokio::spawn(warm::keep(node.clone())));
     let served = rpc::serve(&node, &stop).await;
 
@@ -142,6 +150,9 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
         tracing::warn!("leaving the pool mounted");
     }
     let _ = spawner_task.await;
+    if tokio::time::timeout(STOP_PATIENCE, egress).await.is_err() {
+        tracing::warn!("egress could not be told of everything");
+    }
     drop(lock);
     served.map_err(|error| NodeFailure::Directory { doing: "serve", path: "node.sock".into(), source: error })
 }
@@ -157,7 +168,10 @@ fn close(pool: Pool, cgroups: &Cgroups, uids: &UidRanges, run_dir: &Path, empty:
 }
 
 /// Takes the node's directories; the file holds the lock on them.
-fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::File), NodeFailure> {
+fn open(
+    config: &NodeConfig,
+    spawner: SpawnerClient,
+) -> Result<(Arc<Node>, fs::File, network::Client), NodeFailure> {
     let private = |path: &Path| {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(doing("make", path))
@@ -211,6 +225,8 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
             return Err(failure);
         }
     };
+    let (network, egress, warning) = Network::open(run_dir.join(EGRESS_SOCKET));
+    warnings.extend(warning);
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
@@ -228,6 +244,7 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
         processors,
         spawner,
         reaper: Reaper::new(),
+        network,
         host_boot_id,
         notices: broadcast::channel(1024).0,
         requests: TaskTracker::new(),
@@ -236,15 +253,20 @@ fn open(config: &NodeConfig, spawner: SpawnerClient) -> Result<(Arc<Node>, fs::F
         sandboxes: Mutex::new(HashMap::new()),
         warnings,
     };
-    Ok((Arc::new(node), lock))
+    Ok((Arc::new(node), lock, egress))
 }
 
 fn lock(data_dir: &Path) -> Result<fs::File, NodeFailure> {
     let path = data_dir.join("node.lock");
     let mut options = fs::OpenOptions::new();
     let file = options.write(true).create(true).truncate(false).open(&path).map_err(doing("open", &path))?;
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| NodeFailure::InUse(data_dir.to_path_buf()))?;
+    let deadline = Instant::now() + PREDECESSOR;
+    while rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() > deadline {
+            return Err(NodeFailure::InUse(data_dir.to_path_buf()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
     Ok(file)
 }
 
@@ -286,16 +308,17 @@ impl Node {
             Request::Thaw { sandbox } => self.ask(sandbox, Want::Thaw).await,
             Request::Stop { sandbox } => self.ask(sandbox, Want::Stop).await,
             Request::Start { sandbox } => self.ask(sandbox, Want::Start).await,
-            Request::SetNetwork { .. } | Request::Refusals { .. } => {
-                Err(NodeError::new(NodeErrorCode::Unsupported, "there is no way out on this node"))
-            }
+            Request::SetNetwork { sandbox, policy } => self.ask(sandbox, Want::SetNetwork(policy)).await,
+            Request::Refusals { sandbox, after } => self.refusals(sandbox, after).await,
             Request::List => {
                 Ok(Reply::Sandboxes { sandboxes: self.handles().iter().filter_map(Handle::status).collect() })
             }
             Request::Stats => {
                 let node = self.clone();
+                let traffic = self.network.traffic().await;
                 blocking(move || {
-                    let samples = node.handles().iter().filter_map(|handle| handle.sample(&node)).collect();
+                    let handles = node.handles();
+                    let samples = handles.iter().filter_map(|handle| handle.sample(&node, &traffic)).collect();
                     Ok(Reply::Stats { samples })
                 })
                 .await
@@ -323,7 +346,7 @@ impl Node {
             process_limit: self.cgroups.has(Controller::Pids),
             freeze: self.cgroups.can_freeze(),
             memory_snapshot: false,
-            network: false,
+            network: self.network.families().is_some(),
         };
         let warnings = self.warnings.clone();
         let pool_bytes = self.pool.size_bytes();
@@ -343,6 +366,13 @@ impl Node {
             entry.or_insert_with(|| crate::sandbox::create(self, spec.clone())).clone()
         };
         handle.ask(Want::Create(spec)).await
+    }
+
+    async fn refusals(&self, sandbox: SandboxId, after: u64) -> Result<Reply, NodeError> {
+        if !self.sandboxes.lock().expect("no holder panics").contains_key(&sandbox) {
+            return Err(crate::sandbox::unknown(sandbox));
+        }
+        self.network.refusals(sandbox, after).await.map(Reply::Refusals)
     }
 
     async fn ask(&self, sandbox: SandboxId, want: Want) -> Result<Reply, NodeError> {

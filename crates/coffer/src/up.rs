@@ -241,6 +241,8 @@ fn prepare(dir: &DataDir, identity: Identity) -> anyhow::Result<()> {
     // By itself, so that a strict umask does not close it to the server.
     make_dir(run.parent().unwrap_or(&run), 0o755)?;
     make_dir(&run, 0o750)?;
+    // A node that was killed with its `up` may still accept for a moment, and would be taken for the new one.
+    let _ = std::fs::remove_file(run.join("node.sock"));
     // The server sees its own directory here, by a mount of its own.
     make_dir(&run.join("data"), 0o700)?;
     let give = |path: &Path, uid: Option<u32>| {

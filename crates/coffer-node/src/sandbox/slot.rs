@@ -10,6 +10,7 @@ use rustix::thread::ThreadNameSpaceType;
 
 use crate::files;
 use crate::journal::{Durability, Entry, Phase, Process};
+use crate::network::Listeners;
 use crate::node::{Node, blocking};
 use crate::reaper::Record;
 use crate::template::Template;
@@ -26,6 +27,8 @@ pub(crate) struct Slot {
     entry: Entry,
     process: Process,
     alive: Alive,
+    /// Egress gets them when it is claimed; until then nobody serves it.
+    listeners: Option<Listeners>,
 }
 
 impl Slot {
@@ -37,8 +40,8 @@ impl Slot {
             birth::start(node, &entry).await
         };
         match made.await {
-            Ok(Born { watched, cgroup, quota, process }) => {
-                Ok(Self { entry, process, alive: Alive { watched, cgroup, quota } })
+            Ok(Born { watched, cgroup, quota, process, listeners }) => {
+                Ok(Self { entry, process, alive: Alive { watched, cgroup, quota }, listeners })
             }
             Err(error) => {
                 node.reaper.give_back(remains(node, &entry, Record::Removed)).await;
@@ -72,7 +75,7 @@ impl Slot {
 
     /// Makes it the sandbox that is asked for. The journal entry comes last and is replaced in one step:
     /// before it there is only a slot, from it on there is the sandbox, whatever becomes of this node.
-    /// After a failure it is no use to anyone.
+    /// After a failure it is a slot still, but no use to anyone.
     fn become_sandbox(&self, node: &Node, spec: &CreateSandbox) -> io::Result<Entry> {
         self.take_name(&spec.hostname)?;
         let entry = Entry {
@@ -82,6 +85,11 @@ impl Slot {
             ..self.entry.clone()
         };
         node.journal.write(&entry, Durability::Cached)?;
+        if self.has_ended() {
+            // Nobody was told yet: another can still be made.
+            node.journal.write(&self.entry, Durability::Cached)?;
+            return Err(ended());
+        }
         Ok(entry)
     }
 
@@ -96,7 +104,7 @@ impl Slot {
         )?;
         // Only now is it sure that the number was that of the slot.
         if self.has_ended() {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "the slot has ended"));
+            return Err(ended());
         }
         for (path, content) in
             [("etc/hostname", files::hostname(hostname)), ("etc/hosts", files::hosts(hostname))]
@@ -118,6 +126,10 @@ impl Slot {
     }
 }
 
+fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the slot has ended")
+}
+
 /// Nobody inside has had a chance to put a link there, and none would be followed.
 fn overwrite(root: &OwnedFd, path: &str, content: &str) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -133,22 +145,26 @@ pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Ent
     if node.warm.is_off() || !node.warm.ask(&shape) {
         return None;
     }
-    let (node, spec) = (node.clone(), spec.clone());
+    let (claiming, spec) = (node.clone(), spec.clone());
     let claimed = blocking(move || {
+        let node = claiming;
         birth::check(&spec)?;
         // What stands in the way of a new sandbox does so here; making anew then says what it is.
         let template = birth::find_template(&node, &spec.template)?;
         if !node.pool.has_room().unwrap_or(false) {
             return Ok(None);
         }
-        while let Some(slot) = node.warm.take(&shape) {
+        while let Some(mut slot) = node.warm.take(&shape) {
             if slot.has_ended() || !slot.is_of(&template) {
                 node.warm.reject(slot);
                 continue;
             }
+            // Egress takes it while the rest is done.
+            let serving = node.network.serve(spec.sandbox, &spec.network, slot.listeners.take());
             match slot.become_sandbox(&node, &spec) {
-                Ok(entry) => return Ok(Some((entry, slot.alive))),
+                Ok(entry) => return Ok(Some((entry, slot.alive, serving))),
                 Err(error) => {
+                    node.network.end(spec.sandbox);
                     tracing::warn!(sandbox.id = %spec.sandbox, "sandbox {} is made anew: {error}", spec.sandbox);
                     node.warm.reject(slot);
                 }
@@ -156,5 +172,13 @@ pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Ent
         }
         Ok(None)
     });
-    claimed.await.ok().flatten()
+    let (entry, alive, serving) = claimed.await.ok().flatten()?;
+    if let Err(error) = serving.in_force().await {
+        tracing::warn!(sandbox.id = %entry.spec.sandbox, "sandbox {} is made anew: {error}", entry.spec.sandbox);
+        node.network.end(entry.spec.sandbox);
+        alive.end().await;
+        node.reaper.give_back(remains(node, &entry, Record::Removed)).await;
+        return None;
+    }
+    Some((entry, alive))
 }

@@ -9,8 +9,9 @@ use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
+use super::progress::Progress;
 use super::request::{SpawnRequest, SpawnerNews};
-use super::{Spawner, launch, packet};
+use super::{Spawner, launch, packet, strays};
 
 /// A new spawner is tried this long after one ended.
 const RETRY: Duration = Duration::from_millis(100);
@@ -20,8 +21,7 @@ const RETRY: Duration = Duration::from_millis(100);
 pub(crate) struct Spawned {
     pub(crate) pid: i32,
     pub(crate) pidfd: OwnedFd,
-    /// Text on it says why the set-up failed; its end without text that agentd runs.
-    pub(crate) failure: OwnedFd,
+    pub(crate) progress: Progress,
     /// Layers whose file system could not map ids.
     pub(crate) plain_layers: u32,
     /// The wait status, unless the spawner ended first.
@@ -79,6 +79,7 @@ async fn own(mut spawner: Spawner, mut inbox: mpsc::Receiver<(SpawnRequest, Vec<
             Ended::ClientsGone => return,
             Ended::Broken(why) => tracing::error!("the spawner ended ({why}); starting another"),
         }
+        tokio::spawn(strays::clear());
         spawner = loop {
             match launch(&program, &arguments) {
                 Ok((socket, process)) => break Spawner { program, arguments, socket, process },
@@ -172,13 +173,14 @@ impl Waiting {
             SpawnerNews::Spawned { token, pid, plain_layers } => {
                 let Some(answer) = self.answers.remove(&token) else { return };
                 let mut descriptors = descriptors.into_iter();
-                let (Some(pidfd), Some(failure)) = (descriptors.next(), descriptors.next()) else {
+                let (Some(pidfd), Some(progress)) = (descriptors.next(), descriptors.next()) else {
                     let _ = answer.send(Err(SpawnError::Garbled));
                     return;
                 };
                 let (exits, exited) = oneshot::channel();
                 self.exits.insert(token, exits);
-                let _ = answer.send(Ok(Spawned { pid, pidfd, failure, plain_layers, exited }));
+                let progress = Progress::of(progress);
+                let _ = answer.send(Ok(Spawned { pid, pidfd, progress, plain_layers, exited }));
             }
             SpawnerNews::Refused { token, why } => {
                 if let Some(answer) = self.answers.remove(&token) {
@@ -209,6 +211,7 @@ mod tests {
             hostname: "x".into(),
             cpus: Vec::new(),
             tmpfs_bytes: 0,
+            network: None,
             gated: false,
         }
     }

@@ -14,10 +14,12 @@ mod filesystem;
 mod kernel;
 mod overlay;
 mod packet;
+mod progress;
 pub(crate) mod request;
 mod seccomp;
 mod serve;
 mod setup_error;
+mod strays;
 
 use std::ffi::OsString;
 use std::io;
@@ -26,6 +28,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 pub(crate) use client::{SpawnError, Spawned, SpawnerClient};
+pub(crate) use progress::Progress;
 pub use serve::spawner_main;
 
 /// A running spawner, and how to start another one should it end.

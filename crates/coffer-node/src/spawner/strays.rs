@@ -1,0 +1,68 @@
+//! Children that nobody knows of.
+//!
+//! A spawner that dies between making a process and telling of it leaves one that becomes the node's
+//! child. Its cgroup ends it; then somebody has to clear it away.
+
+use std::collections::HashSet;
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::{Pid, WaitOptions};
+
+/// Everybody who waits for a child collects it within this time.
+const COLLECTED_WITHIN: Duration = Duration::from_secs(2);
+/// How long strays may take to end.
+const LOOKS: usize = 5;
+
+/// Clears away the children that ended and that nobody collects. To be called after a spawner died.
+pub(super) async fn clear() {
+    look_for(LOOKS).await;
+}
+
+async fn look_for(looks: usize) {
+    let mut before = HashSet::new();
+    for _ in 0..looks {
+        tokio::time::sleep(COLLECTED_WITHIN).await;
+        let ended: HashSet<_> = children().into_iter().filter(|&child| has_ended(child)).collect();
+        for &child in ended.intersection(&before) {
+            tracing::warn!("clearing away process {}, which a dead spawner left", child.as_raw_nonzero());
+            let _ = rustix::process::waitpid(Some(child), WaitOptions::NOHANG);
+        }
+        before = ended;
+    }
+}
+
+fn children() -> Vec<Pid> {
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let listed = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    listed
+        .flat_map(|text| text.split_whitespace().map(str::parse).collect::<Vec<_>>())
+        .filter_map(|pid| Pid::from_raw(pid.ok()?))
+        .collect()
+}
+
+fn has_ended(child: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.as_raw_nonzero()));
+    stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    #[expect(clippy::zombie_processes, reason = "that is what is tested")]
+    async fn only_what_nobody_collects_is_cleared_away() {
+        let forgotten = std::process::Command::new("true").spawn().unwrap();
+        let mut alive = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = |child: &std::process::Child| Pid::from_raw(child.id().cast_signed()).unwrap();
+        while !has_ended(pid(&forgotten)) {
+            std::thread::yield_now();
+        }
+        look_for(2).await;
+        assert!(!children().contains(&pid(&forgotten)));
+        assert!(children().contains(&pid(&alive)));
+        alive.kill().unwrap();
+        alive.wait().unwrap();
+    }
+}
