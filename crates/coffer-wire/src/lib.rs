@@ -1,14 +1,15 @@
 //! What goes over a wire between Cofferdam's parts, and to its clients.
 //!
 //! - [`node`]: the server's RPC to a node, with its framing.
+//! - [`egress`]: the node's RPC to egress, with sockets as descriptors.
 //! - [`agentd`]: what the server tells the daemon inside a sandbox, beside E2B's envd protocol.
 //! - `envd` (feature of that name): the messages of E2B's protocol to agentd, generated.
 //! - [`e2b`]: E2B's REST API, as clients speak it to the server.
 #![forbid(unsafe_code)]
 
 pub mod agentd;
-pub mod egress;
 pub mod e2b;
+pub mod egress;
 #[cfg(feature = "envd")]
 pub mod envd;
 pub mod node;
