@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use coffer_core::Limits;
 
+use crate::network::NAME_SERVER;
 use crate::spawner::request::Layer;
 use crate::spawner::request::{FileBind, OverlayMount};
 use crate::template::OverlaySpec;
@@ -187,7 +188,7 @@ pub(crate) fn write_own(mounts: &[OverlayMount], uid_base: u32, hostname: &str) 
     for (name, content, mode) in [
         ("hostname", self::hostname(hostname), 0o644),
         ("hosts", hosts(hostname), 0o644),
-        ("resolv.conf", "nameserver 127.0.0.1\n".to_string(), 0o644),
+        ("resolv.conf", resolv_conf(), 0o644),
         ("machine-id", format!("{machine_id}\n"), 0o444),
     ] {
         let path = etc.join(name);
@@ -205,6 +206,12 @@ pub(crate) fn hostname(hostname: &str) -> String {
 /// `/etc/hosts`.
 pub(crate) fn hosts(hostname: &str) -> String {
     format!("127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n")
+}
+
+/// `/etc/resolv.conf`. Without search domains, of which the host name would otherwise be one, and with
+/// little patience: whoever answers is near.
+fn resolv_conf() -> String {
+    format!("nameserver {NAME_SERVER}\nsearch .\noptions timeout:2 attempts:2\n")
 }
 
 fn give(path: &Path, uid_base: u32, mode: u32) -> io::Result<()> {

@@ -9,13 +9,15 @@
 //! - [`template`] keeps and builds what sandboxes are made of.
 //!
 //! Inside, each sandbox has one task that owns it (`sandbox`); the `journal` remembers it across
-//! restarts, `adopt` takes it up again, and the `reaper` gives back what it used. `warm` keeps some ready.
+//! restarts, `adopt` takes it up again, and the `reaper` gives back what it used. `warm` keeps some ready,
+//! `network` gives each what egress needs to be its only way out.
 
 mod adopt;
 mod cgroup;
 mod config;
 mod files;
 mod journal;
+mod network;
 mod node;
 mod pool;
 mod processors;

@@ -225,7 +225,7 @@ fn open(
             return Err(failure);
         }
     };
-    let (network, egress, warning) = Network::open(run_dir.join(EGRESS_SOCKET));
+    let (network, egress, warning) = Network::open(config.network.then(|| run_dir.join(EGRESS_SOCKET)));
     warnings.extend(warning);
     for warning in &warnings {
         tracing::warn!("{warning}");
@@ -318,7 +318,8 @@ impl Node {
                 let traffic = self.network.traffic().await;
                 blocking(move || {
                     let handles = node.handles();
-                    let samples = handles.iter().filter_map(|handle| handle.sample(&node, &traffic)).collect();
+                    let samples =
+                        handles.iter().filter_map(|handle| handle.sample(&node, &traffic)).collect();
                     Ok(Reply::Stats { samples })
                 })
                 .await

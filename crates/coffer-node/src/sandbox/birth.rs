@@ -10,14 +10,14 @@ use std::time::Duration;
 use coffer_core::SandboxId;
 use coffer_wire::node::{CreateSandbox, NodeError, NodeErrorCode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use tokio::io::AsyncReadExt as _;
 
 use crate::cgroup::SandboxCgroup;
 use crate::files;
 use crate::journal::{Durability, Entry, Phase};
+use crate::network::Listeners;
 use crate::node::{Node, blocking};
 use crate::spawner::request::SpawnRequest;
-use crate::spawner::{SpawnError, Spawned};
+use crate::spawner::{Progress, SpawnError, Spawned};
 use crate::template::{BASE, HOST, Template};
 use crate::uids::UidError;
 
@@ -111,6 +111,8 @@ pub(super) struct Born {
     pub(super) cgroup: SandboxCgroup,
     pub(super) quota: Option<u64>,
     pub(super) process: crate::journal::Process,
+    /// For egress.
+    pub(super) listeners: Option<Listeners>,
 }
 
 /// Starts a sandbox on its files. On failure no process is left; the rest is for the reaper.
@@ -137,7 +139,7 @@ pub(super) async fn start(node: &Arc<Node>, entry: &Entry) -> Result<Born, NodeE
         };
         return Err(NodeError::new(code, format!("could not start the sandbox: {error}")));
     };
-    let Spawned { pid, pidfd, failure, plain_layers, exited } = spawned;
+    let Spawned { pid, pidfd, progress, plain_layers, exited } = spawned;
     let watched = Watched::new(pidfd, Some(exited)).map_err(internal("watch its first process"))?;
     if plain_layers > 0 {
         tracing::warn!(
@@ -159,13 +161,13 @@ pub(super) async fn start(node: &Arc<Node>, entry: &Entry) -> Result<Born, NodeE
         }
         identify(pid, &the_node.host_boot_id).map_err(internal("look at its first process"))
     });
-    let (joined, set_up) = tokio::join!(joined, tokio::time::timeout(PATIENCE, wait_for_agentd(failure)));
+    let (joined, set_up) = tokio::join!(joined, tokio::time::timeout(PATIENCE, wait_for_agentd(progress)));
     let set_up = set_up.unwrap_or_else(|_| {
         Err(NodeError::new(NodeErrorCode::Internal, "the sandbox did not set itself up in time"))
     });
     // The child's own words say more than the failure to move a process that has ended.
-    match set_up.and(joined) {
-        Ok(process) => Ok(Born { watched, cgroup, quota, process }),
+    match set_up.and_then(|listeners| Ok((listeners, joined?))) {
+        Ok((listeners, process)) => Ok(Born { watched, cgroup, quota, process, listeners }),
         Err(error) => {
             watched.kill();
             cgroup.kill();
@@ -208,6 +210,7 @@ async fn prepare(node: &Arc<Node>, entry: &Entry, cgroup: &SandboxCgroup) -> Res
             hostname: entry.spec.hostname.clone(),
             cpus: entry.cpus.clone(),
             tmpfs_bytes: limits.memory_bytes() / 2,
+            network: node.network.families(),
             gated: cgroup.needs_join(),
         };
         let mut descriptors = vec![listener];
@@ -238,19 +241,15 @@ fn listen(node: &Node, name: SandboxId) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Ends when agentd runs, or with the reason why it does not.
-async fn wait_for_agentd(failure: OwnedFd) -> Result<(), NodeError> {
-    let mut text = Vec::new();
-    let receiver = rustix::io::ioctl_fionbio(&failure, true)
-        .map_err(io::Error::from)
-        .and_then(|()| tokio::net::unix::pipe::Receiver::from_owned_fd(failure))
-        .map_err(internal("watch its set-up"))?;
-    receiver.take(4096).read_to_end(&mut text).await.map_err(internal("watch its set-up"))?;
-    if text.is_empty() {
-        return Ok(());
+/// Ends when agentd runs, with the sockets of its network, or with the reason why it does not.
+async fn wait_for_agentd(progress: Progress) -> Result<Option<Listeners>, NodeError> {
+    match progress.finish().await.map_err(internal("watch its set-up"))? {
+        Ok(sockets) => Ok(Listeners::of(sockets)),
+        Err(why) => {
+            let message = format!("the sandbox could not set itself up: {why}");
+            Err(NodeError::new(NodeErrorCode::Internal, message))
+        }
     }
-    let text = String::from_utf8_lossy(&text);
-    Err(NodeError::new(NodeErrorCode::Internal, format!("the sandbox could not set itself up: {text}")))
 }
 
 pub(super) fn internal(what: &'static str) -> impl Fn(io::Error) -> NodeError {

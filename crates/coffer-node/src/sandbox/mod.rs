@@ -13,11 +13,12 @@ mod owner;
 mod process;
 mod slot;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use coffer_core::SandboxId;
-use coffer_core::network::Traffic;
+use coffer_core::network::{Policy, Traffic};
 use coffer_wire::node::{
     CreateSandbox, NodeError, NodeErrorCode, Placement, Reply, RunState, Sample, SandboxStatus,
 };
@@ -44,6 +45,7 @@ pub(crate) enum Want {
     Thaw,
     Stop,
     Start,
+    SetNetwork(Policy),
 }
 
 type Answer = oneshot::Sender<Result<Reply, NodeError>>;
@@ -94,7 +96,7 @@ impl Handle {
     }
 
     /// A sample of a sandbox that has processes. Also brings the memory figures inside up to date.
-    pub(crate) fn sample(&self, node: &Node) -> Option<Sample> {
+    pub(crate) fn sample(&self, node: &Node, traffic: &HashMap<SandboxId, Traffic>) -> Option<Sample> {
         let meter = self.view.lock().expect("no holder panics").meter.clone()?;
         let usage = meter.cgroup.usage();
         // Gone in the meantime, most likely.
@@ -107,7 +109,7 @@ impl Handle {
             cache_bytes: usage.cache_bytes,
             disk_bytes: node.pool.used_bytes(meter.quota),
             processes: usage.processes,
-            traffic: Traffic::default(),
+            traffic: traffic.get(&self.sandbox).copied().unwrap_or_default(),
         })
     }
 

@@ -6,15 +6,16 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets, CpuSet, UnshareFlags};
 
+use crate::network::{self, Families, Listeners};
+
 use super::filesystem::{self, Handed};
-use super::packet;
 use super::request::SpawnRequest;
 use super::setup_error::{Doing, SetupError};
-use super::{kernel, seccomp};
+use super::{kernel, packet, progress, seccomp};
 
 /// What the child inherits from the spawner.
 pub(super) struct Inherited {
@@ -24,8 +25,8 @@ pub(super) struct Inherited {
     pub(super) gate: Option<OwnedFd>,
     /// Brings the mounts.
     pub(super) mounts: OwnedFd,
-    /// Closes when agentd runs; takes the reason if it never will.
-    pub(super) failure: OwnedFd,
+    /// Takes the sockets of its network and the reason if agentd never runs; closes when it does.
+    pub(super) progress: OwnedFd,
 }
 
 /// What root inside may do to its own sandbox. Without `SYS_ADMIN` and `NET_ADMIN`: with them it could
@@ -48,20 +49,20 @@ const OPEN_FILES: u64 = 65_536;
 
 /// Becomes agentd, or tells why not and ends.
 pub(super) fn run(request: &SpawnRequest, inherited: Inherited) -> ! {
-    let failure = inherited.failure.try_clone();
+    let progress = inherited.progress.try_clone();
     let error = match become_agentd(request, inherited) {
         Ok(never) => match never {},
         Err(error) => error,
     };
-    if let Ok(failure) = failure {
-        let _ = rustix::io::write(failure, error.to_string().as_bytes());
+    if let Ok(progress) = progress {
+        let _ = packet::send(progress, error.to_string().as_bytes(), &[], SendFlags::empty());
     }
     // SAFETY: ends this process without running the exit handlers of the spawner it is a copy of.
     unsafe { libc::_exit(1) }
 }
 
 fn become_agentd(request: &SpawnRequest, inherited: Inherited) -> Result<Infallible, SetupError> {
-    let Inherited { listener, gate, mounts, failure } = inherited;
+    let Inherited { listener, gate, mounts, progress } = inherited;
     // A session of its own: a key typed at the node's terminal must not reach sandboxes.
     rustix::process::setsid().doing("start a session")?;
     kernel::reset_signals();
@@ -78,7 +79,7 @@ fn become_agentd(request: &SpawnRequest, inherited: Inherited) -> Result<Infalli
 
     filesystem::build(request, handed)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    kernel::loopback_up().doing("bring the loopback up")?;
+    open_network(request.network, &progress)?;
     rustix::system::sethostname(request.hostname.as_bytes()).doing("set the host name")?;
     limit_resources()?;
     pin(&request.cpus)?;
@@ -97,7 +98,16 @@ fn become_agentd(request: &SpawnRequest, inherited: Inherited) -> Result<Infalli
     let sets = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).doing("drop capabilities")?;
 
-    execute(listener, failure)
+    execute(listener, progress)
+}
+
+/// Sets its network namespace up and hands the sockets in it to the node.
+fn open_network(families: Option<Families>, progress: &OwnedFd) -> Result<(), SetupError> {
+    network::set_up(families).doing("set its network up")?;
+    let Some(families) = families else { return Ok(()) };
+    let listeners = Listeners::open(families).doing("open the sockets of its network")?;
+    packet::send(progress, progress::LISTENERS, &listeners.all(), SendFlags::empty())
+        .doing("hand the sockets of its network over")
 }
 
 fn receive_mounts(request: &SpawnRequest, from: &OwnedFd) -> Result<Handed, SetupError> {
@@ -169,9 +179,9 @@ fn cut_bounding_set() -> Result<(), SetupError> {
     Ok(())
 }
 
-fn execute(listener: OwnedFd, failure: OwnedFd) -> Result<Infallible, SetupError> {
-    // The failure pipe may sit on 3: it moves up first, and closes on exec in any case.
-    let failure = rustix::io::fcntl_dupfd_cloexec(&failure, 10).doing("move the failure pipe")?;
+fn execute(listener: OwnedFd, progress: OwnedFd) -> Result<Infallible, SetupError> {
+    // The socket to the node may sit on 3: it moves up first, and closes on exec in any case.
+    let progress = rustix::io::fcntl_dupfd_cloexec(&progress, 10).doing("move the socket to the node")?;
     if listener.as_raw_fd() == 3 {
         rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).doing("keep the listener")?;
         // Stays open across exec, so nobody may close it here.
@@ -188,6 +198,6 @@ fn execute(listener: OwnedFd, failure: OwnedFd) -> Result<Infallible, SetupError
     let program = text(&format!("/{}", filesystem::AGENTD));
     let environment = text("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     let Err(errno) = nix::unistd::execve(&program, &[text("agentd")], &[environment]);
-    drop(failure);
+    drop(progress);
     Err(SetupError::new("execute agentd", Errno::from_raw_os_error(errno as i32)))
 }

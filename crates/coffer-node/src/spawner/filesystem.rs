@@ -161,9 +161,15 @@ fn pivot(root: &OwnedFd) -> Result<(), SetupError> {
     rustix::process::chdir("/").doing("enter the new root")
 }
 
+/// A device of the host's. Read-only keeps its node as it is, times included; the device itself can be
+/// written to all the same.
 fn host_copy(path: &str) -> Result<OwnedFd, SetupError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    rustix::mount::open_tree(CWD, path, flags).doing(format_args!("open the host's `{path}`"))
+    let copy = rustix::mount::open_tree(CWD, path, flags).doing(format_args!("open the host's `{path}`"))?;
+    let attributes = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
+    kernel::set_mount_attributes(&copy, attributes, None)
+        .doing(format_args!("make the node `{path}` read-only"))?;
+    Ok(copy)
 }
 
 /// A new file system that is mounted nowhere yet.

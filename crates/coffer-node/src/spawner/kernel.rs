@@ -147,26 +147,6 @@ pub(super) fn reset_signals() {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) };
 }
 
-/// Brings the loopback interface of the current network namespace up.
-pub(super) fn loopback_up() -> Result<(), Errno> {
-    let socket = rustix::net::socket_with(
-        rustix::net::AddressFamily::INET,
-        rustix::net::SocketType::DGRAM,
-        rustix::net::SocketFlags::CLOEXEC,
-        None,
-    )?;
-    // SAFETY: all-zero is a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    request.ifr_name[0] = b'l'.cast_signed();
-    request.ifr_name[1] = b'o'.cast_signed();
-    #[expect(clippy::cast_possible_truncation, reason = "both flags are below 0x80")]
-    let flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-    request.ifr_ifru.ifru_flags = flags;
-    // SAFETY: the request lives through the call and is of the kind that this ioctl reads.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
-    if result == 0 { Ok(()) } else { Err(last_errno()) }
-}
-
 fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::network::Families;
+
 /// Everything the spawner must know to make one sandbox. Travels with the listening socket of
 /// agentd and, when `gated`, the end of a pipe that the child waits on before it executes agentd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +26,8 @@ pub(crate) struct SpawnRequest {
     pub(crate) cpus: Vec<usize>,
     /// The size of `/dev/shm` and `/run`, each.
     pub(crate) tmpfs_bytes: u64,
+    /// What its network can have; nothing for `lo` alone.
+    pub(crate) network: Option<Families>,
     pub(crate) gated: bool,
 }
 
@@ -56,8 +60,8 @@ pub(crate) struct FileBind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum SpawnerNews {
-    /// A process exists and sets itself up. Comes with its pidfd and the reading end of a pipe: text
-    /// on it says why the set-up failed, its end without text that agentd runs.
+    /// A process exists and sets itself up. Comes with its pidfd and the socket on which it tells how
+    /// that goes ([`Progress`](super::progress::Progress)).
     Spawned { token: u64, pid: i32, plain_layers: u32 },
     /// Nothing exists.
     Refused { token: u64, why: String },

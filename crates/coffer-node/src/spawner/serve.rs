@@ -90,7 +90,7 @@ fn answer(
         Ok(made) => {
             tokens.insert(made.pid, token);
             let news = SpawnerNews::Spawned { token, pid: made.pid, plain_layers: made.plain_layers };
-            tell(socket, &news, &[made.pidfd.as_fd(), made.failure.as_fd()])
+            tell(socket, &news, &[made.pidfd.as_fd(), made.progress.as_fd()])
         }
         Err(error) => tell(socket, &SpawnerNews::Refused { token, why: error.to_string() }, &[]),
     }
@@ -112,7 +112,7 @@ fn tell(
 struct Made {
     pid: i32,
     pidfd: OwnedFd,
-    failure: OwnedFd,
+    progress: OwnedFd,
     plain_layers: u32,
 }
 
@@ -138,8 +138,7 @@ fn spawn(request: &SpawnRequest, descriptors: Vec<OwnedFd>) -> Result<Made, Setu
         }
         None => None,
     };
-    let (failure_read, failure_write) =
-        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing("make a pipe")?;
+    let (progress_read, progress_write) = packet::pair().doing("make a socket pair")?;
     let (ours, theirs) = packet::pair().doing("make a socket pair")?;
 
     kernel::take_on_user(Uid::from_raw(request.uid_base)).doing("take on the sandbox's user")?;
@@ -150,14 +149,14 @@ fn spawn(request: &SpawnRequest, descriptors: Vec<OwnedFd>) -> Result<Made, Setu
     }
     let (pid, pidfd) = match cloned.doing("clone into new namespaces")? {
         Cloned::Child => {
-            drop((ours, failure_read, cgroup));
-            child::run(request, Inherited { listener, gate, mounts: theirs, failure: failure_write })
+            drop((ours, progress_read, cgroup));
+            child::run(request, Inherited { listener, gate, mounts: theirs, progress: progress_write })
         }
         Cloned::Parent { pid, pidfd } => (pid, pidfd),
     };
-    drop((theirs, failure_write));
+    drop((theirs, progress_write));
     match hand_over(request, pid, &ours) {
-        Ok(plain_layers) => Ok(Made { pid, pidfd, failure: failure_read, plain_layers }),
+        Ok(plain_layers) => Ok(Made { pid, pidfd, progress: progress_read, plain_layers }),
         Err(error) => {
             // Its token was never recorded, so the loop reaps it in silence.
             let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);

@@ -1,0 +1,461 @@
+//! The node's connection to egress, and what egress should know.
+//!
+//! One task owns both. While egress is away it takes note of what changes; an egress that comes back is
+//! told all of it, one that was there all along only what differs. The sockets of sandboxes that this
+//! node made are kept here, so connections wait in their backlogs meanwhile; those of adopted sandboxes
+//! are opened anew when egress lacks them, because then nobody has them.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_core::SandboxId;
+use coffer_core::network::{Policy, Refusals, Traffic};
+use coffer_wire::egress::{
+    EgressError, EgressErrorCode, FromEgress, PROTOCOL, Reply, Request, ToEgress, send,
+};
+use coffer_wire::node::{NodeError, NodeErrorCode, read_frame};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Families, Listeners, silent};
+
+/// Egress is looked for this often while it is away.
+const RETRY: Duration = Duration::from_millis(50);
+/// After so many times without finding one, someone should know.
+const TRIES_BEFORE_TELLING: u32 = 100;
+/// An egress that takes longer than this for one request has come to a halt.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+type Done = oneshot::Sender<Result<(), NodeError>>;
+
+#[derive(Debug)]
+pub(super) enum Ask {
+    Serve { sandbox: SandboxId, policy: Policy, way: Way, done: Option<Done> },
+    Replace { sandbox: SandboxId, policy: Policy, done: Done },
+    End { sandbox: SandboxId },
+    Refusals { sandbox: SandboxId, after: u64, answer: oneshot::Sender<Result<Refusals, NodeError>> },
+    Traffic { answer: oneshot::Sender<HashMap<SandboxId, Traffic>> },
+}
+
+/// How egress gets at a sandbox's connections.
+#[derive(Debug)]
+pub(super) enum Way {
+    Open(Listeners),
+    /// A process in the namespace, by its pidfd. An earlier node opened the sockets, which egress may have.
+    Inside(Arc<OwnedFd>),
+}
+
+/// What egress should know of a sandbox.
+#[derive(Debug)]
+struct Served {
+    policy: Policy,
+    way: Way,
+    /// Egress said that it has these sockets.
+    given: bool,
+    /// What egress last told, and what those before it had counted.
+    last: Traffic,
+    before: Traffic,
+}
+
+impl Served {
+    fn traffic(&self) -> Traffic {
+        let (before, last) = (&self.before, &self.last);
+        Traffic {
+            sent_bytes: before.sent_bytes + last.sent_bytes,
+            received_bytes: before.received_bytes + last.received_bytes,
+            open: last.open,
+            opened: before.opened + last.opened,
+            failed: before.failed + last.failed,
+            questions: before.questions + last.questions,
+            refused: before.refused + last.refused,
+        }
+    }
+}
+
+/// What a reply is for.
+#[derive(Debug)]
+enum Pending {
+    Add(SandboxId, Option<Done>),
+    Replace(SandboxId, Done),
+    Remove,
+    Refusals(oneshot::Sender<Result<Refusals, NodeError>>),
+    Traffic(oneshot::Sender<HashMap<SandboxId, Traffic>>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    socket: PathBuf,
+    families: Option<Families>,
+    inbox: mpsc::UnboundedReceiver<Ask>,
+    sandboxes: HashMap<SandboxId, Served>,
+    /// They wait for a policy, and the connection broke.
+    unsure: Vec<Done>,
+    /// Nobody listens at the socket, so nothing is open.
+    down: bool,
+}
+
+impl Client {
+    pub(super) fn new(
+        socket: PathBuf,
+        families: Option<Families>,
+        inbox: mpsc::UnboundedReceiver<Ask>,
+    ) -> Self {
+        Self { socket, families, inbox, sandboxes: HashMap::new(), unsure: Vec::new(), down: true }
+    }
+
+    /// Serves until nobody is left to ask. All adopted sandboxes must have been asked for before: who is
+    /// not known now is removed from egress.
+    pub(crate) async fn run(mut self) {
+        let Some(families) = self.families else { return };
+        while let Ok(ask) = self.inbox.try_recv() {
+            self.note(ask);
+        }
+        let mut tries = 0;
+        loop {
+            match UnixStream::connect(&self.socket).await {
+                Ok(stream) => {
+                    tries = 0;
+                    self.down = false;
+                    match self.converse(stream, families).await {
+                        Ok(()) => return,
+                        Err(error) => tracing::warn!("lost egress: {error}"),
+                    }
+                }
+                Err(error) => {
+                    self.down = true;
+                    self.unsure.drain(..).for_each(tell_done);
+                    tries += 1;
+                    if tries == TRIES_BEFORE_TELLING {
+                        tracing::warn!(
+                            "there is no egress at `{}` ({error}): sandboxes have no way out",
+                            self.socket.display()
+                        );
+                    }
+                }
+            }
+            let pause = sleep(RETRY);
+            tokio::pin!(pause);
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    ask = self.inbox.recv() => match ask {
+                        Some(ask) => self.note(ask),
+                        None => return,
+                    },
+                }
+            }
+        }
+    }
+
+    /// Takes note of what egress should know, while it is away.
+    fn note(&mut self, ask: Ask) {
+        match ask {
+            Ask::Serve { sandbox, policy, way, done } => {
+                self.sandboxes.insert(sandbox, served(policy, way));
+                // It has no way out until egress has it, which is in force at once.
+                done.into_iter().for_each(tell_done);
+            }
+            Ask::Replace { sandbox, policy, done } => {
+                if let Some(served) = self.sandboxes.get_mut(&sandbox) {
+                    served.policy = policy;
+                }
+                if self.down {
+                    tell_done(done);
+                } else {
+                    self.unsure.push(done);
+                }
+            }
+            Ask::End { sandbox } => {
+                self.sandboxes.remove(&sandbox);
+            }
+            Ask::Refusals { answer, .. } => {
+                let _ = answer.send(Err(silent()));
+            }
+            Ask::Traffic { answer } => {
+                let _ = answer.send(self.figures());
+            }
+        }
+    }
+
+    /// Speaks with one egress until the connection breaks, or nobody is left to ask.
+    async fn converse(&mut self, stream: UnixStream, families: Families) -> io::Result<()> {
+        let mut line = Line::new(stream);
+        let ended = self.carry(&mut line, families).await;
+        for pending in std::mem::take(&mut line.pending).into_values() {
+            match pending {
+                Pending::Replace(_, done) => self.unsure.push(done),
+                Pending::Add(_, done) => done.into_iter().for_each(tell_done),
+                Pending::Traffic(answer) => drop(answer.send(self.figures())),
+                // Whoever waits finds that nobody will answer.
+                Pending::Remove | Pending::Refusals(_) => {}
+            }
+        }
+        ended
+    }
+
+    async fn carry(&mut self, line: &mut Line, families: Families) -> io::Result<()> {
+        match line.call(Request::Hello { protocol: PROTOCOL }, &[]).await? {
+            Ok(Reply::Hello { protocol: PROTOCOL }) => {}
+            other => return Err(unexpected(&other)),
+        }
+        self.agree(line, families).await?;
+        tracing::info!("egress serves {} sandboxes", self.sandboxes.len());
+        self.unsure.drain(..).for_each(tell_done);
+        loop {
+            tokio::select! {
+                ask = self.inbox.recv() => match ask {
+                    Some(ask) => self.pass_on(line, ask).await?,
+                    None => return Ok(()),
+                },
+                reply = line.replies.recv() => {
+                    let FromEgress { id, result } = reply.ok_or(io::ErrorKind::UnexpectedEof)?;
+                    if let Some(pending) = line.pending.remove(&id) {
+                        self.hear(pending, result);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes egress serve whom it should and nobody else, as it should.
+    async fn agree(&mut self, line: &mut Line, families: Families) -> io::Result<()> {
+        let known = match line.call(Request::Traffic, &[]).await? {
+            Ok(Reply::Traffic { sandboxes }) => sandboxes,
+            other => return Err(unexpected(&other)),
+        };
+        for &(sandbox, _) in known.iter().filter(|(sandbox, _)| !self.sandboxes.contains_key(sandbox)) {
+            line.expect_done(Request::Remove { sandbox }, &[]).await?;
+        }
+        let known: HashSet<_> = known.into_iter().map(|(sandbox, _)| sandbox).collect();
+        for (&sandbox, served) in &mut self.sandboxes {
+            let policy = served.policy.clone();
+            if known.contains(&sandbox) {
+                if served.given || matches!(served.way, Way::Inside(_)) {
+                    line.expect_done(Request::ReplacePolicy { sandbox, policy }, &[]).await?;
+                    continue;
+                }
+                // It was stopped and started anew while we were apart: egress has its old sockets.
+                line.expect_done(Request::Remove { sandbox }, &[]).await?;
+            }
+            served.before = served.traffic();
+            served.last = Traffic::default();
+            if let Way::Inside(process) = &served.way {
+                let process = process.clone();
+                let opening = move || Listeners::open_in(process.as_fd(), families);
+                match tokio::task::spawn_blocking(opening).await.map_err(io::Error::other)? {
+                    Ok(listeners) => served.way = Way::Open(listeners),
+                    // It has just died, or something inside sits on the ports.
+                    Err(error) => {
+                        tracing::warn!(sandbox.id = %sandbox, "sandbox {sandbox} has no way out: {error}");
+                        continue;
+                    }
+                }
+            }
+            if let Way::Open(listeners) = &served.way {
+                let (request, descriptors) = add(sandbox, policy, listeners);
+                served.given = line.expect_done(request, &descriptors).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of what egress should know, and tells it.
+    async fn pass_on(&mut self, line: &mut Line, ask: Ask) -> io::Result<()> {
+        match ask {
+            Ask::Serve { sandbox, policy, way, done } => {
+                let served = served(policy.clone(), way);
+                let sent = match &served.way {
+                    Way::Open(listeners) => {
+                        let (request, descriptors) = add(sandbox, policy, listeners);
+                        line.send(request, &descriptors, Pending::Add(sandbox, done)).await
+                    }
+                    // Adopted before anyone connected; there are no others.
+                    Way::Inside(_) => Ok(()),
+                };
+                self.sandboxes.insert(sandbox, served);
+                sent
+            }
+            Ask::Replace { sandbox, policy, done } => {
+                let Some(served) = self.sandboxes.get_mut(&sandbox) else {
+                    tell_done(done);
+                    return Ok(());
+                };
+                served.policy = policy.clone();
+                let pending = Pending::Replace(sandbox, done);
+                line.send(Request::ReplacePolicy { sandbox, policy }, &[], pending).await
+            }
+            Ask::End { sandbox } => {
+                self.sandboxes.remove(&sandbox);
+                line.send(Request::Remove { sandbox }, &[], Pending::Remove).await
+            }
+            Ask::Refusals { sandbox, after, answer } => {
+                line.send(Request::Refusals { sandbox, after }, &[], Pending::Refusals(answer)).await
+            }
+            Ask::Traffic { answer } => line.send(Request::Traffic, &[], Pending::Traffic(answer)).await,
+        }
+    }
+
+    fn hear(&mut self, pending: Pending, result: Result<Reply, EgressError>) {
+        match pending {
+            Pending::Add(sandbox, done) => {
+                if let (Ok(_), Some(served)) = (&result, self.sandboxes.get_mut(&sandbox)) {
+                    served.given = true;
+                }
+                let answer = result.map(|_| ()).map_err(refused);
+                if answer.is_err() {
+                    self.sandboxes.remove(&sandbox);
+                }
+                done.into_iter().for_each(|done| drop(done.send(answer.clone())));
+            }
+            Pending::Replace(sandbox, done) => {
+                let answer = match result {
+                    // It could not be added, so nothing is open.
+                    Err(EgressError { code: EgressErrorCode::UnknownSandbox, .. }) => Ok(()),
+                    result => result.map(|_| ()).map_err(refused),
+                };
+                if let Err(error) = &answer {
+                    tracing::error!(sandbox.id = %sandbox, "egress does not take the policy of sandbox {sandbox}: {error}");
+                }
+                let _ = done.send(answer);
+            }
+            Pending::Remove => {}
+            Pending::Refusals(answer) => {
+                let _ = answer.send(match result {
+                    Ok(Reply::Refusals(refusals)) => Ok(refusals),
+                    Ok(_) => Err(silent()),
+                    // Without processes it has no network, and is refused nothing.
+                    Err(EgressError { code: EgressErrorCode::UnknownSandbox, .. }) => Ok(Refusals::default()),
+                    Err(error) => Err(refused(error)),
+                });
+            }
+            Pending::Traffic(answer) => {
+                if let Ok(Reply::Traffic { sandboxes }) = result {
+                    for (sandbox, traffic) in sandboxes {
+                        if let Some(served) = self.sandboxes.get_mut(&sandbox) {
+                            served.last = traffic;
+                        }
+                    }
+                }
+                let _ = answer.send(self.figures());
+            }
+        }
+    }
+
+    fn figures(&self) -> HashMap<SandboxId, Traffic> {
+        self.sandboxes.iter().map(|(&sandbox, served)| (sandbox, served.traffic())).collect()
+    }
+}
+
+fn served(policy: Policy, way: Way) -> Served {
+    Served { policy, way, given: false, last: Traffic::default(), before: Traffic::default() }
+}
+
+fn tell_done(done: Done) {
+    // Whoever waited may have lost patience.
+    let _ = done.send(Ok(()));
+}
+
+fn add(sandbox: SandboxId, policy: Policy, listeners: &Listeners) -> (Request, Vec<BorrowedFd<'_>>) {
+    let each = listeners.of_each_kind();
+    (Request::Add { sandbox, policy, tcp: each, dns_udp: each, dns_tcp: each }, listeners.all())
+}
+
+fn refused(error: EgressError) -> NodeError {
+    let code = match error.code {
+        EgressErrorCode::NoCapacity => NodeErrorCode::NoCapacity,
+        EgressErrorCode::ProtocolMismatch
+        | EgressErrorCode::UnknownSandbox
+        | EgressErrorCode::BadDescriptors => NodeErrorCode::Internal,
+    };
+    NodeError::new(code, format!("egress refused: {error}"))
+}
+
+fn unexpected(answer: &Result<Reply, EgressError>) -> io::Error {
+    let why = match answer {
+        Ok(_) => "it gave an answer that does not fit".to_string(),
+        Err(error) => error.to_string(),
+    };
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// A connection to egress and what is under way on it.
+struct Line {
+    out: OwnedWriteHalf,
+    replies: mpsc::UnboundedReceiver<FromEgress>,
+    pending: HashMap<u64, Pending>,
+    next: u64,
+    _reader: AbortOnDropHandle<()>,
+}
+
+impl Line {
+    fn new(stream: UnixStream) -> Self {
+        let (mut from_egress, out) = stream.into_split();
+        let (heard, replies) = mpsc::unbounded_channel();
+        // A task of its own, because a frame that is read half-way cannot be put back.
+        let reader = tokio::spawn(async move {
+            loop {
+                let reply = match read_frame(&mut from_egress).await {
+                    Ok(Some(reply)) => reply,
+                    Ok(None) => return,
+                    Err(error) => {
+                        tracing::debug!("reading from egress: {error}");
+                        return;
+                    }
+                };
+                if heard.send(reply).is_err() {
+                    return;
+                }
+            }
+        });
+        let reader = AbortOnDropHandle::new(reader);
+        Self { out, replies, pending: HashMap::new(), next: 0, _reader: reader }
+    }
+
+    async fn write(&mut self, request: Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<u64> {
+        self.next += 1;
+        let frame = ToEgress { id: self.next, request };
+        timeout(PATIENCE, send(self.out.as_ref(), &frame, descriptors)).await??;
+        Ok(self.next)
+    }
+
+    async fn send(
+        &mut self,
+        request: Request,
+        descriptors: &[BorrowedFd<'_>],
+        pending: Pending,
+    ) -> io::Result<()> {
+        // Before it is written, so that a failure finds who waits for it.
+        self.pending.insert(self.next + 1, pending);
+        self.write(request, descriptors).await.map(drop)
+    }
+
+    /// Asks and waits for the answer; only as long as nothing else is under way.
+    async fn call(
+        &mut self,
+        request: Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<Result<Reply, EgressError>> {
+        let id = self.write(request, descriptors).await?;
+        match timeout(PATIENCE, self.replies.recv()).await? {
+            Some(reply) if reply.id == id => Ok(reply.result),
+            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "it answered what nobody asked")),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// A call whose refusal concerns one sandbox only, and is told.
+    async fn expect_done(&mut self, request: Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<bool> {
+        let answer = self.call(request, descriptors).await?;
+        if let Err(error) = &answer {
+            tracing::error!("egress refused to take a sandbox up again: {error}");
+        }
+        Ok(answer.is_ok())
+    }
+}

@@ -1,0 +1,151 @@
+//! The node's part of a sandbox's network: it sees to it that whatever goes out of a sandbox ends at
+//! sockets that egress holds, and tells egress the policy. It never looks at what goes through them.
+//!
+//! - [`redirect`] sets a network namespace up, by [`netlink`] messages; process 1 does so for itself.
+//! - [`listeners`] are the sockets inside, opened there and handed up.
+//! - [`client`] is the one connection to egress. It knows what every sandbox should have there, so that
+//!   an egress that was away gets all of it.
+//!
+//! `docs/design/0002-egress.md` has the whole picture.
+
+mod client;
+mod listeners;
+mod netlink;
+mod redirect;
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_core::SandboxId;
+use coffer_core::network::{Policy, Refusals, Traffic};
+use coffer_wire::node::{NodeError, NodeErrorCode};
+use tokio::sync::{mpsc, oneshot};
+
+pub(crate) use client::Client;
+use client::{Ask, Way};
+pub(crate) use listeners::Listeners;
+pub(crate) use redirect::{Families, NAME_SERVER, set_up};
+
+/// A new sandbox waits this long for egress; then egress gets it when it can, and until then it has no way out.
+const SERVE_PATIENCE: Duration = Duration::from_secs(2);
+/// Whoever changes a policy hears after this long that egress does not answer.
+const REPLACE_PATIENCE: Duration = Duration::from_secs(5);
+/// Figures come from the last time if egress takes longer.
+const FIGURES_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What other parts of the node ask of the network.
+#[derive(Debug)]
+pub(crate) struct Network {
+    families: Option<Families>,
+    asks: mpsc::UnboundedSender<Ask>,
+}
+
+impl Network {
+    /// Finds out what this host can do; text says what it cannot. The client connects when it is run.
+    pub(crate) fn open(socket: PathBuf) -> (Self, Client, Option<String>) {
+        let (families, warning) = match redirect::probe() {
+            Ok(families) => (Some(families), None),
+            Err(errno) => {
+                let why = format!(
+                    "sandboxes have no network: the kernel cannot redirect connections by nf_tables ({errno})"
+                );
+                (None, Some(why))
+            }
+        };
+        let (asks, inbox) = mpsc::unbounded_channel();
+        (Self { families, asks }, Client::new(socket, families, inbox), warning)
+    }
+
+    /// What a new network namespace can have; nothing where there is no way out.
+    pub(crate) fn families(&self) -> Option<Families> {
+        self.families
+    }
+
+    /// Begins to serve a sandbox. At once; the answer can be waited for.
+    pub(crate) fn serve(&self, sandbox: SandboxId, policy: &Policy, listeners: Option<Listeners>) -> Serving {
+        let (done, heard) = oneshot::channel();
+        let Some(listeners) = listeners else { return Serving(sandbox, None) };
+        let way = Way::Open(listeners);
+        let sent = self.asks.send(Ask::Serve { sandbox, policy: policy.clone(), way, done: Some(done) });
+        Serving(sandbox, sent.is_ok().then_some(heard))
+    }
+
+    /// Serves a sandbox that an earlier node made, and that egress may know already.
+    pub(crate) fn take_up(&self, sandbox: SandboxId, policy: &Policy, process: BorrowedFd<'_>) {
+        match process.try_clone_to_owned() {
+            Ok(process) => {
+                let way = Way::Inside(Arc::new(process));
+                let _ = self.asks.send(Ask::Serve { sandbox, policy: policy.clone(), way, done: None });
+            }
+            Err(error) => {
+                tracing::error!(sandbox.id = %sandbox, "sandbox {sandbox} has no way out: {error}");
+            }
+        }
+    }
+
+    /// Puts a policy in force. When this is done, nothing is open that it forbids.
+    pub(crate) async fn replace(&self, sandbox: SandboxId, policy: &Policy) -> Result<(), NodeError> {
+        let (done, heard) = oneshot::channel();
+        if self.families.is_none()
+            || self.asks.send(Ask::Replace { sandbox, policy: policy.clone(), done }).is_err()
+        {
+            return Ok(());
+        }
+        match tokio::time::timeout(REPLACE_PATIENCE, heard).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => Err(silent()),
+        }
+    }
+
+    /// Ends a sandbox's network. Its namespace ends when egress has heard of it.
+    pub(crate) fn end(&self, sandbox: SandboxId) {
+        let _ = self.asks.send(Ask::End { sandbox });
+    }
+
+    pub(crate) async fn refusals(&self, sandbox: SandboxId, after: u64) -> Result<Refusals, NodeError> {
+        if self.families.is_none() {
+            return Ok(Refusals::default());
+        }
+        let (answer, heard) = oneshot::channel();
+        self.asks.send(Ask::Refusals { sandbox, after, answer }).map_err(|_| silent())?;
+        tokio::time::timeout(REPLACE_PATIENCE, heard).await.map_err(|_| silent())?.map_err(|_| silent())?
+    }
+
+    /// What each sandbox has used, as far as egress tells.
+    pub(crate) async fn traffic(&self) -> HashMap<SandboxId, Traffic> {
+        let (answer, heard) = oneshot::channel();
+        if self.asks.send(Ask::Traffic { answer }).is_err() {
+            return HashMap::new();
+        }
+        let heard = tokio::time::timeout(FIGURES_PATIENCE, heard).await;
+        heard.ok().and_then(Result::ok).unwrap_or_default()
+    }
+}
+
+/// A sandbox that egress is about to serve.
+#[derive(Debug)]
+#[must_use = "until it is waited for, the policy may not be in force"]
+pub(crate) struct Serving(SandboxId, Option<oneshot::Receiver<Result<(), NodeError>>>);
+
+impl Serving {
+    /// Waits until the policy is in force. An egress that is away is no failure: it gets the sandbox when
+    /// it is back, and until then nothing is open.
+    pub(crate) async fn in_force(self) -> Result<(), NodeError> {
+        let Self(sandbox, Some(heard)) = self else { return Ok(()) };
+        match tokio::time::timeout(SERVE_PATIENCE, heard).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Ok(()),
+            Err(_) => {
+                tracing::warn!(sandbox.id = %sandbox, "egress is slow: sandbox {sandbox} has no way out yet");
+                Ok(())
+            }
+        }
+    }
+}
+
+fn silent() -> NodeError {
+    NodeError::new(NodeErrorCode::Unavailable, "egress does not answer")
+}

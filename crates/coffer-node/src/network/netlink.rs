@@ -1,0 +1,146 @@
+//! Netlink messages, as many as one wants done, in one call to the kernel.
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+const HEADER: usize = 16;
+const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
+const ACKNOWLEDGE: u16 = libc::NLM_F_ACK as u16;
+const NESTED: u16 = libc::NLA_F_NESTED as u16;
+
+/// Messages that go out together. Numbers in headers are the machine's own; attributes are as their
+/// family wants them.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    bytes: Vec<u8>,
+    /// How many answers will come.
+    asked: usize,
+}
+
+impl Batch {
+    /// Adds a message that the kernel answers: what to do, its fixed part, and its attributes.
+    pub(super) fn message(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        fixed: &[u8],
+        attributes: impl FnOnce(&mut Self),
+    ) {
+        self.asked += 1;
+        self.write(kind, flags | ACKNOWLEDGE, fixed, attributes);
+    }
+
+    /// Adds a message that says something about the others.
+    pub(super) fn mark(&mut self, kind: u16, fixed: &[u8]) {
+        self.write(kind, 0, fixed, |_| {});
+    }
+
+    fn write(&mut self, kind: u16, flags: u16, fixed: &[u8], attributes: impl FnOnce(&mut Self)) {
+        let start = self.bytes.len();
+        self.bytes.extend([0; 4]);
+        self.bytes.extend(kind.to_ne_bytes());
+        self.bytes.extend((REQUEST | flags).to_ne_bytes());
+        // Sequence and port: with one batch at a time nobody needs them.
+        self.bytes.extend([0; 8]);
+        debug_assert_eq!(self.bytes.len() - start, HEADER);
+        self.bytes.extend(fixed);
+        self.pad();
+        attributes(self);
+        let length = u32::try_from(self.bytes.len() - start).expect("a message is short");
+        self.bytes[start..start + 4].copy_from_slice(&length.to_ne_bytes());
+    }
+
+    pub(super) fn attribute(&mut self, kind: u16, value: &[u8]) {
+        self.with_length(kind, |batch| batch.bytes.extend(value));
+    }
+
+    /// Text, with a zero at its end.
+    pub(super) fn text(&mut self, kind: u16, value: &str) {
+        self.with_length(kind, |batch| {
+            batch.bytes.extend(value.as_bytes());
+            batch.bytes.push(0);
+        });
+    }
+
+    pub(super) fn nest(&mut self, kind: u16, inside: impl FnOnce(&mut Self)) {
+        self.with_length(kind | NESTED, inside);
+    }
+
+    fn with_length(&mut self, kind: u16, value: impl FnOnce(&mut Self)) {
+        let start = self.bytes.len();
+        self.bytes.extend([0; 2]);
+        self.bytes.extend(kind.to_ne_bytes());
+        value(self);
+        let length = u16::try_from(self.bytes.len() - start).expect("an attribute is short");
+        self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes());
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+
+    /// Has the kernel do all of it in the current network namespace; the first failure is the answer.
+    /// Without a protocol it is about links, addresses and routes.
+    pub(super) fn send(&self, protocol: Option<Protocol>) -> Result<(), Errno> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            protocol,
+        )?;
+        rustix::net::send(&socket, &self.bytes, SendFlags::empty())?;
+        for _ in 0..self.asked {
+            // The kernel has answered by the time that `send` returns.
+            let mut answer = [0; 128];
+            let (_, length) = rustix::net::recv(&socket, &mut answer, RecvFlags::DONTWAIT)?;
+            refusal(&answer[..length.min(answer.len())])?;
+        }
+        Ok(())
+    }
+}
+
+/// What an answer says: an error number, or 0.
+fn refusal(answer: &[u8]) -> Result<(), Errno> {
+    let kind = answer.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes);
+    let code = answer.get(HEADER..HEADER + 4).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes);
+    match (kind.map(i32::from), code) {
+        (Some(libc::NLMSG_ERROR), Some(0)) => Ok(()),
+        (Some(libc::NLMSG_ERROR), Some(code)) => Err(Errno::from_raw_os_error(code.saturating_neg())),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_and_attributes_know_their_lengths() {
+        let mut batch = Batch::default();
+        batch.message(20, 0x400, &[7; 5], |batch| {
+            batch.attribute(1, &[9]);
+            batch.nest(2, |batch| batch.text(3, "lo"));
+        });
+        batch.mark(17, &[]);
+        let half = u16::to_ne_bytes;
+        let message = [&44u32.to_ne_bytes()[..], &half(20), &half(0x405), &[0; 8], &[7; 5], &[0; 3]].concat();
+        let attributes = [&half(5)[..], &half(1), &[9, 0, 0, 0], &half(12), &half(0x8002)].concat();
+        let nested = [&half(7)[..], &half(3), b"lo\0\0"].concat();
+        let mark = [&16u32.to_ne_bytes()[..], &half(17), &half(1), &[0; 8]].concat();
+        assert_eq!(batch.bytes, [message, attributes, nested, mark].concat());
+        assert_eq!(batch.asked, 1);
+    }
+
+    #[test]
+    fn an_answer_is_an_error_number() {
+        let answer = |kind: i32, code: i32| {
+            let kind = u16::try_from(kind).unwrap();
+            [&[0; 4][..], &kind.to_ne_bytes(), &[0; 10], &code.to_ne_bytes()].concat()
+        };
+        assert_eq!(refusal(&answer(libc::NLMSG_ERROR, 0)), Ok(()));
+        assert_eq!(refusal(&answer(libc::NLMSG_ERROR, -libc::EPERM)), Err(Errno::PERM));
+        assert_eq!(refusal(&answer(libc::NLMSG_DONE, 0)), Err(Errno::PROTO));
+        assert_eq!(refusal(&[0; 3]), Err(Errno::PROTO));
+    }
+}
