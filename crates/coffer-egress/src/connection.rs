@@ -119,14 +119,14 @@ async fn open(
     original: SocketAddr,
 ) -> Result<Opened, NotOpened> {
     let (address, port) = (original.ip(), original.port());
-    let policy = sandbox.policy();
-    let (name, hello) = if needs_name(&policy, &sandbox.walls, address, port) {
+    let (policy, walls) = (sandbox.policy(), sandbox.walls());
+    let (name, hello) = if needs_name(&policy, &walls, address, port) {
         sniff(sandbox, stream).await
     } else {
         (None, Vec::new())
     };
     let destination = Destination { name, address, port };
-    let (upstream, admitted) = match decide(&policy, &sandbox.walls, &destination) {
+    let (upstream, admitted) = match decide(&policy, &walls, &destination) {
         Decision::Refuse { rule } => return Err(NotOpened::refused(destination, Cause::Rule(rule))),
         decision if decision.is_allowed_by_name() => dial_name(sandbox, destination).await?,
         Decision::Allow { .. } => dial_address(sandbox, destination).await?,
@@ -165,7 +165,7 @@ async fn dial_address(
     mut destination: Destination,
 ) -> Result<(TcpStream, Admitted), NotOpened> {
     destination.address =
-        sandbox.walls.pass(destination.address).map_err(|class| walled(&destination, class))?;
+        sandbox.walls().pass(destination.address).map_err(|class| walled(&destination, class))?;
     attempt(sandbox, Route { destination, address: AddressFrom::Sandbox }).await?.ok_or(NotOpened::Failed)
 }
 
@@ -179,6 +179,7 @@ async fn dial_name(
         IpAddr::V4(_) => [Family::V4, Family::V6],
         IpAddr::V6(_) => [Family::V6, Family::V4],
     };
+    let walls = sandbox.walls();
     let mut walls_met = None;
     let mut unknown = false;
     let mut attempts = 0;
@@ -192,7 +193,7 @@ async fn dial_name(
             }
         };
         for address in found.addresses {
-            let address = match sandbox.walls.pass(address) {
+            let address = match walls.pass(address) {
                 Ok(address) => address,
                 Err(class) => {
                     walls_met = Some((address, class));

@@ -68,17 +68,21 @@ impl Listeners {
 #[error("sandbox {0} has no network here")]
 pub struct NoSuchSandbox(pub SandboxId);
 
-/// There is a sandbox of that id already.
+/// Why a sandbox is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("sandbox {0} has its network already")]
-pub struct AlreadyThere(pub SandboxId);
+pub enum NotAdded {
+    #[error("sandbox {0} has its network already")]
+    AlreadyThere(SandboxId),
+    #[error("{0} sandboxes have a network, and no more can")]
+    Full(usize),
+}
 
 /// Serves the outbound connections and questions of all sandboxes of a machine.
 #[derive(Debug)]
 pub struct Egress {
     settings: Arc<Settings>,
     seams: Seams,
-    walls: Arc<Walls>,
+    walls: Mutex<Arc<Walls>>,
     connections: Arc<Semaphore>,
     sandboxes: Mutex<HashMap<SandboxId, Arc<Sandbox>>>,
     tasks: TaskTracker,
@@ -92,7 +96,7 @@ impl Egress {
             connections: Arc::new(Semaphore::new(settings.connections_in_all)),
             settings: Arc::new(settings),
             seams,
-            walls: Arc::new(walls),
+            walls: Mutex::new(Arc::new(walls)),
             sandboxes: Mutex::default(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -103,21 +107,29 @@ impl Egress {
         self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn walls(&self) -> MutexGuard<'_, Arc<Walls>> {
+        self.walls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn find(&self, id: SandboxId) -> Result<Arc<Sandbox>, NoSuchSandbox> {
         self.sandboxes().get(&id).cloned().ok_or(NoSuchSandbox(id))
     }
 
     /// Begins to serve a sandbox. Must be called within a runtime.
-    pub fn add(&self, id: SandboxId, policy: Policy, listeners: Listeners) -> Result<(), AlreadyThere> {
-        let sandbox = match self.sandboxes().entry(id) {
-            Entry::Occupied(_) => return Err(AlreadyThere(id)),
+    pub fn add(&self, id: SandboxId, policy: Policy, listeners: Listeners) -> Result<(), NotAdded> {
+        let mut sandboxes = self.sandboxes();
+        let count = sandboxes.len();
+        let sandbox = match sandboxes.entry(id) {
+            Entry::Occupied(_) => return Err(NotAdded::AlreadyThere(id)),
+            Entry::Vacant(_) if count >= self.settings.sandboxes => return Err(NotAdded::Full(count)),
             Entry::Vacant(place) => {
-                let (settings, walls) = (Arc::clone(&self.settings), Arc::clone(&self.walls));
+                let (settings, walls) = (Arc::clone(&self.settings), Arc::clone(&self.walls()));
                 let stop = self.stop.child_token();
                 let sandbox = Sandbox::new(policy, settings, self.seams.clone(), walls, stop);
                 Arc::clone(place.insert(Arc::new(sandbox)))
             }
         };
+        drop(sandboxes);
         let Listeners { tcp, dns_udp, dns_tcp } = listeners;
         for listener in tcp {
             let connections = Arc::clone(&self.connections);
@@ -145,6 +157,16 @@ impl Egress {
     /// When this returns, no connection is open or will be opened that the new policy forbids.
     pub fn replace_policy(&self, id: SandboxId, policy: Policy) -> Result<usize, NoSuchSandbox> {
         Ok(self.find(id)?.replace_policy(policy))
+    }
+
+    /// Puts other walls in force, as when the machine has a new address.
+    pub fn replace_walls(&self, walls: Walls) {
+        let walls = Arc::new(walls);
+        // First for those who come now: whoever was added before sees it below.
+        *self.walls() = Arc::clone(&walls);
+        for sandbox in self.sandboxes().values() {
+            sandbox.replace_walls(Arc::clone(&walls));
+        }
     }
 
     /// The policy that is in force.

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod connection;
+pub mod control;
 mod dns;
 mod egress;
 mod refusal;
@@ -19,6 +20,6 @@ pub mod sniff;
 mod socket;
 
 pub use dns::{Family, Found, LookupError, Resolver, Upstream, nameservers};
-pub use egress::{AlreadyThere, Descriptors, Egress, Listeners, NoSuchSandbox, Seams};
+pub use egress::{Descriptors, Egress, Listeners, NoSuchSandbox, NotAdded, Seams};
 pub use settings::Settings;
 pub use socket::{Dialer, HostDialer, OriginalDestination, Redirected};

@@ -34,7 +34,6 @@ pub(crate) struct Counters {
 pub(crate) struct Sandbox {
     pub(crate) settings: Arc<Settings>,
     pub(crate) seams: Seams,
-    pub(crate) walls: Arc<Walls>,
     pub(crate) counters: Counters,
     pub(crate) connections: Arc<Semaphore>,
     pub(crate) questions: Arc<Semaphore>,
@@ -46,10 +45,11 @@ pub(crate) struct Sandbox {
     state: Mutex<State>,
 }
 
-/// The policy and what it let through, under one lock: what is in the table is allowed by the policy beside it.
+/// The rules and what they let through, under one lock: what is in the table is allowed by the rules beside it.
 #[derive(Debug)]
 struct State {
     policy: Arc<Policy>,
+    walls: Arc<Walls>,
     open: HashMap<u64, Open>,
     next: u64,
 }
@@ -115,12 +115,11 @@ impl Sandbox {
             questions: Arc::new(Semaphore::new(settings.questions)),
             dns_connections: Arc::new(Semaphore::new(DNS_CONNECTIONS)),
             refusals: Mutex::new(Ring::new(settings.refusals)),
-            state: Mutex::new(State { policy: Arc::new(policy), open: HashMap::new(), next: 0 }),
+            state: Mutex::new(State { policy: Arc::new(policy), walls, open: HashMap::new(), next: 0 }),
             counters: Counters::default(),
             cache: Cache::default(),
             settings,
             seams,
-            walls,
             stop,
         }
     }
@@ -134,10 +133,14 @@ impl Sandbox {
         Arc::clone(&self.state().policy)
     }
 
+    pub(crate) fn walls(&self) -> Arc<Walls> {
+        Arc::clone(&self.state().walls)
+    }
+
     /// Lets a connection be dialled, if the policy of this moment does.
     pub(crate) fn admit(self: &Arc<Self>, route: Route) -> Result<Admitted, Rule> {
         let mut state = self.state();
-        if let Decision::Refuse { rule } = route.judge(&state.policy, &self.walls) {
+        if let Decision::Refuse { rule } = route.judge(&state.policy, &state.walls) {
             return Err(rule);
         }
         let key = state.next;
@@ -150,12 +153,21 @@ impl Sandbox {
 
     /// Puts a policy in force. When this returns, whatever it forbids is cut; returns how many that were.
     pub(crate) fn replace_policy(&self, policy: Policy) -> usize {
+        self.change_rules(|state| state.policy = Arc::new(policy))
+    }
+
+    /// The same for the walls.
+    pub(crate) fn replace_walls(&self, walls: Arc<Walls>) -> usize {
+        self.change_rules(|state| state.walls = walls)
+    }
+
+    fn change_rules(&self, change: impl FnOnce(&mut State)) -> usize {
         let mut forbidden = Vec::new();
         {
             let mut state = self.state();
-            state.policy = Arc::new(policy);
-            let State { policy, open, .. } = &mut *state;
-            open.retain(|_, open| match open.route.judge(policy, &self.walls) {
+            change(&mut state);
+            let State { policy, walls, open, .. } = &mut *state;
+            open.retain(|_, open| match open.route.judge(policy, walls) {
                 Decision::Allow { .. } => true,
                 Decision::Refuse { rule } => {
                     open.cut.cancel();

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use coffer_wire::egress::MOST_DESCRIPTORS;
+
 /// How much and how long. Each bound is there because a sandbox will try without it.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// Sandboxes at a time; each takes six descriptors.
+    pub sandboxes: usize,
     /// Connections of one sandbox at a time.
     pub connections: usize,
     /// Connections of all sandboxes at a time; each takes two descriptors.
@@ -33,6 +37,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            sandboxes: 16 * 1024,
             connections: 256,
             connections_in_all: 16 * 1024,
             questions: 100,
@@ -45,5 +50,33 @@ impl Default for Settings {
             half_closed: Duration::from_secs(300),
             longest_ttl: Duration::from_secs(60),
         }
+    }
+}
+
+impl Settings {
+    /// The usual bounds, lowered where this process may have only so many open files: half of them are
+    /// for connections, a quarter for listeners, the rest for questions and whatever else comes.
+    #[must_use]
+    pub fn within_open_files(files: usize) -> Self {
+        let usual = Self::default();
+        Self {
+            sandboxes: usual.sandboxes.min(files / 4 / MOST_DESCRIPTORS),
+            connections_in_all: usual.connections_in_all.min(files / 2 / 2),
+            ..usual
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_fit_into_the_open_files() {
+        let few = Settings::within_open_files(1024);
+        assert!(few.sandboxes * MOST_DESCRIPTORS + few.connections_in_all * 2 <= 1024 * 3 / 4);
+        assert!(few.sandboxes > 0 && few.connections_in_all >= few.connections);
+        let many = Settings::within_open_files(1 << 20);
+        assert_eq!(many.connections_in_all, Settings::default().connections_in_all);
     }
 }

@@ -17,6 +17,8 @@ pub struct NodeConfig {
     pub warm: WarmChoice,
     /// Whoever has this group may use the node's and the sandboxes' sockets.
     pub server_gid: u32,
+    /// Give sandboxes a way out, by the egress that listens in `run_dir`.
+    pub network: bool,
     /// On stop, destroy everything instead of leaving it to the next node.
     pub ephemeral: bool,
 }

@@ -4,6 +4,7 @@
 //! DIR/lock         held by `up` for its life
 //! DIR/env          what clients need, mode 0600
 //! DIR/server-uid   the uid that the server runs as, where there is no user `coffer`
+//! DIR/egress-uid   likewise of egress, and the user `coffer-egress`
 //! DIR/node/        root's: pool, journal
 //! DIR/server/      the server's: SQLite
 //! /run/coffer/<8 hex>/   sockets (a path in DIR may be too long for one)
@@ -72,6 +73,10 @@ impl DataDir {
         self.root.join("server-uid")
     }
 
+    pub(crate) fn egress_uid_file(&self) -> PathBuf {
+        self.root.join("egress-uid")
+    }
+
     /// The short directory of this installation's sockets.
     pub(crate) fn run_dir(&self) -> PathBuf {
         let digest = Sha256::digest(self.root.as_os_str().as_encoded_bytes());
@@ -109,7 +114,7 @@ impl DataDir {
                 tracing::warn!("could not remove {}: {error}", directory.display());
             }
         }
-        for file in ["env", "server-uid", "lock"] {
+        for file in ["env", "server-uid", "egress-uid", "lock"] {
             let _ = std::fs::remove_file(self.root.join(file));
         }
         // Only if nothing of the user's is in it.

@@ -1,10 +1,11 @@
 //! `coffer`: one binary, several roles.
 //!
 //! This crate reads arguments, drops privilege and wires the parts together; it has no rules of its
-//! own. `up` is what people start; it runs `node` and `server`, which are this same binary.
+//! own. `up` is what people start; it runs `egress`, `node` and `server`, which are this same binary.
 #![forbid(unsafe_code)]
 
 mod data_dir;
+mod egress;
 mod logging;
 mod node;
 mod printer;
@@ -37,6 +38,9 @@ enum Verb {
     /// The unprivileged part that talks to clients (started by `up`)
     #[command(hide = true)]
     Server(server::Server),
+    /// The unprivileged part that is sandboxes' way out (started by `up`)
+    #[command(hide = true)]
+    Egress(egress::Egress),
     /// The single-threaded part that clones (started by the node)
     #[command(hide = true)]
     Spawner,
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         Verb::Template(template) => template.run(),
         Verb::Node(node) => node.run(),
         Verb::Server(server) => server.run(),
+        Verb::Egress(egress) => egress.run(),
         Verb::Spawner => return coffer_node::spawner_main(),
     };
     match outcome {

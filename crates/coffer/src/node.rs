@@ -30,6 +30,9 @@ pub(crate) struct Node {
     server_gid: u32,
     #[arg(long)]
     ephemeral: bool,
+    /// Sandboxes have no way out
+    #[arg(long)]
+    no_network: bool,
     /// The process to end with
     #[arg(long)]
     parent: u32,
@@ -57,6 +60,7 @@ impl Node {
             pool: PoolChoice::Auto { size_bytes: self.pool_size.map(|size| size.as_u64()) },
             warm: WarmChoice::up_to(self.warm_slots),
             server_gid: self.server_gid,
+            network: !self.no_network,
             ephemeral: self.ephemeral,
         };
         crate::privilege::raise_open_files();

@@ -1,4 +1,4 @@
-//! Who the server runs as, and how root is given up.
+//! Whom the unprivileged parts run as, and how root is given up.
 
 use std::path::Path;
 
@@ -23,16 +23,30 @@ pub(crate) struct Identity {
 impl Identity {
     /// The user `coffer` where there is one, else a spare uid that the data directory remembers.
     pub(crate) fn of_server(dir: &DataDir) -> anyhow::Result<Self> {
-        if let Some(user) = User::from_name("coffer").context("could not look up the user `coffer`")? {
+        Self::of("coffer", dir, &dir.server_uid_file(), None)
+    }
+
+    /// Likewise the user `coffer-egress`; never the server's.
+    pub(crate) fn of_egress(dir: &DataDir, server: Self) -> anyhow::Result<Self> {
+        let egress = Self::of("coffer-egress", dir, &dir.egress_uid_file(), Some(server.uid))?;
+        anyhow::ensure!(
+            egress.uid != server.uid && egress.gid != server.gid,
+            "the users `coffer` and `coffer-egress` must differ in uid and group"
+        );
+        Ok(egress)
+    }
+
+    fn of(user: &str, dir: &DataDir, path: &Path, taken: Option<u32>) -> anyhow::Result<Self> {
+        let found = User::from_name(user).with_context(|| format!("could not look up the user `{user}`"))?;
+        if let Some(user) = found {
             return Ok(Self { uid: user.uid.as_raw(), gid: user.gid.as_raw() });
         }
-        let path = dir.server_uid_file();
-        let known = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+        let known = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
         let uid = match known {
-            Some(uid) if uid >= FIRST_SPARE_UID => uid,
+            Some(uid) if uid >= FIRST_SPARE_UID && Some(uid) != taken => uid,
             _ => {
-                let spare = spare_uid(dir.root())?;
-                std::fs::write(&path, format!("{spare}\n"))
+                let spare = spare_uid(dir.root(), taken)?;
+                std::fs::write(path, format!("{spare}\n"))
                     .with_context(|| format!("could not write `{}`", path.display()))?;
                 spare
             }
@@ -45,32 +59,34 @@ impl Identity {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         // Groups first: once the uid is gone they can no longer be changed.
         setgroups(&[gid]).context("could not drop root's groups")?;
-        setresgid(gid, gid, gid).context("could not change to the server's group")?;
-        setresuid(uid, uid, uid).context("could not change to the server's user")?;
+        setresgid(gid, gid, gid).context("could not change to the group")?;
+        setresuid(uid, uid, uid).context("could not change to the user")?;
         rustix::thread::set_no_new_privs(true).context("could not forbid new privileges")
     }
 }
 
 /// A uid that no user has; spread by directory so that two installations differ.
-fn spare_uid(root: &Path) -> anyhow::Result<u32> {
+fn spare_uid(root: &Path, taken: Option<u32>) -> anyhow::Result<u32> {
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(root.as_os_str().as_encoded_bytes());
     let start = u32::from(u16::from_be_bytes([digest[4], digest[5]]));
     for step in 0..0x1_0000 {
         let uid = FIRST_SPARE_UID + (start + step) % 0x1_0000;
-        if User::from_uid(Uid::from_raw(uid)).context("could not look up a uid")?.is_none() {
+        let free = User::from_uid(Uid::from_raw(uid)).context("could not look up a uid")?.is_none();
+        if free && Some(uid) != taken {
             return Ok(uid);
         }
     }
-    anyhow::bail!("no uid is free for the server; add a user named `coffer`")
+    anyhow::bail!("no uid is free; add users named `coffer` and `coffer-egress`")
 }
 
 /// Allows this process as many open files as it may have: each sandbox, client and stream is some.
-/// What it starts later must not inherit that, so call it after the spawner was started.
-pub(crate) fn raise_open_files() {
+/// What it starts later must not inherit that, so call it after the spawner was started. Returns how many.
+pub(crate) fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     // Best effort: with fewer, connections wait their turn.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Asks the kernel to signal this process when `up` dies. Call it after privilege was dropped,

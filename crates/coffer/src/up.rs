@@ -2,6 +2,7 @@
 
 mod orphans;
 mod part;
+mod surroundings;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ const NODE_START: Duration = Duration::from_secs(300);
 const SERVER_START: Duration = Duration::from_secs(60);
 /// Longer than the server itself takes at most: it ends open requests, then steps under way.
 const SERVER_STOP: Duration = Duration::from_secs(25);
+const EGRESS_STOP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct Up {
@@ -61,6 +63,18 @@ pub(crate) struct Up {
         hide_short_help = true
     )]
     warm_slots: usize,
+    /// Give sandboxes no way out at all
+    #[arg(long)]
+    no_network: bool,
+    /// Whom to ask for the names that sandboxes look up, instead of the machine's own nameservers
+    #[arg(
+        long = "nameserver",
+        env = "COFFER_NAMESERVERS",
+        value_name = "ADDRESS",
+        value_delimiter = ',',
+        value_parser = surroundings::parse_nameserver
+    )]
+    nameservers: Vec<SocketAddr>,
     /// Destroy everything that was made when this ends
     #[arg(long)]
     ephemeral: bool,
@@ -102,10 +116,17 @@ impl Up {
         let identity = Identity::of_server(&dir)?;
         prepare(&dir, identity)?;
 
+        let mut egress = self.start_egress(&dir, identity, &children)?;
         let mut node = Part::start("node", self.node_arguments(&dir, identity), &[], &children)?;
-        let outcome = self.supervise_with(&dir, identity, &mut node, &children, &stop).await;
+        let outcome = tokio::select! {
+            outcome = self.supervise_with(&dir, identity, &mut node, &children, &stop) => outcome,
+            () = keep_running(&mut egress) => Ok(()),
+        };
         // Whatever happened, the node gets to finish, and with it what is ephemeral.
         node.stop(Duration::from_secs(120)).await;
+        if let Some(egress) = &mut egress {
+            egress.stop(EGRESS_STOP).await;
+        }
         if self.ephemeral {
             dir.remove_all();
         }
@@ -167,6 +188,29 @@ impl Up {
         Ok(())
     }
 
+    /// Starts the way out of sandboxes, unless they are to have none. The node finds it when it is there.
+    fn start_egress(
+        &self,
+        dir: &DataDir,
+        server: Identity,
+        children: &OwnChildren,
+    ) -> anyhow::Result<Option<Part>> {
+        if self.no_network {
+            return Ok(None);
+        }
+        let identity = Identity::of_egress(dir, server)?;
+        let mut arguments = vec![
+            flag("run-dir", &dir.run_dir()),
+            format!("--uid={}", identity.uid),
+            format!("--gid={}", identity.gid),
+            format!("--parent={}", std::process::id()),
+        ];
+        arguments.extend(self.logging.arguments());
+        let mut egress = Part::start("egress", arguments, &[], children)?;
+        egress.tell(surroundings::follow(self.nameservers.clone()));
+        Ok(Some(egress))
+    }
+
     fn node_arguments(&self, dir: &DataDir, identity: Identity) -> Vec<String> {
         let mut arguments = vec![
             flag("data-dir", &dir.node()),
@@ -178,6 +222,7 @@ impl Up {
         ];
         arguments.extend(self.pool_size.map(|size| format!("--pool-size={}B", size.as_u64())));
         arguments.extend(self.ephemeral.then(|| "--ephemeral".to_string()));
+        arguments.extend(self.no_network.then(|| "--no-network".to_string()));
         arguments.extend(self.logging.arguments());
         arguments
     }
@@ -226,6 +271,14 @@ impl Up {
         Part::start("template", arguments, &[], children)
             .inspect_err(|error| tracing::warn!("{error:#}"))
             .ok()
+    }
+}
+
+/// Keeps a part running, if there is one. Never returns.
+async fn keep_running(part: &mut Option<Part>) {
+    match part {
+        Some(part) => part.keep_running().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -42,16 +43,23 @@ pub trait Resolver: Send + Sync + fmt::Debug {
 }
 
 /// Asks the resolvers of this machine, by UDP and, where an answer is too long, by TCP.
+///
+/// A clone uses the same servers, also when they are replaced.
 #[derive(Debug, Clone)]
 pub struct Upstream {
-    servers: Vec<SocketAddr>,
+    servers: Arc<RwLock<Vec<SocketAddr>>>,
     patience: Duration,
 }
 
 impl Upstream {
     /// Uses `servers` in this order, the next when one does not answer.
     pub fn new(servers: Vec<SocketAddr>) -> Self {
-        Self { servers, patience: Duration::from_secs(2) }
+        Self { servers: Arc::new(RwLock::new(servers)), patience: Duration::from_secs(2) }
+    }
+
+    /// Uses these from now on.
+    pub fn replace_servers(&self, servers: Vec<SocketAddr>) {
+        *self.servers.write().unwrap_or_else(PoisonError::into_inner) = servers;
     }
 
     /// Waits this long for each answer.
@@ -73,7 +81,8 @@ impl Upstream {
 #[async_trait]
 impl Resolver for Upstream {
     async fn addresses(&self, name: &HostName, family: Family) -> Result<Found, LookupError> {
-        for server in std::iter::repeat_n(&self.servers, ROUNDS).flatten() {
+        let servers = self.servers.read().unwrap_or_else(PoisonError::into_inner).clone();
+        for server in std::iter::repeat_n(&servers, ROUNDS).flatten() {
             match self.ask_one(*server, name, family).await {
                 Some(Reply::Addresses { addresses, ttl_s }) => {
                     return Ok(Found { addresses, ttl: Duration::from_secs(ttl_s.into()) });

@@ -152,10 +152,11 @@ async fn look_up(sandbox: &Arc<Sandbox>, question: &Question, size: usize) -> Ve
         Err(LookupError::NoSuchName) => return query.empty_answer(Code::NoSuchName),
         Err(LookupError::Failed) => return query.empty_answer(Code::Failed),
     };
+    let walls = sandbox.walls();
     let mut walled: Option<(IpAddr, Class)> = None;
     let mut passed = Vec::new();
     for address in found.addresses.iter().take(MOST_ADDRESSES) {
-        match sandbox.walls.pass(*address) {
+        match walls.pass(*address) {
             // A NAT64 address passes as the IPv4 address it means, which is no answer to a question for IPv6.
             Ok(plain) if Family::of(plain) == *family => passed.push(plain),
             Ok(_) => {}

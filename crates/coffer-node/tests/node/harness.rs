@@ -249,6 +249,7 @@ fn config(data_dir: PathBuf, run_dir: PathBuf, template_dir: PathBuf) -> NodeCon
         pool: PoolChoice::Auto { size_bytes: Some(POOL_BYTES) },
         warm: WarmChoice::OFF,
         server_gid: 0,
+        network: true,
         ephemeral: false,
     }
 }

@@ -9,9 +9,11 @@ use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::orphans::OwnChildren;
 
@@ -32,6 +34,9 @@ pub(super) struct Part {
     role: &'static str,
     arguments: Vec<String>,
     secrets: Vec<(&'static str, String)>,
+    /// What is written to its standard input, as a line whenever it changes.
+    news: Option<watch::Receiver<String>>,
+    teller: Option<AbortOnDropHandle<()>>,
     child: Child,
     /// Its pid, until its end was collected.
     pid: Option<Pid>,
@@ -48,7 +53,20 @@ impl Part {
     ) -> anyhow::Result<Self> {
         let child = spawn(role, &arguments, secrets)?;
         let pid = known(&child, children);
-        Ok(Self { role, arguments, secrets: secrets.to_vec(), child, pid, children: children.clone() })
+        let (secrets, children) = (secrets.to_vec(), children.clone());
+        Ok(Self { role, arguments, secrets, news: None, teller: None, child, pid, children })
+    }
+
+    /// Tells this part, and each that takes its place, of the surroundings.
+    pub(super) fn tell(&mut self, news: watch::Receiver<String>) {
+        self.news = Some(news);
+        self.begin_to_tell();
+    }
+
+    fn begin_to_tell(&mut self) {
+        let input = self.child.stdin.take();
+        let telling = input.zip(self.news.clone()).map(|(input, news)| tokio::spawn(tell(input, news)));
+        self.teller = telling.map(AbortOnDropHandle::new);
     }
 
     /// Waits for the end and collects it.
@@ -64,6 +82,7 @@ impl Part {
     fn replace(&mut self, child: Child) {
         self.pid = known(&child, &self.children);
         self.child = child;
+        self.begin_to_tell();
     }
 
     /// What a restart will use.
@@ -163,6 +182,16 @@ impl Part {
     }
 }
 
+/// Writes what is new as lines, until nobody reads them.
+async fn tell(mut input: ChildStdin, mut news: watch::Receiver<String>) {
+    loop {
+        let line = format!("{}\n", news.borrow_and_update().as_str());
+        if input.write_all(line.as_bytes()).await.is_err() || news.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Notes a child that is waited for here, so that nobody else reaps it.
 fn known(child: &Child, children: &OwnChildren) -> Option<Pid> {
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw);
@@ -177,16 +206,19 @@ fn spawn(
     // The very file that runs here, also when another version has taken its place meanwhile.
     let mut command = Command::new("/proc/self/exe");
     command.arg0(std::env::args_os().next().unwrap_or_else(|| "coffer".into()));
-    if role == "server" {
-        command.env_clear().envs(std::env::vars_os().filter(|(name, _)| server_sees(name)));
-    } else {
-        command.env_remove("COFFER_DATABASE_URL");
+    match role {
+        "server" => {
+            command.env_clear().envs(std::env::vars_os().filter(|(name, _)| server_sees(name)));
+        }
+        // It has no use for any, and is the first that a sandbox would break into.
+        "egress" => drop(command.env_clear()),
+        _ => drop(command.env_remove("COFFER_DATABASE_URL")),
     }
     command
         .arg(role)
         .args(arguments)
         .envs(secrets.iter().map(|(name, value)| (*name, value.as_str())))
-        .stdin(Stdio::null())
+        .stdin(if role == "egress" { Stdio::piped() } else { Stdio::null() })
         .stdout(if role == "server" { Stdio::piped() } else { Stdio::null() })
         // Ctrl-C at the terminal must reach `up` alone, which then stops the parts in order.
         .process_group(0)

@@ -1,0 +1,130 @@
+//! The role `coffer egress`: starts as root, gives up root, all files and most system calls, then dials
+//! for sandboxes.
+
+mod confine;
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Args;
+use coffer_core::network::Walls;
+use coffer_egress::{Seams, Settings, Upstream, control};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::net::unix::pipe;
+use tokio_util::sync::CancellationToken;
+
+use crate::logging::Logging;
+use crate::privilege::{Identity, follow_parent};
+
+/// Where the node finds egress.
+pub(crate) const SOCKET: &str = "egress.sock";
+
+#[derive(Debug, Args)]
+pub(crate) struct Egress {
+    #[arg(long)]
+    run_dir: PathBuf,
+    #[arg(long)]
+    uid: u32,
+    #[arg(long)]
+    gid: u32,
+    /// The process to end with
+    #[arg(long)]
+    parent: u32,
+    #[command(flatten)]
+    logging: Logging,
+}
+
+/// What egress must know of the machine and cannot see for itself, because it has no files and may not
+/// ask the kernel. `up` writes it to its standard input, a line of JSON whenever it changes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Surroundings {
+    pub(crate) nameservers: Vec<SocketAddr>,
+    /// The machine's own addresses, which no sandbox may reach.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+impl Egress {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let listener = listen(&self.run_dir.join(SOCKET))?;
+        confine::lose_files(&self.run_dir)?;
+        confine::lose_capabilities()?;
+        Identity { uid: self.uid, gid: self.gid }.assume()?;
+        follow_parent(self.parent, Signal::KILL)?;
+        self.logging.start()?;
+        confine::dump_no_core()?;
+        let files = crate::privilege::raise_open_files();
+        let settings = Settings::within_open_files(usize::try_from(files).unwrap_or(usize::MAX));
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(serve(listener, settings))
+    }
+}
+
+/// Opens the socket that only root can connect to.
+fn listen(path: &Path) -> anyhow::Result<UnixListener> {
+    let open = || -> std::io::Result<UnixListener> {
+        if let Err(error) = std::fs::remove_file(path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    open().with_context(|| format!("could not listen at `{}`", path.display()))
+}
+
+async fn serve(listener: UnixListener, settings: Settings) -> anyhow::Result<()> {
+    let stop = CancellationToken::new();
+    crate::up::cancel_on_signal(stop.clone())?;
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    let input = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let input = pipe::Receiver::from_owned_fd(input).context("standard input must be a pipe")?;
+    let mut news = BufReader::new(input).lines();
+    // From here on no thread can be started and no file opened.
+    confine::restrict_calls()?;
+
+    let first = next(&mut news).await?.context("nobody told of the surroundings")?;
+    let resolver = Upstream::new(first.nameservers.clone());
+    let egress = coffer_egress::Egress::new(settings, Seams::of_host(resolver.clone()), Walls::default());
+    let egress = Arc::new(egress);
+    take_in(&egress, &resolver, first);
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = control::serve(Arc::clone(&egress), listener) => {}
+        ended = async {
+            while let Some(news) = next(&mut news).await? {
+                take_in(&egress, &resolver, news);
+            }
+            anyhow::Ok(())
+        } => ended?,
+    }
+    egress.stop().await;
+    Ok(())
+}
+
+async fn next(news: &mut Lines<BufReader<pipe::Receiver>>) -> anyhow::Result<Option<Surroundings>> {
+    let Some(line) = news.next_line().await.context("could not read the surroundings")? else {
+        return Ok(None);
+    };
+    serde_json::from_str(&line).map(Some).with_context(|| format!("the surroundings are `{line}`"))
+}
+
+fn take_in(egress: &coffer_egress::Egress, resolver: &Upstream, news: Surroundings) {
+    let Surroundings { nameservers, addresses } = news;
+    if nameservers.is_empty() {
+        tracing::warn!("this machine has no nameserver: sandboxes can look up no names; see --nameserver");
+    } else {
+        tracing::info!("names come from {nameservers:?}");
+    }
+    egress.replace_walls(Walls::new(addresses));
+    resolver.replace_servers(nameservers);
+}

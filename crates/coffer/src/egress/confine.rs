@@ -1,0 +1,190 @@
+//! What egress gives up. It reads what sandboxes send, so it is the part most likely to be broken into:
+//! whoever does finds no file, no capability, and no more system calls than carrying bytes needs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Context;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{chdir, pivot_root};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
+
+/// Moves this process to an empty root of its own, over a directory that must exist.
+pub(super) fn lose_files(over: &Path) -> anyhow::Result<()> {
+    let none: Option<&str> = None;
+    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS)
+        .context("could not make namespaces for egress")?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+        .context("could not detach the mounts")?;
+    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let become_root = || -> nix::Result<()> {
+        mount(Some("none"), over, Some("tmpfs"), flags, Some("size=4k,mode=0555"))?;
+        chdir(over)?;
+        // The old root comes to lie upon the new one, and goes with all its mounts.
+        pivot_root(".", ".")?;
+        umount2(".", MntFlags::MNT_DETACH)?;
+        chdir("/")
+    };
+    become_root().context("could not give egress an empty root")
+}
+
+/// Empties the bounding set; what is held goes with root itself.
+pub(super) fn lose_capabilities() -> anyhow::Result<()> {
+    for capability in CapabilitySet::all().iter() {
+        match remove_capability_from_bounding_set(capability) {
+            // Newer than this kernel.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(error).context("could not give up a capability"),
+        }
+    }
+    Ok(())
+}
+
+/// What sandboxes sent must not end up on a disk.
+pub(super) fn dump_no_core() -> anyhow::Result<()> {
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+        .context("could not forbid core dumps")
+}
+
+/// Leaves all threads of this process only what serving needs. Everything else is not permitted.
+pub(super) fn restrict_calls() -> anyhow::Result<()> {
+    let program = program().context("could not make the system call filter")?;
+    seccompiler::apply_filter_all_threads(&program).context("could not restrict system calls")
+}
+
+fn program() -> Result<BpfProgram, seccompiler::BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        calls().into_iter().map(|number| (number, Vec::new())).collect();
+    for (number, argument, allowed) in arguments() {
+        let rule = allowed.condition(argument).and_then(|condition| SeccompRule::new(vec![condition]));
+        rules.entry(number).or_default().push(rule?);
+    }
+    let otherwise = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    SeccompFilter::new(rules, otherwise, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?.try_into()
+}
+
+/// Calls with any arguments. No `listen`: new doors are not egress's to open. No `clone`: its threads are
+/// all there. No `open`, no `exec`, nothing that takes a path.
+fn calls() -> Vec<i64> {
+    let mut calls = vec![
+        // Connections and questions.
+        libc::SYS_accept4,
+        libc::SYS_bind,
+        libc::SYS_connect,
+        libc::SYS_getpeername,
+        libc::SYS_getsockname,
+        libc::SYS_getsockopt,
+        libc::SYS_setsockopt,
+        libc::SYS_recvfrom,
+        libc::SYS_recvmsg,
+        libc::SYS_sendto,
+        libc::SYS_shutdown,
+        libc::SYS_read,
+        libc::SYS_readv,
+        libc::SYS_write,
+        libc::SYS_writev,
+        libc::SYS_close,
+        libc::SYS_fcntl,
+        // The runtime.
+        libc::SYS_epoll_create1,
+        libc::SYS_epoll_ctl,
+        libc::SYS_epoll_pwait,
+        libc::SYS_eventfd2,
+        libc::SYS_futex,
+        libc::SYS_ppoll,
+        libc::SYS_sched_getaffinity,
+        libc::SYS_sched_yield,
+        // Memory, randomness and time.
+        libc::SYS_brk,
+        libc::SYS_madvise,
+        libc::SYS_mremap,
+        libc::SYS_munmap,
+        libc::SYS_getrandom,
+        libc::SYS_clock_getres,
+        libc::SYS_clock_gettime,
+        libc::SYS_clock_nanosleep,
+        libc::SYS_nanosleep,
+        // How threads begin and end, and how signals are taken.
+        libc::SYS_exit,
+        libc::SYS_exit_group,
+        libc::SYS_geteuid,
+        libc::SYS_getpid,
+        libc::SYS_gettid,
+        libc::SYS_restart_syscall,
+        libc::SYS_rseq,
+        libc::SYS_rt_sigaction,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_rt_sigreturn,
+        libc::SYS_set_robust_list,
+        libc::SYS_sigaltstack,
+    ];
+    #[cfg(target_arch = "x86_64")]
+    calls.extend([libc::SYS_epoll_wait, libc::SYS_poll]);
+    calls
+}
+
+enum Allowed {
+    Is(u64),
+    /// None of these bits.
+    Without(u64),
+}
+
+impl Allowed {
+    fn condition(self, argument: u8) -> Result<SeccompCondition, seccompiler::BackendError> {
+        let (operation, value) = match self {
+            Self::Is(value) => (SeccompCmpOp::Eq, value),
+            Self::Without(bits) => (SeccompCmpOp::MaskedEq(bits), 0),
+        };
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operation, value)
+    }
+}
+
+/// Calls where one argument decides: the number, which argument, and what it may be.
+fn arguments() -> Vec<(i64, u8, Allowed)> {
+    let number = |value: i32| u64::from(value.cast_unsigned());
+    let without_code = || Allowed::Without(number(libc::PROT_EXEC));
+    vec![
+        (libc::SYS_socket, 0, Allowed::Is(number(libc::AF_INET))),
+        (libc::SYS_socket, 0, Allowed::Is(number(libc::AF_INET6))),
+        (libc::SYS_ioctl, 1, Allowed::Is(libc::FIONBIO)),
+        (libc::SYS_mmap, 2, without_code()),
+        (libc::SYS_mprotect, 2, without_code()),
+        (libc::SYS_prctl, 0, Allowed::Is(number(libc::PR_SET_NAME))),
+        // Its own end by `abort`; signals to others are nobody's business here.
+        (libc::SYS_tgkill, 2, Allowed::Is(number(libc::SIGABRT))),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filter_is_made_and_names_nothing_that_opens_or_starts_things() {
+        assert!(!program().unwrap().is_empty());
+        let allowed: Vec<i64> = calls().into_iter().chain(arguments().iter().map(|rule| rule.0)).collect();
+        for number in [
+            libc::SYS_openat,
+            libc::SYS_openat2,
+            libc::SYS_execve,
+            libc::SYS_execveat,
+            libc::SYS_clone,
+            libc::SYS_clone3,
+            libc::SYS_ptrace,
+            libc::SYS_mount,
+            libc::SYS_bpf,
+            libc::SYS_unshare,
+            libc::SYS_setns,
+            libc::SYS_listen,
+            libc::SYS_io_uring_setup,
+            libc::SYS_process_vm_readv,
+        ] {
+            assert!(!allowed.contains(&number), "call {number}");
+        }
+    }
+}

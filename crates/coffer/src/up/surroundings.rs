@@ -1,0 +1,85 @@
+//! What egress must know of this machine, and hears again whenever it changes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use coffer_egress::nameservers;
+use nix::ifaddrs::getifaddrs;
+use tokio::sync::watch;
+
+use crate::egress::Surroundings;
+
+/// An address that is new for less than this is noticed by egress itself, when it is dialled.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// The surroundings as they are now, as JSON, and a task that keeps them so.
+pub(super) fn follow(chosen: Vec<SocketAddr>) -> watch::Receiver<String> {
+    let (sender, receiver) = watch::channel(written(&chosen));
+    tokio::spawn(async move {
+        while !sender.is_closed() {
+            tokio::time::sleep(EVERY).await;
+            let now = written(&chosen);
+            sender.send_if_modified(|known| {
+                let changed = *known != now;
+                *known = now;
+                changed
+            });
+        }
+    });
+    receiver
+}
+
+fn written(chosen: &[SocketAddr]) -> String {
+    serde_json::to_string(&look(chosen)).expect("two lists of addresses")
+}
+
+/// Looks around; nameservers that an operator chose come before the machine's own.
+fn look(chosen: &[SocketAddr]) -> Surroundings {
+    let nameservers = if chosen.is_empty() {
+        nameservers(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default())
+    } else {
+        chosen.to_vec()
+    };
+    Surroundings { nameservers, addresses: own_addresses() }
+}
+
+fn own_addresses() -> Vec<IpAddr> {
+    let interfaces = match getifaddrs() {
+        Ok(interfaces) => interfaces,
+        Err(error) => {
+            tracing::warn!("could not list this machine's addresses: {error}");
+            return Vec::new();
+        }
+    };
+    let mut addresses: Vec<IpAddr> = interfaces
+        .filter_map(|interface| interface.address)
+        .filter_map(|address| match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (Some(v4), _) => Some(IpAddr::V4(v4.ip())),
+            (None, v6) => Some(IpAddr::V6(v6?.ip())),
+        })
+        .collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+/// `address` or `address:port`.
+pub(super) fn parse_nameserver(text: &str) -> Result<SocketAddr, String> {
+    let with_port = text.parse::<SocketAddr>().ok();
+    let plain = || Some(SocketAddr::new(text.parse().ok()?, 53));
+    with_port.or_else(plain).ok_or_else(|| "give an address such as `1.1.1.1` or `[::1]:5353`".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_loopback_and_chosen_nameservers_win() {
+        let chosen = [parse_nameserver("9.9.9.9").unwrap(), parse_nameserver("[::1]:5353").unwrap()];
+        let now = look(&chosen);
+        assert_eq!(now.nameservers, ["9.9.9.9:53".parse().unwrap(), "[::1]:5353".parse().unwrap()]);
+        assert!(now.addresses.contains(&"127.0.0.1".parse().unwrap()), "{:?}", now.addresses);
+        assert!(parse_nameserver("dns.example.com").is_err());
+    }
+}
