@@ -1,5 +1,6 @@
 //! The port: accepts connections, tells sandbox traffic from the API, logs every request.
 
+mod buffers;
 mod socket;
 
 use std::convert::Infallible;
@@ -20,6 +21,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::Instrument;
 
+use self::buffers::{Buffers, Share};
 use self::socket::{Busy, Socket};
 use crate::proxy::Proxy;
 use crate::routing::Client;
@@ -52,6 +54,7 @@ pub(crate) struct Front {
 /// Serves until `stop`, then lets open requests finish for a moment.
 pub(crate) async fn serve(listener: TcpListener, front: Arc<Front>, stop: CancellationToken) {
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let buffers = Arc::new(Buffers::default());
     let connections = TaskTracker::new();
     let farewell = CancellationToken::new();
     loop {
@@ -73,9 +76,10 @@ pub(crate) async fn serve(listener: TcpListener, front: Arc<Front>, stop: Cancel
             }
         };
         let (front, stop, farewell) = (front.clone(), stop.clone(), farewell.clone());
+        let busy = Busy::new(Share::of(&buffers));
         connections.spawn(async move {
             let _permit = permit;
-            connection(stream, peer, front, stop, farewell).await;
+            connection(stream, peer, busy, front, stop, farewell).await;
         });
     }
     drop(listener);
@@ -89,12 +93,13 @@ pub(crate) async fn serve(listener: TcpListener, front: Arc<Front>, stop: Cancel
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
+    busy: Busy,
     front: Arc<Front>,
     stop: CancellationToken,
     farewell: CancellationToken,
 ) {
-    let (abort, busy) = (CancellationToken::new(), Busy::default());
-    let client = Client::new(peer, abort.clone());
+    let abort = CancellationToken::new();
+    let client = Client::new(peer, abort.clone(), busy.midway());
     let socket = Socket::new(stream, abort.clone(), busy.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
         let (front, busy) = (front.clone(), busy.clone());

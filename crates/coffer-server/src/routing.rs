@@ -16,7 +16,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -111,11 +111,19 @@ impl fmt::Debug for Activity {
 pub(crate) struct Client {
     pub(crate) peer: SocketAddr,
     abort: CancellationToken,
+    midway: Midway,
 }
 
 impl Client {
-    pub(crate) fn new(peer: SocketAddr, abort: CancellationToken) -> Self {
-        Self { peer, abort }
+    pub(crate) fn new(peer: SocketAddr, abort: CancellationToken, midway: Midway) -> Self {
+        Self { peer, abort, midway }
+    }
+
+    /// As long as this is held, what the client sends belongs to the request that it is at, though it
+    /// has its answer.
+    pub(crate) fn hold_midway(&self) -> HeldMidway {
+        self.midway.0.fetch_add(1, Ordering::Relaxed);
+        HeldMidway(self.midway.clone())
     }
 
     /// Resets the connection (TCP RST), whatever is under way on it. SDKs tell a sandbox that died
@@ -123,5 +131,25 @@ impl Client {
     /// then drop it.
     pub(crate) fn abort(&self) {
         self.abort.cancel();
+    }
+}
+
+/// Whether a connection is in the middle of a request for somebody's sake.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Midway(Arc<AtomicUsize>);
+
+impl Midway {
+    pub(crate) fn is_held(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// See [`Client::hold_midway`].
+#[derive(Debug)]
+pub(crate) struct HeldMidway(Midway);
+
+impl Drop for HeldMidway {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::header::CONNECTION;
+use http::{HeaderValue, Response, StatusCode};
 use hyper::body::{Body as _, Frame, SizeHint};
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -17,9 +18,12 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::buffers::Share;
+use crate::routing::Midway;
+
 /// How long the head of a request may take from its first byte, and the first request from the
 /// start. hyper's own limit also counts the pause between two requests, which SDKs need long.
-const HEAD_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
+const HEAD_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
 
 /// Peers that vanished without a word are noticed after about two minutes.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
@@ -40,20 +44,40 @@ pub(super) struct Socket {
 }
 
 /// Whether a request is being answered on a connection.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Busy(Arc<AtomicBool>);
+#[derive(Debug, Clone)]
+pub(super) struct Busy(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    busy: AtomicBool,
+    midway: Midway,
+    share: Share,
+}
 
 impl Busy {
+    pub(super) fn new(share: Share) -> Self {
+        Self(Arc::new(State { busy: AtomicBool::new(false), midway: Midway::default(), share }))
+    }
+
+    /// For those who go on reading a request that has its answer.
+    pub(super) fn midway(&self) -> Midway {
+        self.0.midway.clone()
+    }
+
     /// A request has come whole; reading is its body's matter from now on.
     pub(super) fn begin(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.share.finish_head();
+        self.0.busy.store(true, Ordering::Relaxed);
     }
 
     /// Makes the end of `response` the end of the request. After a switch of protocols there is
     /// none: no other head will come.
-    pub(super) fn until_sent(&self, response: Response<Body>) -> Response<Body> {
+    pub(super) fn until_sent(&self, mut response: Response<Body>) -> Response<Body> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return response;
+        }
+        if self.0.share.is_one_too_many() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response.map(|body| {
             if body.is_end_stream() {
@@ -65,11 +89,11 @@ impl Busy {
     }
 
     fn end(&self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.0.busy.store(false, Ordering::Relaxed);
     }
 
     fn is(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.busy.load(Ordering::Relaxed) || self.0.midway.is_held()
     }
 }
 
@@ -104,15 +128,18 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let bytes = buffer.filled().len() - before;
+        self.busy.0.share.read(bytes);
         if self.busy.is() {
             self.head_since = None;
             self.head_limit = None;
             return read;
         }
         if read.is_ready() {
-            if buffer.filled().len() > before && self.head_since.is_none() {
+            if bytes > 0 && self.head_since.is_none() {
                 self.head_since = Some(Instant::now());
             }
+            self.busy.0.share.add_to_head(bytes)?;
             return read;
         }
         let Some(since) = self.head_since else { return Poll::Pending };

@@ -35,6 +35,8 @@ pub(super) enum Refusal {
     /// A route that is for the server alone.
     NoSuchRoute,
     BadSignature,
+    /// So many signatures of nobody's came from there that no more are looked at for now.
+    TooManyGuesses,
     /// The configured host mask cannot be a header.
     BadMask,
     Malformed(&'static str),
@@ -52,7 +54,7 @@ impl Refusal {
             Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
             Self::TokenMissing | Self::TokenWrong => StatusCode::FORBIDDEN,
             Self::Transitioning => StatusCode::CONFLICT,
-            Self::TooManyConnections | Self::NoRoom => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooManyConnections | Self::NoRoom | Self::TooManyGuesses => StatusCode::TOO_MANY_REQUESTS,
             Self::NoSuchRoute => StatusCode::NOT_FOUND,
             Self::BadSignature => StatusCode::UNAUTHORIZED,
             Self::Malformed(_) => StatusCode::BAD_REQUEST,
@@ -77,6 +79,7 @@ impl Refusal {
             Self::NoRoom => "There is no room to resume the sandbox now",
             Self::NoSuchRoute => "There is no such route",
             Self::BadSignature => "invalid signature",
+            Self::TooManyGuesses => "Too many invalid signatures. Try again in a moment.",
             Self::BadMask => "The sandbox's request host mask cannot be used as a Host header",
             Self::Malformed(why) => why,
         }

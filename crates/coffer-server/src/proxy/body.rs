@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
 use super::lane::{Link, Slot};
@@ -28,22 +28,37 @@ const DRAINED: usize = 256 << 20;
 const DRAIN_WITHIN: Duration = Duration::from_secs(30);
 const DRAIN_PAUSE: Duration = Duration::from_secs(5);
 
-/// Reads away what a client still sends, beside the answer.
-pub(super) fn drain(mut body: Incoming) {
-    if body.is_end_stream() {
-        return;
+/// Bodies read away at a time; the clients of further ones are cut off.
+const MOST_DRAINS: usize = 256;
+
+/// Reads away what clients still send, beside the answers that they have got.
+#[derive(Debug, Clone)]
+pub(super) struct Drains(Arc<Semaphore>);
+
+impl Drains {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(MOST_DRAINS)))
     }
-    let read_away = async move {
-        let mut read = 0;
-        while let Ok(Some(Ok(frame))) = timeout(DRAIN_PAUSE, body.frame()).await {
-            read += frame.data_ref().map_or(0, Bytes::len);
-            if read > DRAINED {
-                break;
-            }
+
+    pub(super) fn drain(&self, mut body: Incoming, client: &Client) {
+        if body.is_end_stream() {
+            return;
         }
-    };
-    // Ends with the client's connection at the latest.
-    tokio::spawn(timeout(DRAIN_WITHIN, read_away));
+        let Ok(permit) = self.0.clone().try_acquire_owned() else { return };
+        let midway = client.hold_midway();
+        let read_away = async move {
+            let _until_done = (permit, midway);
+            let mut read = 0;
+            while let Ok(Some(Ok(frame))) = timeout(DRAIN_PAUSE, body.frame()).await {
+                read += frame.data_ref().map_or(0, Bytes::len);
+                if read > DRAINED {
+                    break;
+                }
+            }
+        };
+        // Ends with the client's connection at the latest.
+        tokio::spawn(timeout(DRAIN_WITHIN, read_away));
+    }
 }
 
 /// A client's request body, on its way in.
@@ -51,6 +66,8 @@ pub(super) struct Upload {
     /// There until it is dropped.
     body: Option<Incoming>,
     activity: Activity,
+    drains: Drains,
+    client: Client,
     progress: Arc<Progress>,
     /// Holds the body back until the other side wants it.
     held: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -93,7 +110,13 @@ pub(super) enum Start {
 }
 
 impl Upload {
-    pub(super) fn new(body: Incoming, activity: Activity, start: Start) -> (Self, Arc<Progress>) {
+    pub(super) fn new(
+        body: Incoming,
+        activity: Activity,
+        start: Start,
+        drains: Drains,
+        client: Client,
+    ) -> (Self, Arc<Progress>) {
         let progress = Arc::new(Progress {
             last: Activity::new(),
             sent: AtomicBool::new(body.is_end_stream()),
@@ -101,7 +124,7 @@ impl Upload {
             wanted: Notify::new(),
         });
         let held = (start == Start::OnContinue).then(|| held(progress.clone()));
-        (Self { body: Some(body), activity, progress: progress.clone(), held }, progress)
+        (Self { body: Some(body), activity, drains, client, progress: progress.clone(), held }, progress)
     }
 
     fn body(&self) -> &Incoming {
@@ -117,7 +140,7 @@ impl Drop for Upload {
             && self.held.is_none()
             && !self.progress.is_sent()
         {
-            drain(body);
+            self.drains.drain(body, &self.client);
         }
     }
 }

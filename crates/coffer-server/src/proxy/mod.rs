@@ -15,6 +15,7 @@
 mod address;
 mod answer;
 mod body;
+mod guesses;
 mod head;
 mod inward;
 mod lane;
@@ -28,8 +29,10 @@ mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::Body;
+use coffer_core::SandboxId;
 use coffer_wire::agentd;
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, request};
@@ -41,21 +44,29 @@ pub(crate) use self::answer::allow_preflight;
 
 use self::address::{Address, address};
 use self::answer::{Reader, Refusal};
-use self::body::{Relay, Start, Upload};
+use self::body::{Drains, Relay, Start, Upload};
+use self::guesses::Guesses;
 use self::lane::{Lanes, Slot};
 use self::upstream::{Exchange, Speaks};
-use crate::routing::{Client, Directory, Route, Target, Wake};
+use crate::routing::{Client, Directory, Midway, Route, Target, Wake};
 
 /// Carries requests to sandboxes.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     directory: Arc<dyn Directory>,
     lanes: Arc<Lanes>,
+    guesses: Guesses,
+    drains: Drains,
 }
 
 impl Proxy {
     pub(crate) fn new(directory: Arc<dyn Directory>) -> Self {
-        Self { directory, lanes: Arc::default() }
+        Self {
+            directory,
+            lanes: Arc::default(),
+            guesses: Guesses::new(Instant::now()),
+            drains: Drains::new(),
+        }
     }
 
     /// Whether a request is sandbox traffic, well-formed or not; the rest is the API's.
@@ -67,32 +78,63 @@ impl Proxy {
     pub(crate) async fn serve(&self, request: Request<Incoming>) -> Response<Body> {
         let (sandbox, port) = match address(&request) {
             Address::Port { sandbox, port } => (sandbox, port),
-            Address::Signed => match signed::signer(&request, self.directory.secured()) {
-                Some(sandbox) => (sandbox.to_string(), agentd::PORT),
-                None => return refuse(Refusal::BadSignature, request, None, None),
+            Address::Signed => match self.signer(&request) {
+                Ok(sandbox) => (sandbox.to_string(), agentd::PORT),
+                Err(refusal) => return self.refuse(refusal, request, None, None),
             },
             Address::Preflight => return answer::allow_preflight(request.headers()),
-            Address::Malformed(why) => return refuse(Refusal::Malformed(why), request, None, None),
-            Address::Elsewhere => return refuse(Refusal::NoSuchRoute, request, None, None),
+            Address::Malformed(why) => return self.refuse(Refusal::Malformed(why), request, None, None),
+            Address::Elsewhere => return self.refuse(Refusal::NoSuchRoute, request, None, None),
         };
         let only_asks = port == agentd::PORT && request.uri().path() == "/health";
         let wake = if only_asks { Wake::Never } else { Wake::ByPolicy };
         let target = match self.directory.route(&sandbox, wake).await {
             Route::Running(target) => target,
-            Route::NotFound => return refuse(Refusal::NotFound, request, Some(&sandbox), None),
+            Route::NotFound => return self.refuse(Refusal::NotFound, request, Some(&sandbox), None),
             Route::Transitioning => {
-                return refuse(Refusal::Transitioning, request, Some(&sandbox), None);
+                return self.refuse(Refusal::Transitioning, request, Some(&sandbox), None);
             }
-            Route::Busy => return refuse(Refusal::NoRoom, request, Some(&sandbox), None),
+            Route::Busy => return self.refuse(Refusal::NoRoom, request, Some(&sandbox), None),
         };
         if let Err(refusal) = admit(&request, &target, port) {
-            return refuse(refusal, request, Some(&sandbox), Some(port));
+            return self.refuse(refusal, request, Some(&sandbox), Some(port));
         }
         let Ok(slot) = self.lanes.enter(&target) else {
-            return refuse(Refusal::TooManyConnections, request, Some(&sandbox), Some(port));
+            return self.refuse(Refusal::TooManyConnections, request, Some(&sandbox), Some(port));
         };
         target.activity.note();
-        forward(request, target, port, slot).await
+        forward(request, target, port, slot, self.drains.clone()).await
+    }
+
+    /// Answers for the sandbox.
+    fn refuse(
+        &self,
+        refusal: Refusal,
+        request: Request<Incoming>,
+        sandbox: Option<&str>,
+        port: Option<u16>,
+    ) -> Response<Body> {
+        let (mut parts, body) = request.into_parts();
+        let client = parts.extensions.remove::<Client>().unwrap_or_else(detached);
+        // Reading the body of a client that waits for `100 Continue` would make it send it.
+        if !parts.headers.contains_key(EXPECT) {
+            self.drains.drain(body, &client);
+        }
+        refusal.answer(Reader::of(&parts.headers), sandbox, port)
+    }
+
+    /// The sandbox whose token made a signature.
+    fn signer<B>(&self, request: &Request<B>) -> Result<SandboxId, Refusal> {
+        let peer = request.extensions().get::<Client>().map_or(detached().peer, |client| client.peer).ip();
+        if !self.guesses.allows(peer, Instant::now()) {
+            return Err(Refusal::TooManyGuesses);
+        }
+        let secured = self.directory.secured();
+        let compared = secured.len();
+        signed::signer(request, secured).ok_or_else(|| {
+            self.guesses.failed(peer, compared, Instant::now());
+            Refusal::BadSignature
+        })
     }
 }
 
@@ -117,7 +159,13 @@ fn admit<B>(request: &Request<B>, target: &Target, port: u16) -> Result<(), Refu
 }
 
 /// Sends an admitted request inside and returns what comes back.
-async fn forward(mut request: Request<Incoming>, target: Target, port: u16, slot: Slot) -> Response<Body> {
+async fn forward(
+    mut request: Request<Incoming>,
+    target: Target,
+    port: u16,
+    slot: Slot,
+    drains: Drains,
+) -> Response<Body> {
     let outside = hyper::upgrade::on(&mut request);
     let (mut parts, body) = request.into_parts();
     let client = parts.extensions.remove::<Client>().unwrap_or_else(detached);
@@ -134,7 +182,7 @@ async fn forward(mut request: Request<Incoming>, target: Target, port: u16, slot
     } else {
         Start::AtOnce
     };
-    let (upload, progress) = Upload::new(body, target.activity.clone(), start);
+    let (upload, progress) = Upload::new(body, target.activity.clone(), start, drains, client.clone());
     let mut request = Request::from_parts(parts, upload);
     if start == Start::OnContinue {
         let progress = progress.clone();
@@ -182,22 +230,7 @@ fn inward(parts: &mut request::Parts, target: &Target, port: u16, peer: IpAddr) 
     head::toward_port(parts, port, target.mask_host.as_deref(), peer)
 }
 
-/// Answers for the sandbox.
-fn refuse(
-    refusal: Refusal,
-    request: Request<Incoming>,
-    sandbox: Option<&str>,
-    port: Option<u16>,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    // Reading the body of a client that waits for `100 Continue` would make it send it.
-    if !parts.headers.contains_key(EXPECT) {
-        body::drain(body);
-    }
-    refusal.answer(Reader::of(&parts.headers), sandbox, port)
-}
-
 /// Stands in for the connection of a request that came from no listener.
 fn detached() -> Client {
-    Client::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), CancellationToken::new())
+    Client::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), CancellationToken::new(), Midway::default())
 }

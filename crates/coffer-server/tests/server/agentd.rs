@@ -26,6 +26,10 @@ pub(crate) enum Manners {
     Broken,
     /// Answers `/init` with more than anybody should read.
     Endless,
+    /// Answers questions for its journal with this.
+    Journal(&'static str),
+    /// The same, `.0` times in a row.
+    LongJournal(usize, &'static str),
 }
 
 /// Serves a socket until its last clone is dropped.
@@ -108,7 +112,14 @@ async fn answer(
             (StatusCode::NO_CONTENT, Bytes::new())
         }
         (&Method::GET, "/health") => (StatusCode::NO_CONTENT, Bytes::new()),
-        (&Method::GET, "/coffer/journal") => (StatusCode::OK, journal(parts.uri.query())),
+        (&Method::GET, "/coffer/journal") => {
+            let journal = match shared.manners {
+                Manners::Journal(text) => Bytes::from_static(text.as_bytes()),
+                Manners::LongJournal(times, text) => text.repeat(times).into(),
+                _ => journal(parts.uri.query()),
+            };
+            (StatusCode::OK, journal)
+        }
         _ => (StatusCode::NOT_FOUND, Bytes::new()),
     };
     let mut response = Response::new(Full::new(body));

@@ -5,6 +5,7 @@ mod agentd;
 mod app;
 mod deadlines;
 mod engine;
+mod hostile;
 mod lifecycle;
 mod listing;
 mod network;

@@ -1,10 +1,13 @@
 //! The whole path: a real listener, the proxy, and an agentd that the test plays.
 
+mod answers;
 mod ending;
+mod floods;
 mod hostile;
 mod listening;
 mod load;
 mod routing;
+mod smuggling;
 mod streaming;
 mod tls;
 
