@@ -225,7 +225,7 @@ fn open(
             return Err(failure);
         }
     };
-    let (network, egress, warning) = Network::open(config.network.then(|| run_dir.join(EGRESS_SOCKET)));
+    let (network, egress, warning) = Network::open(run_dir.join(EGRESS_SOCKET), config.network);
     warnings.extend(warning);
     for warning in &warnings {
         tracing::warn!("{warning}");

@@ -44,11 +44,13 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Finds out what this host can do; text says what it cannot. The client connects when it is run.
-    pub(crate) fn open(socket: PathBuf) -> (Self, Client, Option<String>) {
-        let (families, warning) = match redirect::probe() {
-            Ok(families) => (Some(families), None),
-            Err(errno) => {
+    /// Finds out what this host can do, if anything is wanted; text says what it cannot. The client
+    /// connects when it is run.
+    pub(crate) fn open(socket: PathBuf, wanted: bool) -> (Self, Client, Option<String>) {
+        let (families, warning) = match wanted.then(redirect::probe) {
+            None => (None, None),
+            Some(Ok(families)) => (Some(families), None),
+            Some(Err(errno)) => {
                 let why = format!(
                     "sandboxes have no network: the kernel cannot redirect connections by nf_tables ({errno})"
                 );
