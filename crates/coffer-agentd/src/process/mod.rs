@@ -21,6 +21,7 @@ use bytes::Bytes;
 use coffer_wire::agentd::{Init, OutputStream};
 use coffer_wire::envd::process::process_event::EndEvent;
 use coffer_wire::envd::process::{ProcessConfig, ProcessInfo, Pty, StartRequest};
+use prost::Message as _;
 use rustix::process::{Signal, WaitOptions, WaitStatus};
 use rustix::termios::Winsize;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
@@ -45,9 +46,9 @@ const PROCESS_LIMIT: usize = 1024;
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const REMEMBERED_SWEEPS: u64 = 60;
 
-/// Ended processes that are remembered, and the output they may hold together.
+/// Ended processes that are remembered, and what they may hold together, most of it output.
 const REMEMBERED_LIMIT: usize = 256;
-const REMEMBERED_OUTPUT: u64 = 16 << 20;
+const REMEMBERED_SIZE: u64 = 16 << 20;
 
 /// The largest pieces of output that clients get.
 const PIPE_CHUNK: usize = 32 << 10;
@@ -69,6 +70,8 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 pub(crate) struct Process {
     pid: u32,
     config: ProcessConfig,
+    /// What it costs to remember that.
+    config_size: u64,
     tag: Option<String>,
     input: Input,
     output: Arc<Output>,
@@ -77,12 +80,14 @@ pub(crate) struct Process {
     timed_out: AtomicBool,
 }
 
+/// Empty once closed, or when none was asked for.
 #[derive(Debug)]
 enum Input {
-    /// Empty once closed, or when none was asked for.
     Pipe(tokio::sync::Mutex<Option<AsyncFd<OwnedFd>>>),
-    Terminal(Arc<AsyncFd<OwnedFd>>),
+    Terminal(Mutex<Option<Terminal>>),
 }
+
+type Terminal = Arc<AsyncFd<OwnedFd>>;
 
 /// All processes that clients started and that can still be named.
 #[derive(Debug)]
@@ -140,6 +145,7 @@ impl Processes {
         self.journal.started(pid, &command_line(&config));
         let process = Arc::new(Process {
             pid,
+            config_size: config.encoded_len() as u64,
             config,
             tag: request.tag,
             input,
@@ -195,7 +201,9 @@ impl Processes {
         drained(&process.output, &pumps).await;
         self.journal.ended(process.pid, end.exit_code, &end.status);
         process.output.end(end);
-        self.remember(process);
+        self.remember(Arc::clone(&process));
+        // It may be remembered for long, and descriptors are few.
+        process.close_input().await;
     }
 
     fn remember(self: Arc<Self>, process: Arc<Process>) {
@@ -265,13 +273,13 @@ impl Known {
 
     /// Drops the ended that are old, too many, or hold too much.
     fn forget(&mut self) {
-        let mut held: u64 = self.ended.iter().map(|(_, process)| process.output.held()).sum();
+        let mut held: u64 = self.ended.iter().map(|(_, process)| process.size()).sum();
         while let Some((ended, process)) = self.ended.front() {
             let old = self.sweeps - ended > REMEMBERED_SWEEPS;
-            if !old && self.ended.len() <= REMEMBERED_LIMIT && held <= REMEMBERED_OUTPUT {
+            if !old && self.ended.len() <= REMEMBERED_LIMIT && held <= REMEMBERED_SIZE {
                 break;
             }
-            held -= process.output.held();
+            held -= process.size();
             let pid = process.pid;
             // The pid may already be that of another.
             if self.by_pid.get(&pid).is_some_and(|known| Arc::ptr_eq(known, process)) {
@@ -301,10 +309,21 @@ impl Process {
             .map_err(|error| RpcError::internal(format!("error sending signal to process: {error}")))
     }
 
-    fn resize(&self, pty: &Pty) -> Result<(), RpcError> {
+    /// What it costs to remember it.
+    fn size(&self) -> u64 {
+        self.output.held() + self.config_size
+    }
+
+    fn terminal(&self, otherwise: &str) -> Result<Terminal, RpcError> {
         let Input::Terminal(terminal) = &self.input else {
-            return Err(failed("tty not assigned to process"));
+            return Err(failed(otherwise));
         };
+        let terminal = terminal.lock().unwrap_or_else(PoisonError::into_inner);
+        terminal.clone().ok_or_else(|| failed("the terminal is closed"))
+    }
+
+    fn resize(&self, pty: &Pty) -> Result<(), RpcError> {
+        let terminal = self.terminal("tty not assigned to process")?;
         rustix::termios::tcsetwinsize(terminal.get_ref(), winsize(pty)?)
             .map_err(|error| RpcError::internal(format!("error resizing tty: {error}")))
     }
@@ -321,22 +340,23 @@ impl Process {
     }
 
     async fn write_terminal(&self, data: &[u8]) -> Result<(), RpcError> {
-        match &self.input {
-            Input::Terminal(terminal) => write_all(terminal, data, "tty").await,
-            Input::Pipe(_) => {
-                Err(failed("tty not assigned to process, input should be written to the stdin, not the tty"))
-            }
-        }
+        let otherwise = "tty not assigned to process, input should be written to the stdin, not the tty";
+        write_all(&*self.terminal(otherwise)?, data, "tty").await
     }
 
     async fn close_stdin(&self) -> Result<(), RpcError> {
+        if let Input::Terminal(_) = self.input {
+            return Err(failed("cannot close stdin of a PTY process, send Ctrl+D (0x04) instead"));
+        }
+        self.close_input().await;
+        Ok(())
+    }
+
+    async fn close_input(&self) {
         match &self.input {
-            Input::Pipe(pipe) => {
-                drop(pipe.lock().await.take());
-                Ok(())
-            }
-            Input::Terminal(_) => {
-                Err(failed("cannot close stdin of a PTY process, send Ctrl+D (0x04) instead"))
+            Input::Pipe(pipe) => drop(pipe.lock().await.take()),
+            Input::Terminal(terminal) => {
+                drop(terminal.lock().unwrap_or_else(PoisonError::into_inner).take());
             }
         }
     }
@@ -400,7 +420,7 @@ fn connect(ends: Ends) -> io::Result<(Input, Vec<Source>)> {
         Ends::Terminal(master) => {
             let fd = Arc::new(readiness::register(master)?);
             let source = Source { fd: Arc::clone(&fd), stream: OutputStream::Pty };
-            Ok((Input::Terminal(fd), vec![source]))
+            Ok((Input::Terminal(Mutex::new(Some(fd))), vec![source]))
         }
         Ends::Pipes { stdin, stdout, stderr } => {
             let stdin = stdin.map(readiness::register).transpose()?;
@@ -571,6 +591,7 @@ mod tests {
         Arc::new(Process {
             pid,
             config: ProcessConfig::default(),
+            config_size: 0,
             tag: None,
             input: Input::Pipe(tokio::sync::Mutex::new(None)),
             output,

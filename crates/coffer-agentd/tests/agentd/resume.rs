@@ -218,3 +218,17 @@ async fn range(agentd: &Agentd, pid: u32) -> [u64; 2] {
     let written = numbers.next().unwrap();
     [numbers.next().unwrap(), written]
 }
+
+#[tokio::test]
+async fn remembering_the_ended_costs_no_descriptors() {
+    let agentd = Agentd::start().await;
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", agentd.pid())).unwrap().count();
+    let before = open();
+    for more in [json!({"stdin": true}), json!({"pty": {"size": {"cols": 80, "rows": 24}}})] {
+        let (pid, events) = agentd.bash_with("echo hello", more, &[]).await;
+        events.finish().await;
+        let late = connect(&agentd, pid, json!({})).await.finish().await;
+        assert_eq!((late.stdout + &late.pty).trim_end(), "hello");
+    }
+    eventually("all are closed", || open() <= before).await;
+}
