@@ -52,6 +52,7 @@ pub(crate) struct Surroundings {
 
 impl Egress {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        confine::close_inherited()?;
         let listener = listen(&self.run_dir.join(SOCKET))?;
         confine::lose_files(&self.run_dir)?;
         confine::lose_capabilities()?;

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may end by panic")]
 
 mod connections;
+mod control;
 mod names;
 mod policies;
 mod redirect;

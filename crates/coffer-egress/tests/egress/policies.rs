@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use coffer_core::SandboxId;
 use coffer_core::network::{Base, Policy, RefusedKind, Traffic};
-use coffer_egress::{AlreadyThere, Descriptors, Listeners, NoSuchSandbox};
+use coffer_egress::{Descriptors, Listeners, NoSuchSandbox, NotAdded};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -111,7 +111,7 @@ async fn a_removed_sandbox_has_no_network() {
     world.round_trip(&mut stream, &mut outside).await;
     assert_eq!(world.egress.list(), [world.id]);
     let again = world.egress.add(world.id, Policy::default(), Listeners::default());
-    assert_eq!(again, Err(AlreadyThere(world.id)));
+    assert_eq!(again, Err(NotAdded::AlreadyThere(world.id)));
     let traffic = world.egress.remove(world.id).unwrap();
     assert_eq!((traffic.sent_bytes, traffic.received_bytes), (4, 4));
     assert_reset(&mut stream).await;

@@ -92,7 +92,7 @@ impl OriginalDestination for Meant {
 
 pub(crate) struct World {
     pub(crate) internet: Arc<Internet>,
-    pub(crate) egress: Egress,
+    pub(crate) egress: Arc<Egress>,
     pub(crate) id: SandboxId,
     pub(crate) tcp: SocketAddr,
     pub(crate) tcp6: SocketAddr,
@@ -108,6 +108,16 @@ pub(crate) fn policy(base: Base, allow: &[&str], deny: &[&str]) -> Policy {
     Policy::new(base, entries(allow), entries(deny)).unwrap()
 }
 
+/// An egress whose world is `internet`.
+pub(crate) fn egress_in(internet: &Arc<Internet>, settings: Settings) -> Arc<Egress> {
+    let seams = Seams {
+        resolver: Arc::clone(internet) as _,
+        dialer: Arc::clone(internet) as _,
+        original: Arc::new(Meant(Arc::clone(internet))),
+    };
+    Arc::new(Egress::new(settings, seams, Walls::new([OWN.parse().unwrap()])))
+}
+
 impl World {
     pub(crate) async fn new(policy: Policy) -> Self {
         Self::with(policy, Settings { first_byte: Duration::from_millis(200), ..Settings::default() }).await
@@ -115,12 +125,7 @@ impl World {
 
     pub(crate) async fn with(policy: Policy, settings: Settings) -> Self {
         let internet = Arc::new(Internet::default());
-        let seams = Seams {
-            resolver: Arc::clone(&internet) as _,
-            dialer: Arc::clone(&internet) as _,
-            original: Arc::new(Meant(Arc::clone(&internet))),
-        };
-        let egress = Egress::new(settings, seams, Walls::new([OWN.parse().unwrap()]));
+        let egress = egress_in(&internet, settings);
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp6 = TcpListener::bind("[::1]:0").await.unwrap();
         let dns_tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -14,6 +14,18 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
+/// Closes all descriptors but the standard ones: whoever started `up` may have left some open.
+pub(super) fn close_inherited() -> anyhow::Result<()> {
+    let open = std::fs::read_dir("/proc/self/fd").context("could not list open files")?;
+    let open: Vec<i32> =
+        open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for descriptor in open.into_iter().filter(|&descriptor| descriptor > 2) {
+        // One of them was the list's own, and is closed already.
+        let _ = nix::unistd::close(descriptor);
+    }
+    Ok(())
+}
+
 /// Moves this process to an empty root of its own, over a directory that must exist.
 pub(super) fn lose_files(over: &Path) -> anyhow::Result<()> {
     let none: Option<&str> = None;
