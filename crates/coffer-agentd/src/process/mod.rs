@@ -5,6 +5,7 @@
 
 mod exit;
 mod output;
+mod pump;
 mod service;
 mod spawn;
 mod tree;
@@ -17,14 +18,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use coffer_wire::agentd::{Init, OutputStream};
 use coffer_wire::envd::process::process_event::EndEvent;
 use coffer_wire::envd::process::{ProcessConfig, ProcessInfo, Pty, StartRequest};
 use prost::Message as _;
 use rustix::process::{Signal, WaitOptions, WaitStatus};
 use rustix::termios::Winsize;
-use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -35,6 +35,7 @@ use crate::journal::Journal;
 use crate::path;
 use crate::readiness;
 use output::Output;
+use pump::Source;
 pub(crate) use service::call;
 use spawn::{Ends, Io, Spec};
 
@@ -49,15 +50,6 @@ const REMEMBERED_SWEEPS: u64 = 60;
 /// Ended processes that are remembered, and what they may hold together, most of it output.
 const REMEMBERED_LIMIT: usize = 256;
 const REMEMBERED_SIZE: u64 = 16 << 20;
-
-/// The largest pieces of output that clients get.
-const PIPE_CHUNK: usize = 32 << 10;
-const TERMINAL_CHUNK: usize = 16 << 10;
-
-/// A process that left its output open to a child of its own is given this long of silence, and
-/// this long at all, before it counts as ended.
-const DRAIN_SILENCE: Duration = Duration::from_millis(150);
-const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long input waits for a process that does not read.
 const INPUT_LIMIT: Duration = Duration::from_secs(60);
@@ -198,7 +190,7 @@ impl Processes {
                 error: Some("the exit of the process was not seen".to_owned()),
             },
         };
-        drained(&process.output, &pumps).await;
+        pump::drained(&process.output, &pumps).await;
         self.journal.ended(process.pid, end.exit_code, &end.status);
         process.output.end(end);
         self.remember(Arc::clone(&process));
@@ -362,58 +354,6 @@ impl Process {
     }
 }
 
-/// One descriptor that a process writes to.
-struct Source {
-    fd: Arc<AsyncFd<OwnedFd>>,
-    stream: OutputStream,
-}
-
-impl Source {
-    /// Takes all there is until the end, also after the process: whoever holds the other end must
-    /// neither block nor die of a broken pipe.
-    async fn pump(self, process: &Process, journal: &Journal) {
-        let output = &process.output;
-        loop {
-            let Ok(mut ready) = self.fd.readable().await else {
-                return;
-            };
-            match self.take(&mut ready) {
-                Taken::Nothing => continue,
-                Taken::Last => return,
-                Taken::Data(data) => {
-                    if let Some(offset) = output.push(self.stream, data.clone()) {
-                        journal.output(process.pid, self.stream, offset, data);
-                    }
-                }
-            }
-            output.room().await;
-        }
-    }
-
-    /// The buffer lives on the stack of this call alone, so an idle process costs none.
-    fn take(&self, ready: &mut AsyncFdReadyGuard<'_, OwnedFd>) -> Taken {
-        let mut buffer = [0; PIPE_CHUNK];
-        let length = match self.stream {
-            OutputStream::Pty => TERMINAL_CHUNK,
-            OutputStream::Stdout | OutputStream::Stderr => PIPE_CHUNK,
-        };
-        let buffer = &mut buffer[..length];
-        match ready.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), &mut *buffer)?)) {
-            Err(_would_block) => Taken::Nothing,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => Taken::Nothing,
-            // A terminal whose other side is closed says EIO.
-            Ok(Ok(0) | Err(_)) => Taken::Last,
-            Ok(Ok(length)) => Taken::Data(Bytes::copy_from_slice(&buffer[..length])),
-        }
-    }
-}
-
-enum Taken {
-    Nothing,
-    Data(Bytes),
-    Last,
-}
-
 /// Hands our ends of the descriptors to the runtime.
 fn connect(ends: Ends) -> io::Result<(Input, Vec<Source>)> {
     match ends {
@@ -429,40 +369,6 @@ fn connect(ends: Ends) -> io::Result<(Input, Vec<Source>)> {
                 Source { fd: Arc::new(readiness::register(stderr)?), stream: OutputStream::Stderr },
             ];
             Ok((Input::Pipe(tokio::sync::Mutex::new(stdin)), sources))
-        }
-    }
-}
-
-/// Waits until all output of an ended process is here, but not for ever: a child of its own may
-/// hold the other end open.
-async fn drained(output: &Output, pumps: &[JoinHandle<()>]) {
-    const STEP: Duration = Duration::from_millis(10);
-    let mut silent = Duration::ZERO;
-    let mut waited = Duration::ZERO;
-    let mut progress = output.progress();
-    // The usual case: everything is at its end as soon as the pumps have had a turn.
-    for _ in 0..16 {
-        if pumps.iter().all(JoinHandle::is_finished) {
-            return;
-        }
-        tokio::task::yield_now().await;
-    }
-    while !pumps.iter().all(JoinHandle::is_finished) {
-        if silent >= DRAIN_SILENCE || waited >= DRAIN_LIMIT {
-            return;
-        }
-        tokio::time::sleep(STEP).await;
-        if output.is_full() {
-            // A reader is behind; that is not the process's time.
-            continue;
-        }
-        waited += STEP;
-        let now = output.progress();
-        if now == progress {
-            silent += STEP;
-        } else {
-            silent = Duration::ZERO;
-            progress = now;
         }
     }
 }
