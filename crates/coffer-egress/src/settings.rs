@@ -55,13 +55,14 @@ impl Default for Settings {
 
 impl Settings {
     /// The usual bounds, lowered where this process may have only so many open files: half of them are
-    /// for connections, a quarter for listeners, the rest for questions and whatever else comes.
+    /// for listeners, without which no sandbox can be made; three eighths for connections; the rest for
+    /// questions and whatever else comes.
     #[must_use]
     pub fn within_open_files(files: usize) -> Self {
         let usual = Self::default();
         Self {
-            sandboxes: usual.sandboxes.min(files / 4 / MOST_DESCRIPTORS),
-            connections_in_all: usual.connections_in_all.min(files / 2 / 2),
+            sandboxes: usual.sandboxes.min(files / 2 / MOST_DESCRIPTORS),
+            connections_in_all: usual.connections_in_all.min(files * 3 / 8 / 2),
             ..usual
         }
     }
@@ -73,8 +74,8 @@ mod tests {
 
     #[test]
     fn bounds_fit_into_the_open_files() {
-        let few = Settings::within_open_files(1024);
-        assert!(few.sandboxes * MOST_DESCRIPTORS + few.connections_in_all * 2 <= 1024 * 3 / 4);
+        let few = Settings::within_open_files(4096);
+        assert!(few.sandboxes * MOST_DESCRIPTORS + few.connections_in_all * 2 <= 4096 * 7 / 8);
         assert!(few.sandboxes > 0 && few.connections_in_all >= few.connections);
         let many = Settings::within_open_files(1 << 20);
         assert_eq!(many.connections_in_all, Settings::default().connections_in_all);
