@@ -58,7 +58,7 @@ impl Listeners {
 
     /// Takes over what another process opened.
     pub(crate) fn of(sockets: Vec<OwnedFd>) -> Option<Self> {
-        (!sockets.is_empty() && sockets.len() % Self::KINDS == 0).then_some(Self(sockets))
+        (!sockets.is_empty() && sockets.len().is_multiple_of(Self::KINDS)).then_some(Self(sockets))
     }
 
     /// How many there are of each kind.

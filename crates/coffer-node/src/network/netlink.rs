@@ -4,9 +4,13 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 const HEADER: usize = 16;
-const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
-const ACKNOWLEDGE: u16 = libc::NLM_F_ACK as u16;
-const NESTED: u16 = libc::NLA_F_NESTED as u16;
+/// `NLM_F_REQUEST`, and so on; libc has them as larger numbers.
+const REQUEST: u16 = 0x1;
+const ACKNOWLEDGE: u16 = 0x4;
+pub(super) const EXCLUSIVE: u16 = 0x200;
+pub(super) const CREATE: u16 = 0x400;
+pub(super) const APPEND: u16 = 0x800;
+const NESTED: u16 = 0x8000;
 
 /// Messages that go out together. Numbers in headers are the machine's own; attributes are as their
 /// family wants them.
