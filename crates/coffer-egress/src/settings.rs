@@ -62,7 +62,7 @@ impl Settings {
         let usual = Self::default();
         Self {
             sandboxes: usual.sandboxes.min(files / 2 / MOST_DESCRIPTORS),
-            connections_in_all: usual.connections_in_all.min(files * 3 / 8 / 2),
+            connections_in_all: usual.connections_in_all.min(files / 16 * 3),
             ..usual
         }
     }
