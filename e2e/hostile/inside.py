@@ -11,7 +11,9 @@ class Numbers:
     def __getattr__(self, name):
         headers = ["/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm-generic/unistd.h"]
         text = next(read(path, 1 << 20) for path in headers if os.path.exists(path))
-        return int(re.search(rf"#define __NR(?:3264)?_{name}\s+(\d+)", text)[1])
+        number = int(re.search(rf"#define __NR(?:3264)?_{name}\s+(\d+)", text)[1])
+        setattr(self, name, number)
+        return number
 
 
 SYS = Numbers()

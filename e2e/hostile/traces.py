@@ -52,10 +52,14 @@ class Traces:
     def counter(self, file: str, field: str | None = None) -> int:
         """A number that the kernel keeps for the sandbox, such as `pids.current` or `max` of `pids.events`."""
         for directory in cgroups(self.name):
-            if (directory / file).exists():
+            try:
                 lines = [line.split() for line in (directory / file).read_text().splitlines()]
-                return int(next(line[-1] for line in lines if field in (None, line[0])))
-        raise LookupError(f"no cgroup of {self.name} has {file}")
+            except OSError:
+                continue
+            for line in lines:
+                if field in (None, line[0]):
+                    return int(line[-1])
+        raise LookupError(f"no cgroup of {self.name} has {field or 'a number'} in {file}")
 
     def oom_kills(self) -> int:
         try:

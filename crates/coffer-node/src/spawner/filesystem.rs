@@ -95,6 +95,8 @@ pub(super) fn build(request: &SpawnRequest, handed: Handed) -> Result<(), SetupE
     mount_on(root.as_fd(), "dev/shm", "tmpfs", &[("mode", "1777"), ("size", &size)], plain)?;
     // Kernels without POSIX queues do without.
     let _ = mount_on(root.as_fd(), "dev/mqueue", "mqueue", &[], inert);
+    // Smaller, so that both can be full and leave memory to run in.
+    let size = (request.tmpfs_bytes / 4).to_string();
     mount_on(root.as_fd(), "run", "tmpfs", &[("mode", "0755"), ("size", &size)], plain)?;
     directory(root.as_fd(), Path::new("run/lock"))?;
 

@@ -11,6 +11,7 @@ const EPERM: u32 = libc::EPERM.cast_unsigned();
 const ENOSYS: u32 = libc::ENOSYS.cast_unsigned();
 const EAFNOSUPPORT: u32 = libc::EAFNOSUPPORT.cast_unsigned();
 const EPROTONOSUPPORT: u32 = libc::EPROTONOSUPPORT.cast_unsigned();
+const ENOTTY: u32 = libc::ENOTTY.cast_unsigned();
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
@@ -33,6 +34,12 @@ const NEW_TIME_NAMESPACE: u32 = 0x80;
 
 /// Puts characters into a terminal's input, or does as a console likes.
 const FORBIDDEN_IOCTLS: [u32; 2] = [0x5412, 0x541c];
+/// What btrfs answers to, also from those without rights: one writes the whole pool out. agentd's own file lies
+/// there, and can be opened.
+const BTRFS_IOCTLS: u32 = 0x9400;
+const IOCTL_MAGIC: u32 = 0xff00;
+/// Clones and deduplication of ranges bear the same mark, and work on any file system that can.
+const CLONE_IOCTLS: [u32; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
 
 const UNIX: u32 = libc::AF_UNIX.cast_unsigned();
 /// Needs a capability besides.
@@ -51,6 +58,8 @@ const NETLINK_PROTOCOLS: [u32; 3] = [0, 4, 15];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
     Refuse(u32),
+    /// Answers that it was done.
+    Pretend,
     /// Refuses when the first argument has one of these bits.
     RefuseFlags(u32),
     RefuseIoctls,
@@ -61,7 +70,7 @@ enum Rule {
 }
 
 fn rules() -> Vec<(u32, Rule)> {
-    use Rule::{OnlyUnixPairs, OnlyUsualSockets, Refuse, RefuseFlags, RefuseIoctls};
+    use Rule::{OnlyUnixPairs, OnlyUsualSockets, Pretend, Refuse, RefuseFlags, RefuseIoctls};
     let mut rules = vec![
         // New namespaces. The flags of clone3 are behind a pointer, so programs must fall back to clone.
         (libc::SYS_clone, RefuseFlags(NEW_NAMESPACES)),
@@ -106,6 +115,10 @@ fn rules() -> Vec<(u32, Rule)> {
         (libc::SYS_acct, Refuse(EPERM)),
         (libc::SYS_lookup_dcookie, Refuse(EPERM)),
         (libc::SYS_nfsservctl, Refuse(EPERM)),
+        // Both reach past the sandbox: the one writes out every disk of the host, the other the pool. The
+        // sandbox's own root is volatile, where neither does anything.
+        (libc::SYS_sync, Pretend),
+        (libc::SYS_syncfs, Pretend),
         (libc::SYS_ioctl, RefuseIoctls),
         (libc::SYS_socket, OnlyUsualSockets),
         (libc::SYS_socketpair, OnlyUnixPairs),
@@ -232,6 +245,7 @@ fn program() -> Vec<libc::sock_filter> {
     let mut code = Assembler::default();
     let (allow, not_permitted, no_such_call) = (code.label(), code.label(), code.label());
     let (no_such_family, no_such_protocol) = (code.label(), code.label());
+    let (done, no_such_ioctl) = (code.label(), code.label());
     code.lines.push(Line::Load(OFFSET_ARCHITECTURE));
     code.jump(JUMP_EQUAL, ARCHITECTURE, Label::Next, no_such_call);
     code.lines.push(Line::Load(OFFSET_NUMBER));
@@ -245,6 +259,7 @@ fn program() -> Vec<libc::sock_filter> {
         let target = match rule {
             Rule::Refuse(ENOSYS) => no_such_call,
             Rule::Refuse(_) => not_permitted,
+            Rule::Pretend => done,
             looks_closer => {
                 let label = code.label();
                 arguments.push((label, looks_closer));
@@ -263,8 +278,10 @@ fn program() -> Vec<libc::sock_filter> {
             }
             Rule::RefuseIoctls => {
                 code.lines.push(Line::Load(offset_argument(1)));
-                code.jump(JUMP_EQUAL, FORBIDDEN_IOCTLS[0], not_permitted, Label::Next);
-                code.jump(JUMP_EQUAL, FORBIDDEN_IOCTLS[1], not_permitted, allow);
+                code.any(&FORBIDDEN_IOCTLS.map(|ioctl| (ioctl, not_permitted)), Label::Next);
+                code.any(&CLONE_IOCTLS.map(|ioctl| (ioctl, allow)), Label::Next);
+                code.lines.push(Line::And(IOCTL_MAGIC));
+                code.jump(JUMP_EQUAL, BTRFS_IOCTLS, no_such_ioctl, allow);
             }
             Rule::OnlyUnixPairs => {
                 code.lines.push(Line::Load(offset_argument(0)));
@@ -290,7 +307,7 @@ fn program() -> Vec<libc::sock_filter> {
                 code.lines.push(Line::Load(offset_argument(2)));
                 code.any(&NETLINK_PROTOCOLS.map(|protocol| (protocol, allow)), no_such_protocol);
             }
-            Rule::Refuse(_) => unreachable!("refused without looking closer"),
+            Rule::Refuse(_) | Rule::Pretend => unreachable!("decided without looking closer"),
         }
     }
     for (label, value) in [
@@ -299,6 +316,8 @@ fn program() -> Vec<libc::sock_filter> {
         (no_such_call, ERRNO | ENOSYS),
         (no_such_family, ERRNO | EAFNOSUPPORT),
         (no_such_protocol, ERRNO | EPROTONOSUPPORT),
+        (no_such_ioctl, ERRNO | ENOTTY),
+        (done, ERRNO),
     ] {
         code.place(label);
         code.lines.push(Line::Return(value));
@@ -379,6 +398,7 @@ mod tests {
         for number in 0..600 {
             let expected = match rules.iter().find(|&&(listed, _)| listed == number) {
                 Some((_, Rule::Refuse(errno))) => ERRNO | errno,
+                Some((_, Rule::Pretend)) => ERRNO,
                 Some(_) => continue,
                 None => ALLOW,
             };
@@ -406,6 +426,11 @@ mod tests {
         assert_eq!(call(libc::SYS_ioctl, [0, 0x5412]), ERRNO | EPERM);
         assert_eq!(call(libc::SYS_ioctl, [0, 0xffff_ffff_0000_541c]), ERRNO | EPERM);
         assert_eq!(call(libc::SYS_ioctl, [0, 0x5413]), ALLOW);
+        // The pool's commit, a new subvolume, a search of its trees; and a clone, which is a copy.
+        for btrfs in [0x9408, 0x5000_940e, 0xd000_9411] {
+            assert_eq!(call(libc::SYS_ioctl, [0, btrfs]), ERRNO | ENOTTY);
+        }
+        assert_eq!(call(libc::SYS_ioctl, [0, 0x4004_9409]), ALLOW);
     }
 
     #[test]
