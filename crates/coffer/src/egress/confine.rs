@@ -176,6 +176,71 @@ fn arguments() -> Vec<(i64, u8, Allowed)> {
 mod tests {
     use super::*;
 
+    use std::io::ErrorKind;
+    use std::net::{TcpListener, UdpSocket};
+    use std::os::unix::net::UnixDatagram;
+    use std::process::Command;
+
+    use rustix::net::{AddressFamily, SocketType, socket};
+
+    use crate::privilege::Identity;
+
+    const DIRECTORY: &str = "TEST_DIRECTORY";
+
+    #[test]
+    fn whoever_breaks_in_finds_nothing() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: not root");
+            return;
+        }
+        let test = std::env::current_exe().unwrap();
+        let name = "egress::confine::tests::inside";
+        let directory = tempfile::tempdir().unwrap();
+        let mut inside = Command::new(test);
+        inside.args(["--ignored", "--exact", name, "--nocapture"]).env(DIRECTORY, directory.path());
+        let output = inside.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("1 passed"), "{}: {said}{errors}", output.status);
+    }
+
+    #[test]
+    #[ignore = "runs in the process that the other test starts"]
+    fn inside() {
+        let files = ["/etc/shadow", "/etc/passwd", "/proc/self/maps", "/proc/1/environ", "/dev/null"];
+        for file in files {
+            assert!(std::fs::exists(file).unwrap(), "{file} is not there to be lost");
+        }
+        lose_files(Path::new(&std::env::var_os(DIRECTORY).unwrap())).unwrap();
+        lose_capabilities().unwrap();
+        Identity { uid: 0x6fff_fff0, gid: 0x6fff_fff0 }.assume().unwrap();
+        for file in files {
+            assert_eq!(std::fs::read(file).unwrap_err().kind(), ErrorKind::NotFound, "{file}");
+        }
+        assert_eq!(nix::unistd::setuid(nix::unistd::Uid::from_raw(0)), Err(nix::Error::EPERM));
+        assert!(UnixDatagram::unbound().is_ok() && std::thread::spawn(|| {}).join().is_ok());
+
+        restrict_calls().unwrap();
+        let refused = |what: &str, kind: ErrorKind| assert_eq!(kind, ErrorKind::PermissionDenied, "{what}");
+        refused("a file", std::fs::read("/").unwrap_err().kind());
+        refused("a new file", std::fs::File::create("/new").unwrap_err().kind());
+        refused("a directory", std::fs::read_dir("/").unwrap_err().kind());
+        refused("a program", Command::new("/bin/sh").spawn().unwrap_err().kind());
+        refused("a thread", std::thread::Builder::new().spawn(|| {}).unwrap_err().kind());
+        refused("a port of its own", TcpListener::bind("127.0.0.1:0").unwrap_err().kind());
+        refused("a Unix socket", UnixDatagram::unbound().unwrap_err().kind());
+        for family in [AddressFamily::NETLINK, AddressFamily::PACKET, AddressFamily::VSOCK] {
+            let error = socket(family, SocketType::DGRAM, None).unwrap_err();
+            refused("another kind of socket", error.kind());
+        }
+        assert_eq!(unshare(CloneFlags::CLONE_NEWUSER), Err(nix::Error::EPERM));
+        assert_eq!(nix::unistd::chroot("/"), Err(nix::Error::EPERM));
+        let kill = nix::sys::signal::kill(nix::unistd::Pid::this(), None);
+        assert_eq!(kill, Err(nix::Error::EPERM), "signals");
+        // What it is there for.
+        assert!(UdpSocket::bind("127.0.0.1:0").is_ok());
+    }
+
     #[test]
     fn the_filter_is_made_and_names_nothing_that_opens_or_starts_things() {
         assert!(!program().unwrap().is_empty());

@@ -2,5 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod arguments;
+mod egress;
 mod harness;
 mod living;
