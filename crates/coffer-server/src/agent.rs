@@ -21,6 +21,9 @@ pub(crate) enum AgentError {
     /// Nobody listens: its process is gone.
     #[error("nothing answers at the sandbox's socket")]
     Refused(#[source] io::Error),
+    /// Its process ended with the question, most likely.
+    #[error("the sandbox broke the connection off: {0}")]
+    Cut(String),
     #[error("no answer from the sandbox within {0:?}")]
     Late(Duration),
     #[error("the sandbox answered with status {0}")]
@@ -74,7 +77,10 @@ async fn call(
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => AgentError::Refused(error),
             _ => AgentError::Nonsense(error.to_string()),
         })?;
-        let broken = |error: hyper::Error| AgentError::Nonsense(error.to_string());
+        let broken = |error: hyper::Error| {
+            let what = if error.is_parse() { AgentError::Nonsense } else { AgentError::Cut };
+            what(error.to_string())
+        };
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         let request = Request::builder()

@@ -89,7 +89,7 @@ impl ApiError {
             }
             FleetError::EndedEarly | FleetError::Raced => Self::conflict(error.to_string()),
             FleetError::FirstUnderWay => Self::conflict(error.to_string()).retry_after(1),
-            FleetError::FirstFailed => {
+            FleetError::FirstFailed | FleetError::DiedEarly => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()).retry_after(1)
             }
             FleetError::Engine(error) => Self::engine(error, id),

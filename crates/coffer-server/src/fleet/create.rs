@@ -16,7 +16,7 @@ use coffer_wire::e2b::Network;
 use super::ledger::stored;
 use super::record::{Claim, Ending};
 use super::{Fleet, FleetError, Record, Step};
-use crate::agent;
+use crate::agent::{self, AgentError};
 use crate::clock::now_ms;
 
 /// How long a new agentd may take to answer for the first time.
@@ -47,6 +47,20 @@ pub(crate) struct CreateSpec {
 impl Fleet {
     /// Makes a sandbox and returns once it answers. A failure leaves nothing behind but its record.
     pub(crate) async fn create(
+        self: &Arc<Self>,
+        scope: ProjectScope,
+        spec: CreateSpec,
+    ) -> Result<SandboxRow, FleetError> {
+        // A key stands for its first sandbox, so whoever sent one has to ask again.
+        let again = spec.idempotency.is_none().then(|| spec.clone());
+        match (self.create_once(scope, spec).await, again) {
+            // A sandbox that was kept ready may be at its end when it is handed out: a second one helps.
+            (Err(FleetError::DiedEarly), Some(spec)) => self.create_once(scope, spec).await,
+            (made, _) => made,
+        }
+    }
+
+    async fn create_once(
         self: &Arc<Self>,
         scope: ProjectScope,
         spec: CreateSpec,
@@ -173,7 +187,7 @@ impl Fleet {
             Ok(row) => Ok(row),
             Err(error) => {
                 let message = chain(&error);
-                let ended_by_others = claim.record.live().ending.is_some();
+                let ended_by_others = claim.record.live().ending.clone();
                 claim.record.live().ending.get_or_insert(Ending::Failed(Fault::CreateFailed { message }));
                 if matches!(error, FleetError::Engine(EngineError::Unavailable(_))) {
                     // It would not answer this either for a while; the client need not wait for it.
@@ -182,7 +196,14 @@ impl Fleet {
                 } else {
                     self.end(claim).await;
                 }
-                Err(if ended_by_others { FleetError::EndedEarly } else { error })
+                Err(match (ended_by_others, error) {
+                    (Some(Ending::Failed(_)), _)
+                    | (None, FleetError::NotReady(AgentError::Refused(_) | AgentError::Cut(_))) => {
+                        FleetError::DiedEarly
+                    }
+                    (Some(Ending::Destroyed(_)), _) => FleetError::EndedEarly,
+                    (None, error) => error,
+                })
             }
         }
     }

@@ -89,6 +89,8 @@ pub(crate) enum FleetError {
     UnknownTemplate(String),
     #[error("the sandbox was destroyed while it was being made")]
     EndedEarly,
+    #[error("the sandbox died while it was being made")]
+    DiedEarly,
     #[error("the idempotency key was used for a different request")]
     KeyReused,
     #[error("the first request with this idempotency key failed")]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coffer_core::{Fault, SandboxState};
+use coffer_core::{Fault, SandboxId, SandboxState};
 use coffer_engine::{DeathCause, RunState};
 use serde_json::json;
 
@@ -35,15 +35,41 @@ async fn a_death_is_on_record_with_its_cause_within_a_second() {
 }
 
 #[tokio::test]
-async fn a_death_during_create_fails_the_create() {
+async fn what_dies_during_its_create_is_made_anew_once() {
     let app = TestApp::start().await;
-    app.engine.set_manners(Manners::Deaf);
-    let (created, ()) = tokio::join!(app.post("/v2/sandboxes", json!({"templateID": "base"})), async {
-        let id = app.engine.wait_for(Op::Create).await;
+    let dying = async |others: &[SandboxId]| {
+        let id = loop {
+            match app.engine.wait_for(Op::Create).await {
+                id if others.contains(&id) => tokio::time::sleep(Duration::from_millis(10)).await,
+                id => break id,
+            }
+        };
         tokio::time::sleep(Duration::from_millis(100)).await;
-        app.engine.die(id, DeathCause::Exit { code: 1 });
+        id
+    };
+    let body = json!({"templateID": "base"});
+    app.engine.set_manners(Manners::Deaf);
+    let (made, first) = tokio::join!(app.post("/v2/sandboxes", body.clone()), async {
+        let first = dying(&[]).await;
+        app.engine.set_manners(Manners::Good);
+        app.engine.die(first, DeathCause::Exit { code: 1 });
+        first
     });
-    assert!(created.status >= 400, "{created:?}");
+    let second = made.expect(201).json()["sandboxID"].as_str().unwrap().to_string();
+    assert_ne!(second, first.to_string());
+    assert!(matches!(app.ended(&first.to_string()).await, SandboxState::Error { .. }));
+    app.delete(&format!("/sandboxes/{second}")).await.expect(204);
+
+    app.engine.set_manners(Manners::Deaf);
+    let (refused, ()) = tokio::join!(app.post("/v2/sandboxes", body), async {
+        let mut known = vec![second.parse().unwrap()];
+        for _ in 0..2 {
+            let id = dying(&known).await;
+            app.engine.die(id, DeathCause::Exit { code: 1 });
+            known.push(id);
+        }
+    });
+    assert!(refused.expect(503).header("retry-after").is_some());
     app.assert_empty().await;
 }
 
