@@ -3,14 +3,11 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from client import Client
 from latency import bare_spawn, execute_echo
-from machine import CofferUp, available_kib, descendants, proportional_kib, same_program, wait_until
+from machine import CofferUp, descendants, meminfo_kib, proportional_kib, same_program, wait_until
 from report import Report, p50, short, table
-
-MIB = 1024  # of KiB
 
 
 def burst(up: CofferUp, size: int) -> tuple[list[dict], list[float], float, list[str]]:
@@ -82,21 +79,26 @@ def bursts(report: Report, up: CofferUp, sizes: list[int]):
     report.say(table(rows))
 
 
-def cgroup_kib(up: CofferUp) -> int:
-    """What is charged to the sandboxes' memory cgroups, kernel memory included."""
-    for pid in descendants(up.process.pid):
-        try:
-            lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            _, kind, path = line.split(":", 2)
-            if kind in ("memory", "") and "coffer-" in path:
-                top = Path("/sys/fs/cgroup", kind, path.strip("/")).parents[0 if path.count("/") > 1 else 1]
-                files = [*top.glob("*/memory.usage_in_bytes"), *top.glob("*/memory.current")]
-                if files:
-                    return sum(int(file.read_text()) for file in files) // 1024
-    return 0
+class Memory:
+    """What is in use now, counted from below: of the kernel what it gives to processes and namespaces, and each
+    process's share of its pages. `available` is the kernel's own estimate of the rest, in which everything else
+    that goes on here shows as well."""
+
+    KERNEL = ("Slab", "KernelStack", "PageTables", "Percpu", "Shmem")
+
+    def __init__(self, up: CofferUp):
+        self.kernel = meminfo_kib(*self.KERNEL)
+        self.available = meminfo_kib("MemAvailable")
+        ours, agents = family(up)
+        self.ours = sum(map(proportional_kib, ours))
+        self.sandboxes = sum(map(proportional_kib, agents))
+
+
+def family(up: CofferUp) -> tuple[list[int], list[int]]:
+    """The processes that serve all sandboxes, and those of the sandboxes, slots among them."""
+    everyone = [up.process.pid, *descendants(up.process.pid)]
+    ours = [pid for pid in everyone if same_program(pid, up.process.pid)]
+    return ours, [pid for pid in everyone if pid not in ours]
 
 
 def live(report: Report, up: CofferUp, count: int, rounds: int):
@@ -111,54 +113,45 @@ def live(report: Report, up: CofferUp, count: int, rounds: int):
             execs[when].append(execute_echo(client, alone)[1] * 1000)
             spawns[when].append(bare_spawn()[1] * 1000)
 
-    def family() -> tuple[list[int], list[int]]:
-        """The processes that serve all sandboxes, and those of the sandboxes: process 1 of each."""
-        everyone = [up.process.pid, *descendants(up.process.pid)]
-        ours = [pid for pid in everyone if same_program(pid, up.process.pid)]
-        return ours, [pid for pid in everyone if pid not in ours]
-
-    def ours_kib() -> int:
-        return sum(map(proportional_kib, family()[0]))
-
     sample("alone")
-    before, ours_before = available_kib(), ours_kib()
-    made: list[dict] = []
+    before, made = Memory(up), []
     since = time.perf_counter()
     failures = in_parallel(up, lambda client, _: made.append(client.create()), [None] * (count - 1))
     created = time.perf_counter() - since
     failures += in_parallel(up, lambda client, sandbox: client.execute(sandbox, "/bin/echo", "hello"), made)
     time.sleep(3)  # slots are made when it is quiet
-    during, ours_during, charged = available_kib(), ours_kib(), cgroup_kib(up)
-    agents = len(family()[1])
+    crowded = Memory(up)
+    slots = len(family(up)[1]) - count
     sample("crowd")
     since = time.perf_counter()
     failures += in_parallel(up, Client.destroy, made)
     destroyed = time.perf_counter() - since
-    wait_until(lambda: len(family()[1]) < agents // 2, "destroyed sandboxes have ended", 120)
-    time.sleep(5)
-    after = available_kib()
+    most_left = slots + 1 + 16  # the one that was alone, and slots that were made meanwhile
+    wait_until(lambda: len(family(up)[1]) <= most_left, "destroyed sandboxes have ended", 120)
     client.destroy(alone)
     client.close()
 
-    each = ((before + after) / 2 - during) / count / MIB
+    def each(growth: int) -> float:
+        return growth / (count - 1) / 1024
+
+    kernel, ours = crowded.kernel - before.kernel, crowded.ours - before.ours
+    sandboxes = crowded.sandboxes - before.sandboxes
     report.heading(f"{count} sandboxes that live")
     report.say(
         f"Made in {short(created)} s, 8 at a time, each ran a command, destroyed in {short(destroyed)} s; "
-        f"{len(failures)} errors. Beside them waited {agents - count} slots of the warm pool, whose memory is counted "
-        f"in. Memory all told is what MemAvailable lost, against the mean of before and after "
-        f"({short(abs(before - after) / MIB)} MiB apart, which is what else went on here); it holds processes, kernel "
-        f"objects and the server's own growth."
+        f"{len(failures)} errors. {slots} slots of the warm pool waited beside them and are counted in. Memory is what "
+        f"all of it has grown by: the kernel's ({', '.join(Memory.KERNEL)} of `/proc/meminfo`), the proportional sizes "
+        f"of the processes in sandboxes and of coffer's own. MemAvailable is given for comparison; what else the "
+        f"machine does shows in it as well."
     )
-    report.say(
-        table(
-            [
-                ["memory", "MiB each"],
-                ["all told", short(each)],
-                ["of it in the sandboxes' cgroups", short(charged / count / MIB)],
-                ["of it growth of coffer's own processes", short((ours_during - ours_before) / count / MIB)],
-            ]
-        )
-    )
+    rows = {
+        "all told": kernel + ours + sandboxes,
+        "of it the kernel's": kernel,
+        "of it processes in sandboxes": sandboxes,
+        "of it coffer's own processes": ours,
+        "by MemAvailable": before.available - crowded.available,
+    }
+    report.say(table([["memory", "MiB each"], *([name, short(each(growth))] for name, growth in rows.items())]))
     report.times(
         "ms",
         {
@@ -171,5 +164,5 @@ def live(report: Report, up: CofferUp, count: int, rounds: int):
     if failures:
         report.error(f"{count} live: {len(failures)} errors, the first: {failures[0]}")
     report.at_most(f"{count} live: errors", len(failures), 0)
-    report.at_most(f"{count} live: MiB each, all told", each, 3)
+    report.at_most(f"{count} live: MiB each, all told", each(rows["all told"]), 3)
     report.at_most(f"{count} live: exec / exec alone", p50(execs["crowd"]) / p50(execs["alone"]), 2)

@@ -133,15 +133,15 @@ def proportional_kib(pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
-def available_kib() -> int:
-    """What the kernel says could still be used, so that caches do not count; the median of some seconds."""
+def meminfo_kib(*fields: str) -> int:
+    """The sum of some fields of /proc/meminfo, as the median of some seconds."""
 
     def now() -> int:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+        pairs = (line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return sum(int(value.split()[0]) for name, value in pairs if name in fields)
 
     samples = []
-    for _ in range(15):
+    for _ in range(10):
         samples.append(now())
         time.sleep(0.2)
     return int(statistics.median(samples))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 PACKAGES, FILES = 400, 12  # about what a small web project's node_modules holds
 COMMITS, TREE = 30, 1500
-UNITS = 24
+UNITS = 12
 
 
 def text(number: int, size: int) -> str:
