@@ -27,6 +27,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use crate::dns::{Family, LookupError};
+use crate::forbidden;
 use crate::refusal::{Cause, Refused};
 use crate::relay::relay;
 use crate::sandbox::{AddressFrom, Admitted, Route, Sandbox, refused};
@@ -73,32 +74,33 @@ pub(crate) async fn serve(
 pub(crate) async fn handle(sandbox: &Arc<Sandbox>, mut stream: TcpStream, original: SocketAddr) {
     // Small writes of a shell or a chat must not wait for each other.
     stream.set_nodelay(true).ok();
+    let mut hello = Vec::new();
     let opened = tokio::select! {
         biased;
         () = sandbox.stop.cancelled() => return socket::abort(&stream),
-        opened = open(sandbox, &mut stream, original) => opened,
+        opened = open(sandbox, &mut stream, original, &mut hello) => opened,
     };
     match opened {
-        Ok(Opened { upstream, admitted, hello }) => {
+        Ok((upstream, admitted)) => {
             sandbox.counters.opened.fetch_add(1, Ordering::Relaxed);
             relay(sandbox, &admitted.cut, stream, upstream, &hello).await;
         }
         Err(NotOpened::Refused(refused, cause)) => {
-            sandbox.refuse(refused, &cause);
-            socket::abort(&stream);
+            sandbox.refuse(refused.clone(), &cause);
+            let explained = tokio::select! {
+                biased;
+                () = sandbox.stop.cancelled() => false,
+                explained = explain(sandbox, &mut stream, hello, refused, &cause) => explained,
+            };
+            if !explained {
+                socket::abort(&stream);
+            }
         }
         Err(NotOpened::Failed) => {
             sandbox.counters.failed.fetch_add(1, Ordering::Relaxed);
             socket::abort(&stream);
         }
     }
-}
-
-struct Opened {
-    upstream: TcpStream,
-    admitted: Admitted,
-    /// What the sandbox has said already.
-    hello: Vec<u8>,
 }
 
 enum NotOpened {
@@ -113,25 +115,44 @@ impl NotOpened {
     }
 }
 
+/// Opens the way out, if there is one; `hello` becomes what the sandbox has said already.
 async fn open(
     sandbox: &Arc<Sandbox>,
     stream: &mut TcpStream,
     original: SocketAddr,
-) -> Result<Opened, NotOpened> {
+    hello: &mut Vec<u8>,
+) -> Result<(TcpStream, Admitted), NotOpened> {
     let (address, port) = (original.ip(), original.port());
     let (policy, walls) = (sandbox.policy(), sandbox.walls());
-    let (name, hello) = if needs_name(&policy, &walls, address, port) {
-        sniff(sandbox, stream).await
-    } else {
-        (None, Vec::new())
-    };
+    let mut name = None;
+    if needs_name(&policy, &walls, address, port) {
+        (name, *hello) = sniff(sandbox, stream).await;
+    }
     let destination = Destination { name, address, port };
-    let (upstream, admitted) = match decide(&policy, &walls, &destination) {
-        Decision::Refuse { rule } => return Err(NotOpened::refused(destination, Cause::Rule(rule))),
-        decision if decision.is_allowed_by_name() => dial_name(sandbox, destination).await?,
-        Decision::Allow { .. } => dial_address(sandbox, destination).await?,
-    };
-    Ok(Opened { upstream, admitted, hello })
+    match decide(&policy, &walls, &destination) {
+        Decision::Refuse { rule } => Err(NotOpened::refused(destination, Cause::Rule(rule))),
+        decision if decision.is_allowed_by_name() => dial_name(sandbox, destination).await,
+        Decision::Allow { .. } => dial_address(sandbox, destination).await,
+    }
+}
+
+/// Tells a plain HTTP request why it was refused; says whether that was possible.
+async fn explain(
+    sandbox: &Sandbox,
+    stream: &mut TcpStream,
+    mut hello: Vec<u8>,
+    refused: Refused,
+    cause: &Cause,
+) -> bool {
+    let Refused { mut name, port: Some(forbidden::PORT), .. } = refused else { return false };
+    let Some(rule) = forbidden::changeable(cause) else { return false };
+    if hello.is_empty() {
+        (name, hello) = sniff(sandbox, stream).await;
+    }
+    match name {
+        Some(name) => forbidden::answer(stream, &hello, &name, rule).await,
+        None => false,
+    }
 }
 
 /// Waits for a name, within bounds of bytes and time; returns what was read meanwhile.

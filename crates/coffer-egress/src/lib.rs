@@ -12,6 +12,7 @@ mod connection;
 pub mod control;
 mod dns;
 mod egress;
+mod forbidden;
 mod refusal;
 mod relay;
 mod sandbox;

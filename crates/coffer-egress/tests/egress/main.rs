@@ -7,6 +7,7 @@
 
 mod connections;
 mod control;
+mod forbidden;
 mod names;
 mod policies;
 mod redirect;
