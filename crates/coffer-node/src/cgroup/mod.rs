@@ -5,6 +5,7 @@
 //! kernel, so the node does it while the new process sets itself up.
 
 mod sandbox;
+mod together;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use coffer_core::SandboxId;
 
 pub(crate) use sandbox::SandboxCgroup;
+use together::Together;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Controller {
@@ -132,6 +134,7 @@ impl Cgroups {
             }
         }
         let cgroups = Self { v2, v1 };
+        warnings.extend(cgroups.limit_together());
         for (have, what) in [
             (cgroups.has(Controller::Memory), "memory is not limited"),
             (cgroups.has(Controller::Pids), "the number of processes is not limited"),
@@ -143,6 +146,28 @@ impl Cgroups {
             }
         }
         Ok((cgroups, warnings))
+    }
+
+    /// Limits what all sandboxes use together; says what could not be done, or is little.
+    fn limit_together(&self) -> Vec<String> {
+        let together = match Together::on_this_host() {
+            Ok(together) => together,
+            Err(error) => return vec![format!("could not find out what the host has: {error}")],
+        };
+        let v2 = self.v2.iter().map(|v2| (&v2.parent, &v2.controllers, true));
+        let places = v2.chain(self.v1.iter().map(|v1| (&v1.parent, &v1.controllers, false)));
+        let mut warnings: Vec<_> = together.warning().into_iter().collect();
+        for (parent, controllers, is_v2) in places {
+            for &controller in controllers {
+                if let Err(error) = together.limit(parent, controller, is_v2) {
+                    warnings.push(format!(
+                        "could not limit all sandboxes together in `{}`: {error}",
+                        parent.display()
+                    ));
+                }
+            }
+        }
+        warnings
     }
 
     pub(crate) fn has(&self, controller: Controller) -> bool {

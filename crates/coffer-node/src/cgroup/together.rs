@@ -1,0 +1,81 @@
+//! What all sandboxes may use together: each has its own limits, but many of them add up, and the host
+//! and this node must go on when all are at theirs.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use super::Controller;
+
+const MIB: u64 = 1024 * 1024;
+/// Fewer process ids than this for all, and a handful of sandboxes at their limit leave none for others.
+const ENOUGH_PROCESSES: u64 = 65_536;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Together {
+    memory_bytes: u64,
+    processes: u64,
+}
+
+impl Together {
+    pub(super) fn on_this_host() -> io::Result<Self> {
+        let ids: u64 = number(&fs::read_to_string("/proc/sys/kernel/pid_max")?)?;
+        let threads: u64 = number(&fs::read_to_string("/proc/sys/kernel/threads-max")?)?;
+        Self::of(&fs::read_to_string("/proc/meminfo")?, ids.min(threads))
+    }
+
+    /// An eighth of the memory and a quarter of the process ids are the host's own.
+    fn of(meminfo: &str, ids: u64) -> io::Result<Self> {
+        let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB"));
+        let total = number(total.unwrap_or_default())?.saturating_mul(1024);
+        let reserve = (total / 8).clamp(256 * MIB, 2048 * MIB);
+        Ok(Self {
+            memory_bytes: total.saturating_sub(reserve).max(64 * MIB),
+            processes: ids.saturating_sub(ids / 4),
+        })
+    }
+
+    /// Limits the directory that holds all sandboxes, in one hierarchy.
+    pub(super) fn limit(&self, parent: &Path, controller: Controller, v2: bool) -> io::Result<()> {
+        let (file, value) = match controller {
+            Controller::Memory if v2 => ("memory.max", self.memory_bytes),
+            Controller::Memory => ("memory.limit_in_bytes", self.memory_bytes),
+            Controller::Pids => ("pids.max", self.processes),
+            Controller::Cpu | Controller::CpuAccount | Controller::Freezer => return Ok(()),
+        };
+        fs::write(parent.join(file), value.to_string())
+    }
+
+    pub(super) fn warning(&self) -> Option<String> {
+        (self.processes < ENOUGH_PROCESSES).then(|| {
+            format!(
+                "all sandboxes together may have {} processes, because the host has few process ids: \
+                 `sysctl kernel.pid_max=4194304` gives more",
+                self.processes
+            )
+        })
+    }
+}
+
+fn number(text: &str) -> io::Result<u64> {
+    text.trim().parse().map_err(|_| ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_keeps_its_part() {
+        let of = |gib: u64, ids| {
+            Together::of(&format!("MemTotal:  {} kB\nMemFree: 1 kB\n", gib << 20), ids).unwrap()
+        };
+        let gib = |count: u64| count << 30;
+        assert_eq!(of(1, 32_768), Together { memory_bytes: gib(1) - 256 * MIB, processes: 24_576 });
+        assert_eq!(of(8, 4_194_304), Together { memory_bytes: gib(7), processes: 3_145_728 });
+        assert_eq!(of(256, 4_194_304).memory_bytes, gib(254));
+        assert!(of(1, 32_768).warning().is_some());
+        assert!(of(1, 4_194_304).warning().is_none());
+        assert!(Together::of("nothing", 1).is_err());
+    }
+}
