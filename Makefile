@@ -9,12 +9,13 @@ LISTEN ?= 127.0.0.1:3000
 DATA_DIR ?= data
 COFFER := target/release/coffer
 
-.PHONY: help build run test check unit e2e bench fmt agentd template setup-build setup-run setup-test setup-bench
+.PHONY: help build run test check unit e2e soak bench fmt agentd template setup-build setup-run setup-test setup-bench
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
 	@echo "make test    set up, then every check: format, lints, unit, store, engine and SDK tests"
 	@echo "make build   the release binary, at $(COFFER)"
+	@echo "make soak    kill every part at $(KILLS) random moments, and look for what was lost (SEED=, KILLS=)"
 	@echo "make bench   measure beside crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"
 	@echo "make fmt     format the sources"
 
@@ -44,6 +45,12 @@ unit: setup-test build
 
 e2e: setup-test build template
 	e2e/run
+
+# Parts are killed while clients work. The seed decides who and when; a failure says how to have it again.
+SEED ?= $(shell date +%s)
+KILLS ?= 100
+soak: setup-test build template
+	SOAK_SEED=$(SEED) SOAK_KILLS=$(KILLS) e2e/run soak
 
 bench: setup-bench template
 	bench/run

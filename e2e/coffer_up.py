@@ -52,6 +52,12 @@ class CofferUp:
         return pathlib.Path("/run/coffer") / digest[:8]
 
     def start(self, *options: str) -> "CofferUp":
+        """Returns when it is ready."""
+        self.launch(*options)
+        eventually(self._ready, f"{self.data_dir}/env written by `coffer up`", READY_S)
+        return self
+
+    def launch(self, *options: str):
         # The file of an earlier start stays where it is: it holds the key. It is written anew when all is ready.
         self._written = self._env_written()
         command = [binary(), "up", "--listen", f"127.0.0.1:{self.port}", "--data-dir", self.data_dir]
@@ -60,8 +66,6 @@ class CofferUp:
             self.process = subprocess.Popen(
                 [*command, *self.options, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        eventually(self._ready, f"{self.data_dir}/env written by `coffer up`", READY_S)
-        return self
 
     def _ready(self) -> bool:
         if (code := self.process.poll()) is not None:

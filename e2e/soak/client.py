@@ -76,9 +76,8 @@ class Client:
             return False
 
     def upload(self, box, path: str, content):
+        """`content` may be an iterator, which then goes out piece by piece."""
         headers = {**self._to(box), "Content-Type": "application/octet-stream"}
-        if not isinstance(content, bytes):  # an iterator that is slow on purpose: its length is not known before
-            headers["Transfer-Encoding"] = "chunked"
         self.exchange("POST", _file(path), headers, content, lambda reply: reply.read())
 
     def download(self, box, path: str) -> bytes:

@@ -1,20 +1,26 @@
+import os
 import pathlib
 import shutil
 import sys
 import tempfile
+from contextlib import contextmanager
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from coffer_up import CofferUp, inventory  # noqa: E402
 from parts import Installation, cgroups_of, uid_blocks  # noqa: E402
+from world import World  # noqa: E402
+
+SEED = int(os.environ.get("SOAK_SEED") or 3)
+KILLS = int(os.environ.get("SOAK_KILLS") or 10)
 
 
-@pytest.fixture
-def place():
-    """An installation of the test's own. After the test nothing of it is left, or the test failed."""
+@contextmanager
+def installation(*options: str):
+    """An installation of a test's own. Afterwards nothing of it is left, or the test failed."""
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="coffer-soak-"))
-    up = CofferUp(scratch / "data")
+    up = CofferUp(scratch / "data", *options)
     try:
         yield Installation(up)
     finally:
@@ -25,10 +31,30 @@ def place():
         ended = up.stop()
         told = up.log.read_text(errors="replace").splitlines()
         print("\n".join(line for line in told if " INFO " not in line)[-20000:])
-        after = inventory(up)
-        blocks = uid_blocks(up)
+        left = inventory(up) | {"cgroups": cgroups_of(up), "uid blocks": uid_blocks(up)}
         shutil.rmtree(scratch, ignore_errors=True)
     assert ended == 0
-    assert not blocks, f"uid blocks left: {blocks}"
-    after["cgroups"] = cgroups_of(up)
-    assert not any(after.values()), after
+    assert not any(left.values()), left
+
+
+@pytest.fixture
+def world():
+    with installation() as place:
+        yield World(place, SEED)
+
+
+@pytest.fixture(scope="module")
+def shared_world():
+    """One for all tests of a file."""
+    with installation() as place:
+        world = World(place, SEED)
+        yield world
+        world.destroy_all()
+        world.check()
+
+
+@pytest.fixture
+def cold_world():
+    """One that keeps no sandbox ready."""
+    with installation("--warm-slots=0") as place:
+        yield World(place, SEED)

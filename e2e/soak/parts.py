@@ -102,6 +102,27 @@ class Installation:
         self.await_back(set(victims), parts)
         return time.monotonic() - since
 
+    def kill_twice(self, role: str, after_s: float):
+        """Kills a part, and the one that takes its place while it is still starting."""
+        before = self.parts()
+        strike(before[role])
+        poll(lambda: self.parts().get(role, before[role]) != before[role], lambda: f"another {role}")
+        second = self.parts().get(role)
+        time.sleep(after_s)
+        strike(second)
+        self.await_back({before[role], second}, before)
+
+    def kill_up_twice(self, after_s: float):
+        """Kills `up`, and the next one while it is still starting."""
+        before = self.parts()
+        self.up.stop(signal.SIGKILL)
+        self.up.launch()
+        time.sleep(after_s)
+        dead = {*before.values(), *self.parts().values()}
+        self.up.stop(signal.SIGKILL)
+        self.up.start()
+        self.await_back(dead, before)
+
     def await_back(self, dead: set[int], before: dict[str, int]):
         """Waits until every part runs that ran before, under another number if it was killed, and answers."""
 

@@ -3,30 +3,25 @@
     SOAK_SEED=7 SOAK_KILLS=100 e2e/run soak -- -k random
 """
 
-import os
 import random
 import statistics
 import time
 
 import pytest
 
-from world import World
-
-KILLS = int(os.environ.get("SOAK_KILLS") or 10)
-SEED = int(os.environ.get("SOAK_SEED") or 3)
+from conftest import KILLS, SEED
 
 
 @pytest.mark.timeout(120 + 30 * KILLS)
-def test_kills_at_random_moments(place, capsys):
+def test_kills_at_random_moments(world, capsys):
     dice = random.Random(SEED)
-    world = World(place, SEED)
     say(capsys, f"soak: {KILLS} kills, seed {SEED}; again with `make soak SEED={SEED} KILLS={KILLS}`")
     took: dict[str, list[float]] = {}
     with world.busy():  # so that there is something to lose
         time.sleep(2)
     world.check()
     for number in range(KILLS):
-        roles = sorted(place.parts()) + ["agentd", "up", "all"]
+        roles = sorted(world.place.parts()) + ["agentd", "up", "all"]
         # Every role has its turn; the order and the moments are the dice's.
         if number % len(roles) == 0:
             turn = dice.sample(roles, len(roles))

@@ -1,0 +1,241 @@
+"""Parts are killed in the middle of one thing: a create, a destroy, a pause, a transfer, a start.
+
+The moment is a time after the thing began. A short run throws the dice for it and for the part; a long one (`make soak`)
+tries all of them.
+"""
+
+import hashlib
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+
+from coffer_up import eventually
+from conftest import KILLS, SEED
+from parts import strike
+from world import HOME
+
+LONG = KILLS >= 100
+OFFSETS = [0, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06]  # s: a create takes 5 to 50 ms
+THINGS = ["create", "destroy", "pause", "stop", "connect"]
+ROLES = ["node", "spawner", "server", "all"]
+dice = random.Random(SEED)
+
+
+def moments() -> list[float]:
+    return OFFSETS if LONG else [dice.choice(OFFSETS)]
+
+
+def cases() -> list[tuple[str, str]]:
+    if LONG:
+        return [(what, role) for what in THINGS for role in ROLES]
+    return [(what, dice.choice(ROLES)) for what in THINGS]
+
+
+def after(pause_s: float, disturb):
+    return lambda: (time.sleep(pause_s), disturb())
+
+
+def thin_out(world):
+    """Lets nothing pile up."""
+    while len(world.boxes) > 2:
+        world.destroy(world.boxes[-1])
+        world.check()
+
+
+def meanwhile(work, disturb):
+    """Runs `work` and, as soon as it has begun, `disturb`. What `work` raises is raised here."""
+    failed = []
+
+    def run():
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        disturb()
+    finally:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+@pytest.fixture
+def world(shared_world):
+    """With a running sandbox that has something to lose, and slots where there are any."""
+    world = shared_world
+    if not [box for box in world.boxes if not box.killed]:
+        world.create()
+    for box in world.boxes:
+        if box.paused:
+            world.connect(box)
+    world.upload(world.boxes[0], dice)
+    world.launch(world.boxes[0], dice)
+    world.report_broken()
+    return world
+
+
+@pytest.fixture
+def box(world):
+    return world.boxes[0]
+
+
+@pytest.mark.parametrize(("what", "role"), cases())
+def test_in_the_middle_of(world, what, role):
+    for offset in moments():
+        work = world.create
+        if what != "create":
+            victim = world.create()
+            world.upload(victim, dice)
+            world.report_broken()
+            if what == "connect":
+                world.pause(victim, dice)
+            work = {
+                "destroy": lambda: world.destroy(victim),
+                "pause": lambda: world.pause(victim, dice, memory=True),
+                "stop": lambda: world.pause(victim, dice, memory=False),
+                "connect": lambda: world.connect(victim),
+            }[what]
+        meanwhile(work, after(offset, lambda: world.kill(role)))
+        world.check()
+        thin_out(world)
+
+
+@pytest.mark.parametrize("role", ROLES if LONG else ["node", "spawner"])
+def test_in_the_middle_of_a_cold_create(cold_world, role):
+    for offset in moments():
+        meanwhile(cold_world.create, after(offset, lambda: cold_world.kill(role)))
+        cold_world.check()
+        thin_out(cold_world)
+
+
+def test_a_request_that_a_node_never_saw(world):
+    """It was sent to a node that stood still and then died: the next one answers it."""
+    node = world.place.parts()["node"]
+    os.kill(node, signal.SIGSTOP)
+    meanwhile(world.create, after(0.3, lambda: world.kill("node")))
+    world.check()
+
+
+def test_slots_that_die_just_before_they_are_claimed(world):
+    for _ in range(5 if LONG else 1):
+        node = world.place.parts()["node"]
+        slots = eventually(world.place.slots, "sandboxes that wait for an owner")
+        os.kill(node, signal.SIGSTOP)
+
+        def disturb():
+            time.sleep(0.2)
+            for slot in slots:
+                strike(slot)
+            os.kill(node, signal.SIGCONT)
+
+        meanwhile(world.create, disturb)
+        world.check()
+
+
+def test_slots_that_die_while_they_are_claimed(world):
+    for offset in moments():
+        slots = eventually(world.place.slots, "sandboxes that wait for an owner")
+        count = len(world.boxes)
+        meanwhile(world.create, after(offset, lambda: [strike(slot) for slot in slots]))
+        # It may have been somebody's already when it died.
+        agents = world.place.agents()
+        for box in world.boxes[count:]:
+            box.killed = time.monotonic() if agents.get(box.id, slots[0]) in slots else None
+        world.check()
+
+
+@pytest.mark.parametrize("role", ["node", "server", "all"] if LONG else ["node", "server"])
+def test_in_the_middle_of_an_upload(world, box, role):
+    content = dice.randbytes(400_000)
+    path = f"{HOME}/{dice.getrandbits(48):x}"
+
+    def slowly():
+        yield content[:200_000]
+        world.kill(role)
+        yield content[200_000:]
+
+    with world.attempt("upload", box):
+        world.client.upload(box, path, slowly())
+        box.files[path] = hashlib.sha256(content).hexdigest()
+    world.check()
+    assert role != "node" or path in box.files
+
+
+def test_in_the_middle_of_a_download(world, box):
+    content = dice.randbytes(30_000_000)  # more than sockets hold
+    world.client.upload(box, f"{HOME}/large", content)
+    came = []
+    meanwhile(lambda: came.append(world.client.download(box, f"{HOME}/large")), lambda: world.kill("node"))
+    assert came == [content]
+    world.client.run(box, f"rm {HOME}/large")
+    world.check()
+
+
+def test_in_the_middle_of_a_look_at_templates(world):
+    time.sleep(2.1)  # the server believes a list of templates for two seconds
+    node = world.place.parts()["node"]
+    os.kill(node, signal.SIGSTOP)
+
+    def look():
+        assert [template["templateID"] for template in world.client.api("GET", "/templates")]
+
+    meanwhile(look, after(0.2, lambda: world.kill("node")))
+    world.check()
+
+
+@pytest.mark.parametrize("role", ["node", "server"])
+def test_while_it_starts_and_adopts(world, role):
+    for offset in moments():
+        with world.disturbed(role):
+            world.place.kill_twice(role, offset * 2)
+        world.check()
+
+
+def test_up_while_it_starts(world):
+    for offset in moments():
+        with world.disturbed("up"):
+            world.place.kill_up_twice(offset * 5)
+        world.check()
+
+
+def test_an_agent_in_the_middle_of_a_command(world):
+    victim = world.create()
+
+    def command():
+        with world.attempt("exec", victim):
+            world.client.run(victim, "sleep 100")
+
+    def disturb():
+        time.sleep(0.1)
+        victim.killed = time.monotonic()
+        strike(world.place.agents()[victim.id])
+
+    meanwhile(command, disturb)
+    world.check()
+    assert victim not in world.boxes
+
+
+def test_the_check_sees_what_is_stranded(world):
+    """Guards all of the above: a check that sees nothing would always be content."""
+    live = {box.id: True for box in world.boxes}
+    world.check()
+    assert not world.place.stranded(live)
+    stray = world.place.node_dir / "pool/s/stray"
+    stray.mkdir()
+    assert world.place.stranded(live)
+    stray.rmdir()
+    assert world.place.stranded({}) and world.place.stranded(live | {"another": True})
+    path = f"{HOME}/changed"
+    world.client.upload(world.boxes[0], path, b"one")
+    world.boxes[0].files[path] = hashlib.sha256(b"two").hexdigest()
+    with pytest.raises(AssertionError, match="changed"):
+        world.check()
+    del world.boxes[0].files[path]
+    world.client.run(world.boxes[0], f"rm {path}")
