@@ -215,7 +215,7 @@ fn rules(families: Families) -> Batch {
     };
     // What egress answers must find its way back to whom it is for.
     for port in [CONNECTIONS, QUESTIONS] {
-        rule(ASIDE, &|rule| rule.from_port(port).end(libc::NFT_RETURN));
+        rule(ASIDE, &|rule| rule.port_of_origin(port).end(libc::NFT_RETURN));
     }
     // The first octet is the whole of 127.0.0.0/8.
     rule(ASIDE, &|rule| rule.at_v4(&[127]).untracked());
@@ -230,8 +230,8 @@ fn rules(families: Families) -> Batch {
         rule(OUT, &|rule| rule.over(protocol).at_port(53).redirect_to(QUESTIONS));
     }
     rule(OUT, &|rule| rule.over(libc::IPPROTO_TCP).redirect_to(CONNECTIONS));
-    rule(BOUND, &|rule| rule.over(libc::IPPROTO_TCP).new().too_fast().end(libc::NF_DROP));
-    rule(BOUND, &|rule| rule.new().too_many().end(libc::NF_DROP));
+    rule(BOUND, &|rule| rule.over(libc::IPPROTO_TCP).fresh().too_fast().end(libc::NF_DROP));
+    rule(BOUND, &|rule| rule.fresh().too_many().end(libc::NF_DROP));
     batch.mark(u16::from(byte(libc::NFNL_MSG_BATCH_END)), &edge);
     batch
 }
@@ -296,7 +296,7 @@ impl Rule<'_> {
         self.meta(libc::NFT_META_L4PROTO).compare(libc::NFT_CMP_NEQ, &[byte(protocol)])
     }
 
-    fn from_port(&mut self, port: u16) -> &mut Self {
+    fn port_of_origin(&mut self, port: u16) -> &mut Self {
         self.payload(libc::NFT_PAYLOAD_TRANSPORT_HEADER, 0, &port.to_be_bytes())
     }
 
@@ -305,7 +305,7 @@ impl Rule<'_> {
     }
 
     /// Of no connection that the kernel tracks already.
-    fn new(&mut self) -> &mut Self {
+    fn fresh(&mut self) -> &mut Self {
         // `NF_CT_STATE_BIT(IP_CT_NEW)`
         const NEW: u32 = 8;
         let value =

@@ -4,9 +4,12 @@
 //! on a line and then the output. Scripts that begin with `!` are done by process 1 itself.
 
 use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
 use std::os::fd::FromRawFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
 
 pub(crate) fn run() -> ! {
     // SAFETY: the node promises that descriptor 3 is the listening socket, and nobody else uses it.
@@ -37,6 +40,46 @@ fn answer(mut stream: UnixStream) {
     let _ = stream.write_all(&output);
 }
 
+/// The connection that an order left open.
+static HELD: Mutex<Option<TcpStream>> = Mutex::new(None);
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn no_way(error: std::io::Error) -> String {
+    format!("no way: {:?}", error.kind())
+}
+
+/// Connects and reads the greeting.
+fn reach(order: &str) -> std::io::Result<(TcpStream, String)> {
+    let to = order.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+    let to = to.ok_or(std::io::ErrorKind::InvalidInput)?;
+    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let greeting = read_line(&mut stream)?;
+    Ok((stream, greeting))
+}
+
+/// Says a word on the held connection and hears it again.
+fn say(order: &str) -> std::io::Result<String> {
+    let mut held = HELD.lock().unwrap();
+    let stream = held.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
+    let word = order.split_whitespace().nth(1).unwrap_or_default();
+    stream.write_all(format!("{word}\n").as_bytes())?;
+    read_line(stream)
+}
+
+fn read_line(stream: &mut TcpStream) -> std::io::Result<String> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while stream.read(&mut byte)? == 1 {
+        if byte == [b'\n'] {
+            return Ok(String::from_utf8_lossy(&line).into_owned());
+        }
+        line.push(byte[0]);
+    }
+    Err(std::io::ErrorKind::UnexpectedEof.into())
+}
+
 fn obey(order: &str) -> String {
     let mut words = order.split_whitespace();
     let mut number = || words.next().and_then(|word| word.parse::<i64>().ok());
@@ -59,6 +102,35 @@ fn obey(order: &str) -> String {
             let result = unsafe { libc::syscall(call, a, b, c, d) };
             let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
             if result < 0 { errno.to_string() } else { "0".to_string() }
+        }
+        Some("reach") => reach(order).map_or_else(no_way, |(_, greeting)| greeting),
+        Some("hold") => reach(order).map_or_else(no_way, |(stream, greeting)| {
+            *HELD.lock().unwrap() = Some(stream);
+            greeting
+        }),
+        Some("say") => say(order).unwrap_or_else(no_way),
+        Some("resolve") => {
+            let name = order.split_whitespace().nth(1).unwrap_or_default();
+            match (name, 0).to_socket_addrs() {
+                Ok(found) => found.map(|found| found.ip().to_string()).collect::<Vec<_>>().join(" "),
+                Err(_) => "no such name".to_string(),
+            }
+        }
+        // Whoever comes is greeted, at all addresses of this sandbox.
+        Some("listen") => {
+            number();
+            let port = u16::try_from(number().unwrap_or(0)).unwrap_or(0);
+            match TcpListener::bind(("0.0.0.0", port)) {
+                Ok(listener) => {
+                    std::thread::spawn(move || {
+                        for mut stream in listener.incoming().flatten() {
+                            let _ = stream.write_all(b"a neighbour\n");
+                        }
+                    });
+                    String::new()
+                }
+                Err(error) => no_way(error),
+            }
         }
         _ => format!("unknown order {order}"),
     }

@@ -1,8 +1,8 @@
 //! Real sandboxes on a real node. Needs root; skips loudly without.
 //!
-//! The one binary plays four parts: the tests, the spawner that the node starts from
-//! `/proc/self/exe`, a node in a process of its own that can be killed, and process 1 of each sandbox, where it runs on the libraries of the `host`
-//! template.
+//! The one binary plays five parts: the tests, the spawner that the node starts from `/proc/self/exe`,
+//! a node and an egress in processes of their own that can be killed, and process 1 of each sandbox,
+//! where it runs on the libraries of the `host` template.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -18,8 +18,10 @@ mod isolation;
 mod leaks;
 mod lifecycle;
 mod limits;
+mod network;
 mod restart;
 mod warm;
+mod way_out;
 
 use std::process::ExitCode;
 
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
     match arguments.next().as_deref() {
         Some("spawner") => return coffer_node::spawner_main(),
         Some("node") => return harness::run_node(&arguments.collect::<Vec<_>>()),
+        Some("egress") => return way_out::run(&arguments.collect::<Vec<_>>()),
         _ => {}
     }
     let mut tests = Vec::new();
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         leaks::TESTS,
         agentd::TESTS,
         warm::TESTS,
+        network::TESTS,
     ]
     .concat()
     {
