@@ -3,8 +3,9 @@
 //! Each process has one bounded ring. A reader walks it with a cursor: it starts at the oldest output
 //! that is still there, or exactly where it was when its connection broke, and goes on with what
 //! comes. While someone reads, the process waits for the slowest reader, as it would at a pipe, but a
-//! reader that takes nothing for [`STALL_LIMIT`] is cut off and the process goes on. While nobody
-//! reads, the oldest output makes room. So memory is bounded whatever readers do.
+//! reader that takes nothing for [`STALL_LIMIT`] is cut off and the process goes on. A reader that can
+//! come back and vanished has its place held for as long. While nobody reads, the oldest output makes
+//! room. So memory is bounded whatever readers do.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -95,6 +96,8 @@ struct Ring {
     evicted: u64,
     cursors: HashMap<u64, Cursor>,
     next_cursor: u64,
+    /// The place of the last reader that vanished and may come back; one, so that there are not many.
+    held: Option<u64>,
     end: Option<EndEvent>,
 }
 
@@ -206,7 +209,11 @@ impl Output {
     pub(crate) fn reader(self: &Arc<Self>, from: Option<Offsets>) -> Result<Reader, OutOfRange> {
         let mut ring = self.lock();
         let from = match from {
-            Some(from) => ring.checked(from)?,
+            Some(from) => {
+                let from = ring.checked(from)?;
+                ring.hold(None);
+                from
+            }
             None => ring.kept,
         };
         let id = ring.next_cursor;
@@ -219,7 +226,8 @@ impl Output {
         }
         ring.cursors.insert(id, cursor);
         drop(ring);
-        Ok(Reader { output: Arc::clone(self), changes: self.data.subscribe(), id, from })
+        let changes = self.data.subscribe();
+        Ok(Reader { output: Arc::clone(self), changes, id, from, holds_place: false })
     }
 
     fn lock(&self) -> MutexGuard<'_, Ring> {
@@ -246,6 +254,13 @@ impl Ring {
             *place(&mut self.kept, oldest.stream) += oldest.data.len() as u64;
             self.evicted += cost(&oldest.data);
             self.first += 1;
+        }
+    }
+
+    /// Holds the place of a reader that is gone, and gives up the one that was held before.
+    fn hold(&mut self, place: Option<u64>) {
+        if let Some(before) = std::mem::replace(&mut self.held, place) {
+            self.cursors.remove(&before);
         }
     }
 
@@ -315,9 +330,17 @@ pub(crate) struct Reader {
     changes: watch::Receiver<u64>,
     id: u64,
     from: Offsets,
+    /// Until it has had everything.
+    holds_place: bool,
 }
 
 impl Reader {
+    /// For a reader that would go on where it was: should it vanish, its place is held for a while.
+    pub(crate) fn holding_place(mut self) -> Self {
+        self.holds_place = true;
+        self
+    }
+
     /// Where in each stream it began.
     pub(crate) fn from(&self) -> Offsets {
         self.from
@@ -329,6 +352,7 @@ impl Reader {
             self.changes.mark_unchanged();
             let item = self.output.lock().next_for(self.id);
             if let Some(item) = item {
+                self.holds_place &= matches!(item, Item::Data(_));
                 self.output.room.send_modify(|version| *version += 1);
                 return item;
             }
@@ -341,7 +365,15 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.output.lock().cursors.remove(&self.id);
+        let mut ring = self.output.lock();
+        match ring.cursors.get_mut(&self.id).filter(|_| self.holds_place) {
+            Some(cursor) => {
+                cursor.moved = Instant::now();
+                ring.hold(Some(self.id));
+            }
+            None => drop(ring.cursors.remove(&self.id)),
+        }
+        drop(ring);
         self.output.room.send_modify(|version| *version += 1);
     }
 }
@@ -497,6 +529,43 @@ mod tests {
         }
         output.end(ended());
         assert_eq!(reading.await.unwrap(), 250 * CHUNK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_place_of_one_that_may_come_back_is_held_for_a_while() {
+        let output = Output::new();
+        let mut had = 0;
+        let mut from = Offsets::default();
+        // Twice it comes back in time, and the process has waited for it.
+        for _ in 0..2 {
+            let mut reader = output.reader(Some(from)).unwrap().holding_place();
+            while let Ok(item) = tokio::time::timeout(Duration::ZERO, reader.next()).await {
+                let Item::Data(chunk) = item else { panic!("{item:?}") };
+                assert_eq!(chunk.offset, had);
+                had += chunk.data.len() as u64;
+            }
+            from.stdout = had;
+            drop(reader);
+            let writing = async {
+                for byte in 0..250 {
+                    output.room().await;
+                    output.push(OutputStream::Stdout, chunk(byte));
+                }
+            };
+            tokio::time::timeout(STALL_LIMIT / 2, writing).await.unwrap_err();
+        }
+        // Others that leave while it is away do not cost it its place; the next one of its kind does.
+        drop(from_start(&output));
+        assert_eq!((output.is_full(), output.lock().cursors.len()), (true, 1));
+        drop(from_start(&output).holding_place());
+        assert_eq!(output.lock().cursors.len(), 1);
+        // In the end the process goes on.
+        tokio::time::timeout(STALL_LIMIT, output.room()).await.unwrap();
+        for byte in 0..250 {
+            output.room().await;
+            output.push(OutputStream::Stdout, chunk(byte));
+        }
+        output.reader(Some(from)).unwrap_err();
     }
 
     #[tokio::test]

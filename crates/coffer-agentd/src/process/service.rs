@@ -126,8 +126,11 @@ impl Processes {
 }
 
 impl Process {
-    fn read(&self, from: Option<Offsets>) -> Result<Reader, RpcError> {
-        self.output.reader(from).map_err(|error| RpcError::new(Code::OutOfRange, error.to_string()))
+    /// A reader for a client that does, or does not, know how much it has had.
+    fn read(&self, from: Option<Offsets>, offsets: bool) -> Result<Reader, RpcError> {
+        let reader = self.output.reader(from);
+        let reader = reader.map_err(|error| RpcError::new(Code::OutOfRange, error.to_string()))?;
+        Ok(if offsets { reader.holding_place() } else { reader })
     }
 }
 
@@ -143,7 +146,7 @@ async fn start(agent: &Arc<Agent>, headers: &HeaderMap, body: Incoming) -> Reply
             let lifetime = lifetime?;
             let offsets = request.offsets;
             let process = processes.start(request, &account, &init, lifetime)?;
-            let reader = process.read(None)?;
+            let reader = process.read(None, offsets)?;
             Ok((process, reader, lifetime, offsets))
         });
         async move {
@@ -167,7 +170,7 @@ async fn attach(processes: &Processes, headers: &HeaderMap, body: Incoming) -> R
     connect::server_stream(headers, body, |request: ConnectRequest, sink| {
         let offsets = request.offsets || request.resume_from.is_some();
         let attached = processes.find(request.process).and_then(|process| {
-            let reader = process.read(request.resume_from)?;
+            let reader = process.read(request.resume_from, offsets)?;
             Ok((process, reader))
         });
         async move {

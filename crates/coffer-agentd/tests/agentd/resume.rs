@@ -102,6 +102,23 @@ async fn a_stream_that_breaks_goes_on_without_loss_or_repetition() {
 }
 
 #[tokio::test]
+async fn a_process_waits_for_one_that_may_come_back() {
+    let agentd = Agentd::start().await;
+    let (pid, mut events) = agentd.bash_with("seq 1200000; exit 4", json!({"offsets": true}), &[]).await;
+    let mut follower = Follower::default();
+    follower.take(&events.next().await);
+    drop(events);
+    let [kept, written] = stands_still(&agentd, pid).await;
+    assert!(kept <= follower.stdout.len() as u64 && written < 8_000_000, "{kept} {written}");
+    while follower.exit_code.is_none() {
+        follower.resume(&agentd, pid, 20).await;
+    }
+    assert_eq!(follower.exit_code, Some(4));
+    let expected: String = (1..=1_200_000).map(|i| format!("{i}\n")).collect();
+    assert!(follower.stdout == expected.as_bytes(), "{} of {}", follower.stdout.len(), expected.len());
+}
+
+#[tokio::test]
 async fn those_who_do_not_ask_get_no_offsets() {
     let agentd = Agentd::start().await;
     let message = json!({"process": {"cmd": "/bin/echo", "args": ["hi"], "cwd": "/"}});
@@ -185,18 +202,7 @@ async fn a_reader_that_does_not_read_costs_little_and_ends_nothing() {
     let script = format!("head -c 64000000 /dev/zero; touch {done}; exit 6");
     let (pid, stuck) = agentd.bash(&script).await;
     // The process waits for its reader, as at a pipe, so its output stops growing.
-    let waiting = async {
-        let mut before = [0; 2];
-        loop {
-            let now = range(&agentd, pid).await;
-            if now == before && now[1] > 1 << 20 {
-                return now;
-            }
-            before = now;
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    let [kept, written] = within(waiting).await;
+    let [kept, written] = stands_still(&agentd, pid).await;
     assert!(written < 64_000_000 && !Path::new(&done).exists(), "{written}");
     assert_eq!(kept, 0, "nothing is dropped while it waits");
     assert_eq!(agentd.get("/health", &[]).await.status, StatusCode::NO_CONTENT);
@@ -207,6 +213,22 @@ async fn a_reader_that_does_not_read_costs_little_and_ends_nothing() {
     assert_eq!(late.end["exitCode"], 6);
     let peak = peak_memory(agentd.pid());
     assert!(peak < FLAT, "{peak}");
+}
+
+/// Waits until there is much output that grows no more, and gives its range.
+async fn stands_still(agentd: &Agentd, pid: u32) -> [u64; 2] {
+    let standing = async {
+        let mut before = [0; 2];
+        loop {
+            let now = range(agentd, pid).await;
+            if now == before && now[1] > 1 << 20 {
+                return now;
+            }
+            before = now;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    within(standing).await
 }
 
 /// From where to where standard output is kept: nobody has had this much of it.
