@@ -112,8 +112,9 @@ class Client:
         """Sends a request; with no body given, only its head, and the caller sends what `headers` promise."""
         if body is not None:
             headers = headers | {"Content-Length": str(len(body))}
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.host}", *(f"{key}: {value}" for key, value in headers.items())]
-        self.socket.sendall("\r\n".join([*lines, "", ""]).encode() + (body or b""))
+        pairs = ({"Host": self.host} | headers).items()
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in pairs), "", ""]
+        self.socket.sendall("\r\n".join(lines).encode() + (body or b""))
 
     def _more(self):
         got = self.socket.recv(PIECE)

@@ -19,7 +19,7 @@ def burst(up: CofferUp, size: int) -> tuple[list[dict], list[float], float, list
     failures: list[str] = []
 
     def one(client: Client):
-        together.wait()
+        together.wait(60)
         since = time.perf_counter()
         try:
             sandbox = client.create()
@@ -30,10 +30,10 @@ def burst(up: CofferUp, size: int) -> tuple[list[dict], list[float], float, list
         except Exception as error:
             failures.append(str(error))
 
-    threads = [threading.Thread(target=one, args=(client,)) for client in clients]
+    threads = [threading.Thread(target=one, args=(client,), daemon=True) for client in clients]
     for thread in threads:
         thread.start()
-    together.wait()
+    together.wait(60)
     since = time.perf_counter()
     for thread in threads:
         thread.join()
@@ -56,8 +56,11 @@ def in_parallel(up: CofferUp, work, items: list, at_once: int = 8) -> list[str]:
         except Exception as error:
             failures.append(str(error))
 
-    with ThreadPoolExecutor(at_once) as workers:
+    workers = ThreadPoolExecutor(at_once)
+    try:
         list(workers.map(one, items))
+    finally:
+        workers.shutdown(cancel_futures=True)  # an interrupt need not wait for the rest
     return failures
 
 
@@ -68,9 +71,8 @@ def bursts(report: Report, up: CofferUp, sizes: list[int]):
     for size in sizes:
         made, times, took, failures = burst(up, size)
         good = size - len(failures)
-        rows.append(
-            [str(size), f"{good}/{size}", short(p50(times or [0])), short(max(times, default=0)), short(took), short(good / took)]
-        )
+        figures = [p50(times or [0]), max(times, default=0), took, good / took]
+        rows.append([str(size), f"{good}/{size}", *map(short, figures)])
         report.at_least(f"burst of {size}: succeeded", good, size)
         if failures:
             report.error(f"burst of {size}: {len(failures)} failed, the first: {failures[0]}")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from machine import ROOT, wait_until
 
+# What commands find in a sandbox of the template: the same everywhere, because reading a locale is part of the time.
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 TOOLS = ROOT / "target/bench-tools"  # where scripts/setup puts what the distribution's own release is too old for
 DOCKER_IMAGE = "bench"
 
@@ -22,7 +24,7 @@ def spawn(words: list[str]) -> tuple[float, float]:
     reader, writer = os.pipe()
     since = time.perf_counter()
     actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, writer, 1)]
-    pid = os.posix_spawn(words[0], words, os.environ, file_actions=actions)
+    pid = os.posix_spawn(words[0], words, ENVIRONMENT, file_actions=actions)
     os.close(writer)
     output = os.read(reader, 100)
     first_output = time.perf_counter() - since
@@ -111,7 +113,8 @@ class Peers:
             tool = shutil.which("crun") or shutil.which("runc") or self._tool("runsc")
             subprocess.run([tool, "spec"], cwd=bundle, check=True)
             config = json.loads((bundle / "config.json").read_text())
-            config["process"] |= {"terminal": False, "args": ["/bin/echo", "hello"]}
+            environment = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
+            config["process"] |= {"terminal": False, "args": ["/bin/echo", "hello"], "env": environment}
             config["root"] = {"path": str(self.rootfs), "readonly": True}
             (bundle / "config.json").write_text(json.dumps(config))
         return bundle
@@ -157,8 +160,8 @@ class Peers:
         wait_until(ready, "dockerd is ready", 60)
         self._import_image(client, socket)
         version = self._version(client, "-H", socket, "version", "--format", "Docker {{.Server.Version}}")
-        words = [client, "-H", socket, "run", "--rm", "--network", "none", DOCKER_IMAGE, "/bin/echo", "hello"]
-        return words, version
+        words = [client, "-H", socket, "run", "--rm", "--network", "none", "--env", f"LANG={ENVIRONMENT['LANG']}"]
+        return [*words, DOCKER_IMAGE, "/bin/echo", "hello"], version
 
     def _import_image(self, client: str, socket: str):
         """echo and the libraries it needs: Docker starts no faster from more."""

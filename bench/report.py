@@ -80,7 +80,7 @@ class Report:
         return table([["target", "measured", "wanted", ""], *self.targets])
 
     def markdown(self, introduction: str) -> str:
-        parts = [introduction, "## Targets", self.target_table() if self.targets else "Nothing was measured.", *self.parts]
+        parts = [introduction, "## Targets", self.target_table(), *self.parts]
         if self.skipped:
             parts += ["## Skipped", "\n".join(self.skipped)]
         if self.errors:

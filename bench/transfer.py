@@ -98,7 +98,7 @@ def measure(report: Report, up: CofferUp, mib: int, rounds: int):
         client.destroy(sandbox)
         client.close()
     report.heading("Files")
-    report.say("Through the API into a sandbox's disk, against a bare `recv` and `write` loop into a file on the same pool.")
+    report.say("Through the API and a sandbox's disk, against a bare loop of `recv` and `write` on the same pool.")
     report.times("MiB/s", rates)
     report.at_least("upload / plain copy", p50(rates[upload]) / p50(rates["plain copy in"]), 0.5)
     report.at_least("download / plain copy", p50(rates[download]) / p50(rates["plain copy out"]), 0.5)
