@@ -1,0 +1,153 @@
+"""A `coffer up` in a network namespace of its own, with the world at the other end of a link.
+
+These tests run in that namespace too: for coffer they are programs of its host. Nothing here touches the machine's
+own network.
+"""
+
+import ctypes
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+from coffer_up import CofferUp, eventually, inventory
+from e2b import CommandExitException, Sandbox
+
+from places import GATE, GATE_V6, HOST, HOST_V6
+
+HERE = pathlib.Path(__file__).parent
+CLONE_NEWNET = 0x40000000
+LIFE_S = 600
+PATIENCE_S = 120
+
+
+def ip(*arguments: str):
+    subprocess.run(["ip", *arguments], check=True)
+
+
+class World:
+    """What happens outside, as it is seen there."""
+
+    def __init__(self, scratch: pathlib.Path):
+        self.events = scratch / "events"
+        self.events.touch()
+        certificate = scratch / "certificate"
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        command += ["-subj", "/CN=example.com", "-keyout", certificate, "-out", scratch / "public", "-days", "2"]
+        subprocess.run(command, check=True, capture_output=True)
+        with certificate.open("ab") as file:
+            file.write((scratch / "public").read_bytes())
+        self.process = subprocess.Popen(
+            ["unshare", "--net", sys.executable, HERE / "world.py", self.events, certificate],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        ours = os.readlink("/proc/self/ns/net")
+        theirs = pathlib.Path(f"/proc/{self.process.pid}/ns/net")
+        eventually(lambda: os.readlink(theirs) != ours, "a network namespace for the world")
+        ip("link", "add", "uplink", "type", "veth", "peer", "name", "world", "netns", str(self.process.pid))
+        ip("link", "set", "uplink", "up")
+        ip("address", "add", f"{HOST}/24", "dev", "uplink")
+        ip("-6", "address", "add", f"{HOST_V6}/64", "dev", "uplink", "nodad")
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "ready\n"
+        ip("route", "add", "default", "via", GATE)
+        ip("-6", "route", "add", "default", "via", GATE_V6)
+
+    def seen(self, kind: str) -> list[dict]:
+        events = map(json.loads, self.events.read_text().splitlines())
+        return [event for event in events if event["kind"] == kind]
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Attempt:
+    """What a command inside came to."""
+
+    def __init__(self, sandbox: Sandbox, command: str, **options):
+        options.setdefault("timeout", PATIENCE_S)
+        try:
+            result = sandbox.commands.run(command, **options)
+        except CommandExitException as error:
+            result = error
+        self.code, self.stdout, self.stderr = result.exit_code, result.stdout, result.stderr
+
+    def __repr__(self):
+        return f"exit {self.code}: {self.stdout[-500:]!r} {self.stderr[-500:]!r}"
+
+
+def curl(sandbox: Sandbox, *arguments: str) -> Attempt:
+    return Attempt(sandbox, "curl -sSgk -m 20 " + " ".join(f"'{each}'" for each in arguments))
+
+
+def reach(sandbox: Sandbox) -> dict:
+    """What the server says of a sandbox's network."""
+    url = f"{os.environ['E2B_API_URL']}/api/v1/sandboxes/{sandbox.sandbox_id}/network"
+    answer = httpx.get(url, headers={"X-API-Key": os.environ["E2B_API_KEY"]}, timeout=PATIENCE_S)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    missing = [tool for tool in ("ip", "unshare", "openssl") if not shutil.which(tool)]
+    if missing:
+        pytest.skip(f"SKIPPED: the world needs {missing}")
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) != 0:
+        pytest.skip("SKIPPED: no network namespace of its own")
+    ip("link", "set", "lo", "up")
+    made = World(tmp_path_factory.mktemp("world"))
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="session")
+def up(world, tmp_path_factory):
+    options = ["--ephemeral", "--nameserver", GATE, "--warm-slots", "2"]
+    with CofferUp(tmp_path_factory.mktemp("coffer") / "data", *options, pool_size="2GiB") as running:
+        os.environ.update(running.env())
+        yield running
+    left = {kind: found for kind, found in inventory(running).items() if found and kind != "cgroups"}
+    assert not left, "all that it made goes with it"
+
+
+@pytest.fixture
+def sandboxes(up):
+    """Makes sandboxes, and ends them with the test."""
+    made = []
+
+    def make(**options) -> Sandbox:
+        made.append(Sandbox.create(timeout=LIFE_S, **options))
+        return made[-1]
+
+    yield make
+    for sandbox in made:
+        sandbox.kill()
+
+
+def part(up: CofferUp, name: str) -> int:
+    """The process of one of `coffer up`'s parts."""
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == up.process.pid and name.encode() in words[:2]:
+            return int(entry.name)
+    raise LookupError(f"no part {name}")
+
+
+def kill_part(up: CofferUp, name: str) -> int:
+    pid = part(up, name)
+    os.kill(pid, signal.SIGKILL)
+    return pid
