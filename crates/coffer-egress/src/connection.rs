@@ -15,11 +15,14 @@
 //! Where the name opened the way, the address that the sandbox chose is not used at all: it may belong to
 //! somebody else.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use coffer_core::network::{Class, Decision, Destination, HostName, RefusedKind, Rule, decide, needs_name};
+use coffer_core::network::{
+    Class, Decision, Destination, HostName, Proxy, ProxyHost, RefusedKind, Rule, decide, needs_name,
+};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -32,7 +35,7 @@ use crate::refusal::{Cause, Refused};
 use crate::relay::relay;
 use crate::sandbox::{AddressFrom, Admitted, Route, Sandbox, refused};
 use crate::sniff::{Sniffed, Sniffer};
-use crate::socket;
+use crate::{socket, socks};
 
 /// Addresses of a name that are tried.
 const MOST_ATTEMPTS: usize = 4;
@@ -249,7 +252,7 @@ async fn attempt(sandbox: &Arc<Sandbox>, route: Route) -> Result<Option<(TcpStre
         biased;
         // Recorded by whoever cut it.
         () = admitted.cut.cancelled() => Err(NotOpened::Failed),
-        dialled = timeout(sandbox.settings.dial, sandbox.seams.dialer.dial(to)) => match dialled {
+        dialled = timeout(sandbox.settings.dial, dial(sandbox, admitted.policy.proxy(), to)) => match dialled {
             Ok(Ok(stream)) => Ok(Some((stream, admitted))),
             Ok(Err(error)) => {
                 tracing::debug!(%to, %error, "could not connect");
@@ -258,6 +261,31 @@ async fn attempt(sandbox: &Arc<Sandbox>, route: Route) -> Result<Option<(TcpStre
             Err(_) => Ok(None),
         },
     }
+}
+
+/// Dials straight, or through the proxy and never past it.
+async fn dial(sandbox: &Sandbox, proxy: Option<&Proxy>, to: SocketAddr) -> io::Result<TcpStream> {
+    let Some(proxy) = proxy else { return sandbox.seams.dialer.dial(to).await };
+    let inner = || io::Error::new(io::ErrorKind::PermissionDenied, "the proxy has no public address");
+    let pass = |address| sandbox.walls().pass(address).map_err(|_| inner());
+    let address = match proxy.host() {
+        ProxyHost::Address(address) => pass(*address)?,
+        ProxyHost::Name(name) => {
+            let mut address = Err(inner());
+            for family in [Family::V4, Family::V6] {
+                let found = sandbox.look_up(name, family).await;
+                let found = found.map(|found| found.addresses).unwrap_or_default();
+                address = found.into_iter().map(pass).find(Result::is_ok).unwrap_or(address);
+                if address.is_ok() {
+                    break;
+                }
+            }
+            address?
+        }
+    };
+    let mut stream = sandbox.seams.dialer.dial(SocketAddr::new(address, proxy.port())).await?;
+    socks::connect(&mut stream, proxy.login(), to).await?;
+    Ok(stream)
 }
 
 fn walled(destination: &Destination, class: Class) -> NotOpened {

@@ -19,6 +19,7 @@ mod sandbox;
 mod settings;
 pub mod sniff;
 mod socket;
+mod socks;
 
 pub use dns::{Family, Found, LookupError, Resolver, Upstream, nameservers};
 pub use egress::{Descriptors, Egress, Listeners, NoSuchSandbox, NotAdded, Seams};

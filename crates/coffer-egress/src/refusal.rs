@@ -36,6 +36,8 @@ pub(crate) enum Cause {
     NotAHostName,
     /// The name that opened the way has no address of its own now.
     NameWithoutAddress,
+    /// It went another way out than what is allowed goes now.
+    ProxyChanged,
 }
 
 impl fmt::Display for Cause {
@@ -48,6 +50,7 @@ impl fmt::Display for Cause {
             Self::NoDestination => f.write_str("no-destination"),
             Self::NotAHostName => f.write_str("not-a-host-name"),
             Self::NameWithoutAddress => f.write_str("name-without-address"),
+            Self::ProxyChanged => f.write_str("proxy-changed"),
         }
     }
 }

@@ -94,6 +94,8 @@ pub(crate) struct Admitted {
     key: u64,
     /// Cancelled when a new policy forbids the connection.
     pub(crate) cut: CancellationToken,
+    /// The policy that admitted it, and with it the proxy to go through.
+    pub(crate) policy: Arc<Policy>,
 }
 
 impl Drop for Admitted {
@@ -147,8 +149,9 @@ impl Sandbox {
         state.next += 1;
         let cut = self.stop.child_token();
         state.open.insert(key, Open { route, cut: cut.clone() });
+        let policy = Arc::clone(&state.policy);
         drop(state);
-        Ok(Admitted { sandbox: Arc::clone(self), key, cut })
+        Ok(Admitted { sandbox: Arc::clone(self), key, cut, policy })
     }
 
     /// Puts a policy in force. When this returns, whatever it forbids is cut; returns how many that were.
@@ -165,20 +168,24 @@ impl Sandbox {
         let mut forbidden = Vec::new();
         {
             let mut state = self.state();
+            let before = Arc::clone(&state.policy);
             change(&mut state);
             let State { policy, walls, open, .. } = &mut *state;
-            open.retain(|_, open| match open.route.judge(policy, walls) {
-                Decision::Allow { .. } => true,
-                Decision::Refuse { rule } => {
-                    open.cut.cancel();
-                    forbidden.push((open.route.destination.clone(), rule));
-                    false
-                }
+            let same_way = policy.proxy() == before.proxy();
+            open.retain(|_, open| {
+                let cause = match open.route.judge(policy, walls) {
+                    Decision::Allow { .. } if same_way => return true,
+                    Decision::Allow { .. } => Cause::ProxyChanged,
+                    Decision::Refuse { rule } => Cause::Rule(rule),
+                };
+                open.cut.cancel();
+                forbidden.push((open.route.destination.clone(), cause));
+                false
             });
         }
         let count = forbidden.len();
-        for (destination, rule) in forbidden {
-            self.refuse(refused(RefusedKind::Cut, destination), &Cause::Rule(rule));
+        for (destination, cause) in forbidden {
+            self.refuse(refused(RefusedKind::Cut, destination), &cause);
         }
         count
     }

@@ -1,6 +1,6 @@
 //! E2B's network settings as a policy of ours.
 
-use super::{BadPolicy, Base, Block, Entry, NamePattern, Policy, Target};
+use super::{BadPolicy, Base, Block, Entry, NamePattern, Policy, Target, parse_address};
 
 /// The parts of E2B's settings that say what may be reached, as they are written.
 #[derive(Debug, Clone, Copy, Default)]
@@ -11,6 +11,8 @@ pub struct E2bNetwork<'a> {
     pub allow_out: &'a [String],
     /// `denyOut`: addresses and blocks.
     pub deny_out: &'a [String],
+    /// `dnsServers`: addresses that are opened where `allowOut` has names.
+    pub dns_servers: &'a [String],
 }
 
 /// Settings that E2B would refuse as well.
@@ -20,6 +22,8 @@ pub enum BadE2bNetwork {
     Deny(String),
     #[error("allowOut entry `{0}` is not an IP address, CIDR block or domain")]
     Allow(String),
+    #[error("dnsServers entry `{0}` is not an IP address")]
+    DnsServer(String),
     #[error("allowOut has the domain `{0}`, so denyOut must block all other traffic with `0.0.0.0/0`")]
     NameWithoutDenyAll(String),
     #[error(transparent)]
@@ -29,7 +33,8 @@ pub enum BadE2bNetwork {
 /// Turns E2B's settings into a policy.
 ///
 /// Allow beats deny in both. E2B knows no IPv6, and there `0.0.0.0/0` in `denyOut` means everything; so
-/// it does here, or a list of names would leave all of IPv6 open.
+/// it does here, or a list of names would leave all of IPv6 open. E2B's default of `dnsServers`, 8.8.8.8,
+/// is left out: questions reach us whomever they are sent to.
 pub fn policy_from_e2b(settings: E2bNetwork<'_>) -> Result<Policy, BadE2bNetwork> {
     let cut = |text: &str| text.chars().take(80).collect::<String>();
     let blocks: Result<Vec<Block>, _> = settings
@@ -55,6 +60,13 @@ pub fn policy_from_e2b(settings: E2bNetwork<'_>) -> Result<Policy, BadE2bNetwork
         }
         allow.push(Entry::all_ports(Target::Name(pattern)));
     }
+    if allow.iter().any(Entry::is_name) {
+        for text in settings.dns_servers {
+            let block = parse_address(text).and_then(|_| text.parse().ok());
+            let block = block.ok_or_else(|| BadE2bNetwork::DnsServer(cut(text)))?;
+            allow.push(Entry::all_ports(Target::Block(block)));
+        }
+    }
     let deny = denied.into_iter().map(|block| Entry::all_ports(Target::Block(block))).collect();
     Ok(Policy::new(Base::Public, allow, deny)?)
 }
@@ -66,7 +78,12 @@ mod tests {
 
     fn policy(internet: Option<bool>, allow: &[&str], deny: &[&str]) -> Result<Policy, BadE2bNetwork> {
         let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        policy_from_e2b(E2bNetwork { internet, allow_out: &owned(allow), deny_out: &owned(deny) })
+        policy_from_e2b(E2bNetwork {
+            internet,
+            allow_out: &owned(allow),
+            deny_out: &owned(deny),
+            dns_servers: &[],
+        })
     }
 
     fn reaches(policy: &Policy, name: &str, address: &str, port: u16) -> bool {
@@ -113,6 +130,25 @@ mod tests {
         assert_eq!(policy(None, &["a..com"], &["0.0.0.0/0"]), Err(BadE2bNetwork::Allow("a..com".into())));
         let many: Vec<&str> = vec!["1.1.1.1"; 1001];
         assert_eq!(policy(None, &many, &[]), Err(BadE2bNetwork::TooLong(BadPolicy)));
+    }
+
+    #[test]
+    fn servers_for_names_are_open_where_names_are() {
+        let lists = |allow: &[&str]| {
+            let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+            let (allow_out, deny_out) = (owned(allow), owned(&["0.0.0.0/0"]));
+            let dns_servers = owned(&["9.9.9.9"]);
+            let settings = E2bNetwork {
+                internet: None,
+                allow_out: &allow_out,
+                deny_out: &deny_out,
+                dns_servers: &dns_servers,
+            };
+            policy_from_e2b(settings).unwrap()
+        };
+        assert!(reaches(&lists(&["a.com"]), "", "9.9.9.9", 853));
+        assert!(!reaches(&lists(&["a.com"]), "", "8.8.8.8", 853));
+        assert!(!reaches(&lists(&["1.1.1.1"]), "", "9.9.9.9", 853), "without names it has no effect");
     }
 
     #[test]

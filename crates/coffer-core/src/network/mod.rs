@@ -11,6 +11,7 @@ mod e2b;
 mod entry;
 mod name;
 mod policy;
+mod proxy;
 mod report;
 
 pub use address::{Class, Walls, classify, normalise, parse_address};
@@ -20,4 +21,5 @@ pub use e2b::{BadE2bNetwork, E2bNetwork, policy_from_e2b};
 pub use entry::{BadEntry, Entry, Ports, Target};
 pub use name::{BadName, HostName, NamePattern};
 pub use policy::{BadPolicy, Base, Policy};
+pub use proxy::{BadProxy, Login, Proxy, ProxyHost};
 pub use report::{Refusal, Refusals, RefusedKind, Traffic};

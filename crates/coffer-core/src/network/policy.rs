@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Entry;
+use super::{Entry, Proxy};
 
 /// What may be reached where no list says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -48,6 +48,7 @@ pub struct Policy {
     base: Base,
     allow: Vec<Entry>,
     deny: Vec<Entry>,
+    proxy: Option<Proxy>,
 }
 
 /// The lists of a policy are too long.
@@ -61,7 +62,7 @@ impl Policy {
 
     /// Makes a policy of a base alone.
     pub const fn of(base: Base) -> Self {
-        Self { base, allow: Vec::new(), deny: Vec::new() }
+        Self { base, allow: Vec::new(), deny: Vec::new(), proxy: None }
     }
 
     /// Makes a policy; the lists are bounded, because every connection walks them.
@@ -69,7 +70,21 @@ impl Policy {
         if allow.len() > Self::MOST_ENTRIES || deny.len() > Self::MOST_ENTRIES {
             return Err(BadPolicy);
         }
-        Ok(Self { base, allow, deny })
+        Ok(Self { base, allow, deny, proxy: None })
+    }
+
+    /// The same, but all that it allows goes through `proxy`. What the proxy reaches is its own affair.
+    #[must_use]
+    pub fn through(mut self, proxy: Option<Proxy>) -> Self {
+        self.proxy = proxy;
+        self
+    }
+
+    /// The same without secrets, to be shown.
+    #[must_use]
+    pub fn shown(mut self) -> Self {
+        self.proxy = self.proxy.map(Proxy::without_password);
+        self
     }
 
     pub fn base(&self) -> Base {
@@ -83,6 +98,11 @@ impl Policy {
     pub fn deny(&self) -> &[Entry] {
         &self.deny
     }
+
+    /// Where connections go through, if not straight out.
+    pub fn proxy(&self) -> Option<&Proxy> {
+        self.proxy.as_ref()
+    }
 }
 
 /// A policy as it is written down, before its bounds are checked.
@@ -94,19 +114,21 @@ struct Written {
     allow: Vec<Entry>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     deny: Vec<Entry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    proxy: Option<Proxy>,
 }
 
 impl TryFrom<Written> for Policy {
     type Error = BadPolicy;
 
     fn try_from(written: Written) -> Result<Self, BadPolicy> {
-        Self::new(written.base, written.allow, written.deny)
+        Ok(Self::new(written.base, written.allow, written.deny)?.through(written.proxy))
     }
 }
 
 impl From<Policy> for Written {
     fn from(policy: Policy) -> Self {
-        Self { base: policy.base, allow: policy.allow, deny: policy.deny }
+        Self { base: policy.base, allow: policy.allow, deny: policy.deny, proxy: policy.proxy }
     }
 }
 
@@ -123,6 +145,10 @@ mod tests {
         let written = serde_json::to_value(&policy).unwrap();
         assert_eq!(written, json!({"base": "web", "allow": ["*.a.com:22"], "deny": ["8.8.8.8"]}));
         assert_eq!(serde_json::from_value::<Policy>(written).unwrap(), policy);
+        let proxied = policy.through(Some(Proxy::new("a.com:1080", Some("me"), Some("hunter2")).unwrap()));
+        let written = serde_json::to_value(&proxied).unwrap();
+        assert_eq!(serde_json::from_value::<Policy>(written).unwrap(), proxied);
+        assert!(!serde_json::to_string(&proxied.shown()).unwrap().contains("hunter2"));
     }
 
     #[test]

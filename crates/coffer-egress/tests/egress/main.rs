@@ -10,6 +10,7 @@ mod control;
 mod forbidden;
 mod names;
 mod policies;
+mod proxy;
 mod redirect;
 mod upstream;
 mod world;

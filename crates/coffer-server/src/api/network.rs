@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use coffer_core::network::{E2bNetwork, NamePattern, Policy, policy_from_e2b};
+use coffer_core::network::{E2bNetwork, NamePattern, Policy, Proxy, policy_from_e2b};
 use coffer_wire::e2b::{EgressProxy, Network, NetworkRule, NetworkUpdate};
 
 const MOST_RULES: usize = 10;
@@ -40,17 +40,32 @@ pub(super) fn policy(network: Option<&Network>, internet: Option<bool>) -> Resul
     let own = network.and_then(|network| network.policy.as_ref());
     let allow_out = network.and_then(|network| network.allow_out.as_deref());
     let deny_out = network.and_then(|network| network.deny_out.as_deref());
-    choose(own, internet, allow_out, deny_out)
+    let dns_servers = network.and_then(|network| network.dns_servers.as_deref());
+    let policy = choose(own, internet, allow_out, deny_out, dns_servers)?;
+    through(policy, network.and_then(|network| network.egress_proxy.as_ref()))
 }
 
 /// What a sandbox may reach after `update`.
 pub(super) fn updated_policy(update: &NetworkUpdate) -> Result<Policy, String> {
-    choose(
+    let policy = choose(
         update.policy.as_ref(),
         update.allow_internet_access,
         update.allow_out.as_deref(),
         update.deny_out.as_deref(),
-    )
+        update.dns_servers.as_deref(),
+    )?;
+    through(policy, update.egress_proxy.as_ref())
+}
+
+/// The same policy, through E2B's proxy if there is one. Never past it: what we cannot do is refused.
+fn through(policy: Policy, proxy: Option<&EgressProxy>) -> Result<Policy, String> {
+    let Some(proxy) = proxy else { return Ok(policy) };
+    if proxy.tls.as_ref().is_some_and(|tls| tls.enabled) {
+        return Err("egressProxy tls is not supported here: use a proxy without TLS".into());
+    }
+    let (username, password) = (proxy.username.as_deref(), proxy.password.as_deref());
+    let proxy = Proxy::new(&proxy.address, username, password);
+    Ok(policy.through(Some(proxy.map_err(|error| format!("egressProxy: {error}"))?)))
 }
 
 /// Our own form or E2B's; one of them would have to win if both were there, so they may not be.
@@ -59,17 +74,22 @@ fn choose(
     internet: Option<bool>,
     allow_out: Option<&[String]>,
     deny_out: Option<&[String]>,
+    dns_servers: Option<&[String]>,
 ) -> Result<Policy, String> {
     let e2b = E2bNetwork {
         internet,
         allow_out: allow_out.unwrap_or_default(),
         deny_out: deny_out.unwrap_or_default(),
+        dns_servers: dns_servers.unwrap_or_default(),
     };
     let Some(own) = own else { return policy_from_e2b(e2b).map_err(|error| error.to_string()) };
     if internet == Some(false) || !e2b.allow_out.is_empty() || !e2b.deny_out.is_empty() {
         return Err(
             "network.policy stands alone: leave out allowOut, denyOut and allow_internet_access".into()
         );
+    }
+    if own.proxy().is_some() {
+        return Err("network.policy has no proxy of its own: use egressProxy beside it".into());
     }
     Ok(own.clone())
 }

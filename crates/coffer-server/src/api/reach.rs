@@ -39,5 +39,5 @@ pub(super) async fn show(
     let refusals = app.fleet.refusals(&named.record, after).await;
     let refusals = refusals.map_err(|error| ApiError::fleet(error.into(), &named.id))?;
     let traffic = named.record.reported().traffic;
-    Ok(Json(Reach { policy, traffic, refusals }))
+    Ok(Json(Reach { policy: policy.shown(), traffic, refusals }))
 }
