@@ -114,6 +114,7 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     });
     adopted.await.expect("adopting does not panic").map_err(doing("read the journal in", &node.run_dir))?;
     let egress = tokio::spawn(egress.run());
+    node.owners.spawn(keep_room(node.clone()));
     let keeper = (!node.warm.is_off()).then(|| tokio::spawn(warm::keep(node.clone())));
     let served = rpc::serve(&node, &stop).await;
 
@@ -155,6 +156,22 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     }
     drop(lock);
     served.map_err(|error| NodeFailure::Directory { doing: "serve", path: "node.sock".into(), source: error })
+}
+
+/// Watches over the pool until sandboxes are let go of.
+async fn keep_room(node: Arc<Node>) {
+    loop {
+        let looking = node.clone();
+        let looked = tokio::task::spawn_blocking(move || looking.pool.relieve()).await;
+        let pause = looked.expect("looking at the pool does not panic").unwrap_or_else(|error| {
+            tracing::warn!("could not look after the pool: {error}");
+            Duration::from_secs(10)
+        });
+        tokio::select! {
+            () = node.letting_go.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
 }
 
 fn close(pool: Pool, cgroups: &Cgroups, uids: &UidRanges, run_dir: &Path, empty: bool, ephemeral: bool) {

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: u32 = 0x94;
 
+/// The number of a file system's first subvolume, and of the first file in each.
+const FIRST_FREE: u64 = 256;
+
 #[expect(clippy::cast_possible_truncation, reason = "sizes are at most 4096; musl's type has 32 bits too")]
 const fn request(direction: u32, number: u32, size: usize) -> libc::Ioctl {
     ((direction << 30) | ((size as u32) << 16) | (MAGIC << 8) | number) as libc::Ioctl
@@ -50,6 +53,19 @@ struct QgroupLimitArgs {
     max_exclusive: u64,
     reserved_referenced: u64,
     reserved_exclusive: u64,
+}
+
+impl QgroupLimitArgs {
+    const fn new(id: u64, flags: u64, bytes: u64) -> Self {
+        Self {
+            id,
+            flags,
+            max_referenced: bytes,
+            max_exclusive: bytes,
+            reserved_referenced: 0,
+            reserved_exclusive: 0,
+        }
+    }
 }
 
 #[repr(C)]
@@ -113,7 +129,6 @@ pub(super) fn delete_subvolume(parent: &File, name: &OsStr) -> io::Result<()> {
 
 /// The number of the subvolume that `inside` lies in; its quota group has the same.
 pub(super) fn subvolume_id(inside: &File) -> io::Result<u64> {
-    const FIRST_FREE: u64 = 256;
     let mut args = LookupArgs { tree: 0, object: FIRST_FREE, name: [0; 4080] };
     call(inside, INO_LOOKUP, &mut args)?;
     Ok(args.tree)
@@ -133,18 +148,49 @@ pub(super) fn enable_quotas(root: &File) -> io::Result<()> {
     }
 }
 
+const MAX_REFERENCED: u64 = 1;
+const MAX_EXCLUSIVE: u64 = 2;
+
 /// Limits what the subvolume of `inside` may hold.
 pub(super) fn limit(inside: &File, bytes: u64) -> io::Result<()> {
-    const MAX_REFERENCED: u64 = 1;
-    let mut args = QgroupLimitArgs {
-        id: 0, // the subvolume that the descriptor lies in
-        flags: MAX_REFERENCED,
-        max_referenced: bytes,
-        max_exclusive: 0,
-        reserved_referenced: 0,
-        reserved_exclusive: 0,
-    };
-    call(inside, QGROUP_LIMIT, &mut args)
+    // Group 0 is that of the subvolume that the descriptor lies in.
+    call(inside, QGROUP_LIMIT, &mut QgroupLimitArgs::new(0, MAX_REFERENCED, bytes))
+}
+
+/// Holds a quota group at `bytes`, whatever its own limit is.
+pub(super) fn hold(root: &File, id: u64, bytes: u64) -> io::Result<()> {
+    call(root, QGROUP_LIMIT, &mut QgroupLimitArgs::new(id, MAX_EXCLUSIVE, bytes))
+}
+
+/// Undoes [`hold`].
+pub(super) fn let_go(root: &File, id: u64) -> io::Result<()> {
+    const NONE: u64 = u64::MAX;
+    call(root, QGROUP_LIMIT, &mut QgroupLimitArgs::new(id, MAX_EXCLUSIVE, NONE))
+}
+
+/// What the kernel tells of a quota group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) id: u64,
+    pub(super) used: u64,
+    /// By [`hold`].
+    pub(super) held: bool,
+}
+
+/// The quota groups of sandboxes.
+pub(super) fn groups(quota_groups: &Path) -> io::Result<impl Iterator<Item = Group>> {
+    let at = quota_groups.to_path_buf();
+    let ids = std::fs::read_dir(quota_groups)?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("0_")?.parse().ok())
+        // Below are the file system's own trees.
+        .filter(|&id: &u64| id >= FIRST_FREE);
+    Ok(ids.filter_map(move |id| {
+        // One that is gone meanwhile cannot be read.
+        let flags = std::fs::read_to_string(at.join(format!("0_{id}/limit_flags"))).ok()?;
+        let flags: u64 = flags.trim().parse().ok()?;
+        Some(Group { id, used: used_bytes_now(&at, id).ok()?, held: flags & MAX_EXCLUSIVE != 0 })
+    }))
 }
 
 /// Drops the quota group of a subvolume that is gone. `Ok(false)` while it is not quite gone.
@@ -158,12 +204,23 @@ pub(super) fn drop_quota_group(root: &File, id: u64) -> io::Result<bool> {
     }
 }
 
-/// Where the kernel shows the quota groups of the filesystem that `root` is on.
-pub(super) fn quota_groups(root: &File) -> io::Result<PathBuf> {
+/// Where the kernel tells of the file system that `root` is on.
+fn told(root: &File) -> io::Result<PathBuf> {
     let mut info = FsInfo { max_id: 0, devices: 0, id: [0; 16], rest: [0; 992] };
     call(root, FS_INFO, &mut info)?;
-    let path = PathBuf::from(format!("/sys/fs/btrfs/{}/qgroups", uuid::Uuid::from_bytes(info.id)));
+    Ok(PathBuf::from(format!("/sys/fs/btrfs/{}", uuid::Uuid::from_bytes(info.id))))
+}
+
+/// Where the kernel shows the quota groups of the filesystem that `root` is on.
+pub(super) fn quota_groups(root: &File) -> io::Result<PathBuf> {
+    let path = told(root)?.join("qgroups");
     if path.is_dir() { Ok(path) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+/// How much is set aside for metadata, used or not.
+pub(super) fn metadata_bytes(root: &File) -> io::Result<u64> {
+    let text = std::fs::read_to_string(told(root)?.join("allocation/metadata/total_bytes"))?;
+    text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// What a subvolume holds, with what was written and is not on disk yet: the quota tree itself

@@ -8,6 +8,7 @@
 mod btrfs;
 mod directory;
 mod loop_device;
+mod pressure;
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -16,6 +17,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
@@ -67,6 +69,8 @@ pub(crate) struct Pool {
     quota_groups: Option<PathBuf>,
     /// When deleted files were last waited for.
     made_room: Mutex<Option<Instant>>,
+    /// Whether large sandboxes are held back. True at first: an earlier node may have done so.
+    tight: AtomicBool,
     kind: Kind,
 }
 
@@ -99,7 +103,17 @@ impl Pool {
             Kind::Btrfs { .. } => btrfs::quota_groups(&uppers).ok(),
             Kind::Directory => None,
         };
-        Ok((Self { root, uppers, quota_groups, made_room: Mutex::new(None), kind }, warnings))
+        Ok((
+            Self {
+                root,
+                uppers,
+                quota_groups,
+                made_room: Mutex::new(None),
+                tight: AtomicBool::new(true),
+                kind,
+            },
+            warnings,
+        ))
     }
 
     /// Whether disk limits are enforced.
@@ -290,16 +304,17 @@ fn open_btrfs(image_path: &Path, root: &Path) -> Result<Kind, String> {
     if !is_mounted(root) {
         // Opened once more: the device keeps what it is given, and the lock would outlive the node.
         let device = loop_device::attach(&open()?).map_err(because("attach a loop device"))?;
+        let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME;
+        let mount = |options| rustix::mount::mount(&device.path, root, "btrfs", flags, Some(options));
         // No discards: they would punch holes into the allocated image. Commits more often than by
-        // default, because the space of deleted subvolumes comes back with them.
-        rustix::mount::mount(
-            &device.path,
-            root,
-            "btrfs",
-            MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME,
-            Some(c"nodiscard,commit=10"),
-        )
-        .map_err(|errno| format!("could not mount it: {errno}"))?;
+        // default, because the space of deleted subvolumes comes back with them. With every eighth piece
+        // that data takes, metadata takes one too.
+        let mounted = match mount(c"nodiscard,commit=10,metadata_ratio=8") {
+            Err(rustix::io::Errno::INVAL) => mount(c"nodiscard,commit=10"),
+            mounted => mounted,
+        };
+        mounted.map_err(|errno| format!("could not mount it: {errno}"))?;
+        make_room_for_metadata(root);
     }
     let opened = directory::open(root).and_then(|inside| btrfs::enable_quotas(&inside));
     if let Err(error) = opened {
@@ -307,6 +322,25 @@ fn open_btrfs(image_path: &Path, root: &Path) -> Result<Kind, String> {
         return Err(format!("could not turn quotas on: {error}"));
     }
     Ok(Kind::Btrfs { _image: image, image_path: image_path.to_path_buf(), stale: Mutex::new(Vec::new()) })
+}
+
+/// A new file system has 8 MiB for metadata and takes more when it needs it. By then data may have taken all
+/// there is, and nobody could do anything any more, not even delete. Written anew, metadata gets a whole piece
+/// of the pool, a tenth of a small one.
+fn make_room_for_metadata(root: &Path) {
+    const LITTLE: u64 = 32 * 1024 * 1024;
+    let given = directory::open(root).and_then(|inside| btrfs::metadata_bytes(&inside));
+    if given.is_ok_and(|given| given > LITTLE) {
+        return;
+    }
+    let mut command = Command::new("btrfs");
+    command.args(["--quiet", "balance", "start", "-m"]).arg(root).stdin(Stdio::null());
+    let failed = match command.output() {
+        Ok(output) if output.status.success() => return,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_string(),
+        Err(error) => error.to_string(),
+    };
+    tracing::warn!("could not keep a part of the pool for metadata: {failed}");
 }
 
 fn because(what: &'static str) -> impl FnOnce(io::Error) -> String {
