@@ -299,6 +299,22 @@ mod tests {
     }
 
     #[test]
+    fn a_proxy_is_part_of_the_policy_or_refused() {
+        let of = |proxy: serde_json::Value| {
+            let network = serde_json::from_value(json!({"egressProxy": proxy})).unwrap();
+            policy(Some(&network), None)
+        };
+        let login = json!({"address": "p.com:1080", "username": "u", "password": "hidden"});
+        let through = of(login).unwrap();
+        let proxy = through.proxy().unwrap();
+        assert_eq!((proxy.port(), proxy.login().unwrap().password()), (1080, "hidden"));
+        assert!(!serde_json::to_string(&through.shown()).unwrap().contains("hidden"));
+        // Plaintext to a proxy that was to be spoken to by TLS would give the password away.
+        assert!(of(json!({"address": "p.com:1080", "tls": {"enabled": true}})).is_err());
+        assert!(of(json!({"address": "p.com:1080", "tls": {"enabled": false}})).is_ok());
+    }
+
+    #[test]
     fn a_proxy_password_is_not_shown() {
         let network = Network {
             egress_proxy: Some(EgressProxy {
