@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use coffer_core::SandboxId;
 use coffer_core::network::{Policy, Refusals};
 pub use coffer_wire::node::{
-    Capabilities, CreateSandbox, DeathCause, NodeInfo, Notice, Placement, RunState, Sample, SandboxStatus,
+    Capabilities, CreateSandbox, DeathCause, NodeInfo, Notice, Orphan, Placement, RunState, Sample, SandboxStatus,
     TemplateInfo,
 };
 pub use node::NodeEngine;

@@ -1,12 +1,12 @@
 //! What a node does first: takes up what an earlier one left, removes what belongs to nobody.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::sync::Arc;
 
 use coffer_core::SandboxId;
-use coffer_wire::node::DeathCause;
+use coffer_wire::node::{DeathCause, Orphan};
 
 use crate::cgroup::SandboxCgroup;
 use crate::journal::{Durability, Entry, Phase};
@@ -14,8 +14,8 @@ use crate::node::Node;
 use crate::reaper::{Record, Remains};
 use crate::sandbox::{self, Found, Watched};
 
-/// Runs before the node answers anyone.
-pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<()> {
+/// Runs before the node answers anyone. Tells what it removed because nobody owned it.
+pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
     let entries = node.journal.read()?;
     // All at once, so that they die beside each other: slots of the last node are among them.
     for entry in &entries {
@@ -45,8 +45,9 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<()> {
             Outcome::Unwanted => ended.push((entry, Record::Removed)),
         }
     }
-    if !kept.is_empty() {
-        tracing::info!("took up {} sandboxes", kept.len());
+    if !kept.is_empty() || !ended.is_empty() {
+        // Those that ended were being made or destroyed, waited for an owner, or died meanwhile.
+        tracing::info!("took up {} sandboxes, giving back {} that ended", kept.len(), ended.len());
     }
     for (entry, record) in ended {
         end(node, &entry, record);
@@ -132,29 +133,39 @@ fn end(node: &Arc<Node>, entry: &Entry, record: Record) {
     }
 }
 
-/// Removes everything of ours that belongs to no sandbox that we know.
-fn sweep(node: &Arc<Node>, kept: &HashSet<SandboxId>) -> io::Result<()> {
+/// Removes everything of ours that belongs to no sandbox that we know, and says what it was.
+fn sweep(node: &Arc<Node>, kept: &HashSet<SandboxId>) -> io::Result<Vec<Orphan>> {
     let ownerless = |name: &str| name.parse().map_or(true, |id: SandboxId| !kept.contains(&id));
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut note = |name: &str, what: String| found.entry(name.to_string()).or_default().push(what);
     for name in node.cgroups.names().into_iter().filter(|name| ownerless(name)) {
-        tracing::warn!("removing the cgroup of an unknown sandbox `{name}`");
         if let Ok(id) = name.parse() {
-            end_processes(&node.cgroups.of(id));
+            let cgroup = node.cgroups.of(id);
+            note(&name, format!("a cgroup with {} processes", cgroup.processes().len()));
+            end_processes(&cgroup);
         }
     }
     for name in node.pool.names()?.into_iter().filter(|name| ownerless(name)) {
-        tracing::warn!("deleting the files of an unknown sandbox `{name}`");
+        note(&name, "files".into());
         if let Err(error) = node.pool.delete(&name) {
             tracing::error!("could not delete the files of unknown sandbox `{name}`: {error}");
         }
     }
-    for (directory, suffix) in [(node.run_dir.join("s"), ".sock"), (node.pool.small_files(), "")] {
+    let directories =
+        [(node.run_dir.join("s"), ".sock", "a socket"), (node.pool.small_files(), "", "small files")];
+    for (directory, suffix, what) in directories {
         for entry in fs::read_dir(directory)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.strip_suffix(suffix).is_none_or(ownerless) {
-                tracing::warn!("removing `{}`, which is of an unknown sandbox", entry.path().display());
+            let name = name.strip_suffix(suffix).unwrap_or(&name);
+            if ownerless(name) {
+                note(name, what.into());
                 let _ = fs::remove_file(entry.path()).or_else(|_| fs::remove_dir_all(entry.path()));
             }
         }
     }
-    Ok(())
+    let orphans: Vec<_> = found.into_iter().map(|(name, had)| Orphan { name, had }).collect();
+    for Orphan { name, had } in &orphans {
+        tracing::warn!(orphan = %name, "removed the orphan `{name}`: {}", had.join(", "));
+    }
+    Ok(orphans)
 }

@@ -5,12 +5,12 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use coffer_core::SandboxId;
 use coffer_wire::node::{
-    Capabilities, CreateSandbox, NodeError, NodeErrorCode, NodeInfo, Notice, PROTOCOL, Reply, Request,
+    Capabilities, CreateSandbox, NodeError, NodeErrorCode, NodeInfo, Notice, Orphan, PROTOCOL, Reply, Request,
 };
 use rustix::fs::FlockOperation;
 use sha2::{Digest as _, Sha256};
@@ -93,6 +93,8 @@ pub(crate) struct Node {
     pub(crate) letting_go: CancellationToken,
     sandboxes: Mutex<HashMap<SandboxId, Handle>>,
     warnings: Vec<String>,
+    /// What nobody owned when this node started.
+    orphans: OnceLock<Vec<Orphan>>,
 }
 
 /// Serves `run_dir/node.sock` until `stop`. Then leaves sandboxes running for the next node or, when
@@ -112,7 +114,9 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
         let node = node.clone();
         move || adopt::adopt(&node)
     });
-    adopted.await.expect("adopting does not panic").map_err(doing("read the journal in", &node.run_dir))?;
+    let adopted = adopted.await.expect("adopting does not panic");
+    let orphans = adopted.map_err(doing("read the journal in", &node.run_dir))?;
+    node.orphans.set(orphans).expect("adoption happens once");
     let egress = tokio::spawn(egress.run());
     node.owners.spawn(keep_room(node.clone()));
     let keeper = (!node.warm.is_off()).then(|| tokio::spawn(warm::keep(node.clone())));
@@ -269,6 +273,7 @@ fn open(
         letting_go: CancellationToken::new(),
         sandboxes: Mutex::new(HashMap::new()),
         warnings,
+        orphans: OnceLock::new(),
     };
     Ok((Arc::new(node), lock, egress))
 }
@@ -374,6 +379,7 @@ impl Node {
             capabilities,
             pool_bytes,
             warnings,
+            orphans: self.orphans.get().cloned().unwrap_or_default(),
         }))
     }
 

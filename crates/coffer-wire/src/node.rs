@@ -125,6 +125,18 @@ pub struct NodeInfo {
     pub pool_bytes: Option<u64>,
     /// What this host lacks and what follows from it, for people.
     pub warnings: Vec<String>,
+    /// What the node found without an owner when it started, and removed.
+    #[serde(default)]
+    pub orphans: Vec<Orphan>,
+}
+
+/// Something of a sandbox that no record explains.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Orphan {
+    /// What it was called on the host: a sandbox's id, most likely.
+    pub name: String,
+    /// What there was of it, for people.
+    pub had: Vec<String>,
 }
 
 /// What this node can and cannot do.

@@ -215,6 +215,10 @@ async fn what_belongs_to_nobody_is_removed() {
     home.ephemeral = true;
     let node = home.start().await;
     assert!(node.engine.list().await.unwrap().is_empty());
+    let orphans = node.engine.info().await.unwrap().orphans;
+    let [orphan] = orphans.as_slice() else { panic!("{orphans:?}") };
+    assert_eq!(orphan.name, sandbox.id.to_string());
+    assert_eq!(orphan.had, ["a cgroup with 1 processes", "files", "a socket", "small files"]);
     let belongings = home.belongings();
     for kind in ["processes", "uppers", "sockets", "small files", "network namespaces"] {
         assert_eq!(belongings.0[kind], 0, "{belongings:?}");

@@ -12,6 +12,7 @@ pub(crate) mod end;
 pub(crate) mod health;
 mod ledger;
 mod metrics;
+mod orphans;
 mod pause;
 mod reconcile;
 mod record;

@@ -69,8 +69,10 @@ impl Fleet {
             if self.any(id).is_none() {
                 tracing::warn!(sandbox.id = %id, "the engine has sandbox {id}, which should not exist: destroying it");
                 self.destroy_quietly(id).await;
+                self.record_orphan(id, &["a whole sandbox".into()]).await;
             }
         }
+        self.record_orphans().await;
         self.end_forgotten_rows().await
     }
 

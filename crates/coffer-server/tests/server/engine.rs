@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use coffer_core::SandboxId;
 use coffer_core::network::{Policy, Refusal, Refusals, RefusedKind, Traffic};
 use coffer_engine::{
-    Capabilities, CreateSandbox, DeathCause, Engine, EngineError, EngineNotice, NodeInfo, Placement,
+    Capabilities, CreateSandbox, DeathCause, Engine, EngineError, EngineNotice, NodeInfo, Orphan, Placement,
     RunState, Sample, SandboxStatus, TemplateInfo,
 };
 use tokio::sync::{broadcast, watch};
@@ -45,6 +45,7 @@ struct Inner {
     manners: Manners,
     policies: HashMap<SandboxId, Policy>,
     refusals: HashMap<SandboxId, Vec<Refusal>>,
+    orphans: Vec<Orphan>,
 }
 
 #[derive(Debug)]
@@ -135,6 +136,12 @@ impl FakeEngine {
         };
         self.create(&spec).await.unwrap();
         spec.sandbox
+    }
+
+    /// Tells from now on that it found this without an owner when it started.
+    pub(crate) fn tell_of_orphan(&self, name: &str) {
+        let orphan = Orphan { name: name.to_string(), had: vec!["files".into()] };
+        self.inner.lock().unwrap().orphans.push(orphan);
     }
 
     /// Ends a sandbox's first process and tells the server.
@@ -237,6 +244,7 @@ impl Engine for FakeEngine {
             capabilities: Capabilities::default(),
             pool_bytes: None,
             warnings: Vec::new(),
+            orphans: self.inner.lock().unwrap().orphans.clone(),
         })
     }
 

@@ -78,6 +78,20 @@ async fn strangers_are_destroyed_at_start_and_on_reconnection() {
 }
 
 #[tokio::test]
+async fn orphans_are_on_record_once() {
+    let mut app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    app.delete(&format!("/sandboxes/{id}")).await.expect(204);
+    for name in [&id, "no sandbox at all", &SandboxId::generate().to_string()] {
+        app.engine.tell_of_orphan(name);
+    }
+    for _ in 0..2 {
+        app.restart(async |_| ()).await;
+        assert_eq!(app.events("sandbox.orphan_removed").await, [json!({"had": ["files"]})]);
+    }
+}
+
+#[tokio::test]
 async fn a_destroyed_sandbox_that_comes_back_is_destroyed() {
     let mut app = TestApp::start().await;
     let id = app.create(json!({})).await;
