@@ -1,0 +1,44 @@
+//! What was found without an owner and removed, on record.
+
+use coffer_core::SandboxId;
+use coffer_engine::Orphan;
+use coffer_store::ChangeError;
+use serde_json::json;
+
+use super::Fleet;
+use super::create::chain;
+use crate::clock::now_ms;
+
+/// The kind of the event; its payload has `had`, which says what there was.
+const KIND: &str = "sandbox.orphan_removed";
+
+impl Fleet {
+    /// Takes down what the engine removed when it started. It tells so as long as it runs; each is
+    /// recorded once.
+    pub(super) async fn record_orphans(&self) {
+        let orphans = match self.engine.info().await {
+            Ok(info) => info.orphans,
+            Err(error) => return tracing::warn!("could not ask the engine for orphans: {error}"),
+        };
+        let operator = self.store.operator();
+        for Orphan { name, had } in orphans {
+            // Others are in the engine's log alone: there is no project that they could belong to.
+            let Ok(id) = name.parse() else { continue };
+            match self.store.last_event_of(&operator, id, KIND).await {
+                Ok(None) => self.record_orphan(id, &had).await,
+                Ok(Some(_)) => {}
+                Err(error) => tracing::warn!("orphans are not on record: {}", chain(&error)),
+            }
+        }
+    }
+
+    /// Takes down that something was removed which should not have been there.
+    pub(super) async fn record_orphan(&self, id: SandboxId, had: &[String]) {
+        let payload = json!({ "had": had });
+        match self.store.record_event_of(&self.store.operator(), id, KIND, payload, now_ms()).await {
+            // Without a row it was never anybody's.
+            Ok(()) | Err(ChangeError::NotFound) => {}
+            Err(error) => tracing::warn!(sandbox.id = %id, "orphan {id} is not on record: {}", chain(&error)),
+        }
+    }
+}
