@@ -21,7 +21,7 @@ use super::orphans::OwnChildren;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A part that ran this long was healthy, and its pauses start over.
-const HEALTHY: Duration = Duration::from_secs(3);
+const HEALTHY: Duration = Duration::from_secs(1);
 
 /// What the server gets of the environment `up` was started in: it faces the network, and has no
 /// business with whatever else root keeps there.
