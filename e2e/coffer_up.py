@@ -117,14 +117,19 @@ class CofferUp:
         return {"api_url": env["E2B_API_URL"], "sandbox_url": env["E2B_SANDBOX_URL"], "api_key": env["E2B_API_KEY"]}
 
 
+def processes() -> list[int]:
+    """All of this host, some of which may end while one looks at them."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
 def _descendants(pid: int) -> set[int]:
     parents: dict[int, list[int]] = {}
-    for entry in pathlib.Path("/proc").glob("[0-9]*/stat"):
+    for child in processes():
         try:
-            parent = int(entry.read_text().rpartition(")")[2].split()[1])
+            parent = int(pathlib.Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue  # it ended while we looked
-        parents.setdefault(parent, []).append(int(entry.parent.name))
+        parents.setdefault(parent, []).append(child)
     found, queue = set(), [pid]
     while queue:
         for child in parents.get(queue.pop(), []):

@@ -9,7 +9,7 @@ import socket
 import time
 
 from client import Client
-from coffer_up import CofferUp, _descendants
+from coffer_up import CofferUp, _descendants, processes
 
 BACK_S = 10  # generous: what is expected is a second, which the report shows and no test demands
 UIDS = pathlib.Path("/run/coffer/uids")
@@ -66,13 +66,13 @@ class Installation:
     def members(self) -> dict[int, str]:
         """All processes of sandboxes, by the name of their sandbox's cgroup."""
         found, mark = {}, f"/{cgroup_name(self.up)}/"
-        for entry in pathlib.Path("/proc").glob("[0-9]*/cgroup"):
+        for pid in processes():
             try:
-                text = entry.read_text()
+                text = pathlib.Path(f"/proc/{pid}/cgroup").read_text()
             except OSError:
                 continue
             if mark in text:
-                found[int(entry.parent.name)] = text.split(mark)[1].split("\n")[0].split("/")[0]
+                found[pid] = text.split(mark)[1].split("\n")[0].split("/")[0]
         return found
 
     def first_processes(self) -> dict[int, str]:

@@ -313,7 +313,7 @@ class World:
             eventually(lambda: self.shown(box) is None, f"the API tells of the death of {box.id}", TOLD_S)
             self.count("deaths told")
             if box.destroyed is False:
-                causes = self.causes(box.id)
+                causes = eventually(lambda: self.causes(box.id), f"the API says what {box.id} died of", TOLD_S)
                 assert any("signal 9" in cause or "nobody watched" in cause for cause in causes), causes
             return self.boxes.remove(box)
         if box.destroyed is None and self.shown(box) is not None:
