@@ -52,9 +52,13 @@ pub(super) fn receive(
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
-    let received = rustix::io::retry_on_intr(|| {
+    let received = match rustix::io::retry_on_intr(|| {
         rustix::net::recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)
-    })?;
+    }) {
+        // It went with packets unread.
+        Err(Errno::CONNRESET) => return Ok(None),
+        received => received?,
+    };
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
