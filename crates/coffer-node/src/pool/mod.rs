@@ -328,7 +328,7 @@ fn open_btrfs(image_path: &Path, root: &Path) -> Result<Kind, String> {
 /// there is, and nobody could do anything any more, not even delete. Written anew, metadata gets a whole piece
 /// of the pool, a tenth of a small one.
 fn make_room_for_metadata(root: &Path) {
-    const LITTLE: u64 = 32 * 1024 * 1024;
+    const LITTLE: u64 = 16 * 1024 * 1024;
     let given = directory::open(root).and_then(|inside| btrfs::metadata_bytes(&inside));
     if given.is_ok_and(|given| given > LITTLE) {
         return;

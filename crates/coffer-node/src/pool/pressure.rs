@@ -29,8 +29,8 @@ struct Levels {
 impl Levels {
     /// An eighth of the pool is kept for those that hold less than a 64th of it.
     fn of(size: u64) -> Self {
-        // Above the floor below which no sandbox is made.
-        let low = (size / 8).clamp(FLOOR + FLOOR / 2, 8 * GIB);
+        // Above the floor below which no sandbox is made, where the pool is not smaller than that.
+        let low = (size / 8).clamp(FLOOR + FLOOR / 2, 8 * GIB).min(size / 2);
         Self { low, enough: low + low / 4, much: size / 64 }
     }
 }
@@ -88,6 +88,7 @@ mod tests {
 
     #[test]
     fn levels_leave_room_above_the_floor() {
+        assert_eq!(Levels::of(GIB / 4).low, GIB / 8);
         for gib in [1, 2, 16, 64, 4096] {
             let levels = Levels::of(gib * GIB);
             assert!(levels.low > FLOOR && levels.enough > levels.low, "{levels:?}");
