@@ -44,8 +44,11 @@ def test_connect_after_disconnect(box):
 
 def test_interrupt_is_a_signal(box):
     terminal = box.pty.create(PtySize(rows=24, cols=80), timeout=300)
-    # In a subshell: an interactive shell gives the terminal to its jobs and hears no interrupt itself.
-    box.pty.send_stdin(terminal.pid, b"(trap 'echo inter''rupted' INT; echo rea''dy; sleep 1000)\n")
+    # In a subshell: an interactive shell gives the terminal to its jobs and hears no interrupt itself. In a loop: an
+    # interrupt that comes before a long sleep would not end it.
+    box.pty.send_stdin(
+        terminal.pid, b"(trap 'echo inter''rupted; exit' INT; echo rea''dy; while :; do sleep 0.1; done)\n"
+    )
     read_until(terminal, "ready")
     box.pty.send_stdin(terminal.pid, b"\x03")
     box.pty.send_stdin(terminal.pid, b"exit 0\n")
