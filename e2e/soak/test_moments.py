@@ -222,6 +222,23 @@ def test_an_agent_in_the_middle_of_a_command(world):
     assert victim not in world.boxes
 
 
+def test_orphans_are_removed_and_told(world):
+    """As a node leaves them that dies before it has written down what it makes."""
+    log = world.place.up.log
+    told = log.stat().st_size
+    # The id of a sandbox that once was, so that there is somebody to tell it to.
+    gone = world.create()
+    world.destroy(gone)
+    world.check()
+    world.place.stray(gone.id)
+    assert world.place.stranded({box.id: True for box in world.boxes})
+    world.kill("node")
+    world.check()
+    lines = [line for line in log.read_bytes()[told:].decode().splitlines() if "removed the orphan" in line]
+    assert len(lines) == 1 and gone.id in lines[0] and "files, a socket" in lines[0], lines
+    eventually(lambda: world.events_of(gone.id, "sandbox.orphan_removed"), "an event tells of it")
+
+
 def test_the_check_sees_what_is_stranded(world):
     """Guards all of the above: a check that sees nothing would always be content."""
     live = {box.id: True for box in world.boxes}

@@ -7,6 +7,7 @@ or not; `None` in a sandbox's record says so, and the check finds out which.
 import datetime
 import hashlib
 import random
+import sqlite3
 import threading
 import time
 from contextlib import contextmanager
@@ -359,6 +360,13 @@ class World:
         """What the API says about the end of a sandbox that ended unasked."""
         told = self.client.api("GET", f"/v2/sandboxes/{sandbox}/logs?level=error")
         return [entry["message"] for entry in told["logs"]]
+
+    def events_of(self, sandbox: str, kind: str) -> list[str]:
+        """From the event log itself: no API shows it yet."""
+        path = self.place.up.data_dir / "server/coffer.db"
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
+            query = "SELECT payload FROM events WHERE subject = ? AND kind = ?"
+            return [row[0] for row in database.execute(query, [sandbox, kind])]
 
     def destroy_all(self):
         for box in self.boxes:
