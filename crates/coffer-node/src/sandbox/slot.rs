@@ -132,11 +132,14 @@ fn ended() -> io::Error {
 
 /// Nobody inside has had a chance to put a link there, and none would be followed.
 fn overwrite(root: &OwnedFd, path: &str, content: &str) -> io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let file =
         rustix::io::retry_on_intr(|| rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), resolve))?;
-    std::fs::File::from(file).write_all(content.as_bytes())
+    let mut file = std::fs::File::from(file);
+    file.write_all(content.as_bytes())?;
+    // At last and not at first: btrfs writes a file out at its close that was cut to nothing before.
+    file.set_len(content.len() as u64)
 }
 
 /// A slot made into the sandbox that is asked for; nothing when none fits, and then it is made anew.
