@@ -286,6 +286,8 @@ fn choose(data_dir: &Path, root: &Path, choice: &PoolChoice) -> Result<Result<Ki
     if root.join(UPPERS).read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
         return Ok(Err("sandboxes from before lie in plain directories".into()));
     }
+    // Of a node that was killed over it. Its formatter may still be at work, so the next has a file of its own.
+    let _ = fs::remove_file(data_dir.join(DRAFT));
     if let Some(size) = size_bytes {
         fits(data_dir, *size).map_err(PoolError::Size)?;
     }
