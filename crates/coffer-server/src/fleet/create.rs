@@ -218,6 +218,8 @@ impl Fleet {
         let record = &claim.record;
         let placement = placed.map_err(|error| match error {
             EngineError::UnknownTemplate(_) => FleetError::UnknownTemplate(record.row().template),
+            // An engine that died over the first attempt made it, and it has died since.
+            EngineError::WrongState(_) => FleetError::DiedEarly,
             other => other.into(),
         })?;
         let asked = record.row().template_id;
