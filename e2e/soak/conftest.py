@@ -1,8 +1,11 @@
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
+import time
+from collections.abc import Iterable
 from contextlib import contextmanager
 
 import pytest
@@ -17,17 +20,21 @@ KILLS = int(os.environ.get("SOAK_KILLS") or 10)
 
 
 @contextmanager
-def installation(*options: str):
-    """An installation of a test's own. Afterwards nothing of it is left, or the test failed."""
+def installation(*options: str, cut_off: Iterable[float] = ()):
+    """An installation of a test's own, after starts that were cut off. Later nothing of it is left, or the test failed."""
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="coffer-soak-"))
     up = CofferUp(scratch / "data", *options)
     try:
+        for after_s in cut_off:
+            up.launch()
+            time.sleep(after_s)
+            up.stop(signal.SIGKILL)
         yield Installation(up)
     finally:
         if up.process.poll() is None:
             up.stop()
         # It adopts what is left, and takes it along when it stops.
-        up.start("--ephemeral")
+        up.start(*{"--ephemeral"} - set(options))
         ended = up.stop()
         told = up.log.read_text(errors="replace").splitlines()
         print("\n".join(line for line in told if " INFO " not in line)[-20000:])

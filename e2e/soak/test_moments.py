@@ -14,9 +14,9 @@ import time
 import pytest
 
 from coffer_up import eventually
-from conftest import KILLS, SEED
-from parts import strike
-from world import HOME
+from conftest import KILLS, SEED, installation
+from parts import cgroups_of, strike, uid_blocks
+from world import HOME, World
 
 LONG = KILLS >= 100
 OFFSETS = [0, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06]  # s: a create takes 5 to 50 ms
@@ -203,6 +203,29 @@ def test_up_while_it_starts(world):
         with world.disturbed("up"):
             world.place.kill_up_twice(offset * 5)
         world.check()
+
+
+def test_up_while_it_starts_for_the_first_time():
+    """There are no records yet, and no pool."""
+    with installation(cut_off=[offset * 5 for offset in moments()]) as place:
+        world = World(place, SEED)
+        world.create()
+        world.check()
+
+
+def test_an_ephemeral_up_that_is_killed_takes_all_along():
+    with installation("--ephemeral") as place:
+        world = World(place, SEED)
+        for _ in range(2):
+            world.launch(world.create(), dice)
+        world.check()
+        assert place.members() and cgroups_of(place.up)
+        place.up.stop(signal.SIGKILL)
+
+        def left():
+            return [place.members(), *place.singles().values(), cgroups_of(place.up), uid_blocks(place.up)]
+
+        eventually(lambda: not any(left()), left)
 
 
 def test_an_agent_in_the_middle_of_a_command(world):
