@@ -10,6 +10,8 @@ import pytest
 from coffer_up import eventually
 from e2b import AuthenticationException, CommandExitException
 
+from traces import CGROUPS, cgroups
+
 PROCESSES = 400
 MEMORY = 256 << 20
 DISK = 256 << 20
@@ -157,6 +159,54 @@ def test_memory_behind_files(attacker):
     assert found["shm"][0] > MEMORY // 4, "it was really filled"
     start(attacker, "exec python3 -c 'import os\nfd = os.memfd_create(\"x\")\nwhile True: os.write(fd, bytes(1 << 20))'")
     eventually(lambda: ran_out_of_memory(attacker), "killed for want of memory")
+
+
+@pytest.mark.parametrize("user", ["user"])
+def test_socket_buffers(attacker, bystanders):
+    """Sent to oneself and never read: what the kernel has for this is one pot for the host and all sandboxes."""
+    found = attacker.attack(
+        """
+        def pages():
+            return sum(int(line.split("mem ")[1].split()[0]) for line in read("/proc/net/sockstat").splitlines()
+                       if line.startswith(("TCP:", "UDP:")))
+        before, held, sent = pages(), [], 0
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        for _ in range(1500):
+            held.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
+            held[-1].bind(("127.0.0.1", 0))
+            for _ in range(12):
+                sent += sender.sendto(bytes(30_000), held[-1].getsockname())
+        server = socket.create_server(("127.0.0.1", 0), backlog=200)
+        for _ in range(100):
+            near = socket.create_connection(server.getsockname())
+            held += [near, server.accept()[0]]
+            near.setblocking(False)
+            try:
+                while sent < 1 << 40:
+                    sent += near.send(bytes(1 << 20))
+            except OSError:
+                pass
+        report(sent=sent, grown=(pages() - before) * resource.getpagesize())
+        """
+    )
+    assert found["sent"] > 512 << 20, "more than the sandbox has memory"
+    # Other sandboxes' own are in the same figure, hence the margin; without a limit it would be all that was sent.
+    assert found["grown"] < 160 << 20, found
+    bystanders.answer()
+
+
+def test_all_of_them_together(bystanders):
+    """Limits of many sandboxes add up to more than a host has; so all of them have one together."""
+    meminfo = pathlib.Path("/proc/meminfo").read_text()
+    total = int(meminfo.split("MemTotal:")[1].split()[0]) * 1024
+    ids = int(pathlib.Path("/proc/sys/kernel/pid_max").read_text())
+    name = cgroups(bystanders.neighbour.sandbox_id)[0].parent.name
+    limits = {}
+    for file in ("memory.limit_in_bytes", "memory.max", "pids.max"):
+        for path in [*CGROUPS.glob(f"{name}/{file}"), *CGROUPS.glob(f"*/{name}/{file}")]:
+            limits[file.split(".")[0]] = int(path.read_text())
+    assert limits["memory"] < total - (200 << 20) and limits["pids"] <= ids * 3 // 4, limits
 
 
 @pytest.mark.parametrize("user", ["user"])

@@ -88,7 +88,7 @@ mount -t tmpfs -o mode=755 none "$root/run"
 hostname sandbox
 echo '127.0.1.1 sandbox' >>"$root/etc/hosts"
 mkfifo "$scratch/go"
-caps=-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,+sys_chroot,+audit_write,+setfcap
+caps=-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+sys_chroot,+audit_write,+setfcap
 env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 SCRIPT="$SCRIPT" \
     unshare --user sh -c 'read -r go <"$1"; exec setpriv --bounding-set="$2" chroot "$3" /bin/bash -euc "$SCRIPT"' \
     sh "$scratch/go" "$caps" "$root" </dev/null &

@@ -14,6 +14,9 @@ use super::Controller;
 /// The period in which processor time is counted out.
 const CPU_PERIOD_US: u64 = 100_000;
 
+/// What buffers of sockets may take at least, where they are counted apart from other memory.
+const SOCKET_BUFFERS: u64 = 16 * 1024 * 1024;
+
 /// Freezing waits for processes in uninterruptible calls; longer than this is a failure.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -245,6 +248,10 @@ fn limit_v1(path: &Path, controller: Controller, limits: &Limits) -> io::Result<
             fs::write(path.join("memory.limit_in_bytes"), &bytes)?;
             // Memory and swap together, so no swap; absent where the kernel does not count swap.
             optional(fs::write(path.join("memory.memsw.limit_in_bytes"), &bytes))?;
+            // Buffers of TCP and UDP are counted apart, and not at all without this: what is theirs in all of
+            // the kernel would be one sandbox's.
+            let buffers = (limits.memory_bytes() / 8).max(SOCKET_BUFFERS).to_string();
+            optional(fs::write(path.join("memory.kmem.tcp.limit_in_bytes"), buffers))?;
             optional(fs::write(path.join("memory.swappiness"), "0"))
         }
         Controller::Pids => fs::write(path.join("pids.max"), limits.max_processes.to_string()),

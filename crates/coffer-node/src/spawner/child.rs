@@ -30,7 +30,7 @@ pub(super) struct Inherited {
 }
 
 /// What root inside may do to its own sandbox. Without `SYS_ADMIN` and `NET_ADMIN`: with them it could
-/// undo the masks and the network policy.
+/// undo the masks and the network policy. Without `NET_RAW`: what raw sockets hold is counted for nobody.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -40,7 +40,6 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETPCAP)
     .union(CapabilitySet::NET_BIND_SERVICE)
-    .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::SYS_CHROOT)
     .union(CapabilitySet::AUDIT_WRITE)
     .union(CapabilitySet::SETFCAP);

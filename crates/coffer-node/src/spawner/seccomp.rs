@@ -42,12 +42,11 @@ const IOCTL_MAGIC: u32 = 0xff00;
 const CLONE_IOCTLS: [u32; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
 
 const UNIX: u32 = libc::AF_UNIX.cast_unsigned();
-/// Needs a capability besides.
-const PACKET: u32 = libc::AF_PACKET.cast_unsigned();
 const INTERNET: [u32; 2] = [libc::AF_INET.cast_unsigned(), libc::AF_INET6.cast_unsigned()];
 const NETLINK: u32 = libc::AF_NETLINK.cast_unsigned();
 
-/// A raw socket knows any protocol without asking for a module; kinds above it are those of SCTP and DCCP.
+/// A raw socket knows any protocol without asking for a module, and needs a capability that nobody inside has;
+/// kinds above it are those of SCTP and DCCP.
 const RAW: u32 = libc::SOCK_RAW.cast_unsigned();
 const KIND: u32 = 0xf;
 /// The default, ICMP, TCP, UDP, ICMPv6. For any other the kernel would look for a module to load.
@@ -63,8 +62,9 @@ enum Rule {
     /// Refuses when the first argument has one of these bits.
     RefuseFlags(u32),
     RefuseIoctls,
-    /// Unix, IPv4, IPv6, netlink, packet, and of these only usual protocols. Others are kernel code that
-    /// sandboxes do not need; vsock would even reach past the network namespace.
+    /// Unix, IPv4, IPv6, netlink, and of these only usual protocols. Others are kernel code that sandboxes
+    /// do not need; vsock would even reach past the network namespace, and packet sockets have rings of any
+    /// size that no cgroup pays for.
     OnlyUsualSockets,
     OnlyUnixPairs,
 }
@@ -290,12 +290,8 @@ fn program() -> Vec<libc::sock_filter> {
             Rule::OnlyUsualSockets => {
                 let (internet, netlink) = (code.label(), code.label());
                 code.lines.push(Line::Load(offset_argument(0)));
-                let families = [UNIX, PACKET].map(|family| (family, allow));
-                code.any(&families, Label::Next);
-                code.any(
-                    &[(NETLINK, netlink), (INTERNET[0], internet), (INTERNET[1], internet)],
-                    no_such_family,
-                );
+                let [v4, v6] = INTERNET.map(|family| (family, internet));
+                code.any(&[(UNIX, allow), (NETLINK, netlink), v4, v6], no_such_family);
                 code.place(internet);
                 code.lines.push(Line::Load(offset_argument(1)));
                 code.lines.push(Line::And(KIND));
@@ -455,10 +451,9 @@ mod tests {
             }
         }
         assert_eq!(socket(libc::AF_UNIX, libc::SOCK_STREAM, 0), ALLOW);
-        assert_eq!(socket(libc::AF_PACKET, libc::SOCK_RAW, 3), ALLOW);
         assert_eq!(socket(libc::AF_NETLINK, libc::SOCK_RAW, 0), ALLOW);
         assert_eq!(socket(libc::AF_NETLINK, libc::SOCK_RAW, 12), ERRNO | EPROTONOSUPPORT);
-        for family in [libc::AF_VSOCK, libc::AF_ALG, libc::AF_TIPC, 0] {
+        for family in [libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG, libc::AF_TIPC, 0] {
             assert_eq!(socket(family, libc::SOCK_STREAM, 0), ERRNO | EAFNOSUPPORT);
             assert_eq!(call(libc::SYS_socketpair, [family as u64, 0]), ERRNO | EAFNOSUPPORT);
         }
