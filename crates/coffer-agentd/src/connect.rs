@@ -325,7 +325,8 @@ impl<Request: Message + Default + DeserializeOwned> MessageSource<Request> {
                 return self.codec.decode(&message).map(Some);
             }
             match self.body.frame().await {
-                None => return Ok(None),
+                None if self.envelopes.is_empty() => return Ok(None),
+                None => return Err(RpcError::invalid("the request breaks off within a message")),
                 Some(Ok(frame)) => {
                     if let Some(data) = frame.data_ref() {
                         self.envelopes.feed(data);
@@ -350,6 +351,10 @@ impl Envelopes {
         self.buffer.extend_from_slice(bytes);
     }
 
+    fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
     /// The payload of the next envelope, once it is here in full.
     fn take(&mut self) -> Result<Option<Bytes>, RpcError> {
         let Some((head, _)) = self.buffer.split_first_chunk::<ENVELOPE_HEADER>() else {
@@ -368,6 +373,47 @@ impl Envelopes {
         }
         self.buffer.advance(ENVELOPE_HEADER);
         Ok(Some(self.buffer.split_to(length).freeze()))
+    }
+}
+
+/// Whatever a client sends comes out the same whole and in pieces, and is bounded.
+#[cfg(any(test, fuzzing))]
+pub fn fuzz_envelope(data: &[u8]) {
+    use coffer_wire::envd::process::{StartRequest, StreamInputRequest};
+
+    let Some((piece, wire)) = data.split_first() else { return };
+    let read = |piece: usize| {
+        let mut envelopes = Envelopes::default();
+        let mut payloads = Vec::new();
+        for bytes in wire.chunks(piece) {
+            envelopes.feed(bytes);
+            loop {
+                match envelopes.take() {
+                    Ok(Some(payload)) => payloads.push(payload),
+                    Ok(None) => break,
+                    Err(error) => return (payloads, Err(error.code)),
+                }
+            }
+        }
+        (payloads, Ok(envelopes.buffer.len()))
+    };
+    let (payloads, end) = read(usize::from(*piece).max(1));
+    let whole = read(usize::MAX);
+    assert_eq!((&payloads, end), (&whole.0, whole.1), "pieces of {piece} read otherwise");
+    let taken: usize = payloads.iter().map(|payload| ENVELOPE_HEADER + payload.len()).sum();
+    match end {
+        Ok(left) => assert_eq!(taken + left, wire.len()),
+        Err(_) => assert!(taken + ENVELOPE_HEADER <= wire.len()),
+    }
+    for payload in payloads {
+        assert!(payload.len() <= MESSAGE_LIMIT);
+        for codec in [Codec::Json, Codec::Binary] {
+            let _ = codec.decode::<StartRequest>(&payload);
+            if let Ok(message) = codec.decode::<StreamInputRequest>(&payload) {
+                let written = codec.encode(&message).expect("what was read can be written");
+                assert_eq!(codec.decode(&written), Ok(message), "written and read again");
+            }
+        }
     }
 }
 

@@ -14,9 +14,6 @@ pub(crate) fn resolve(path: &str, account: &Account, workdir: Option<&str>) -> R
     if path.len() > PATH_LIMIT {
         return Err("path is too long".to_owned());
     }
-    if path.contains('\0') {
-        return Err("path contains invalid characters".to_owned());
-    }
     let path = match (path, workdir) {
         ("", Some(workdir)) => workdir,
         (path, _) => path,
@@ -27,7 +24,12 @@ pub(crate) fn resolve(path: &str, account: &Account, workdir: Option<&str>) -> R
         Some(_) => return Err(format!("cannot expand user-specific home dir in '{path}'")),
         None => account.home.join(path),
     };
-    Ok(clean(&path))
+    let path = clean(&path);
+    // Looked for last: homes and working directories come from elsewhere than the request.
+    if path.as_os_str().as_encoded_bytes().contains(&0) {
+        return Err("path contains invalid characters".to_owned());
+    }
+    Ok(path)
 }
 
 /// Drops `.` and applies `..` without looking at the disk.
@@ -70,6 +72,7 @@ mod tests {
             ("/", None, Ok("/")),
             ("~root/x", None, Err(())),
             ("a\0b", None, Err(())),
+            ("", Some("/code\0"), Err(())),
         ];
         for (path, workdir, expected) in cases {
             assert_eq!(

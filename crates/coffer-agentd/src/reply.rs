@@ -58,12 +58,18 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, message)
     }
 
-    /// What a failed file operation means to a client: a full disk has a status of its own.
+    /// What a failed file operation means to a client: a full disk has a status of its own, and what can
+    /// never succeed is the request's fault.
     pub(crate) fn from_io(doing: &str, error: &io::Error) -> Self {
         if is_disk_full(error) {
             return Self::new(StatusCode::INSUFFICIENT_STORAGE, "not enough disk space available");
         }
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{doing}: {error}"))
+        let status = match error.raw_os_error() {
+            // Names too long, links that go round, sockets and devices without a driver: no such file.
+            Some(libc::ENAMETOOLONG | libc::ELOOP | libc::ENXIO | libc::ENODEV) => StatusCode::BAD_REQUEST,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self::new(status, format!("{doing}: {error}"))
     }
 
     pub(crate) fn reply(&self) -> Reply {

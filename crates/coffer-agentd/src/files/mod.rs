@@ -23,6 +23,8 @@ use rustix::fs::{AtFlags, CWD, Gid, Uid};
 
 pub(crate) use compose::compose;
 pub(crate) use download::download;
+#[cfg(any(test, fuzzing))]
+pub use multipart::fuzz_multipart;
 pub(crate) use service::call;
 pub(crate) use upload::upload;
 

@@ -228,33 +228,76 @@ fn extended(value: &str) -> Option<String> {
     percent_encoding::percent_decode_str(encoded).decode_utf8().ok().map(|text| text.into_owned())
 }
 
+/// The parts of a form, each with its bytes and whether it ended.
+#[cfg(any(test, fuzzing))]
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Collected {
+    parts: Vec<(PartHead, Vec<u8>, bool)>,
+}
+
+#[cfg(any(test, fuzzing))]
+impl Parts for Collected {
+    type Error = Malformed;
+
+    fn begin(&mut self, head: PartHead) -> Result<(), Malformed> {
+        assert!(self.parts.iter().all(|(_, _, ended)| *ended), "a part begins within another");
+        self.parts.push((head, Vec::new(), false));
+        Ok(())
+    }
+
+    fn data(&mut self, data: &[u8]) -> Result<(), Malformed> {
+        let (_, bytes, ended) = self.parts.last_mut().expect("no bytes come before the first part");
+        assert!(!*ended, "bytes come between two parts");
+        bytes.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Malformed> {
+        let (_, _, ended) = self.parts.last_mut().expect("no end comes before the first part");
+        assert!(!std::mem::replace(ended, true), "a part ends twice");
+        Ok(())
+    }
+}
+
+/// A form comes apart the same whole and in pieces; what is held of it is bounded, and so is what comes out.
+#[cfg(any(test, fuzzing))]
+pub fn fuzz_multipart(data: &[u8]) {
+    let Some((piece, rest)) = data.split_first() else { return };
+    let line = memmem::find(rest, b"\n").unwrap_or(rest.len());
+    let (content_type, body) = rest.split_at(line);
+    let Some(boundary) = boundary(&String::from_utf8_lossy(content_type)) else { return };
+    let body = body.strip_prefix(b"\n").unwrap_or(body);
+    let read = |piece: usize| {
+        let mut form = Form::new(&boundary);
+        let mut collected = Collected::default();
+        let mut outcome = Ok(());
+        for bytes in body.chunks(piece) {
+            outcome = form.push(bytes, &mut collected);
+            if outcome.is_err() {
+                break;
+            }
+            assert!(
+                form.buffer.len() <= bytes.len() + HEAD_LIMIT + form.delimiter.len() + 4,
+                "it holds too much"
+            );
+        }
+        let outcome = outcome.and_then(|()| form.finish());
+        (outcome, collected)
+    };
+    let (outcome, collected) = read(usize::from(*piece).max(1));
+    let whole = read(usize::MAX);
+    assert_eq!(outcome, whole.0, "pieces of {piece} read otherwise");
+    if outcome.is_ok() {
+        assert_eq!(collected, whole.1, "pieces of {piece} read otherwise");
+        assert!(collected.parts.iter().all(|(_, _, ended)| *ended), "a whole form has an open part");
+    }
+    let out: usize = collected.parts.iter().map(|(_, bytes, _)| bytes.len()).sum();
+    assert!(out <= body.len(), "more came out than went in");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Debug, Default, PartialEq, Eq)]
-    struct Collected {
-        parts: Vec<(PartHead, Vec<u8>, bool)>,
-    }
-
-    impl Parts for Collected {
-        type Error = Malformed;
-
-        fn begin(&mut self, head: PartHead) -> Result<(), Malformed> {
-            self.parts.push((head, Vec::new(), false));
-            Ok(())
-        }
-
-        fn data(&mut self, data: &[u8]) -> Result<(), Malformed> {
-            self.parts.last_mut().unwrap().1.extend_from_slice(data);
-            Ok(())
-        }
-
-        fn end(&mut self) -> Result<(), Malformed> {
-            self.parts.last_mut().unwrap().2 = true;
-            Ok(())
-        }
-    }
 
     const FORM: &[u8] = b"--xyz\r\n\
         Content-Disposition: form-data; name=\"file\"; filename=\"dir/a \\\"b\\\".txt\"\r\n\

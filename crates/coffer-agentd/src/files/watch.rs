@@ -10,10 +10,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use coffer_wire::envd::filesystem::{EventType, FilesystemEvent};
+use prost::Message as _;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
@@ -30,6 +31,9 @@ const WATCH_LIMIT: usize = 100;
 
 /// Events that wait for a client. Beyond it the rest is lost, and the client is told so.
 const QUEUE_LIMIT: usize = 16_384;
+
+/// What the events of all watches may hold; the same then goes for any of them.
+const QUEUED_BYTES: usize = 16 << 20;
 
 /// Directories in one recursive watch.
 const DIRECTORY_LIMIT: usize = 32_768;
@@ -59,6 +63,8 @@ pub(crate) struct Watchers {
     /// Those that clients poll, by the name they were given.
     kept: Mutex<HashMap<String, Arc<Watch>>>,
     named: AtomicU64,
+    /// Bytes that events of all watches hold.
+    queued: Arc<AtomicUsize>,
 }
 
 impl Watchers {
@@ -112,7 +118,8 @@ impl Watch {
                 ));
             }
         }
-        let state = off_thread(move || State::open(ask)).await.map_err(RpcError::internal)??;
+        let queued = Arc::clone(&watchers.queued);
+        let state = off_thread(move || State::open(ask, queued)).await.map_err(RpcError::internal)??;
         let state = Arc::new(state);
         lock(&watchers.all).push(Arc::downgrade(&state));
         let readiness = state
@@ -142,6 +149,7 @@ impl Watch {
     pub(super) fn take_now(&self) -> Result<Vec<FilesystemEvent>, RpcError> {
         self.state.drain();
         let queued = std::mem::take(&mut lock(&self.state.seen).queue);
+        self.state.let_go(&queued);
         if queued.is_empty() {
             return Ok(self.state.pop()?.into_iter().collect());
         }
@@ -177,6 +185,15 @@ struct State {
     include_entry: bool,
     seen: Mutex<Seen>,
     changed: watch::Sender<u64>,
+    /// Shared with every other watch.
+    queued: Arc<AtomicUsize>,
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        let queue = std::mem::take(&mut lock(&self.seen).queue);
+        self.let_go(&queue);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -191,7 +208,7 @@ struct Seen {
 }
 
 impl State {
-    fn open(ask: Ask) -> Result<Self, RpcError> {
+    fn open(ask: Ask, queued: Arc<AtomicUsize>) -> Result<Self, RpcError> {
         let shown = ask.path.display();
         let found = std::fs::metadata(&ask.path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
@@ -214,6 +231,7 @@ impl State {
             include_entry: ask.include_entry,
             seen: Mutex::default(),
             changed: watch::Sender::default(),
+            queued,
         };
         let mut seen = lock(&state.seen);
         state
@@ -344,7 +362,7 @@ impl State {
     }
 
     fn queue(&self, seen: &mut Seen, relative: &Path, kind: EventType) {
-        if seen.queue.len() >= QUEUE_LIMIT {
+        if seen.queue.len() >= QUEUE_LIMIT || self.queued.load(Ordering::Relaxed) >= QUEUED_BYTES {
             seen.overflowed = true;
             return;
         }
@@ -355,17 +373,22 @@ impl State {
                 entry::describe(&self.root.join(relative), &accounts).ok()
             })
             .flatten();
-        seen.queue.push_back(FilesystemEvent {
-            name: relative.to_string_lossy().into_owned(),
-            r#type: kind.into(),
-            entry,
-        });
+        let event =
+            FilesystemEvent { name: relative.to_string_lossy().into_owned(), r#type: kind.into(), entry };
+        self.queued.fetch_add(held(&event), Ordering::Relaxed);
+        seen.queue.push_back(event);
+    }
+
+    /// These events have left the queue.
+    fn let_go<'e>(&self, events: impl IntoIterator<Item = &'e FilesystemEvent>) {
+        self.queued.fetch_sub(events.into_iter().map(held).sum(), Ordering::Relaxed);
     }
 
     fn pop(&self) -> Result<Option<FilesystemEvent>, RpcError> {
         let mut seen = lock(&self.seen);
         // What came before the gap is still in order and goes out first.
         if let Some(event) = seen.queue.pop_front() {
+            self.let_go([&event]);
             return Ok(Some(event));
         }
         if std::mem::take(&mut seen.overflowed) {
@@ -373,6 +396,11 @@ impl State {
         }
         Ok(None)
     }
+}
+
+/// What an event holds in memory, more or less.
+fn held(event: &FilesystemEvent) -> usize {
+    size_of::<FilesystemEvent>() + event.encoded_len()
 }
 
 /// Whether what is found in a directory is news.
