@@ -9,7 +9,7 @@ LISTEN ?= 127.0.0.1:3000
 DATA_DIR ?= data
 COFFER := target/release/coffer
 
-.PHONY: help build run test check unit e2e soak bench fmt agentd template setup-build setup-run setup-test setup-bench
+.PHONY: help build run test check unit e2e soak bench fuzz fmt agentd template setup-build setup-run setup-test setup-bench
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
@@ -17,6 +17,7 @@ help:
 	@echo "make build   the release binary, at $(COFFER)"
 	@echo "make soak    kill every part at $(KILLS) random moments, and look for what was lost (SEED=, KILLS=)"
 	@echo "make bench   measure beside crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"
+	@echo "make fuzz    feed readers of hostile bytes with what they do not expect, a minute each"
 	@echo "make fmt     format the sources"
 
 build: setup-build agentd
@@ -54,6 +55,10 @@ soak: setup-test build template
 
 bench: setup-bench template
 	bench/run
+
+# Each reader of hostile bytes for a minute; FUZZ_SECONDS for longer.
+fuzz: setup-build
+	fuzz/run
 
 fmt:
 	$(CARGO) fmt --all

@@ -13,6 +13,8 @@ pub mod control;
 mod dns;
 mod egress;
 mod forbidden;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod refusal;
 mod relay;
 mod sandbox;

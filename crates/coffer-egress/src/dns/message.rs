@@ -383,6 +383,40 @@ impl Reader<'_> {
     }
 }
 
+/// A question of a sandbox's, and an answer of the network's to a question of ours.
+#[cfg(any(test, fuzzing))]
+pub fn fuzz_dns(data: &[u8]) {
+    let addresses: Vec<IpAddr> = (0..200).map(|last| IpAddr::V4(Ipv4Addr::new(192, 0, 2, last))).collect();
+    match Query::read(data) {
+        Ok(query) => {
+            assert!((SMALLEST_UDP..=LARGEST_UDP).contains(&query.udp_size()));
+            for (code, addresses) in [(Code::Fine, &addresses[..]), (Code::Refused, &[])] {
+                let answer = query.answer(code, addresses, 60, query.udp_size());
+                assert!(answer.len() <= query.udp_size(), "an answer of {} bytes", answer.len());
+                assert_eq!(answer[..2], data[..2], "under the asker's id");
+                if let (Some(name), Asked::Addresses(Family::V4)) = (&query.name, query.asked) {
+                    let read = read_reply(&answer, query.id, name, Family::V4);
+                    assert!(read.is_some(), "our own answer is one to that question");
+                }
+            }
+        }
+        Err(NoQuery::Answer(answer)) => assert_eq!((answer.len(), &answer[..2]), (HEADER, &data[..2])),
+        Err(NoQuery::Ignore) => {}
+    }
+    let name: HostName = "example.com".parse().expect("a name");
+    for family in [Family::V4, Family::V6] {
+        let Some(&[high, low]) = data.first_chunk() else { return };
+        let id = u16::from_be_bytes([high, low]);
+        if let Some(Reply::Addresses { addresses, ttl_s }) = read_reply(data, id, &name, family) {
+            assert!(
+                addresses.len() <= MOST_RECORDS && addresses.iter().all(|found| Family::of(*found) == family)
+            );
+            assert!(addresses.is_empty() || ttl_s <= i32::MAX as u32);
+        }
+        assert_eq!(read_reply(data, id.wrapping_add(1), &name, family), None, "an answer under another id");
+    }
+}
+
 #[cfg(test)]
 #[path = "message_tests.rs"]
 mod tests;

@@ -24,14 +24,12 @@ pub(super) fn read(bytes: &[u8]) -> Sniffed {
     // Gather records until the message is whole.
     loop {
         let consumed = bytes.len() - rest.len();
-        // Each check as soon as its byte is there, so that what is not TLS is known early.
-        if rest.first().is_some_and(|kind| *kind != HANDSHAKE) || rest.get(1).is_some_and(|major| *major != 3)
-        {
-            return Sniffed::Nameless;
-        }
-        let Some((&[_, _, _, high, low], after)) = rest.split_first_chunk::<RECORD_HEADER>() else {
+        let Some((&[kind, major, _, high, low], after)) = rest.split_first_chunk::<RECORD_HEADER>() else {
             return Sniffed::Unfinished { at_least: consumed + RECORD_HEADER };
         };
+        if kind != HANDSHAKE || major != 3 {
+            return Sniffed::Nameless;
+        }
         let length = usize::from(u16::from_be_bytes([high, low]));
         if length == 0 || length > LONGEST_RECORD {
             return Sniffed::Nameless;
