@@ -74,7 +74,8 @@ impl Served {
             opened: before.opened + last.opened,
             failed: before.failed + last.failed,
             questions: before.questions + last.questions,
-            refused: before.refused + last.refused,
+            // The number of the last one, by which refusals are asked for: each egress counts its own.
+            refused: last.refused,
         }
     }
 }
@@ -107,7 +108,7 @@ impl Client {
         families: Option<Families>,
         inbox: mpsc::UnboundedReceiver<Ask>,
     ) -> Self {
-        Self { socket, families, inbox, sandboxes: HashMap::new(), unsure: Vec::new(), down: true }
+        Self { socket, families, inbox, sandboxes: HashMap::new(), unsure: Vec::new(), down: false }
     }
 
     /// Serves until nobody is left to ask. All adopted sandboxes must have been asked for before: who is
@@ -459,3 +460,7 @@ impl Line {
         Ok(answer.is_ok())
     }
 }
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

@@ -14,6 +14,7 @@ mod process;
 mod slot;
 
 use std::collections::HashMap;
+use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -39,7 +40,7 @@ const INBOX: usize = 32;
 /// What can be asked of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Want {
-    Create(CreateSandbox),
+    Create(Box<CreateSandbox>),
     Destroy,
     Freeze,
     Thaw,
@@ -111,6 +112,25 @@ impl Handle {
             processes: usage.processes,
             traffic: traffic.get(&self.sandbox).copied().unwrap_or_default(),
         })
+    }
+
+    pub(crate) const fn id(&self) -> SandboxId {
+        self.sandbox
+    }
+
+    /// How many sockets are open in it; nothing while it has no processes.
+    pub(crate) fn sockets(&self) -> Option<u64> {
+        let meter = self.view.lock().expect("no holder panics").meter.clone()?;
+        let first = meter.cgroup.processes().into_iter().next()?;
+        let text = fs::read_to_string(format!("/proc/{}/net/sockstat", first.as_raw_nonzero())).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("sockets: used ")?.trim().parse().ok())
+    }
+
+    /// Kills all of its processes. Its owner sees them end.
+    pub(crate) fn kill(&self) {
+        if let Some(meter) = self.view.lock().expect("no holder panics").meter.clone() {
+            meter.cgroup.kill();
+        }
     }
 
     /// Whether only a record is left of it.

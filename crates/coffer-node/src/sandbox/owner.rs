@@ -303,7 +303,7 @@ impl Owner {
         }
         match state {
             State::Running(_) | State::Frozen(_) => self.placed(),
-            state => Err(self.refused(&Want::Create(spec.clone()), state)),
+            state => Err(self.refused(&Want::Create(Box::new(spec.clone())), state)),
         }
     }
 
