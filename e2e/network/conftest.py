@@ -134,6 +134,24 @@ def sandboxes(up):
         sandbox.kill()
 
 
+@pytest.fixture
+def without_ipv6(up):
+    """The host's link has no address of IPv6; coffer notices."""
+    ip("-6", "address", "flush", "dev", "uplink", "scope", "global")
+    ip("-6", "route", "flush", "dev", "uplink")
+    eventually(lambda: "IPv4 alone" in _last_news(up), "egress knows")
+    yield
+    ip("-6", "address", "add", f"{HOST_V6}/64", "dev", "uplink", "nodad")
+    ip("-6", "route", "replace", "default", "via", GATE_V6)
+    eventually(lambda: "IPv4 alone" not in _last_news(up), "egress knows")
+
+
+def _last_news(up: CofferUp) -> str:
+    """What egress last said of its surroundings."""
+    said = [line for line in up.log.read_text(errors="replace").splitlines() if "names come from" in line]
+    return said[-1]
+
+
 def part(up: CofferUp, name: str) -> int:
     """The process of one of `coffer up`'s parts."""
     for entry in pathlib.Path("/proc").glob("[0-9]*"):

@@ -164,3 +164,11 @@ def test_settings_that_make_no_sense_are_refused(sandboxes, up):
             sandbox.update_network(network)
     assert curl(sandbox, f"http://{SITE}/").code != 0, "the old policy is still in force"
     assert curl(sandbox, f"http://{HOST}:{up.port}/health").code != 0
+
+
+def test_a_host_without_ipv6_answers_with_what_it_can_reach(sandboxes, without_ipv6):
+    """Whoever gets an address of IPv6 uses it first, and would find nobody."""
+    sandbox = sandboxes()
+    assert curl(sandbox, "http://example.com/").stdout == said(SITE, "example.com")
+    found = Attempt(sandbox, "python3 -c 'import socket; print(socket.getaddrinfo(\"example.com\", 80))'")
+    assert SITE in found.stdout and SITE_V6 not in found.stdout, found

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
-use coffer_core::network::Walls;
+use coffer_core::network::{Class, Walls, classify};
 use coffer_egress::{Seams, Settings, Upstream, control};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -121,11 +121,14 @@ async fn next(news: &mut Lines<BufReader<pipe::Receiver>>) -> anyhow::Result<Opt
 
 fn take_in(egress: &coffer_egress::Egress, resolver: &Upstream, news: Surroundings) {
     let Surroundings { nameservers, addresses } = news;
+    let v4_alone = !addresses.iter().any(|own| own.is_ipv6() && classify(*own) == Class::Public);
     if nameservers.is_empty() {
         tracing::warn!("this machine has no nameserver: sandboxes can look up no names; see --nameserver");
     } else {
-        tracing::info!("names come from {nameservers:?}");
+        let families = if v4_alone { "IPv4 alone" } else { "IPv4 and IPv6" };
+        tracing::info!("names come from {nameservers:?}, with addresses of {families}");
     }
     egress.replace_walls(Walls::new(addresses));
     resolver.replace_servers(nameservers);
+    resolver.use_v4_alone(v4_alone);
 }

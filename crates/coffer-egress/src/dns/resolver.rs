@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -48,18 +49,29 @@ pub trait Resolver: Send + Sync + fmt::Debug {
 #[derive(Debug, Clone)]
 pub struct Upstream {
     servers: Arc<RwLock<Vec<SocketAddr>>>,
+    v4_alone: Arc<AtomicBool>,
     patience: Duration,
 }
 
 impl Upstream {
     /// Uses `servers` in this order, the next when one does not answer.
     pub fn new(servers: Vec<SocketAddr>) -> Self {
-        Self { servers: Arc::new(RwLock::new(servers)), patience: Duration::from_secs(2) }
+        Self {
+            servers: Arc::new(RwLock::new(servers)),
+            v4_alone: Arc::default(),
+            patience: Duration::from_secs(2),
+        }
     }
 
     /// Uses these from now on.
     pub fn replace_servers(&self, servers: Vec<SocketAddr>) {
         *self.servers.write().unwrap_or_else(PoisonError::into_inner) = servers;
+    }
+
+    /// Finds no IPv6 address of any name from now on, where nobody could be reached by one: whoever gets
+    /// one uses it first. Or finds them again.
+    pub fn use_v4_alone(&self, alone: bool) {
+        self.v4_alone.store(alone, Ordering::Relaxed);
     }
 
     /// Waits this long for each answer.
@@ -81,6 +93,9 @@ impl Upstream {
 #[async_trait]
 impl Resolver for Upstream {
     async fn addresses(&self, name: &HostName, family: Family) -> Result<Found, LookupError> {
+        if family == Family::V6 && self.v4_alone.load(Ordering::Relaxed) {
+            return Ok(Found { addresses: Vec::new(), ttl: Duration::ZERO });
+        }
         let servers = self.servers.read().unwrap_or_else(PoisonError::into_inner).clone();
         for server in std::iter::repeat_n(&servers, ROUNDS).flatten() {
             match self.ask_one(*server, name, family).await {

@@ -111,3 +111,14 @@ async fn a_long_answer_is_fetched_by_tcp() {
     assert_eq!(found.addresses.len(), 100);
     serving.await.unwrap();
 }
+
+#[tokio::test]
+async fn where_ipv6_leads_nowhere_no_name_has_it() {
+    let (address, _task) = server(|message| vec![answer(message, 0x8183, &[])]).await;
+    let upstream = Upstream::new(vec![address]).patience(QUICK);
+    upstream.clone().use_v4_alone(true);
+    assert!(upstream.addresses(&name(), Family::V6).await.unwrap().addresses.is_empty());
+    assert_eq!(upstream.addresses(&name(), Family::V4).await, Err(LookupError::NoSuchName), "it is asked");
+    upstream.use_v4_alone(false);
+    assert_eq!(upstream.addresses(&name(), Family::V6).await, Err(LookupError::NoSuchName), "again");
+}
