@@ -389,7 +389,7 @@ impl Node {
             let entry = sandboxes.entry(spec.sandbox);
             entry.or_insert_with(|| crate::sandbox::create(self, spec.clone())).clone()
         };
-        handle.ask(Want::Create(spec)).await
+        handle.ask(Want::Create(Box::new(spec))).await
     }
 
     async fn refusals(&self, sandbox: SandboxId, after: u64) -> Result<Reply, NodeError> {
