@@ -57,7 +57,17 @@ impl Fleet {
             Ending::Failed(fault) => Cause::Failed(fault.clone()),
         };
         self.take_down_the_last(&record).await;
-        tokio::join!(self.destroy_quietly(id), self.record_end(&claim, cause.clone()));
+        match ending {
+            // A crash in between finds the row ended, or the sandbox lost, which is what its owner asked for.
+            Ending::Destroyed(_) => {
+                tokio::join!(self.destroy_quietly(id), self.record_end(&claim, cause.clone()));
+            }
+            // The engine knows what it died of until it is destroyed there.
+            Ending::Failed(_) => {
+                self.record_end(&claim, cause.clone()).await;
+                self.destroy_quietly(id).await;
+            }
+        }
         {
             // Whoever waits for this claim sees in the state that nothing is left to do.
             let mut live = record.live();
