@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from coffer_up import CofferUp, inventory  # noqa: E402
+from coffer_up import ROOT, CofferUp, inventory  # noqa: E402
 from parts import Installation, cgroups_of, uid_blocks  # noqa: E402
 from world import World  # noqa: E402
 
@@ -36,6 +36,8 @@ def installation(*options: str, cut_off: Iterable[float] = ()):
         # It adopts what is left, and takes it along when it stops.
         up.start(*{"--ephemeral"} - set(options))
         ended = up.stop()
+        test = os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].split()[0]
+        shutil.copy(up.log, ROOT / f"target/e2e/soak-{test}.log")
         told = up.log.read_text(errors="replace").splitlines()
         print("\n".join(line for line in told if " INFO " not in line)[-20000:])
         left = inventory(up) | {"cgroups": cgroups_of(up), "uid blocks": uid_blocks(up)}
