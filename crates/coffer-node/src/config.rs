@@ -15,6 +15,8 @@ pub struct NodeConfig {
     pub agentd: &'static [u8],
     pub pool: PoolChoice,
     pub warm: WarmChoice,
+    /// Memory of the host that sandboxes never get; an eighth of it, from 256 MiB to 2 GiB, by default.
+    pub memory_reserve: Option<u64>,
     /// Whoever has this group may use the node's and the sandboxes' sockets.
     pub server_gid: u32,
     /// Give sandboxes a way out, by the egress that listens in `run_dir`.

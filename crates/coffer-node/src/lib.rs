@@ -24,6 +24,7 @@ mod processors;
 mod reaper;
 mod rpc;
 mod sandbox;
+mod scarcity;
 mod spawner;
 pub mod template;
 mod uids;

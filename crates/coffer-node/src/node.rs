@@ -29,7 +29,7 @@ use crate::spawner::{Spawner, SpawnerClient};
 use crate::template::{BASE, TemplateStore};
 use crate::uids::{self, UidRanges};
 use crate::warm::{self, Warm};
-use crate::{NodeConfig, adopt, rpc};
+use crate::{NodeConfig, adopt, rpc, scarcity};
 
 /// Requests that are under way when the node stops get this long.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
@@ -119,6 +119,7 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     node.orphans.set(orphans).expect("adoption happens once");
     let egress = tokio::spawn(egress.run());
     node.owners.spawn(keep_room(node.clone()));
+    node.owners.spawn(scarcity::watch(node.clone()));
     let keeper = (!node.warm.is_off()).then(|| tokio::spawn(warm::keep(node.clone())));
     let served = rpc::serve(&node, &stop).await;
 
@@ -222,7 +223,7 @@ fn open(
     let processors = Processors::of_this_process().map_err(NodeFailure::Host)?;
     let host_boot_id = fs::read_to_string(BOOT_ID).map_err(NodeFailure::Host)?;
     let name = format!("coffer-{}", &hex(&Sha256::digest(data_dir.as_os_str().as_encoded_bytes()))[..8]);
-    let (cgroups, mut warnings) = Cgroups::open(&name).map_err(NodeFailure::Host)?;
+    let (cgroups, mut warnings) = Cgroups::open(&name, config.memory_reserve).map_err(NodeFailure::Host)?;
     // Whatever fails from here on gives these back; with sandboxes in them they stay.
     let opened = Pool::open(&data_dir, &config.pool).inspect_err(|_| cgroups.remove());
     let (pool, pool_warnings) = opened.map_err(|error| NodeFailure::Pool(error.into()))?;
@@ -427,7 +428,7 @@ impl Node {
         self.sandboxes.lock().expect("no holder panics").remove(&sandbox);
     }
 
-    fn handles(&self) -> Vec<Handle> {
+    pub(crate) fn handles(&self) -> Vec<Handle> {
         self.sandboxes.lock().expect("no holder panics").values().cloned().collect()
     }
 

@@ -25,6 +25,8 @@ pub(crate) struct Node {
     pool_size: Option<bytesize::ByteSize>,
     #[arg(long, default_value_t = WarmChoice::default().max)]
     warm_slots: usize,
+    #[arg(long)]
+    memory_reserve: Option<bytesize::ByteSize>,
     /// The group that may use the node's sockets
     #[arg(long)]
     server_gid: u32,
@@ -59,6 +61,7 @@ impl Node {
             agentd: AGENTD,
             pool: PoolChoice::Auto { size_bytes: self.pool_size.map(|size| size.as_u64()) },
             warm: WarmChoice::up_to(self.warm_slots),
+            memory_reserve: self.memory_reserve.map(|size| size.as_u64()),
             server_gid: self.server_gid,
             network: !self.no_network,
             ephemeral: self.ephemeral,

@@ -63,6 +63,9 @@ pub(crate) struct Up {
         hide_short_help = true
     )]
     warm_slots: usize,
+    /// Memory of the machine that sandboxes never get; an eighth, from 256 MiB to 2 GiB, by default
+    #[arg(long, env = "COFFER_MEMORY_RESERVE", value_name = "SIZE", hide_short_help = true)]
+    memory_reserve: Option<bytesize::ByteSize>,
     /// Give sandboxes no way out at all
     #[arg(long)]
     no_network: bool,
@@ -221,6 +224,7 @@ impl Up {
             format!("--parent={}", std::process::id()),
         ];
         arguments.extend(self.pool_size.map(|size| format!("--pool-size={}B", size.as_u64())));
+        arguments.extend(self.memory_reserve.map(|size| format!("--memory-reserve={}B", size.as_u64())));
         arguments.extend(self.ephemeral.then(|| "--ephemeral".to_string()));
         arguments.extend(self.no_network.then(|| "--no-network".to_string()));
         arguments.extend(self.logging.arguments());

@@ -96,12 +96,13 @@ struct V1 {
 pub(crate) struct Cgroups {
     v2: Option<V2>,
     v1: Vec<V1>,
+    reserve_bytes: u64,
 }
 
 impl Cgroups {
     /// Finds out what the host has and makes a directory called `name` in it. What cannot be had is
     /// a warning, never an error: capabilities tell the rest.
-    pub(crate) fn open(name: &str) -> io::Result<(Self, Vec<String>)> {
+    pub(crate) fn open(name: &str, memory_reserve: Option<u64>) -> io::Result<(Self, Vec<String>)> {
         let mounts = Mounts::parse(&fs::read_to_string("/proc/self/mountinfo")?);
         let mut warnings = Vec::new();
         let v2 = mounts.v2.and_then(|root| match open_v2(&root, name) {
@@ -133,8 +134,9 @@ impl Cgroups {
                 Err(error) => warnings.push(format!("could not make `{}`: {error}", parent.display())),
             }
         }
-        let cgroups = Self { v2, v1 };
-        warnings.extend(cgroups.limit_together());
+        let together = Together::on_this_host(memory_reserve)?;
+        let cgroups = Self { v2, v1, reserve_bytes: together.reserve_bytes };
+        warnings.extend(cgroups.limit_together(&together));
         for (have, what) in [
             (cgroups.has(Controller::Memory), "memory is not limited"),
             (cgroups.has(Controller::Pids), "the number of processes is not limited"),
@@ -149,11 +151,7 @@ impl Cgroups {
     }
 
     /// Limits what all sandboxes use together; says what could not be done, or is little.
-    fn limit_together(&self) -> Vec<String> {
-        let together = match Together::on_this_host() {
-            Ok(together) => together,
-            Err(error) => return vec![format!("could not find out what the host has: {error}")],
-        };
+    fn limit_together(&self, together: &Together) -> Vec<String> {
         let v2 = self.v2.iter().map(|v2| (&v2.parent, &v2.controllers, true));
         let places = v2.chain(self.v1.iter().map(|v1| (&v1.parent, &v1.controllers, false)));
         let mut warnings: Vec<_> = together.warning().into_iter().collect();
@@ -168,6 +166,11 @@ impl Cgroups {
             }
         }
         warnings
+    }
+
+    /// Memory that sandboxes leave to the host.
+    pub(crate) const fn reserve_bytes(&self) -> u64 {
+        self.reserve_bytes
     }
 
     pub(crate) fn has(&self, controller: Controller) -> bool {

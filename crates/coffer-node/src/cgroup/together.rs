@@ -13,24 +13,27 @@ const ENOUGH_PROCESSES: u64 = 65_536;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Together {
+    /// Memory that stays the host's.
+    pub(super) reserve_bytes: u64,
     memory_bytes: u64,
     processes: u64,
 }
 
 impl Together {
-    pub(super) fn on_this_host() -> io::Result<Self> {
+    /// The host keeps an eighth of its memory, from 256 MiB to 2 GiB, or what it is told to.
+    pub(super) fn on_this_host(reserve_bytes: Option<u64>) -> io::Result<Self> {
         let ids: u64 = number(&fs::read_to_string("/proc/sys/kernel/pid_max")?)?;
         let threads: u64 = number(&fs::read_to_string("/proc/sys/kernel/threads-max")?)?;
-        Self::of(&fs::read_to_string("/proc/meminfo")?, ids.min(threads))
+        Self::of(&fs::read_to_string("/proc/meminfo")?, ids.min(threads), reserve_bytes)
     }
 
-    /// An eighth of the memory and a quarter of the process ids are the host's own.
-    fn of(meminfo: &str, ids: u64) -> io::Result<Self> {
+    fn of(meminfo: &str, ids: u64, reserve_bytes: Option<u64>) -> io::Result<Self> {
         let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB"));
         let total = number(total.unwrap_or_default())?.saturating_mul(1024);
-        let reserve = (total / 8).clamp(256 * MIB, 2048 * MIB);
+        let reserve_bytes = reserve_bytes.unwrap_or((total / 8).clamp(256 * MIB, 2048 * MIB));
         Ok(Self {
-            memory_bytes: total.saturating_sub(reserve).max(64 * MIB),
+            reserve_bytes,
+            memory_bytes: total.saturating_sub(reserve_bytes).max(64 * MIB),
             processes: ids.saturating_sub(ids / 4),
         })
     }
@@ -68,14 +71,16 @@ mod tests {
     #[test]
     fn the_host_keeps_its_part() {
         let of = |gib: u64, ids| {
-            Together::of(&format!("MemTotal:  {} kB\nMemFree: 1 kB\n", gib << 20), ids).unwrap()
+            Together::of(&format!("MemTotal:  {} kB\nMemFree: 1 kB\n", gib << 20), ids, None).unwrap()
         };
         let gib = |count: u64| count << 30;
-        assert_eq!(of(1, 32_768), Together { memory_bytes: gib(1) - 256 * MIB, processes: 24_576 });
-        assert_eq!(of(8, 4_194_304), Together { memory_bytes: gib(7), processes: 3_145_728 });
+        let small =
+            Together { reserve_bytes: 256 * MIB, memory_bytes: gib(1) - 256 * MIB, processes: 24_576 };
+        assert_eq!(of(1, 32_768), small);
+        assert_eq!(of(8, 4_194_304).memory_bytes, gib(7));
         assert_eq!(of(256, 4_194_304).memory_bytes, gib(254));
         assert!(of(1, 32_768).warning().is_some());
         assert!(of(1, 4_194_304).warning().is_none());
-        assert!(Together::of("nothing", 1).is_err());
+        assert!(Together::of("nothing", 1, None).is_err());
     }
 }

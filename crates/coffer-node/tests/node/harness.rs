@@ -248,6 +248,7 @@ fn config(data_dir: PathBuf, run_dir: PathBuf, template_dir: PathBuf) -> NodeCon
         agentd: own_binary(),
         pool: PoolChoice::Auto { size_bytes: Some(POOL_BYTES) },
         warm: WarmChoice::OFF,
+        memory_reserve: None,
         server_gid: 0,
         network: true,
         ephemeral: false,
