@@ -9,7 +9,10 @@
 mod agent;
 mod api;
 mod clock;
+mod drain;
 mod fleet;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod listen;
 mod proxy;
 mod routing;

@@ -23,6 +23,7 @@ use tracing::Instrument;
 
 use self::buffers::{Buffers, Share};
 use self::socket::{Busy, Socket};
+use crate::drain::Drained;
 use crate::proxy::Proxy;
 use crate::routing::Client;
 
@@ -37,6 +38,9 @@ const MOST_HEAD: usize = 64 * 1024;
 
 /// What is read ahead of whoever takes a request's body, per connection.
 const MOST_BUFFERED: usize = 128 * 1024;
+
+/// How much is still read of a request that the API has refused. A body of the API's is smaller.
+const DRAINED: usize = 4 << 20;
 
 /// How long open requests may take after a stop was asked for.
 const FAREWELL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
@@ -148,7 +152,10 @@ impl Front {
             if claimed {
                 self.proxy.serve(request).await
             } else {
-                let routed = self.api.clone().oneshot(request.map(Body::new)).await;
+                let client = request.extensions().get::<Client>().expect("the listener's own").clone();
+                let drains = self.proxy.drains().clone();
+                let request = request.map(|body| Body::new(Drained::new(body, DRAINED, client, drains)));
+                let routed = self.api.clone().oneshot(request).await;
                 routed.unwrap_or_else(|never: Infallible| match never {})
             }
         }

@@ -8,58 +8,20 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::lane::{Link, Slot};
+use crate::drain::Drains;
 use crate::routing::{Activity, Client};
 
 /// How long a client that asked is kept waiting for a `100 Continue` from inside: as long as curl
 /// waits before it sends its body anyway.
 const CONTINUE_WITHIN: Duration = Duration::from_secs(1);
 
-/// How much of a body that nobody wants is read, how long, and how long between two pieces.
-///
-/// A client that is still sending when its connection closes may never see the answer it has got:
-/// some give up at the first failed write.
-const DRAINED: usize = 256 << 20;
-const DRAIN_WITHIN: Duration = Duration::from_secs(30);
-const DRAIN_PAUSE: Duration = Duration::from_secs(5);
-
-/// Bodies read away at a time; the clients of further ones are cut off.
-const MOST_DRAINS: usize = 256;
-
-/// Reads away what clients still send, beside the answers that they have got.
-#[derive(Debug, Clone)]
-pub(super) struct Drains(Arc<Semaphore>);
-
-impl Drains {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(MOST_DRAINS)))
-    }
-
-    pub(super) fn drain(&self, mut body: Incoming, client: &Client) {
-        if body.is_end_stream() {
-            return;
-        }
-        let Ok(permit) = self.0.clone().try_acquire_owned() else { return };
-        let midway = client.hold_midway();
-        let read_away = async move {
-            let _until_done = (permit, midway);
-            let mut read = 0;
-            while let Ok(Some(Ok(frame))) = timeout(DRAIN_PAUSE, body.frame()).await {
-                read += frame.data_ref().map_or(0, Bytes::len);
-                if read > DRAINED {
-                    break;
-                }
-            }
-        };
-        // Ends with the client's connection at the latest.
-        tokio::spawn(timeout(DRAIN_WITHIN, read_away));
-    }
-}
+/// How much of a body that nobody wants is read.
+pub(super) const DRAINED: usize = 256 << 20;
 
 /// A client's request body, on its way in.
 pub(super) struct Upload {
@@ -140,7 +102,7 @@ impl Drop for Upload {
             && self.held.is_none()
             && !self.progress.is_sent()
         {
-            self.drains.drain(body, &self.client);
+            self.drains.drain(body, DRAINED, &self.client);
         }
     }
 }

@@ -15,6 +15,8 @@
 mod address;
 mod answer;
 mod body;
+#[cfg(any(test, fuzzing))]
+mod fuzz;
 mod guesses;
 mod head;
 mod inward;
@@ -41,13 +43,16 @@ use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::answer::allow_preflight;
+#[cfg(any(test, fuzzing))]
+pub use self::fuzz::fuzz_address;
 
 use self::address::{Address, address};
 use self::answer::{Reader, Refusal};
-use self::body::{Drains, Relay, Start, Upload};
+use self::body::{DRAINED, Relay, Start, Upload};
 use self::guesses::Guesses;
 use self::lane::{Lanes, Slot};
 use self::upstream::{Exchange, Speaks};
+use crate::drain::Drains;
 use crate::routing::{Client, Directory, Midway, Route, Target, Wake};
 
 /// Carries requests to sandboxes.
@@ -65,8 +70,13 @@ impl Proxy {
             directory,
             lanes: Arc::default(),
             guesses: Guesses::new(Instant::now()),
-            drains: Drains::new(),
+            drains: Drains::default(),
         }
+    }
+
+    /// What reads away the rest of bodies, for everybody on the port.
+    pub(crate) fn drains(&self) -> &Drains {
+        &self.drains
     }
 
     /// Whether a request is sandbox traffic, well-formed or not; the rest is the API's.
@@ -118,7 +128,7 @@ impl Proxy {
         let client = parts.extensions.remove::<Client>().unwrap_or_else(detached);
         // Reading the body of a client that waits for `100 Continue` would make it send it.
         if !parts.headers.contains_key(EXPECT) {
-            self.drains.drain(body, &client);
+            self.drains.drain(body, DRAINED, &client);
         }
         refusal.answer(Reader::of(&parts.headers), sandbox, port)
     }

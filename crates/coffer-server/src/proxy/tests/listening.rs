@@ -91,3 +91,19 @@ async fn a_head_may_be_only_so_large() {
     assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 431"), "{}", String::from_utf8_lossy(&rest));
     assert_eq!(agentd.requests(), 1);
 }
+
+/// Clients send their next request on the same connection, and must not meet one that is being closed.
+#[tokio::test]
+async fn a_body_that_nobody_read_does_not_end_the_connection() {
+    let world = World::new().await;
+    let body = "x".repeat(300_000);
+    let mut stream = world.connect().await;
+    for host in ["localhost", "49983-nosuch.test", "localhost", "49983-nosuch.test"] {
+        let head = format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(body.as_bytes()).await.unwrap();
+        let end = if host == "localhost" { "the API" } else { "502}" };
+        let answer = read_until(&mut stream, end).await.to_ascii_lowercase();
+        assert!(!answer.contains("connection: close"), "{answer}");
+    }
+}
