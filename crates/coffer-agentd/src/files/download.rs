@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use flate2::Compression;
@@ -24,9 +24,8 @@ use crate::query::Query;
 use crate::reply::{self, Body, Refusal, Reply};
 use crate::signature::{self, Operation};
 
-/// Read at a time; a download holds about two of them. Just below what the allocator would map and
-/// unmap for each.
-const CHUNK: usize = 120 << 10;
+/// Read at a time; a download holds about three of them.
+const CHUNK: usize = 256 << 10;
 
 /// Looked at to guess whether it is text.
 const SNIFFED: usize = 512;
@@ -89,9 +88,9 @@ async fn serve(agent: &Agent, headers: &HeaderMap, query: &Query) -> Result<Repl
     let rest = if unsized_file { u64::MAX } else { end - first };
     let exact = !unsized_file;
     *reply.body_mut() = match coding {
-        Coding::Identity => body(Plain { file: opened.file, rest, exact }),
+        Coding::Identity => body(Plain { file: opened.file, rest, exact, spare: Spare::default() }),
         Coding::Gzip => body(Compressed {
-            source: Plain { file: opened.file, rest, exact: false },
+            source: Plain { file: opened.file, rest, exact: false, spare: Spare::default() },
             encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())),
         }),
     };
@@ -205,22 +204,74 @@ trait Pieces: Send + Sized + 'static {
     fn next(&mut self) -> io::Result<Option<Bytes>>;
 }
 
-/// Reads one piece at a time off the runtime's thread, when the client has room for it.
-fn body(pieces: impl Pieces) -> Body {
-    let frames = stream::unfold(Some(pieces), |pieces| async move {
-        let mut pieces = pieces?;
-        let read = off_thread(move || {
+/// Reads off the runtime's thread, always one piece ahead of the one that is sent. A client that takes
+/// nothing holds no thread.
+fn body<P: Pieces>(pieces: P) -> Body {
+    let read = |mut pieces: P| {
+        off_thread(move || {
             let piece = pieces.next();
             (piece, pieces)
-        });
-        match read.await {
+        })
+    };
+    let frames = stream::unfold(Ahead::Begin(pieces), move |ahead| async move {
+        let read_ahead = match ahead {
+            Ahead::Begin(pieces) => read(pieces).await,
+            Ahead::Reading(reading) => reading.await.unwrap_or_else(|error| Err(error.to_string())),
+            Ahead::End => return None,
+        };
+        match read_ahead {
             Ok((Ok(None), _)) => None,
-            Ok((Ok(Some(piece)), pieces)) => Some((Ok(Frame::data(piece)), Some(pieces))),
-            Ok((Err(error), _)) => Some((Err(error), None)),
-            Err(error) => Some((Err(io::Error::other(error)), None)),
+            Ok((Ok(Some(piece)), pieces)) => {
+                Some((Ok(Frame::data(piece)), Ahead::Reading(tokio::spawn(read(pieces)))))
+            }
+            Ok((Err(error), _)) => Some((Err(error), Ahead::End)),
+            Err(error) => Some((Err(io::Error::other(error)), Ahead::End)),
         }
     });
     StreamBody::new(frames).boxed_unsync()
+}
+
+/// Where the reading of a download is.
+enum Ahead<P> {
+    Begin(P),
+    Reading(tokio::task::JoinHandle<Result<(io::Result<Option<Bytes>>, P), String>>),
+    End,
+}
+
+/// Buffers of one download that were sent and can be read into again: the allocator would map and unmap
+/// each of them.
+#[derive(Default)]
+struct Spare(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl Spare {
+    fn take(&self) -> Vec<u8> {
+        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| Vec::with_capacity(CHUNK))
+    }
+
+    /// Makes `buffer` something to send that comes back when it was sent.
+    fn lend(&self, buffer: Vec<u8>) -> Bytes {
+        Bytes::from_owner(Lent { buffer, home: Arc::clone(&self.0) })
+    }
+}
+
+struct Lent {
+    buffer: Vec<u8>,
+    home: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        self.home.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+    }
 }
 
 struct Plain {
@@ -228,6 +279,7 @@ struct Plain {
     rest: u64,
     /// Whether less than `rest` is an error: the length has been promised.
     exact: bool,
+    spare: Spare,
 }
 
 impl Pieces for Plain {
@@ -236,7 +288,7 @@ impl Pieces for Plain {
             return Ok(None);
         }
         let wanted = usize::try_from(self.rest).map_or(CHUNK, |rest| rest.min(CHUNK));
-        let mut buffer = Vec::with_capacity(wanted);
+        let mut buffer = self.spare.take();
         let length = loop {
             match rustix::io::read(&self.file, rustix::buffer::spare_capacity(&mut buffer)) {
                 Err(rustix::io::Errno::INTR) => {}
@@ -246,10 +298,10 @@ impl Pieces for Plain {
         if length == 0 {
             return if self.exact { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(None) };
         }
-        // The allocator may have given more room than was asked for.
+        // There may have been more room than was asked for.
         buffer.truncate(wanted);
         self.rest -= buffer.len() as u64;
-        Ok(Some(buffer.into()))
+        Ok(Some(self.spare.lend(buffer)))
     }
 }
 

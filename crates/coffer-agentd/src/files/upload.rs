@@ -87,13 +87,17 @@ async fn receive(
     let account = agent::account(query.get("username"), &init).map_err(Refusal::unauthorized)?;
     let mut upload = Upload::new(headers, query, account, init)?;
     upload = off_thread(move || upload.begin().map(|()| upload)).await.map_err(failed)??;
+    // While one piece is written the next one comes in.
+    let mut writing: Option<tokio::task::JoinHandle<_>> = None;
+    let mut idle = Some(upload);
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| Refusal::bad_request(format!("error reading request body: {error}")))?;
-        if let Ok(data) = frame.into_data() {
-            upload = off_thread(move || upload.push(&data).map(|()| upload)).await.map_err(failed)??;
-        }
+        let Ok(data) = frame.into_data() else { continue };
+        let mut upload = settled(&mut idle, &mut writing).await?;
+        writing = Some(tokio::spawn(off_thread(move || upload.push(&data).map(|()| upload))));
     }
+    let upload = settled(&mut idle, &mut writing).await?;
     let agent = Arc::clone(agent);
     off_thread(move || {
         let written = upload.finish();
@@ -102,6 +106,18 @@ async fn receive(
     })
     .await
     .map_err(failed)?
+}
+
+/// The upload, once what was being written is.
+async fn settled(
+    idle: &mut Option<Upload>,
+    writing: &mut Option<tokio::task::JoinHandle<Result<Result<Upload, Refusal>, String>>>,
+) -> Result<Upload, Refusal> {
+    match (idle.take(), writing.take()) {
+        (Some(upload), _) => Ok(upload),
+        (None, Some(writing)) => writing.await.map_err(|error| failed(error.to_string()))?.map_err(failed)?,
+        (None, None) => Err(failed("the upload is gone".into())),
+    }
 }
 
 fn failed(error: String) -> Refusal {
