@@ -14,6 +14,11 @@ ENVD = 49983
 PATIENCE_S = 120
 
 
+# One for all: making a client costs more than most requests. It keeps no connection, so that no attack meets what
+# another one left.
+PLAIN = httpx.Client(base_url=SERVER.geturl(), timeout=PATIENCE_S, limits=httpx.Limits(max_keepalive_connections=0))
+
+
 def connect() -> socket.socket:
     return socket.create_connection((SERVER.hostname, SERVER.port), timeout=PATIENCE_S)
 

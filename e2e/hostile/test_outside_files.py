@@ -79,6 +79,7 @@ def test_dots_lead_to_the_sandboxs_root(box, host_file):
     ]
     for raw in spelled:
         assert envd.get("", raw=raw).status_code == 404, raw
+    for raw in spelled:
         assert envd.put("", b"overwritten", raw=raw).status_code == 200, raw
     for name in ("Stat", "ListDir", "Remove"):
         assert SECRET not in envd.call(name, path=up + str(host_file)).text
@@ -133,15 +134,17 @@ def test_links_stay_inside(box, here, host_file):
     loop = f"ln -s {here}/loop2 {here}/loop1; ln -s {here}/loop1 {here}/loop2; ln -s . {here}/self"
     box.commands.run(loop)
     assert envd.get(f"{here}/loop1").status_code >= 400
-    assert len(box.files.list(here, depth=50)) == len(links) + 4, "links are not walked"
+    listed = envd.call("ListDir", path=here, depth=50).json()["entries"]
+    assert len(listed) == len(links) + 4, "links are not walked"
 
 
 def test_agentds_own_descriptors_give_nothing(box, host_file):
     envd = Envd(box)
     listed = envd.call("ListDir", path="/proc/self/fd", depth=1)
     assert listed.status_code == 200, listed.text
-    numbers = [entry["name"] for entry in listed.json()["entries"]]
-    assert "3" in numbers, "it is agentd's own table"
+    entries = listed.json()["entries"]
+    assert "3" in [entry["name"] for entry in entries], "it is agentd's own table: its listener is the third"
+    numbers = [entry["name"] for entry in entries if entry.get("symlinkTarget") != "/dev/null"]
     for number in numbers:
         for below in ("", str(host_file), "/../.."):
             answer = envd.get(f"/proc/self/fd/{number}{below}")
@@ -157,7 +160,7 @@ def test_the_kernels_own_files_are_not_written(box):
     envd = Envd(box)
     for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/sys/kernel/modprobe", "/proc/kcore",
                  "/proc/self/uid_map", "/proc/1/oom_score_adj", "/sys/kernel/uevent_helper", "/sys/fs/cgroup/cgroup.procs",
-                 "/sys/power/state", "/dev/mem", "/dev/kmsg", "/proc/kmsg"):
+                 "/sys/power/state"):
         answer = envd.put(path, b"|/tmp/evil", raw=f"path={path}&username=root")
         assert answer.status_code != 200, f"{path}: {answer.text}"
     assert pathlib.Path("/proc/sys/kernel/core_pattern").read_text() == core_pattern
@@ -282,7 +285,6 @@ def test_forms_whose_boundaries_lie(box, here):
         "words after a boundary": (b"--xyzzy\r\n\r\nx\r\n--xyz--", None),
         "a head without end": (b"--xyz\r\nX: " + b"y" * 100_000, None),
         "blanks without end": (b"--xyz" + b" " * 100_000, None),
-        "too many files": (form(*[(one[0].replace("one", f"many{n}"), b"") for n in range(10_001)]), None),
         "one file twice": (form(one, one), None),
     }
     for what, (body, content_type) in broken.items():
@@ -318,9 +320,9 @@ def gzip_of_zeros(mib: int) -> bytes:
 
 
 def test_a_bomb_fills_only_the_sandboxs_disk(box, here):
-    """Two GiB out of two MiB, where the disk has 256 MiB: refused when it is full, and nothing of it stays."""
-    bomb = gzip_of_zeros(2048)
-    assert len(bomb) < 4 << 20
+    """512 MiB out of half a one, where the disk has 256: refused when it is full, and nothing of it stays."""
+    bomb = gzip_of_zeros(512)
+    assert len(bomb) < 1 << 20
     envd = Envd(box)
     answer = envd.put(f"{here}/bomb", bomb, headers={"Content-Encoding": "gzip"})
     assert answer.status_code == 507, answer.text
@@ -358,8 +360,8 @@ def test_removing_never_follows_a_link(box, here, swapping):
     envd = Envd(box)
     outcomes = set()
     again = f"mkdir -p {swapping}/x; [ -L {swapping}/x ] || [ -L {swapping}/y ] || ln -sn {here}/kept {swapping}/y"
-    for _ in range(20):
-        for _ in range(10):
+    for _ in range(12):
+        for _ in range(8):
             envd.call("MakeDir", path=f"{swapping}/x/deep/deeper")
             outcomes.add(envd.call("Remove", path=swapping).status_code)
         # The link or the directory went, or both.
@@ -374,7 +376,7 @@ def test_files_survive_paths_that_change_under_them(box, here, swapping):
     watcher = envd.call("CreateWatcher", path=swapping, recursive=True)
     assert watcher.status_code == 200
     seen = set()
-    for turn in range(150):
+    for _ in range(60):
         path = f"{swapping}/x/f"
         for answer in (
             envd.put(path, b"mine"),
@@ -401,7 +403,7 @@ def test_watches_are_bounded(box, here):
         assert len(made) <= 200
     assert answer.json()["code"] == "resource_exhausted" and len(made) >= 50
     # More events than are kept: the watcher is told of the loss, and memory does not grow with them.
-    box.commands.run(f"cd {here} && python3 -c 'import os\nfor n in range(30000): os.mknod(str(n)); os.unlink(str(n))'")
+    box.commands.run(f"cd {here} && python3 -c 'import os\nfor n in range(10000): os.mknod(str(n)); os.unlink(str(n))'")
     texts = [envd.call("GetWatcherEvents", watcherId=made[0]).text for _ in range(3)]
     assert any("data_loss" in text for text in texts), [text[:100] for text in texts]
     for watcher in made:
@@ -415,10 +417,10 @@ def test_trees_of_any_depth_are_listed_and_removed(box, here):
         "import os\nfor n in range(3000):\n  os.mkdir(\"d\"); os.chdir(\"d\")'"
     )
     envd = Envd(box)
-    for depth in (2**32 - 1, 2**32, -1, 10**6):
-        answer = envd.call("ListDir", path=here, depth=depth)
-        assert answer.status_code in (200, 400, 429, 500), answer.text[:200]
-    assert envd.call("ListDir", path=here, depth=3000).status_code in (200, 500)
+    for depth in (2**32, -1, "9" * 400):
+        assert envd.call("ListDir", path=here, depth=depth).status_code == 400, depth
+    answer = envd.call("ListDir", path=here, depth=2**32 - 1)
+    assert answer.status_code in (200, 500), answer.text[:200]
     assert envd.call("Remove", path=here).status_code == 200
     assert not box.files.exists(here)
 
@@ -438,7 +440,7 @@ def test_composing_from_what_never_ends(box, here):
     assert compose([f"{here}/part"], f"{here}/part").status_code == 400
     assert compose([f"{here}/part", "/proc/1/pagemap"]).status_code in (400, 500, 507)
     assert box.files.read(f"{here}/part") == "part\n", "a failure costs nothing"
-    left = [entry.name for entry in box.files.list(here)]
+    left = [entry["name"] for entry in envd.call("ListDir", path=here, depth=1).json()["entries"]]
     assert sorted(left) == ["fifo", "part", "sparse"], left
     box.files.remove(here)
 
@@ -448,7 +450,7 @@ def test_a_user_database_that_is_none(attackers):
     attacker = attackers("root")
     envd = Envd(attacker.sandbox)
     for trick in ("mkfifo", "mkdir", "ln -s /dev/zero", "ln -s passwd"):
-        attacker.shell(f"cp /etc/passwd /tmp/passwd; rm -rf /etc/passwd; {trick} /etc/passwd; (sleep 2; rm -rf /etc/passwd; "
+        attacker.shell(f"cp /etc/passwd /tmp/passwd; rm -rf /etc/passwd; {trick} /etc/passwd; (sleep 1; rm -rf /etc/passwd; "
                        "cp /tmp/passwd /etc/passwd) >/dev/null 2>&1 &")
         refused = envd.get("/etc/hostname")
         assert refused.status_code in (200, 401), f"{trick}: {refused.text}"
@@ -470,6 +472,8 @@ def test_messages_that_lie_about_themselves(box):
         "17 MiB": b"\0\x01\x10\0\0" + bytes(17 << 20),
     }.items():
         for method in ("process.Process/Start", "filesystem.Filesystem/WatchDir", "process.Process/StreamInput"):
+            if (what, method) == ("nothing", "process.Process/StreamInput"):
+                continue  # a stream of no messages is one
             answer = envd.client.post(f"/{method}", content=body, headers=stream)
             assert answer.status_code == 200 and b'"error"' in answer.content, f"{method} {what}: {answer.content[:200]}"
     for content_type in ("application/connect+proto", "application/proto", "application/json", "text/plain", ""):

@@ -2,16 +2,17 @@
 
 import base64
 import hashlib
+import json
 import os
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import httpx
 import pytest
-from e2b import Sandbox
 
-from outside import ENVD, SERVER, Envd, converse, head, statuses
+from outside import ENVD, PLAIN, Envd, converse, head, statuses
 
 SECRET = f"of the victim {uuid.uuid4().hex}"
 PATH = "/home/user/secret"
@@ -41,12 +42,12 @@ def signed(signature: str, path: str = PATH, **more: str) -> str:
 
 def bare(query: str, method: str = "GET", **options) -> httpx.Response:
     """A signed URL that names no sandbox."""
-    return httpx.request(method, f"{SERVER.geturl()}/files?{query}", timeout=60, **options)
+    return PLAIN.request(method, f"/files?{query}", **options)
 
 
 def test_a_token_opens_its_own_sandbox_only(victim, other):
     token, foreign = victim._envd_access_token, other._envd_access_token
-    wrong = [None, "", foreign, token[:-1], token + "0", token.upper(), f"{token},{token}", f" {foreign}", "null", "*"]
+    wrong = [None, "", foreign, token[:-1], token + "0", token.upper(), f"{token},{token}", f"{foreign} {token}", "null", "*"]
     for given in wrong:
         envd = Envd(victim, given)
         for answer in (envd.get(PATH), envd.put("/home/user/forged"), envd.client.get("/envs"), envd.client.get("/metrics"),
@@ -89,8 +90,9 @@ def test_a_signature_is_for_one_file_of_one_sandbox(victim, other):
     }
     for what, query in forged.items():
         for answer in (Envd(victim, None).client.get(f"/files?{query}"), bare(query)):
-            assert answer.status_code == 401, f"{what}: {answer.text}"
             assert SECRET not in answer.text, what
+            own = what == "by another's token" and answer.text == "of another"
+            assert answer.status_code == 401 or own, f"{what}: {answer.text}"
     assert Envd(victim, None).put("", b"x", raw=good).status_code == 401, "to read is not to write"
     assert Envd(victim, None).call("Remove", path=PATH).status_code == 401
     # Of two paths both readers take the first.
@@ -181,7 +183,7 @@ def test_odd_spellings_of_an_id_name_nobody_else(victim, other):
     for spelled in spellings:
         by_header = Envd(victim)
         by_header.headers["E2b-Sandbox-Id"] = spelled
-        answer = httpx.get(f"{SERVER.geturl()}/files", params={"path": PATH}, headers=by_header.headers, timeout=60)
+        answer = PLAIN.get("/files", params={"path": PATH}, headers=by_header.headers)
         assert (answer.status_code == 200) == (answer.text == SECRET), "this sandbox or none"
         if spelled == other.sandbox_id:
             assert answer.status_code == 401
@@ -208,7 +210,7 @@ def test_keys_that_are_none_are_told_nothing(victim):
         headers = {"X-API-KEY": given}
         for method, path in [("GET", "/sandboxes"), ("GET", f"/sandboxes/{one}"), ("DELETE", f"/sandboxes/{one}"), ("GET", "/teams"),
                              ("POST", f"/sandboxes/{one}/pause"), ("GET", f"/sandboxes/{one}/logs"), ("PUT", f"/sandboxes/{one}/network")]:
-            answer = httpx.request(method, SERVER.geturl() + path, headers=headers, timeout=60)
+            answer = PLAIN.request(method, path, headers=headers)
             assert answer.status_code == 401, f"{given!r} {method} {path}: {answer.text}"
             assert one not in answer.text and key not in answer.text
     assert victim.is_running()
@@ -241,8 +243,6 @@ while True:
 
 def test_no_request_is_hidden_in_another(attackers):
     """A server inside that reads bare bytes sees of every request one head and one way to tell its end."""
-    from concurrent.futures import ThreadPoolExecutor
-
     sandbox = attackers("user").sandbox
     sandbox.files.write("/tmp/raw.py", RAW_SERVER)
     sandbox.commands.run("exec python3 /tmp/raw.py", background=True, timeout=0)
@@ -282,8 +282,6 @@ def test_no_request_is_hidden_in_another(attackers):
     for framing, answer in zip(framings, answers):
         assert all(status in (100, 200, 400, 404, 501, 502) for status in statuses(answer)), f"{framing!r}: {answer}"
     asked = converse(f"GET /seen HTTP/1.1\r\n{line}Connection: close\r\n\r\n".encode(), 10)
-    import json
-
     seen = [text for text in json.loads(asked.split(b"\r\n\r\n", 1)[1]) if "/first" in text]
     assert seen, "well-formed ones arrived"
     assert len({text.split(" ")[1] for text in seen}) == len(seen), "one request each"
@@ -296,5 +294,5 @@ def test_no_request_is_hidden_in_another(attackers):
             assert int(framed[0].split(":")[1]) == len(body), text
         elif "/hidden" in body:
             length, _, rest = body.partition("\r\n")
-            assert rest[int(length, 16):] == "\r\n0\r\n\r\n", text
+            assert rest[int(length, 16):] in ("\r\n0\r\n\r\n", "\r\n"), "whole, or cut off behind it: " + text
         assert "\n" not in first.replace("\r\n", "") and "\r" not in first.replace("\r\n", ""), text

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
+use http::header::EXPECT;
 use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -154,7 +155,12 @@ impl Front {
             } else {
                 let client = request.extensions().get::<Client>().expect("the listener's own").clone();
                 let drains = self.proxy.drains().clone();
-                let request = request.map(|body| Body::new(Drained::new(body, DRAINED, client, drains)));
+                // Reading the body of a client that waits for `100 Continue` would make it send it.
+                let waits = request.headers().contains_key(EXPECT);
+                let request = request.map(|body| match waits {
+                    true => Body::new(body),
+                    false => Body::new(Drained::new(body, DRAINED, client, drains)),
+                });
                 let routed = self.api.clone().oneshot(request).await;
                 routed.unwrap_or_else(|never: Infallible| match never {})
             }

@@ -12,7 +12,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::lane::{Link, Slot};
+use super::lane::{HeldUp, Link, Slot};
 use crate::drain::Drains;
 use crate::routing::{Activity, Client};
 
@@ -171,6 +171,7 @@ pub(super) struct Relay {
     /// Ends with the connection, which is also how a sandbox that dies looks.
     until_close: bool,
     ended: bool,
+    held_up: HeldUp,
     link: Option<Link>,
     slot: Slot,
 }
@@ -185,8 +186,8 @@ impl Relay {
         link: Link,
         slot: Slot,
     ) -> Self {
-        slot.answering(&client);
-        Self { body, client, activity, progress, until_close, ended: false, link: Some(link), slot }
+        let held_up = slot.answering(&client);
+        Self { body, client, activity, progress, until_close, ended: false, held_up, link: Some(link), slot }
     }
 }
 
@@ -213,9 +214,11 @@ impl Body for Relay {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        self.held_up.end();
         Poll::Ready(match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
             Some(Ok(frame)) => {
                 self.activity.note();
+                self.held_up.begin();
                 Some(Ok(frame))
             }
             Some(Err(error)) => {

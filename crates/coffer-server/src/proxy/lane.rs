@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,10 +30,20 @@ const MOST_IDLE: usize = 16;
 /// request does not meet a connection that is just being closed.
 const IDLE_FOR: Duration = Duration::from_secs(10);
 
+/// How often a lane is looked after.
+const LOOK_EVERY: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 5_000 });
+
+/// An answer of which the client takes nothing for so long is unread.
+const UNREAD_AFTER: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+
+/// Unread answers that may wait for their clients, over all sandboxes: each holds some 350 KiB here.
+const MOST_UNREAD: usize = if cfg!(test) { 4 } else { 512 };
+
 /// All lanes.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     by_sandbox: Mutex<HashMap<SandboxId, Arc<Lane>>>,
+    unread: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -40,14 +51,42 @@ struct Lane {
     sandbox: SandboxId,
     gone: CancellationToken,
     state: Mutex<State>,
+    /// Its part of all unread answers, as last counted.
+    unread: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct State {
     idle: Vec<Idle>,
     /// Every request under way, with its client once the answer has begun.
-    open: HashMap<u64, Option<Client>>,
+    open: HashMap<u64, Option<Answering>>,
     next: u64,
+}
+
+#[derive(Debug)]
+struct Answering {
+    client: Client,
+    held_up: HeldUp,
+}
+
+/// Since when an answer has had more for its client than the client takes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HeldUp(Arc<Mutex<Option<Instant>>>);
+
+impl HeldUp {
+    /// More was given out, and now it is the client's turn.
+    pub(super) fn begin(&self) {
+        *lock(&self.0) = Some(Instant::now());
+    }
+
+    /// The client took it.
+    pub(super) fn end(&self) {
+        *lock(&self.0) = None;
+    }
+
+    fn since(&self) -> Option<Instant> {
+        *lock(&self.0)
+    }
 }
 
 #[derive(Debug)]
@@ -106,8 +145,12 @@ impl Lanes {
         {
             return lane.clone();
         }
-        let lane =
-            Arc::new(Lane { sandbox: target.sandbox, gone: target.gone.clone(), state: Mutex::default() });
+        let lane = Arc::new(Lane {
+            sandbox: target.sandbox,
+            gone: target.gone.clone(),
+            state: Mutex::default(),
+            unread: AtomicUsize::new(0),
+        });
         lanes.insert(target.sandbox, lane.clone());
         tokio::spawn(watch(self.clone(), lane.clone()));
         lane
@@ -143,15 +186,17 @@ async fn watch(lanes: Arc<Lanes>, lane: Arc<Lane>) {
             () = lane.gone.cancelled() => {
                 lane.end();
                 remove_same(&mut lock(&lanes.by_sandbox), &lane);
-                return;
+                break;
             }
-            () = tokio::time::sleep(IDLE_FOR / 2) => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         lane.prune(Instant::now());
+        lane.shed(&lanes.unread, Instant::now());
         if lanes.forget_unused(&lane) {
-            return;
+            break;
         }
     }
+    lanes.unread.fetch_sub(lane.unread.load(Relaxed), Relaxed);
 }
 
 fn remove_same(lanes: &mut HashMap<SandboxId, Arc<Lane>>, lane: &Arc<Lane>) {
@@ -180,8 +225,29 @@ impl Lane {
     fn end(&self) {
         let mut state = self.state();
         state.idle.clear();
-        for client in state.open.values().flatten() {
-            client.abort();
+        for answering in state.open.values().flatten() {
+            answering.client.abort();
+        }
+    }
+
+    /// Resets clients that leave their answers unread, those first that have done so longest, while there
+    /// are too many of them.
+    fn shed(&self, all: &AtomicUsize, now: Instant) {
+        let mut unread: Vec<(Instant, Client)> = {
+            let state = self.state();
+            let answering = state.open.values().flatten();
+            let held_up = answering.filter_map(|each| Some((each.held_up.since()?, each.client.clone())));
+            held_up.filter(|(since, _)| now.saturating_duration_since(*since) >= UNREAD_AFTER).collect()
+        };
+        let before = self.unread.swap(unread.len(), Relaxed);
+        let total = all.fetch_add(unread.len(), Relaxed) + unread.len() - before;
+        all.fetch_sub(before, Relaxed);
+        let excess = total.saturating_sub(MOST_UNREAD).min(unread.len());
+        if excess > 0 {
+            let sandbox = self.sandbox;
+            tracing::warn!(sandbox.id = %sandbox, "resetting {excess} clients of {sandbox} that read nothing");
+            unread.sort_by_key(|(since, _)| *since);
+            unread.iter().take(excess).for_each(|(_, client)| client.abort());
         }
     }
 }
@@ -211,12 +277,15 @@ impl Slot {
     }
 
     /// The answer has begun: from now on the end of the sandbox resets `client`.
-    pub(super) fn answering(&self, client: &Client) {
-        self.lane.state().open.insert(self.key, Some(client.clone()));
+    pub(super) fn answering(&self, client: &Client) -> HeldUp {
+        let held_up = HeldUp::default();
+        let answering = Answering { client: client.clone(), held_up: held_up.clone() };
+        self.lane.state().open.insert(self.key, Some(answering));
         // The watcher may have looked just before.
         if self.is_gone() {
             client.abort();
         }
+        held_up
     }
 
     /// Whether the sandbox has ended or paused.

@@ -112,3 +112,47 @@ async fn guessed_signatures_cost_only_so_much() {
     // Whoever names a sandbox is not concerned.
     assert_eq!(world.ask("GET", "/files?path=a&signature=v1_AAAA", 49983, "\r\n").await.status, 200);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_read_nothing_are_not_all_waited_for() {
+    let world = World::new().await;
+    Agentd::start(world.socket(), |request: Request<Incoming>| async move {
+        let piece = bytes::Bytes::from_static(&[7; 64 * 1024]);
+        if request.uri().path() == "/slow" {
+            let silence = futures_util::stream::pending::<Result<bytes::Bytes, Infallible>>();
+            return Response::new(Body::from_stream(silence));
+        }
+        let endless = futures_util::stream::repeat_with(move || Ok::<_, Infallible>(piece.clone()));
+        Response::new(Body::from_stream(endless))
+    });
+    let ask = |path: &str| format!("{}\r\n", world.line("GET", path, 49983));
+    let mut silent = world.connect().await;
+    silent.write_all(ask("/slow").as_bytes()).await.unwrap();
+    read_until(&mut silent, "\r\n\r\n").await;
+    let mut reading = world.connect().await;
+    reading.write_all(ask("/").as_bytes()).await.unwrap();
+    let reader = tokio::spawn(async move {
+        let mut sink = vec![0; 64 * 1024];
+        while reading.read(&mut sink).await.is_ok_and(|read| read > 0) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let mut unread = Vec::new();
+    for _ in 0..16 {
+        let mut stream = world.connect().await;
+        stream.write_all(ask("/").as_bytes()).await.unwrap();
+        unread.push(stream);
+    }
+    // The reader, the one that waits for the sandbox, and four who do not read.
+    let lanes = &world.front.proxy.lanes;
+    soon(async {
+        while lanes.open() > 6 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    assert_eq!(lanes.open(), 6);
+    assert!(!reader.is_finished(), "who reads slowly is waited for");
+    assert!(is_open(&silent), "and so is who has nothing to read");
+    reader.abort();
+}
