@@ -183,7 +183,9 @@ impl Home {
             let backing = fs::read_to_string(entry.path().join("loop/backing_file"));
             backing.is_ok_and(|path| path.starts_with(&data))
         });
-        counts.insert("loop devices", loops.count());
+        // Whoever on this machine makes a mount namespace while the pool is mounted holds a copy of it.
+        let held_by_others = counts["mounts"] == 0 && processes == 0 && is_mounted_elsewhere(&data);
+        counts.insert("loop devices", if held_by_others { 0 } else { loops.count() });
         let mut cgroups = 0;
         for line in fs::read_to_string("/proc/self/mountinfo").unwrap().lines() {
             if line.contains(" - cgroup") {
@@ -268,6 +270,17 @@ pub(crate) fn run_node(arguments: &[String]) -> std::process::ExitCode {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(failure) => panic!("{failure}"),
     }
+}
+
+fn is_mounted_elsewhere(data: &str) -> bool {
+    fs::read_dir("/proc").unwrap().flatten().any(|process| {
+        let mounts = fs::read_to_string(process.path().join("mountinfo"));
+        let held = mounts.is_ok_and(|mounts| mounts.contains(data));
+        if held {
+            println!("process {} holds a copy of the mounts below {data}", process.file_name().display());
+        }
+        held
+    })
 }
 
 fn directories(path: &Path) -> usize {

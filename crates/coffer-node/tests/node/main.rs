@@ -53,7 +53,10 @@ fn main() -> ExitCode {
     {
         tests.push(Trial::test(name, move || run(name, test)));
     }
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+    let mut arguments = Arguments::from_args();
+    // They count what is open and mounted, also in this process: one at a time.
+    arguments.test_threads.get_or_insert(1);
+    libtest_mimic::run(&arguments, tests).exit_code()
 }
 
 /// A test's future, made anew for its own runtime.
