@@ -25,6 +25,12 @@ pub enum Project {}
 /// Marks ids of API keys.
 #[derive(Debug)]
 pub enum Key {}
+/// Marks ids of agents.
+#[derive(Debug)]
+pub enum Agent {}
+/// Marks ids of audit records.
+#[derive(Debug)]
+pub enum Audit {}
 
 /// Names one sandbox, for ever: ids are never reused.
 pub type SandboxId = Id<Sandbox>;
@@ -32,6 +38,10 @@ pub type SandboxId = Id<Sandbox>;
 pub type ProjectId = Id<Project>;
 /// Names one API key; not secret.
 pub type KeyId = Id<Key>;
+/// Names one agent, which may own sandboxes.
+pub type AgentId = Id<Agent>;
+/// Names one record of the audit log.
+pub type AuditId = Id<Audit>;
 
 /// The text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

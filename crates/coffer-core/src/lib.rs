@@ -8,12 +8,14 @@ mod id;
 mod lifetime;
 mod limits;
 pub mod network;
+mod role;
 mod state;
 mod template;
 
-pub use id::{BadId, Id, KeyId, ProjectId, SandboxId};
+pub use id::{AgentId, AuditId, BadId, Id, KeyId, ProjectId, SandboxId};
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::Limits;
+pub use role::{BadRole, Role};
 pub use state::{Cause, DestroyReason, Fault, Kept, Refused, SandboxState, StateName};
 pub use template::{BadTemplateRef, TemplateRef};
 

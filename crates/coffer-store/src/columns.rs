@@ -17,6 +17,11 @@ pub(crate) fn id<K>(row: &AnyRow, column: &'static str) -> Result<Id<K>, StoreEr
     text.parse().map_err(|error| unreadable(column, error))
 }
 
+pub(crate) fn optional_id<K>(row: &AnyRow, column: &'static str) -> Result<Option<Id<K>>, StoreError> {
+    let text: Option<String> = row.try_get(column).doing(READ)?;
+    text.map(|text| text.parse().map_err(|error| unreadable(column, error))).transpose()
+}
+
 /// Text for people, as both databases take it: PostgreSQL has no NUL in a text.
 pub(crate) fn storable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
@@ -85,7 +90,7 @@ macro_rules! sandbox_columns {
         "id, project_id, state_data, transitions, template, template_id, alias, metadata, env_vars_secret, \
          cpu_count, memory_mib, disk_mib, max_processes, created_ms, started_ms, deadline_ms, ended_ms, \
          timeout_s, on_timeout, auto_resume, secure, access_token_secret, traffic_token_secret, \
-         network_secret, allow_internet_access, envd_version, placement"
+         network_secret, allow_internet_access, envd_version, placement, agent_id"
     };
 }
 pub(crate) use sandbox_columns;
@@ -95,6 +100,7 @@ pub(crate) fn sandbox_row(row: &AnyRow) -> Result<SandboxRow, StoreError> {
     Ok(SandboxRow {
         id: id(row, "id")?,
         project: id(row, "project_id")?,
+        agent: optional_id(row, "agent_id")?,
         state: from_json(&text(row, "state_data")?, "state_data")?,
         placement: optional_json("placement")?
             .map(|text| from_json::<Placement>(&text, "placement"))

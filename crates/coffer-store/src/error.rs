@@ -50,6 +50,17 @@ pub enum ChangeError {
     Store(#[from] StoreError),
 }
 
+/// A named thing was not made or changed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum NameError {
+    #[error("the name is taken")]
+    Taken,
+    #[error("there is no such thing")]
+    NotFound,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// What the database said. One failed commit is the answer to many callers, so it can be shared.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(transparent)]

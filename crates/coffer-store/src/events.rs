@@ -9,7 +9,7 @@ use crate::{ChangeError, Event, ProjectScope, Scope, Store, StoreError, columns}
 const MOST_EVENTS: u32 = 1000;
 
 impl Store {
-    /// The project's events after `sequence`, oldest first, at most 1000.
+    /// The project's events after `sequence`, oldest first, at most 1000; for an agent those of its sandboxes.
     pub async fn events(
         &self,
         scope: &ProjectScope,
@@ -17,11 +17,14 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<Event>, StoreError> {
         let rows = sqlx::query(
-            "SELECT sequence, subject, kind, payload, at_ms FROM events
-             WHERE project_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3",
+            "SELECT sequence, subject, kind, payload, at_ms FROM events AS e
+             WHERE project_id = $1 AND sequence > $2 AND ($3 IS NULL OR EXISTS (
+                 SELECT 1 FROM sandboxes AS s WHERE s.id = e.subject AND s.agent_id = $3))
+             ORDER BY sequence LIMIT $4",
         )
         .bind(scope.project().to_string())
         .bind(after)
+        .bind(scope.agent().map(|agent| agent.to_string()))
         .bind(i64::from(limit.min(MOST_EVENTS)))
         .fetch_all(self.database().readers())
         .await
@@ -39,12 +42,13 @@ impl Store {
         // By way of its project, whose events are in order.
         let row = sqlx::query(
             "SELECT sequence, subject, kind, payload, at_ms FROM events
-             WHERE project_id = (SELECT project_id FROM sandboxes WHERE id = $1)
-                 AND ($2 IS NULL OR project_id = $2) AND subject = $1 AND kind = $3
+             WHERE project_id = (SELECT project_id FROM sandboxes
+                     WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2))
+                 AND subject = $1 AND kind = $3
              ORDER BY sequence DESC LIMIT 1",
         )
         .bind(sandbox.to_string())
-        .bind(scope.only().map(|project| project.to_string()))
+        .bind(scope.owner())
         .bind(kind.to_string())
         .fetch_optional(self.database().readers())
         .await
@@ -61,14 +65,15 @@ impl Store {
         payload: serde_json::Value,
         at_ms: Millis,
     ) -> Result<(), ChangeError> {
-        let only = scope.only().map(|project| project.to_string());
+        let owner = scope.owner();
         let recorded = self.database().write(RECORD, move |connection| {
             Box::pin(async move {
                 let project = sqlx::query(
-                    "SELECT project_id FROM sandboxes WHERE id = $1 AND ($2 IS NULL OR project_id = $2)",
+                    "SELECT project_id FROM sandboxes
+                     WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2)",
                 )
                 .bind(sandbox.to_string())
-                .bind(only)
+                .bind(owner)
                 .fetch_optional(&mut *connection)
                 .await
                 .doing(RECORD)?;

@@ -1,6 +1,6 @@
-//! Projects and their API keys.
+//! API keys, of projects and of operators.
 //!
-//! A key is `e2b_` and 40 hexadecimal digits, shown once. The database has its SHA-256 and its first
+//! A key is `e2b_` (an operator's: `coffer_`) and 40 hexadecimal digits, shown once. The database has its SHA-256 and its first
 //! characters: the prefix finds the row, the digest is compared in constant time. A slow hash would
 //! buy nothing, since nobody can search through 160 random bits.
 //!
@@ -8,32 +8,34 @@
 //! also how long a revocation on another server may take to be heard here. When keys were last used is
 //! noted in memory and written once a minute.
 
-use std::collections::HashMap;
-use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+mod cache;
 
-use coffer_core::{KeyId, Millis, ProjectId};
+use std::fmt;
+use std::sync::Weak;
+use std::time::Duration;
+
+pub(crate) use cache::Cache;
+use cache::KeyDigest;
+use coffer_core::{AgentId, BadRole, KeyId, Millis, ProjectId, Role};
 use sha2::{Digest, Sha256};
 use sqlx::any::AnyRow;
-use sqlx::{AnyConnection, Row};
+use sqlx::{AnyConnection, AssertSqlSafe, Row};
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 
-use crate::columns::{id, storable};
-use crate::error::Doing;
-use crate::{Inner, Operator, Principal, ProjectScope, Scope, Store, StoreError, now_ms};
+use crate::columns::{id, optional_id, storable};
+use crate::error::{Doing, NameError};
+use crate::{Authenticated, Inner, Operator, Principal, ProjectScope, Scope, Store, StoreError, now_ms};
 
 const BELIEVED: Duration = Duration::from_secs(2);
-const MOST_BELIEVED: usize = 4096;
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
 
+/// E2B's SDKs take no other.
 const MARK: &str = "e2b_";
+const OPERATOR_MARK: &str = "coffer_";
 const RANDOM_BYTES: usize = 20;
-/// `e2b_` and eight digits; the other 128 bits stay secret.
-const PREFIX_LENGTH: usize = MARK.len() + 8;
-
-const DEFAULT_PROJECT: &str = "default";
+/// The mark and eight digits; the other 128 bits stay secret.
+const PREFIX_DIGITS: usize = 8;
 
 /// An API key in full. It exists only where it was made: the database cannot give it back.
 #[derive(Clone)]
@@ -43,9 +45,17 @@ pub struct ApiKeySecret {
 }
 
 impl ApiKeySecret {
-    fn generate() -> Self {
+    fn generate(mark: &str) -> Self {
         let random: [u8; RANDOM_BYTES] = rand::random();
-        Self { id: KeyId::generate(), text: format!("{MARK}{}", hex::encode(random)) }
+        Self { id: KeyId::generate(), text: format!("{mark}{}", hex::encode(random)) }
+    }
+
+    fn digest(&self) -> String {
+        hex::encode(Sha256::digest(&self.text))
+    }
+
+    fn prefix(&self) -> String {
+        prefix_of(&self.text).expect("it was made well-formed").to_string()
     }
 
     /// The name of the key, not secret.
@@ -66,17 +76,21 @@ impl fmt::Debug for ApiKeySecret {
 }
 
 /// A key to be made.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct NewKey {
     /// For people, to tell keys apart.
     pub name: String,
+    pub role: Role,
+    /// Whose it is; such a key can touch only what that agent owns.
+    pub agent: Option<AgentId>,
     /// Refused from this time on.
     pub expires_ms: Option<Millis>,
 }
 
 impl From<&str> for NewKey {
+    /// A key that may do everything in its project.
     fn from(name: &str) -> Self {
-        Self { name: name.to_string(), expires_ms: None }
+        Self { name: name.to_string(), role: Role::Admin, agent: None, expires_ms: None }
     }
 }
 
@@ -86,6 +100,8 @@ pub struct ApiKeyInfo {
     pub id: KeyId,
     pub project: ProjectId,
     pub name: String,
+    pub role: Role,
+    pub agent: Option<AgentId>,
     /// Its first characters, by which its owner knows it.
     pub prefix: String,
     pub created_ms: Millis,
@@ -95,50 +111,6 @@ pub struct ApiKeyInfo {
 }
 
 impl Store {
-    /// Makes a project; the name must be new.
-    pub async fn create_project(&self, _: &Operator, name: &str) -> Result<ProjectId, StoreError> {
-        const DOING: &str = "create a project";
-        let (project, name) = (ProjectId::generate(), storable(name));
-        let insert = self.database().write(DOING, move |connection| {
-            Box::pin(async move {
-                sqlx::query("INSERT INTO projects (id, name, created_ms) VALUES ($1, $2, $3)")
-                    .bind(project.to_string())
-                    .bind(name)
-                    .bind(now_ms())
-                    .execute(connection)
-                    .await
-                    .doing(DOING)
-            })
-        });
-        insert.await.map(|_| project)
-    }
-
-    /// The project that everything belongs to where nobody has made others; made at first use.
-    pub async fn ensure_default_project(&self, _: &Operator) -> Result<ProjectId, StoreError> {
-        const DOING: &str = "make the default project";
-        let ensure = self.database().write(DOING, |connection| {
-            Box::pin(async move {
-                sqlx::query(
-                    "INSERT INTO projects (id, name, created_ms) VALUES ($1, $2, $3)
-                     ON CONFLICT (name) DO NOTHING",
-                )
-                .bind(ProjectId::generate().to_string())
-                .bind(DEFAULT_PROJECT.to_string())
-                .bind(now_ms())
-                .execute(&mut *connection)
-                .await
-                .doing(DOING)?;
-                let row = sqlx::query("SELECT id FROM projects WHERE name = $1")
-                    .bind(DEFAULT_PROJECT.to_string())
-                    .fetch_one(connection)
-                    .await
-                    .doing(DOING)?;
-                id(&row, "id")
-            })
-        });
-        ensure.await
-    }
-
     /// Makes a key for `project`.
     pub async fn create_key(
         &self,
@@ -147,7 +119,7 @@ impl Store {
         key: impl Into<NewKey>,
     ) -> Result<ApiKeySecret, StoreError> {
         const DOING: &str = "create a key";
-        let (secret, key) = (ApiKeySecret::generate(), key.into());
+        let (secret, key) = (ApiKeySecret::generate(MARK), key.into());
         let made = secret.clone();
         self.database()
             .write(DOING, move |connection| {
@@ -182,7 +154,7 @@ impl Store {
                 if earlier.is_some() {
                     return Ok(None);
                 }
-                let secret = ApiKeySecret::generate();
+                let secret = ApiKeySecret::generate(MARK);
                 insert_key(connection, project, &secret, &key).await.doing(DOING)?;
                 Ok(Some(secret))
             })
@@ -193,10 +165,13 @@ impl Store {
     /// The keys in scope, oldest first, revoked ones included.
     pub async fn keys(&self, scope: &impl Scope) -> Result<Vec<ApiKeyInfo>, StoreError> {
         let rows = sqlx::query(
-            "SELECT id, project_id, name, prefix, created_ms, expires_ms, revoked_ms, last_used_ms
-             FROM api_keys WHERE ($1 IS NULL OR project_id = $1) ORDER BY created_ms, id",
+            "SELECT id, project_id, name, role, agent_id, prefix, created_ms, expires_ms, revoked_ms,
+                 last_used_ms
+             FROM api_keys
+             WHERE ($1 IS NULL OR project_id = $1 OR agent_id = $1)
+             ORDER BY created_ms, id",
         )
-        .bind(scope.only().map(|project| project.to_string()))
+        .bind(scope.owner())
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;
@@ -227,15 +202,96 @@ impl Store {
         Ok(revoked)
     }
 
-    /// Who shows this key, or `None` when it is malformed, unknown, expired or revoked.
-    pub async fn authenticate(&self, text: &str) -> Result<Option<Principal>, StoreError> {
+    /// Makes the key's successor, with the same name and rights, and lets the old one live until
+    /// `overlap_ms` from now at the most. `NotFound` where the scope sees no such key that is good.
+    pub async fn rotate_key(
+        &self,
+        scope: &ProjectScope,
+        key: KeyId,
+        overlap_ms: Millis,
+    ) -> Result<ApiKeySecret, NameError> {
+        const DOING: &str = "rotate a key";
+        let project = scope.project();
+        let secret = ApiKeySecret::generate(MARK);
+        let made = secret.clone();
+        let rotate = self.database().write(DOING, move |connection| {
+            Box::pin(async move {
+                let now = now_ms();
+                let old = sqlx::query(
+                    "SELECT id, project_id, name, role, agent_id, prefix, created_ms, expires_ms, revoked_ms,
+                         last_used_ms
+                     FROM api_keys
+                     WHERE id = $1 AND project_id = $2 AND revoked_ms IS NULL
+                         AND (expires_ms IS NULL OR expires_ms > $3)",
+                )
+                .bind(key.to_string())
+                .bind(project.to_string())
+                .bind(now)
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(DOING)?;
+                let Some(old) = old else { return Err(NameError::NotFound) };
+                let old = key_info(&old)?;
+                let successor = NewKey {
+                    name: old.name,
+                    role: old.role,
+                    agent: old.agent,
+                    // As long a life again as the old one had.
+                    expires_ms: old.expires_ms.map(|expires| now + (expires - old.created_ms)),
+                };
+                insert_key(connection, project, &secret, &successor).await.doing(DOING)?;
+                let ends = old.expires_ms.unwrap_or(Millis::MAX).min(now.saturating_add(overlap_ms));
+                sqlx::query("UPDATE api_keys SET expires_ms = $1 WHERE id = $2")
+                    .bind(ends)
+                    .bind(key.to_string())
+                    .execute(connection)
+                    .await
+                    .doing(DOING)?;
+                Ok(())
+            })
+        });
+        rotate.await?;
+        self.inner.keys.forget(key);
+        Ok(made)
+    }
+
+    /// Makes a key that sees every project.
+    pub async fn create_operator_key(&self, _: &Operator, name: &str) -> Result<ApiKeySecret, StoreError> {
+        const DOING: &str = "create an operator's key";
+        let (secret, name) = (ApiKeySecret::generate(OPERATOR_MARK), storable(name));
+        let made = secret.clone();
+        let insert = self.database().write(DOING, move |connection| {
+            Box::pin(async move {
+                sqlx::query(
+                    "INSERT INTO operator_keys (id, name, prefix, digest, created_ms)
+                     VALUES ($1, $2, $3, $4, $5)",
+                )
+                .bind(secret.id.to_string())
+                .bind(name)
+                .bind(secret.prefix())
+                .bind(secret.digest())
+                .bind(now_ms())
+                .execute(connection)
+                .await
+                .doing(DOING)
+            })
+        });
+        insert.await.map(|_| made)
+    }
+
+    /// Whom this key belongs to, or `None` when it is malformed, unknown, expired or revoked.
+    pub async fn authenticate(&self, text: &str) -> Result<Option<Authenticated>, StoreError> {
         let Some(prefix) = prefix_of(text) else { return Ok(None) };
         let digest: KeyDigest = Sha256::digest(text).into();
-        if let Some(principal) = self.inner.keys.believed(&digest) {
-            return Ok(Some(principal));
+        if let Some(whom) = self.inner.keys.believed(&digest) {
+            return Ok(Some(whom));
         }
         let rows = sqlx::query(
-            "SELECT id, project_id, digest, expires_ms, revoked_ms FROM api_keys WHERE prefix = $1",
+            "SELECT k.id, k.project_id, k.role, k.agent_id, k.digest, k.expires_ms, k.revoked_ms
+             FROM api_keys AS k JOIN projects AS p ON p.id = k.project_id
+             WHERE k.prefix = $1 AND p.removed_ms IS NULL
+             UNION ALL
+             SELECT id, NULL, NULL, NULL, digest, expires_ms, revoked_ms FROM operator_keys WHERE prefix = $1",
         )
         .bind(prefix.to_string())
         .fetch_all(self.database().readers())
@@ -253,10 +309,9 @@ impl Store {
             if revoked_ms.is_some() || expires_ms.is_some_and(|expires| expires <= now_ms) {
                 return Ok(None);
             }
-            let scope = ProjectScope::new(id(row, "project_id")?);
-            let principal = Principal { scope, key: id(row, "id")? };
-            self.inner.keys.believe(digest, principal, expires_ms.map(|expires| expires - now_ms));
-            return Ok(Some(principal));
+            let whom = whom(row)?;
+            self.inner.keys.believe(digest, whom, expires_ms.map(|expires| expires - now_ms));
+            return Ok(Some(whom));
         }
         Ok(None)
     }
@@ -271,12 +326,15 @@ impl Store {
         let flush = self.database().write(DOING, move |connection| {
             Box::pin(async move {
                 for (key, at_ms) in used {
-                    sqlx::query("UPDATE api_keys SET last_used_ms = $1 WHERE id = $2")
-                        .bind(at_ms)
-                        .bind(key.to_string())
-                        .execute(&mut *connection)
-                        .await
-                        .doing(DOING)?;
+                    for table in ["api_keys", "operator_keys"] {
+                        let sql = format!("UPDATE {table} SET last_used_ms = $1 WHERE id = $2");
+                        sqlx::query(AssertSqlSafe(sql))
+                            .bind(at_ms)
+                            .bind(key.to_string())
+                            .execute(&mut *connection)
+                            .await
+                            .doing(DOING)?;
+                    }
                 }
                 Ok(())
             })
@@ -294,14 +352,17 @@ async fn insert_key(
     key: &NewKey,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "INSERT INTO api_keys (id, project_id, name, prefix, digest, created_ms, expires_ms)
-         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        "INSERT INTO api_keys
+             (id, project_id, name, role, agent_id, prefix, digest, created_ms, expires_ms)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     )
     .bind(secret.id.to_string())
     .bind(project.to_string())
     .bind(storable(&key.name))
-    .bind(secret.text[..PREFIX_LENGTH].to_string())
-    .bind(hex::encode(Sha256::digest(&secret.text)))
+    .bind(key.role.as_str().to_string())
+    .bind(key.agent.map(|agent| agent.to_string()))
+    .bind(secret.prefix())
+    .bind(secret.digest())
     .bind(now_ms())
     .bind(key.expires_ms)
     .execute(connection)
@@ -311,9 +372,25 @@ async fn insert_key(
 
 /// The public part of a well-formed key.
 fn prefix_of(text: &str) -> Option<&str> {
-    let digits = text.strip_prefix(MARK)?.as_bytes();
+    let mark = [MARK, OPERATOR_MARK].into_iter().find(|mark| text.starts_with(mark))?;
+    let digits = &text.as_bytes()[mark.len()..];
     let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    (digits.len() == 2 * RANDOM_BYTES && digits.iter().all(is_hex)).then(|| &text[..PREFIX_LENGTH])
+    let well_formed = digits.len() == 2 * RANDOM_BYTES && digits.iter().all(is_hex);
+    well_formed.then(|| &text[..mark.len() + PREFIX_DIGITS])
+}
+
+/// Only an operator's key has no project.
+fn whom(row: &AnyRow) -> Result<Authenticated, StoreError> {
+    let key = id(row, "id")?;
+    let Some(project) = optional_id(row, "project_id")? else { return Ok(Authenticated::Operator { key }) };
+    let scope = ProjectScope::new(project, optional_id(row, "agent_id")?);
+    Ok(Authenticated::Project(Principal { scope, key, role: role(row)? }))
+}
+
+fn role(row: &AnyRow) -> Result<Role, StoreError> {
+    let text: String = row.try_get("role").doing(READ)?;
+    text.parse()
+        .map_err(|error: BadRole| StoreError::Unreadable { what: "role of a key", why: error.to_string() })
 }
 
 fn key_info(row: &AnyRow) -> Result<ApiKeyInfo, StoreError> {
@@ -321,65 +398,14 @@ fn key_info(row: &AnyRow) -> Result<ApiKeyInfo, StoreError> {
         id: id(row, "id")?,
         project: id(row, "project_id")?,
         name: row.try_get("name").doing(READ)?,
+        role: role(row)?,
+        agent: optional_id(row, "agent_id")?,
         prefix: row.try_get("prefix").doing(READ)?,
         created_ms: row.try_get("created_ms").doing(READ)?,
         expires_ms: row.try_get("expires_ms").doing(READ)?,
         revoked_ms: row.try_get("revoked_ms").doing(READ)?,
         last_used_ms: row.try_get("last_used_ms").doing(READ)?,
     })
-}
-
-type KeyDigest = [u8; 32];
-
-/// Keys that were good a moment ago, and when keys were used.
-#[derive(Debug, Default)]
-pub(crate) struct Cache {
-    state: Mutex<CacheState>,
-}
-
-#[derive(Debug, Default)]
-struct CacheState {
-    good: HashMap<KeyDigest, Believed>,
-    used: HashMap<KeyId, Millis>,
-}
-
-#[derive(Debug)]
-struct Believed {
-    principal: Principal,
-    until: Instant,
-}
-
-impl Cache {
-    fn believed(&self, digest: &KeyDigest) -> Option<Principal> {
-        let mut state = self.lock();
-        let principal = state.good.get(digest).filter(|believed| Instant::now() < believed.until)?.principal;
-        state.used.insert(principal.key, now_ms());
-        Some(principal)
-    }
-
-    fn believe(&self, digest: KeyDigest, principal: Principal, expires_in_ms: Option<Millis>) {
-        let left = expires_in_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
-        let now = Instant::now();
-        let mut state = self.lock();
-        if state.good.len() >= MOST_BELIEVED {
-            state.good.retain(|_, believed| now < believed.until);
-        }
-        // Only good keys come here, so a full cache means thousands in use within two seconds.
-        if state.good.len() < MOST_BELIEVED {
-            let until = now + left.map_or(BELIEVED, |left| left.min(BELIEVED));
-            state.good.insert(digest, Believed { principal, until });
-        }
-        state.used.insert(principal.key, now_ms());
-    }
-
-    fn forget(&self, key: KeyId) {
-        self.lock().good.retain(|_, believed| believed.principal.key != key);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, CacheState> {
-        // Whatever a panicking thread left is still only a cache.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Once a minute writes what was only noted, and drops what has expired.
@@ -407,7 +433,9 @@ mod tests {
 
     #[test]
     fn only_a_whole_key_has_a_prefix() {
-        let key = ApiKeySecret::generate();
+        let operators = ApiKeySecret::generate(OPERATOR_MARK);
+        assert_eq!(prefix_of(operators.reveal()), Some(&operators.reveal()[..15]));
+        let key = ApiKeySecret::generate(MARK);
         assert_eq!(prefix_of(key.reveal()), Some(&key.reveal()[..12]));
         let longer = format!("{}0", key.reveal());
         let upper = key.reveal().to_uppercase();
@@ -418,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_key_does_not_show_in_debug_output() {
-        let key = ApiKeySecret::generate();
-        assert!(!format!("{key:?}").contains(&key.reveal()[PREFIX_LENGTH..]));
+        let key = ApiKeySecret::generate(MARK);
+        assert!(!format!("{key:?}").contains(&key.reveal()[12..]));
     }
 }

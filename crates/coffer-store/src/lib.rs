@@ -13,11 +13,14 @@
 //!   sandbox's history and in the project's event log.
 #![forbid(unsafe_code)]
 
+mod agents;
+mod audit;
 mod columns;
 mod database;
 mod error;
 mod events;
 mod keys;
+mod projects;
 mod sandbox;
 mod sandboxes;
 mod scope;
@@ -27,15 +30,18 @@ mod writer;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use agents::AgentRow;
+pub use audit::{AuditFilter, AuditRecord};
 use coffer_core::Millis;
 use database::Database;
-pub use error::{Cause, ChangeError, OpenError, StoreError};
+pub use error::{Cause, ChangeError, NameError, OpenError, StoreError};
 pub use keys::{ApiKeyInfo, ApiKeySecret, NewKey};
+pub use projects::Project;
 pub use sandbox::{
     BadCursor, Changes, Cursor, Deadline, Event, Idempotency, Inserted, ListFilter, NewSandbox, Order, Page,
     PlacedTemplate, Placement, SandboxRow, Transition,
 };
-pub use scope::{Operator, Principal, ProjectScope, Scope};
+pub use scope::{Authenticated, Operator, Principal, ProjectScope, Scope};
 pub use secret::Secret;
 use tokio_util::sync::{CancellationToken, DropGuard};
 

@@ -5,7 +5,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use coffer_core::{Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, StateName};
+use coffer_core::{
+    AgentId, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, StateName,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::Secret;
@@ -14,6 +16,8 @@ use crate::Secret;
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewSandbox {
     pub id: SandboxId,
+    /// The agent that owns it, if any.
+    pub agent: Option<AgentId>,
     /// The template as the request named it.
     pub template: String,
     /// The template as answers name it.
@@ -43,6 +47,8 @@ pub struct NewSandbox {
 pub struct SandboxRow {
     pub id: SandboxId,
     pub project: ProjectId,
+    /// The agent that owns it; without one it is the project's.
+    pub agent: Option<AgentId>,
     pub state: SandboxState,
     /// Where its agentd answers, once the engine has said so.
     pub placement: Option<Placement>,
@@ -141,6 +147,8 @@ pub struct ListFilter {
     pub metadata: BTreeMap<String, String>,
     /// The template's name, id or alias.
     pub template: Option<String>,
+    /// Those that this agent owns.
+    pub agent: Option<AgentId>,
     /// Started after this time.
     pub started_after_ms: Option<Millis>,
     pub order: Order,
@@ -156,6 +164,7 @@ impl Default for ListFilter {
             states: Vec::new(),
             metadata: BTreeMap::new(),
             template: None,
+            agent: None,
             started_after_ms: None,
             order: Order::NewestFirst,
             limit: 100,

@@ -22,10 +22,10 @@ impl Store {
         let row = sqlx::query(concat!(
             "SELECT ",
             sandbox_columns!(),
-            " FROM sandboxes WHERE id = $1 AND ($2 IS NULL OR project_id = $2)"
+            " FROM sandboxes WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2)"
         ))
         .bind(sandbox.to_string())
-        .bind(scope.only().map(|project| project.to_string()))
+        .bind(scope.owner())
         .fetch_optional(self.database().readers())
         .await
         .doing(READ)?;
@@ -61,11 +61,13 @@ impl Store {
         sandbox: SandboxId,
     ) -> Result<Vec<Transition>, StoreError> {
         let rows = sqlx::query(
-            "SELECT position, from_state, state_data, reason, at_ms FROM sandbox_transitions
-             WHERE sandbox_id = $1 AND ($2 IS NULL OR project_id = $2) ORDER BY position",
+            "SELECT t.position, t.from_state, t.state_data, t.reason, t.at_ms
+             FROM sandbox_transitions AS t JOIN sandboxes AS s ON s.id = t.sandbox_id
+             WHERE t.sandbox_id = $1 AND ($2 IS NULL OR s.project_id = $2 OR s.agent_id = $2)
+             ORDER BY t.position",
         )
         .bind(sandbox.to_string())
-        .bind(scope.only().map(|project| project.to_string()))
+        .bind(scope.owner())
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;

@@ -1,29 +1,36 @@
 //! Who asks, and so what can be seen.
 //!
 //! Every question to the store takes a [`Scope`]. A [`ProjectScope`] comes only from
-//! [`Store::authenticate`](crate::Store::authenticate) and sees one project; an [`Operator`] sees all
-//! and is for the server's own work.
+//! [`Store::authenticate`](crate::Store::authenticate) and sees one project, or what one agent of it owns;
+//! an [`Operator`] sees all and is for the server's own work and for whoever shows an operator's key.
 
-use coffer_core::{KeyId, ProjectId};
+use coffer_core::{AgentId, KeyId, ProjectId, Role};
 
-/// Sees one project and nothing else. Only authentication makes one.
+/// Sees one project and nothing else; an agent's sees only the agent's own sandboxes there. Only
+/// authentication makes one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProjectScope {
     project: ProjectId,
+    agent: Option<AgentId>,
 }
 
 impl ProjectScope {
-    pub(crate) const fn new(project: ProjectId) -> Self {
-        Self { project }
+    pub(crate) const fn new(project: ProjectId, agent: Option<AgentId>) -> Self {
+        Self { project, agent }
     }
 
     /// The project that it sees.
     pub const fn project(&self) -> ProjectId {
         self.project
     }
+
+    /// The agent whose sandboxes alone it sees.
+    pub const fn agent(&self) -> Option<AgentId> {
+        self.agent
+    }
 }
 
-/// Sees every project: for the server's start, its sweeps and its proxy, never for a request's own words.
+/// Sees every project: for the server's start, its sweeps and its proxy, and for operators.
 #[derive(Debug, Clone, Copy)]
 pub struct Operator(());
 
@@ -33,11 +40,32 @@ impl Operator {
     }
 }
 
-/// A request that showed a valid key.
+/// A request that showed a valid key of a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Principal {
     pub scope: ProjectScope,
     pub key: KeyId,
+    pub role: Role,
+}
+
+/// Whom a valid key belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Authenticated {
+    Project(Principal),
+    /// An operator's key, which is of no project.
+    Operator {
+        key: KeyId,
+    },
+}
+
+impl Authenticated {
+    /// The key that was shown.
+    pub const fn key(&self) -> KeyId {
+        match self {
+            Self::Project(principal) => principal.key,
+            Self::Operator { key } => *key,
+        }
+    }
 }
 
 /// Either of [`ProjectScope`] and [`Operator`].
@@ -45,16 +73,29 @@ pub trait Scope: sealed::Sealed + Send + Sync {
     /// The one project that may be seen, or none for all of them.
     #[doc(hidden)]
     fn only(&self) -> Option<ProjectId>;
+
+    /// What a row must bear as its project or as its agent to be seen, or none for all rows. Ids are never
+    /// those of two things, so one value asks for either.
+    #[doc(hidden)]
+    fn owner(&self) -> Option<String>;
 }
 
 impl Scope for ProjectScope {
     fn only(&self) -> Option<ProjectId> {
         Some(self.project)
     }
+
+    fn owner(&self) -> Option<String> {
+        Some(self.agent.map_or_else(|| self.project.to_string(), |agent| agent.to_string()))
+    }
 }
 
 impl Scope for Operator {
     fn only(&self) -> Option<ProjectId> {
+        None
+    }
+
+    fn owner(&self) -> Option<String> {
         None
     }
 }

@@ -27,7 +27,7 @@ impl Store {
         reason: &str,
         changes: Changes,
     ) -> Result<SandboxRow, ChangeError> {
-        let only = only(scope);
+        let owner = scope.owner();
         let reason = bounded(reason);
         let transition = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
@@ -53,12 +53,12 @@ impl Store {
                 .bind(changes.placement.as_ref().map(columns::json))
                 .bind(sandbox.to_string())
                 .bind(expected.as_str().to_string())
-                .bind(only.clone())
+                .bind(owner.clone())
                 .fetch_optional(&mut *connection)
                 .await
                 .doing(CHANGE)?;
                 let Some(changed) = changed else {
-                    return Err(why_not(connection, sandbox, only).await);
+                    return Err(why_not(connection, sandbox, owner).await);
                 };
                 let row = sandbox_row(&changed)?;
                 if expected == StateName::Creating && new_state.name() == StateName::Error {
@@ -106,7 +106,7 @@ impl Store {
         deadline: Deadline,
         timeout_s: Option<i64>,
     ) -> Result<Millis, ChangeError> {
-        let only = only(scope);
+        let owner = scope.owner();
         let (deadline_ms, never_earlier) = match deadline {
             Deadline::Exactly(ms) => (ms, 0i64),
             Deadline::NotBefore(ms) => (ms, 1),
@@ -118,20 +118,20 @@ impl Store {
                          deadline_ms = CASE WHEN $2 = 1 AND deadline_ms > $1 THEN deadline_ms ELSE $1 END,
                          timeout_s = COALESCE($3, timeout_s)
                      WHERE id = $4 AND state IN ('creating', 'running', 'paused')
-                         AND ($5 IS NULL OR project_id = $5)
+                         AND ($5 IS NULL OR project_id = $5 OR agent_id = $5)
                      RETURNING deadline_ms",
                 )
                 .bind(deadline_ms)
                 .bind(never_earlier)
                 .bind(timeout_s)
                 .bind(sandbox.to_string())
-                .bind(only.clone())
+                .bind(owner.clone())
                 .fetch_optional(&mut *connection)
                 .await
                 .doing(CHANGE)?;
                 match moved {
                     Some(row) => Ok(row.try_get("deadline_ms").doing(CHANGE)?),
-                    None => Err(why_not(connection, sandbox, only).await),
+                    None => Err(why_not(connection, sandbox, owner).await),
                 }
             })
         });
@@ -146,23 +146,23 @@ impl Store {
         network: Option<serde_json::Value>,
         allow_internet_access: Option<bool>,
     ) -> Result<(), ChangeError> {
-        let only = only(scope);
+        let owner = scope.owner();
         let set = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 let set = sqlx::query(
                     "UPDATE sandboxes SET network_secret = $1, allow_internet_access = $2
                      WHERE id = $3 AND state IN ('creating', 'running', 'paused')
-                         AND ($4 IS NULL OR project_id = $4)",
+                         AND ($4 IS NULL OR project_id = $4 OR agent_id = $4)",
                 )
                 .bind(network.as_ref().map(columns::json))
                 .bind(allow_internet_access.map(i64::from))
                 .bind(sandbox.to_string())
-                .bind(only.clone())
+                .bind(owner.clone())
                 .execute(&mut *connection)
                 .await
                 .doing(CHANGE)?;
                 if set.rows_affected() == 0 {
-                    return Err(why_not(connection, sandbox, only).await);
+                    return Err(why_not(connection, sandbox, owner).await);
                 }
                 Ok(())
             })
@@ -171,19 +171,16 @@ impl Store {
     }
 }
 
-fn only(scope: &impl Scope) -> Option<String> {
-    scope.only().map(|project| project.to_string())
-}
-
 /// Why no row was changed: it is not there, or not in a state that allows it.
-async fn why_not(connection: &mut AnyConnection, sandbox: SandboxId, only: Option<String>) -> ChangeError {
-    let found: Result<Option<AnyRow>, _> =
-        sqlx::query("SELECT state FROM sandboxes WHERE id = $1 AND ($2 IS NULL OR project_id = $2)")
-            .bind(sandbox.to_string())
-            .bind(only)
-            .fetch_optional(connection)
-            .await
-            .doing(READ);
+async fn why_not(connection: &mut AnyConnection, sandbox: SandboxId, owner: Option<String>) -> ChangeError {
+    let found: Result<Option<AnyRow>, _> = sqlx::query(
+        "SELECT state FROM sandboxes WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2)",
+    )
+    .bind(sandbox.to_string())
+    .bind(owner)
+    .fetch_optional(connection)
+    .await
+    .doing(READ);
     let found = found.and_then(|row| {
         row.map(|row| state_name(&row.try_get::<String, _>("state").doing(READ)?)).transpose()
     });

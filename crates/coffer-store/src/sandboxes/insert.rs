@@ -120,10 +120,10 @@ async fn insert_rows(
              id, project_id, state, state_data, transitions, template, template_id, alias, metadata,
              env_vars_secret, cpu_count, memory_mib, disk_mib, max_processes, created_ms, started_ms,
              deadline_ms, timeout_s, on_timeout, auto_resume, secure, access_token_secret,
-             traffic_token_secret, network_secret, allow_internet_access, envd_version
+             traffic_token_secret, network_secret, allow_internet_access, envd_version, agent_id
          ) VALUES (
              $1, $2, $3, $4, 1, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-             $21, $22, $23, $24, $25
+             $21, $22, $23, $24, $25, $26
          )",
     )
     .bind(id.to_string())
@@ -151,6 +151,7 @@ async fn insert_rows(
     .bind(new.network.as_ref().map(json))
     .bind(new.allow_internet_access.map(i64::from))
     .bind(storable(&new.envd_version))
+    .bind(new.agent.map(|agent| agent.to_string()))
     .execute(&mut *connection)
     .await
     .doing(RECORD)?;

@@ -120,6 +120,10 @@ impl Question {
     fn matching(&mut self, scope: &ProjectScope, filter: &ListFilter) -> String {
         let project = self.text(scope.project().to_string());
         let mut conditions = format!("s.project_id = {project}");
+        // An agent sees its own; others may ask for those of one.
+        for agent in [scope.agent(), filter.agent].into_iter().flatten() {
+            conditions += &format!(" AND s.agent_id = {}", self.text(agent.to_string()));
+        }
         if let Some(template) = &filter.template {
             let template = self.text(storable(template));
             conditions += &format!(

@@ -9,7 +9,7 @@ use coffer_core::SandboxId;
 use coffer_store::Store;
 
 use crate::databases::on_both;
-use crate::fixtures::{create, sandbox};
+use crate::fixtures::{comes_in, create, sandbox};
 
 const URL: &str = "COFFER_STORE_TEST_URL";
 const KEY: &str = "COFFER_STORE_TEST_KEY";
@@ -46,7 +46,7 @@ on_both! {
         child.wait().unwrap();
 
         let store = database.open().await;
-        let scope = store.authenticate(key.reveal()).await.unwrap().unwrap().scope;
+        let scope = comes_in(&store, key.reveal()).await.scope;
         let recorded: BTreeSet<SandboxId> =
             store.live_sandboxes(&store.operator()).await.unwrap().iter().map(|row| row.id).collect();
         let lost: Vec<_> = acknowledged.difference(&recorded).collect();
@@ -75,7 +75,7 @@ fn a_writer_until_it_is_killed() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let store = Store::open(&url).await.unwrap();
-        let scope = store.authenticate(&key).await.unwrap().unwrap().scope;
+        let scope = comes_in(&store, &key).await.scope;
         for _ in 0..32 {
             let store = store.clone();
             tokio::spawn(async move {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use coffer_core::{Lifetime, Limits, Millis, OnTimeout, SandboxId, SandboxState, StateName};
-use coffer_store::{Changes, Inserted, NewSandbox, ProjectScope, SandboxRow, Store};
+use coffer_store::{
+    Authenticated, Changes, Inserted, NewSandbox, Principal, ProjectScope, SandboxRow, Store,
+};
 
 /// A time long past, so that no test depends on today.
 pub(crate) const START: Millis = 1_700_000_000_000;
@@ -13,12 +15,21 @@ pub(crate) async fn project(store: &Store, name: &str) -> ProjectScope {
     let operator = store.operator();
     let project = store.create_project(&operator, name).await.unwrap();
     let key = store.create_key(&operator, project, "test").await.unwrap();
-    store.authenticate(key.reveal()).await.unwrap().expect("the key was just made").scope
+    comes_in(store, key.reveal()).await.scope
+}
+
+/// Who comes in by a key of a project.
+pub(crate) async fn comes_in(store: &Store, key: &str) -> Principal {
+    match store.authenticate(key).await.unwrap() {
+        Some(Authenticated::Project(principal)) => principal,
+        other => panic!("{other:?}"),
+    }
 }
 
 pub(crate) fn sandbox() -> NewSandbox {
     NewSandbox {
         id: SandboxId::generate(),
+        agent: None,
         template: "base".into(),
         template_id: "base".into(),
         alias: None,

@@ -1,8 +1,10 @@
 //! Keys: shown once, hashed, revocable.
 
-use coffer_store::NewKey;
+use coffer_core::{KeyId, Role};
+use coffer_store::{Authenticated, NameError, NewKey};
 
 use crate::databases::on_both;
+use crate::fixtures::comes_in;
 
 on_both! {
     async fn a_key_opens_its_own_project(database: &TestDatabase) {
@@ -12,8 +14,8 @@ on_both! {
         let key = store.create_key(&operator, project, "laptop").await.unwrap();
         let digits = key.reveal().strip_prefix("e2b_").unwrap();
         assert!(digits.len() == 40 && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)));
-        let principal = store.authenticate(key.reveal()).await.unwrap().unwrap();
-        assert_eq!((principal.scope.project(), principal.key), (project, key.id()));
+        let principal = comes_in(&store, key.reveal()).await;
+        assert_eq!((principal.scope.project(), principal.key, principal.role), (project, key.id(), Role::Admin));
     }
 
     async fn a_wrong_key_opens_nothing(database: &TestDatabase) {
@@ -34,7 +36,7 @@ on_both! {
         let store = database.open().await;
         let operator = store.operator();
         let project = store.create_project(&operator, "p").await.unwrap();
-        let past = NewKey { name: "past".into(), expires_ms: Some(1) };
+        let past = NewKey { expires_ms: Some(1), ..NewKey::from("past") };
         let past = store.create_key(&operator, project, past).await.unwrap();
         assert_eq!(store.authenticate(past.reveal()).await.unwrap(), None);
 
@@ -43,6 +45,41 @@ on_both! {
         assert!(store.revoke_key(&operator, key.id()).await.unwrap());
         assert_eq!(store.authenticate(key.reveal()).await.unwrap(), None);
         assert!(!store.revoke_key(&operator, key.id()).await.unwrap(), "it was revoked before");
+    }
+
+    async fn a_rotated_key_has_a_successor_and_ends_after_the_overlap(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let project = store.create_project(&operator, "p").await.unwrap();
+        let key = NewKey { role: Role::Write, ..NewKey::from("laptop") };
+        let old = store.create_key(&operator, project, key).await.unwrap();
+        let scope = comes_in(&store, old.reveal()).await.scope;
+        let new = store.rotate_key(&scope, old.id(), 60_000).await.unwrap();
+        for key in [&old, &new] {
+            assert_eq!(comes_in(&store, key.reveal()).await.role, Role::Write);
+        }
+        let newest = store.rotate_key(&scope, new.id(), 0).await.unwrap();
+        assert_eq!(store.authenticate(new.reveal()).await.unwrap(), None, "there was no overlap");
+        assert!(matches!(store.rotate_key(&scope, new.id(), 0).await, Err(NameError::NotFound)));
+        assert!(matches!(store.rotate_key(&scope, KeyId::generate(), 0).await, Err(NameError::NotFound)));
+        let other = store.create_project(&operator, "other").await.unwrap();
+        let other = store.create_key(&operator, other, "theirs").await.unwrap();
+        let theirs = comes_in(&store, other.reveal()).await.scope;
+        assert!(matches!(store.rotate_key(&theirs, newest.id(), 0).await, Err(NameError::NotFound)));
+        let names: Vec<_> = store.keys(&scope).await.unwrap().into_iter().map(|key| key.name).collect();
+        assert_eq!(names, ["laptop"; 3]);
+    }
+
+    async fn an_operators_key_is_of_no_project(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let key = store.create_operator_key(&operator, "root").await.unwrap();
+        assert!(key.reveal().starts_with("coffer_"));
+        let whom = store.authenticate(key.reveal()).await.unwrap();
+        assert_eq!(whom, Some(Authenticated::Operator { key: key.id() }));
+        assert_eq!(store.keys(&operator).await.unwrap(), []);
+        let shown = format!("coffer_{}", &key.reveal()[8..]);
+        assert_eq!(store.authenticate(&shown).await.unwrap(), None);
     }
 
     async fn a_revocation_elsewhere_is_heard_within_seconds(database: &TestDatabase) {

@@ -1,6 +1,7 @@
 //! The store on both of its databases: each body runs on SQLite and on a PostgreSQL that the tests start.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
+mod agents;
 mod databases;
 mod durability;
 mod fixtures;
@@ -9,6 +10,7 @@ mod keys;
 mod lists;
 mod opening;
 mod postgres;
+mod projects;
 mod scopes;
 mod transitions;
 mod writers;

@@ -36,7 +36,9 @@ on_both! {
     async fn a_database_of_a_newer_version_is_left_alone(database: &TestDatabase) {
         database.open().await.close().await;
         let mut connection = database.connect().await;
-        sqlx::query("UPDATE _sqlx_migrations SET version = 9999").execute(&mut connection).await.unwrap();
+        let newest = "UPDATE _sqlx_migrations SET version = 9999
+             WHERE version = (SELECT MAX(version) FROM _sqlx_migrations)";
+        sqlx::query(newest).execute(&mut connection).await.unwrap();
         let error = Store::open(&database.url).await.unwrap_err();
         assert!(matches!(error, OpenError::Newer { migration: 9999, .. }), "{error:?}");
         assert!(told(&error).contains("written by a newer version"), "{}", told(&error));

@@ -40,6 +40,7 @@ on_both! {
         let row = SandboxRow {
             id: new.id,
             project: scope.project(),
+            agent: None,
             state: SandboxState::Creating,
             placement: None,
             template: new.template.clone(),

@@ -1,0 +1,73 @@
+//! Keys that were good a moment ago.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use coffer_core::{AgentId, KeyId, Millis};
+
+use super::BELIEVED;
+use crate::{Authenticated, now_ms};
+
+const MOST_BELIEVED: usize = 4096;
+
+pub(super) type KeyDigest = [u8; 32];
+
+/// Keys that were good a moment ago, and when keys were used.
+#[derive(Debug, Default)]
+pub(crate) struct Cache {
+    state: Mutex<CacheState>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct CacheState {
+    good: HashMap<KeyDigest, Believed>,
+    pub(super) used: HashMap<KeyId, Millis>,
+}
+
+#[derive(Debug)]
+struct Believed {
+    whom: Authenticated,
+    until: Instant,
+}
+
+impl Cache {
+    pub(super) fn believed(&self, digest: &KeyDigest) -> Option<Authenticated> {
+        let mut state = self.lock();
+        let whom = state.good.get(digest).filter(|believed| Instant::now() < believed.until)?.whom;
+        state.used.insert(whom.key(), now_ms());
+        Some(whom)
+    }
+
+    pub(super) fn believe(&self, digest: KeyDigest, whom: Authenticated, expires_in_ms: Option<Millis>) {
+        let left = expires_in_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
+        let now = Instant::now();
+        let mut state = self.lock();
+        if state.good.len() >= MOST_BELIEVED {
+            state.good.retain(|_, believed| now < believed.until);
+        }
+        // Only good keys come here, so a full cache means thousands in use within two seconds.
+        if state.good.len() < MOST_BELIEVED {
+            let until = now + left.map_or(BELIEVED, |left| left.min(BELIEVED));
+            state.good.insert(digest, Believed { whom, until });
+        }
+        state.used.insert(whom.key(), now_ms());
+    }
+
+    pub(super) fn forget(&self, key: KeyId) {
+        self.lock().good.retain(|_, believed| believed.whom.key() != key);
+    }
+
+    pub(crate) fn forget_agent(&self, agent: AgentId) {
+        let is_its = |whom: &Authenticated| match whom {
+            Authenticated::Project(principal) => principal.scope.agent() == Some(agent),
+            Authenticated::Operator { .. } => false,
+        };
+        self.lock().good.retain(|_, believed| !is_its(&believed.whom));
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, CacheState> {
+        // Whatever a panicking thread left is still only a cache.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

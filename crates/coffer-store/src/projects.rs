@@ -1,0 +1,147 @@
+//! Projects: what everything belongs to.
+
+use coffer_core::{Millis, ProjectId};
+use sqlx::Row;
+use sqlx::any::AnyRow;
+
+use crate::columns::{id, storable};
+use crate::error::{Doing, NameError};
+use crate::{Operator, Scope, Store, StoreError, now_ms};
+
+const DEFAULT_PROJECT: &str = "default";
+const READ: &str = "read projects";
+
+/// A project.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Project {
+    pub id: ProjectId,
+    pub name: String,
+    pub created_ms: Millis,
+    /// Raised by every change, so that two who change it at once find out.
+    pub version: i64,
+}
+
+impl Store {
+    /// Makes a project; the name must be new.
+    pub async fn create_project(&self, _: &Operator, name: &str) -> Result<ProjectId, NameError> {
+        const DOING: &str = "create a project";
+        let (project, name) = (ProjectId::generate(), storable(name));
+        let insert = self.database().write(DOING, move |connection| {
+            Box::pin(async move {
+                let inserted = sqlx::query(
+                    "INSERT INTO projects (id, name, created_ms) VALUES ($1, $2, $3)
+                     ON CONFLICT (name) DO NOTHING",
+                )
+                .bind(project.to_string())
+                .bind(name)
+                .bind(now_ms())
+                .execute(connection)
+                .await
+                .doing(DOING)?;
+                if inserted.rows_affected() == 0 { Err(NameError::Taken) } else { Ok(project) }
+            })
+        });
+        insert.await
+    }
+
+    /// The project that everything belongs to where nobody has made others; made at first use.
+    pub async fn ensure_default_project(&self, operator: &Operator) -> Result<ProjectId, StoreError> {
+        match self.create_project(operator, DEFAULT_PROJECT).await {
+            Ok(project) => return Ok(project),
+            Err(NameError::Taken | NameError::NotFound) => {}
+            Err(NameError::Store(error)) => return Err(error),
+        }
+        let row = sqlx::query("SELECT id FROM projects WHERE name = $1")
+            .bind(DEFAULT_PROJECT.to_string())
+            .fetch_one(self.database().readers())
+            .await
+            .doing(READ)?;
+        id(&row, "id")
+    }
+
+    /// The project of that id, if the scope sees it.
+    pub async fn project(
+        &self,
+        scope: &impl Scope,
+        project: ProjectId,
+    ) -> Result<Option<Project>, StoreError> {
+        let row = sqlx::query(
+            "SELECT id, name, created_ms, version FROM projects
+             WHERE id = $1 AND ($2 IS NULL OR id = $2) AND removed_ms IS NULL",
+        )
+        .bind(project.to_string())
+        .bind(scope.only().map(|project| project.to_string()))
+        .fetch_optional(self.database().readers())
+        .await
+        .doing(READ)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// Projects after `after`, oldest first.
+    pub async fn projects(
+        &self,
+        _: &Operator,
+        after: Option<ProjectId>,
+        limit: u32,
+    ) -> Result<Vec<Project>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id, name, created_ms, version FROM projects
+             WHERE removed_ms IS NULL AND ($1 IS NULL OR id > $1) ORDER BY id LIMIT $2",
+        )
+        .bind(after.map(|after| after.to_string()))
+        .bind(i64::from(limit))
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(read).collect()
+    }
+
+    /// Renames a project whose version is `version`; `None` where it is another by now, or gone.
+    pub async fn rename_project(
+        &self,
+        scope: &impl Scope,
+        project: ProjectId,
+        version: Option<i64>,
+        name: &str,
+    ) -> Result<Option<Project>, NameError> {
+        const DOING: &str = "rename a project";
+        let (only, name) = (scope.only().map(|project| project.to_string()), storable(name));
+        let rename = self.database().write(DOING, move |connection| {
+            Box::pin(async move {
+                let taken = sqlx::query("SELECT id FROM projects WHERE name = $1 AND id <> $2")
+                    .bind(name.clone())
+                    .bind(project.to_string())
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .doing(DOING)?;
+                if taken.is_some() {
+                    return Err(NameError::Taken);
+                }
+                let renamed = sqlx::query(
+                    "UPDATE projects SET name = $1, version = version + 1
+                     WHERE id = $2 AND ($3 IS NULL OR id = $3) AND ($4 IS NULL OR version = $4)
+                         AND removed_ms IS NULL
+                     RETURNING id, name, created_ms, version",
+                )
+                .bind(name)
+                .bind(project.to_string())
+                .bind(only)
+                .bind(version)
+                .fetch_optional(connection)
+                .await
+                .doing(DOING)?;
+                Ok(renamed.as_ref().map(read).transpose()?)
+            })
+        });
+        rename.await
+    }
+}
+
+fn read(row: &AnyRow) -> Result<Project, StoreError> {
+    Ok(Project {
+        id: id(row, "id")?,
+        name: row.try_get("name").doing(READ)?,
+        created_ms: row.try_get("created_ms").doing(READ)?,
+        version: row.try_get("version").doing(READ)?,
+    })
+}
