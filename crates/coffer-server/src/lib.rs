@@ -10,6 +10,7 @@ mod agent;
 mod api;
 mod clock;
 mod drain;
+mod events;
 mod fleet;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -69,6 +70,8 @@ pub async fn serve(
     .await
     .map_err(|error| ServeError(Box::new(error)))?;
     let proxy = proxy::Proxy::new(Arc::new(fleet.clone()));
+    let written = CancellationToken::new();
+    let (audit, audit_writer) = api::AuditLog::start(store.clone(), written.clone());
     let api = api::router(api::App {
         fleet: fleet.clone(),
         store: store.clone(),
@@ -76,12 +79,16 @@ pub async fn serve(
         limits: config.default_limits,
         domain: config.domain,
         started_ms: clock::now_ms(),
+        audit,
+        events: events::Events::new(store.clone(), stop.child_token()),
         journals: tokio::sync::Semaphore::new(api::MOST_JOURNALS),
     });
     tracing::info!("serving on {}", config.listen);
     ready();
     listen::serve(listener, Arc::new(listen::Front { api, proxy }), stop).await;
     fleet.finish(LAST_STEPS).await;
+    written.cancel();
+    let _ = tokio::time::timeout(LAST_STEPS, audit_writer).await;
     store.close().await;
     Ok(())
 }

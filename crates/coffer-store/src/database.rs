@@ -12,6 +12,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::{AnyConnection, AnyPool, Connection, Row};
+use tokio::sync::watch;
 
 use crate::error::{Cause, Doing, OpenError, StoreError};
 use crate::writer::Writer;
@@ -27,7 +28,14 @@ const ACQUIRE: Duration = Duration::from_secs(10);
 pub(crate) type Work<'c, T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'c>>;
 
 #[derive(Debug)]
-pub(crate) enum Database {
+pub(crate) struct Database {
+    kind: Kind,
+    /// Told after every write.
+    written: watch::Sender<()>,
+}
+
+#[derive(Debug)]
+enum Kind {
     /// SQLite allows one writer at a time, so one task is it; readers never wait for it (WAL).
     Sqlite {
         readers: AnyPool,
@@ -41,18 +49,24 @@ pub(crate) enum Database {
 impl Database {
     pub(crate) async fn open(url: &str) -> Result<Self, OpenError> {
         sqlx::any::install_default_drivers();
-        match url.split_once(':') {
+        let kind = match url.split_once(':') {
             Some(("sqlite", path)) => open_sqlite(url, path).await,
             Some(("postgres" | "postgresql", _)) => open_postgres(url).await,
             _ => Err(bad_url(url)),
-        }
+        };
+        Ok(Self { kind: kind?, written: watch::Sender::new(()) })
+    }
+
+    /// Changes after every write.
+    pub(crate) fn written(&self) -> watch::Receiver<()> {
+        self.written.subscribe()
     }
 
     /// Where to read from.
     pub(crate) fn readers(&self) -> &AnyPool {
-        match self {
-            Self::Sqlite { readers, .. } => readers,
-            Self::Postgres { pool } => pool,
+        match &self.kind {
+            Kind::Sqlite { readers, .. } => readers,
+            Kind::Postgres { pool } => pool,
         }
     }
 
@@ -63,9 +77,9 @@ impl Database {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
-        match self {
-            Self::Sqlite { writer, .. } => writer.write(doing, work).await,
-            Self::Postgres { pool } => {
+        let done = match &self.kind {
+            Kind::Sqlite { writer, .. } => writer.write(doing, work).await,
+            Kind::Postgres { pool } => {
                 let pool = pool.clone();
                 // A task of its own: a caller that stops waiting must not leave its write undecided.
                 let written = tokio::spawn(async move {
@@ -76,22 +90,24 @@ impl Database {
                 });
                 written.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
             }
-        }
+        };
+        self.written.send_replace(());
+        done
     }
 
     pub(crate) async fn close(&self) {
-        match self {
-            Self::Sqlite { readers, writer } => {
+        match &self.kind {
+            Kind::Sqlite { readers, writer } => {
                 // Readers first: the last connection to close folds the log into the database.
                 readers.close().await;
                 writer.close().await;
             }
-            Self::Postgres { pool } => pool.close().await,
+            Kind::Postgres { pool } => pool.close().await,
         }
     }
 }
 
-async fn open_sqlite(url: &str, path: &str) -> Result<Database, OpenError> {
+async fn open_sqlite(url: &str, path: &str) -> Result<Kind, OpenError> {
     let path = path.strip_prefix("//").unwrap_or(path);
     if path.is_empty() || path.contains('?') || path.starts_with(':') {
         return Err(bad_url(url));
@@ -132,7 +148,7 @@ async fn open_sqlite(url: &str, path: &str) -> Result<Database, OpenError> {
         .connect_with(options.clone())
         .await
         .map_err(failed)?;
-    Ok(Database::Sqlite { readers, writer: Writer::start(connection, options) })
+    Ok(Kind::Sqlite { readers, writer: Writer::start(connection, options) })
 }
 
 pub(crate) fn sqlite_options(path: &Path) -> Result<AnyConnectOptions, sqlx::Error> {
@@ -157,7 +173,7 @@ pub(crate) async fn connect_sqlite_writer(options: &AnyConnectOptions) -> Result
     Ok(connection)
 }
 
-async fn open_postgres(url: &str) -> Result<Database, OpenError> {
+async fn open_postgres(url: &str) -> Result<Kind, OpenError> {
     let at = without_credentials(url);
     let failed = |error| OpenError::Connect { at: at.clone(), source: Cause::new(error) };
     let options = AnyConnectOptions::from_str(url).map_err(failed)?;
@@ -179,7 +195,7 @@ async fn open_postgres(url: &str) -> Result<Database, OpenError> {
         .connect_with(options)
         .await
         .map_err(failed)?;
-    Ok(Database::Postgres { pool })
+    Ok(Kind::Postgres { pool })
 }
 
 async fn migrate(connection: &mut AnyConnection, at: &str) -> Result<(), OpenError> {

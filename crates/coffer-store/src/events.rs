@@ -32,6 +32,16 @@ impl Store {
         rows.iter().map(event).collect()
     }
 
+    /// The sequence of the project's newest event; 0 where nothing has happened.
+    pub async fn newest_event(&self, scope: &ProjectScope) -> Result<i64, StoreError> {
+        let row = sqlx::query("SELECT last_event FROM projects WHERE id = $1")
+            .bind(scope.project().to_string())
+            .fetch_optional(self.database().readers())
+            .await
+            .doing(READ)?;
+        row.map_or(Ok(0), |row| row.try_get("last_event").doing(READ))
+    }
+
     /// The newest event of that kind about a sandbox.
     pub async fn last_event_of(
         &self,

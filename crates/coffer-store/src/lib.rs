@@ -34,6 +34,7 @@ pub use agents::AgentRow;
 pub use audit::{AuditFilter, AuditRecord};
 use coffer_core::Millis;
 use database::Database;
+use error::Doing as _;
 pub use error::{Cause, ChangeError, NameError, OpenError, StoreError};
 pub use keys::{ApiKeyInfo, ApiKeySecret, NewKey};
 pub use projects::Project;
@@ -78,6 +79,17 @@ impl Store {
             tracing::warn!("could not record when keys were last used: {error}");
         }
         self.inner.database.close().await;
+    }
+
+    /// Whether the database answers.
+    pub async fn answers(&self) -> Result<(), StoreError> {
+        let asked = sqlx::query("SELECT 1").execute(self.database().readers()).await;
+        asked.map(drop).doing("ask the database")
+    }
+
+    /// Changes whenever something was written by this process.
+    pub fn written(&self) -> tokio::sync::watch::Receiver<()> {
+        self.database().written()
     }
 
     /// The scope of the server's own work, which sees every project.

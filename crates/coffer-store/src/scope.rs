@@ -24,6 +24,12 @@ impl ProjectScope {
         self.project
     }
 
+    /// The same project, whoever asks: for what is read once for many and handed out by scope.
+    #[must_use]
+    pub const fn without_agent(self) -> Self {
+        Self { project: self.project, agent: None }
+    }
+
     /// The agent whose sandboxes alone it sees.
     pub const fn agent(&self) -> Option<AgentId> {
         self.agent

@@ -1,36 +1,113 @@
-//! Who asks.
+//! Who asks, and whether they may.
+//!
+//! A handler says what it needs by the type of its caller: `Caller<Read>`, `Caller<Write>`,
+//! `Caller<Admin>`, or [`Operating`]; one that names nothing does not compile. `Named` finds the sandbox
+//! of the path only where the caller sees it, so that no handler can forget to look.
 
+use std::marker::PhantomData;
+use std::str::FromStr;
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, Path};
-use coffer_core::SandboxId;
-use coffer_store::{ProjectScope, Secret};
+use axum::extract::{FromRequestParts, RawPathParams};
+use coffer_core::{KeyId, Role, SandboxId};
+use coffer_store::{Authenticated, Operator, ProjectScope, Secret};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, header};
 
 use super::App;
-use super::error::ApiError;
+use super::context::Of;
+use super::error::{ApiError, Code};
 use crate::fleet::Record;
 
-/// A request that showed a valid API key.
-#[derive(Debug)]
-pub(crate) struct Caller {
-    pub(crate) scope: ProjectScope,
-    /// The key that was shown.
-    pub(crate) key: Secret,
+/// What a handler needs of its caller.
+pub(crate) trait Need: Send + Sync + 'static {
+    const ROLE: Role;
 }
 
-impl FromRequestParts<Arc<App>> for Caller {
+/// Looks only.
+#[derive(Debug)]
+pub(crate) enum Read {}
+/// Makes, uses and ends sandboxes.
+#[derive(Debug)]
+pub(crate) enum Write {}
+/// Changes the project itself.
+#[derive(Debug)]
+pub(crate) enum Admin {}
+
+impl Need for Read {
+    const ROLE: Role = Role::Read;
+}
+impl Need for Write {
+    const ROLE: Role = Role::Write;
+}
+impl Need for Admin {
+    const ROLE: Role = Role::Admin;
+}
+
+/// A request that showed a valid key of a project, with the role that is needed.
+#[derive(Debug)]
+pub(crate) struct Caller<N> {
+    pub(crate) scope: ProjectScope,
+    pub(crate) key_id: KeyId,
+    /// The key that was shown.
+    pub(crate) key: Secret,
+    needs: PhantomData<fn() -> N>,
+}
+
+impl<N: Need> FromRequestParts<Arc<App>> for Caller<N> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
-        let refused = |message| ApiError::new(StatusCode::UNAUTHORIZED, message);
-        let key = shown_key(&parts.headers)
-            .ok_or_else(|| refused("no API key; send one as the header X-API-KEY"))?;
-        let known = app.store.authenticate(key).await.map_err(ApiError::store)?;
-        let principal = known.ok_or_else(|| refused("invalid API key"))?;
-        Ok(Self { scope: principal.scope, key: Secret::new(key) })
+        let (whom, key) = authenticate(parts, app).await?;
+        let Authenticated::Project(principal) = whom else {
+            return Err(ApiError::of(
+                Code::Forbidden,
+                "this is an operator's key, which belongs to no project",
+            )
+            .hint("use a key of the project; `POST /api/v1/projects/{id}/keys` makes one"));
+        };
+        if principal.role < N::ROLE {
+            let message = format!("this key may only {}, and this needs {}", principal.role, N::ROLE);
+            return Err(ApiError::of(Code::Forbidden, message));
+        }
+        if N::ROLE == Role::Admin && principal.scope.agent().is_some() {
+            // It could make itself a key that sees everything.
+            return Err(ApiError::of(Code::Forbidden, "an agent's key cannot change its project"));
+        }
+        Ok(Self { scope: principal.scope, key_id: principal.key, key, needs: PhantomData })
     }
+}
+
+/// A request that showed an operator's key, which sees every project.
+#[derive(Debug)]
+pub(crate) struct Operating {
+    pub(crate) operator: Operator,
+}
+
+impl FromRequestParts<Arc<App>> for Operating {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        match authenticate(parts, app).await?.0 {
+            Authenticated::Operator { .. } => Ok(Self { operator: app.store.operator() }),
+            Authenticated::Project(_) => Err(ApiError::of(
+                Code::Forbidden,
+                "this needs an operator's key, and this key is a project's",
+            )),
+        }
+    }
+}
+
+async fn authenticate(parts: &Parts, app: &App) -> Result<(Authenticated, Secret), ApiError> {
+    let refused = |message| ApiError::of(Code::Unauthorized, message);
+    let key =
+        shown_key(&parts.headers).ok_or_else(|| refused("no API key; send one as the header X-API-KEY"))?;
+    let known = app.store.authenticate(key).await.map_err(ApiError::store)?;
+    let whom = known.ok_or_else(|| refused("invalid API key"))?;
+    if let Some(context) = parts.extensions.get::<Arc<Of>>() {
+        context.authenticated(whom);
+    }
+    Ok((whom, Secret::new(key)))
 }
 
 /// `X-API-KEY`, or `Authorization: Bearer`.
@@ -44,42 +121,64 @@ fn shown_key(headers: &HeaderMap) -> Option<&str> {
 
 /// The sandbox that the path names, if the caller may see it.
 #[derive(Debug)]
-pub(crate) struct Named {
+pub(crate) struct Named<N> {
     pub(crate) record: Arc<Record>,
     /// The id as the caller wrote it, for messages.
     pub(crate) id: String,
+    needs: PhantomData<fn() -> N>,
 }
 
-impl FromRequestParts<Arc<App>> for Named {
+impl<N: Need> FromRequestParts<Arc<App>> for Named<N> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
-        let NamedId { id, text, caller } = NamedId::from_request_parts(parts, app).await?;
-        let record = app.fleet.find(caller.scope.project(), id);
+        let NamedId { id, text, caller } = NamedId::<N>::from_request_parts(parts, app).await?;
+        let record = app.fleet.find(&caller.scope, id);
         let record = record.ok_or_else(|| ApiError::no_sandbox(&text))?;
-        Ok(Self { record, id: text })
+        Ok(Self { record, id: text, needs: PhantomData })
     }
 }
 
 /// The id in the path, of a sandbox that may be over.
 #[derive(Debug)]
-pub(crate) struct NamedId {
+pub(crate) struct NamedId<N> {
     pub(crate) id: SandboxId,
     pub(crate) text: String,
-    pub(crate) caller: Caller,
+    pub(crate) caller: Caller<N>,
 }
 
-impl FromRequestParts<Arc<App>> for NamedId {
+impl<N: Need> FromRequestParts<Arc<App>> for NamedId<N> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
         let caller = Caller::from_request_parts(parts, app).await?;
-        let Path(text) = Path::<String>::from_request_parts(parts, app)
-            .await
-            .map_err(|_| ApiError::bad_request("the sandbox id in the path is not text"))?;
+        let (_, text) = last_of_path(parts, app).await?;
         // Old clients append what was called the client id.
         let id = text.split('-').next().unwrap_or_default();
         let id = id.parse().map_err(|_| ApiError::no_sandbox(&text))?;
         Ok(Self { id, text, caller })
     }
+}
+
+/// The last id in the path, whatever it names; one that is none names nothing.
+#[derive(Debug)]
+pub(crate) struct Id<T>(pub(crate) T);
+
+impl<T: FromStr + Send> FromRequestParts<Arc<App>> for Id<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        let (kind, text) = last_of_path(parts, app).await?;
+        let shown: String = text.chars().take(64).collect();
+        text.parse().map(Self).map_err(|_| ApiError::nothing(&kind, shown))
+    }
+}
+
+/// The last named part of the path, with its name.
+async fn last_of_path(parts: &mut Parts, app: &Arc<App>) -> Result<(String, String), ApiError> {
+    let params = RawPathParams::from_request_parts(parts, app)
+        .await
+        .map_err(|_| ApiError::bad_request("the path is not text"))?;
+    let last = params.iter().last().map(|(name, value)| (name.to_string(), value.to_string()));
+    last.ok_or_else(ApiError::internal)
 }

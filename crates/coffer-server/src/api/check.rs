@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use coffer_core::{LifetimePolicy, OnTimeout, TemplateRef};
 use coffer_wire::e2b::{NewSandbox, VolumeMount};
-use http::StatusCode;
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::error::ApiError;
+use super::error::{ApiError, Code};
 use super::network;
 use crate::fleet::CreateSpec;
 
@@ -50,9 +50,9 @@ pub(super) fn create(
     let timeout_s = new.timeout.unwrap_or(generation.default_timeout_s());
     let timeout_ms = policy.check(timeout_s).map_err(|error| ApiError::bad_request(error.to_string()))?;
     let metadata = new.metadata.unwrap_or_default();
-    check_metadata(&metadata)?;
+    self::metadata(&metadata)?;
     let env_vars = new.env_vars.unwrap_or_default();
-    check_env(&env_vars)?;
+    env(&env_vars)?;
     let secure = match generation {
         Generation::First => new.secure.unwrap_or(false),
         Generation::Second => true,
@@ -84,6 +84,7 @@ pub(super) fn create(
         return Err(ApiError::not_implemented("workload identity tokens (iam)"));
     }
     Ok(CreateSpec {
+        agent: None,
         template,
         metadata,
         env_vars,
@@ -99,7 +100,7 @@ pub(super) fn create(
 }
 
 /// The key with a digest of everything that the request asks for.
-fn idempotency(key: String, new: &NewSandbox) -> Result<(String, String), ApiError> {
+pub(super) fn idempotency(key: String, new: &impl Serialize) -> Result<(String, String), ApiError> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if key.is_empty() || key.len() > 255 || !key.bytes().all(fits) {
         let message = "Idempotency-Key must be 1 to 255 lower-case letters, digits and dashes";
@@ -110,7 +111,7 @@ fn idempotency(key: String, new: &NewSandbox) -> Result<(String, String), ApiErr
     Ok((key, digest.iter().map(|byte| format!("{byte:02x}")).collect()))
 }
 
-fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), ApiError> {
+pub(super) fn metadata(metadata: &BTreeMap<String, String>) -> Result<(), ApiError> {
     if metadata.len() > MOST_METADATA {
         return Err(ApiError::bad_request(format!("metadata may have at most {MOST_METADATA} entries")));
     }
@@ -126,7 +127,7 @@ fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn check_env(env: &BTreeMap<String, String>) -> Result<(), ApiError> {
+pub(super) fn env(env: &BTreeMap<String, String>) -> Result<(), ApiError> {
     if env.len() > MOST_ENV_VARS {
         return Err(ApiError::bad_request(format!("envVars may have at most {MOST_ENV_VARS} entries")));
     }
@@ -176,7 +177,7 @@ fn check_volumes(mounts: &[VolumeMount]) -> Result<(), ApiError> {
         None => Ok(()),
         Some(mount) => {
             let name: String = mount.name.chars().take(64).collect();
-            Err(ApiError::new(StatusCode::NOT_FOUND, format!("volume '{name}' not found")))
+            Err(ApiError::of(Code::NotFound, format!("volume '{name}' not found")))
         }
     }
 }

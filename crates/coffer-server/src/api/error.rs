@@ -4,9 +4,10 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use coffer_core::StateName;
 use coffer_engine::EngineError;
-use coffer_store::StoreError;
+use coffer_store::{NameError, StoreError};
 use coffer_wire::e2b::ErrorBody;
 use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
 
 use crate::fleet::{Busy, FleetError, Step};
 
@@ -16,41 +17,127 @@ const GUEST_UNRESPONSIVE: &str = "sandbox_snapshot_guest_agent_unresponsive";
 /// Why a request was not done. Its message is for a person and names nothing internal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
-    status: StatusCode,
+    code: Code,
     message: String,
+    /// What to do about it, where there is something.
+    hint: Option<String>,
     error_code: Option<&'static str>,
     retry_after_s: Option<u32>,
 }
 
+/// Every way to be refused. A code is for ever: clients decide by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Code {
+    BadRequest,
+    Unauthorized,
+    Forbidden,
+    NotFound,
+    MethodNotAllowed,
+    RequestTimeout,
+    Conflict,
+    PreconditionFailed,
+    PayloadTooLarge,
+    Invalid,
+    IdempotencyKeyReused,
+    Internal,
+    NotSupported,
+    Unavailable,
+}
+
+impl Code {
+    pub(crate) const fn status(self) -> StatusCode {
+        match self {
+            Self::BadRequest => StatusCode::BAD_REQUEST,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::Conflict => StatusCode::CONFLICT,
+            Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+            Self::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Invalid | Self::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::NotSupported => StatusCode::NOT_IMPLEMENTED,
+            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::BadRequest => "bad_request",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+            Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::RequestTimeout => "request_timeout",
+            Self::Conflict => "conflict",
+            Self::PreconditionFailed => "precondition_failed",
+            Self::PayloadTooLarge => "payload_too_large",
+            Self::Invalid => "invalid",
+            Self::IdempotencyKeyReused => "idempotency_key_reused",
+            Self::Internal => "internal",
+            Self::NotSupported => "not_supported",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
 impl ApiError {
-    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), error_code: None, retry_after_s: None }
+    pub(crate) fn of(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: None, error_code: None, retry_after_s: None }
     }
 
     /// 400: the request itself is wrong; sending it again will not help.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, message)
+        Self::of(Code::BadRequest, message)
+    }
+
+    /// 422: a field of the request does not fit.
+    pub(crate) fn invalid(field: &str, why: impl std::fmt::Display) -> Self {
+        Self::of(Code::Invalid, format!("{field} {why}"))
+    }
+
+    /// 404 for a thing that does not exist or is another project's: nobody can tell.
+    pub(crate) fn nothing(kind: &str, id: impl std::fmt::Display) -> Self {
+        Self::of(Code::NotFound, format!("there is no {kind} {id}"))
+    }
+
+    /// What became of a named thing of the store's.
+    pub(crate) fn name(error: NameError, kind: &str, name: impl std::fmt::Display) -> Self {
+        match error {
+            NameError::Taken => Self::conflict(format!("there is a {kind} '{name}' already")),
+            NameError::NotFound => Self::nothing(kind, name),
+            NameError::Store(error) => Self::store(error),
+        }
+    }
+
+    /// Says what to do about it.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
     }
 
     /// 404 for a sandbox that does not exist, is gone, or is another project's: nobody can tell.
     pub(crate) fn no_sandbox(id: &str) -> Self {
         let shown: String = id.chars().take(64).collect();
-        Self::new(StatusCode::NOT_FOUND, format!("sandbox '{shown}' not found"))
+        Self::of(Code::NotFound, format!("sandbox '{shown}' not found"))
     }
 
     /// 409: the sandbox's state does not allow this.
     pub(crate) fn conflict(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, message)
+        Self::of(Code::Conflict, message)
     }
 
     /// 500 without the cause, which belongs into the log.
     pub(crate) fn internal() -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed to do this; its log says why")
+        Self::of(Code::Internal, "the server failed to do this; its log says why")
     }
 
     /// 501: part of E2B's API that this server does not have.
     pub(crate) fn not_implemented(what: &str) -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, format!("this server does not support {what} yet"))
+        Self::of(Code::NotSupported, format!("this server does not support {what} yet"))
     }
 
     /// Says that waiting helps, and for how long.
@@ -78,39 +165,35 @@ impl ApiError {
                 StateName::Creating | StateName::Terminated | StateName::Error => Self::no_sandbox(id),
             },
             FleetError::UnknownTemplate(name) => {
-                Self::new(StatusCode::NOT_FOUND, format!("template '{name}' not found"))
+                Self::of(Code::NotFound, format!("template '{name}' not found"))
             }
-            FleetError::KeyReused => Self::new(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "this Idempotency-Key was used for a different request",
-            ),
+            FleetError::KeyReused => {
+                Self::of(Code::IdempotencyKeyReused, "this Idempotency-Key was used for a different request")
+            }
             FleetError::GuestUnresponsive(_) => {
                 Self::conflict(error.to_string()).with_code(GUEST_UNRESPONSIVE)
             }
             FleetError::EndedEarly | FleetError::Raced => Self::conflict(error.to_string()),
             FleetError::FirstUnderWay => Self::conflict(error.to_string()).retry_after(1),
             FleetError::FirstFailed | FleetError::DiedEarly => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()).retry_after(1)
+                Self::of(Code::Unavailable, error.to_string()).retry_after(1)
             }
             FleetError::Engine(error) => Self::engine(error, id),
             FleetError::Store(error) => Self::store(error),
-            FleetError::NotReady(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+            FleetError::NotReady(_) => Self::of(Code::Internal, error.to_string()),
             FleetError::Broken => Self::internal(),
         }
     }
 
     fn engine(error: EngineError, id: &str) -> Self {
-        let busy =
-            |message: &str, seconds| Self::new(StatusCode::SERVICE_UNAVAILABLE, message).retry_after(seconds);
+        let busy = |message: &str, seconds| Self::of(Code::Unavailable, message).retry_after(seconds);
         match error {
             EngineError::UnknownSandbox => Self::no_sandbox(id),
             EngineError::UnknownTemplate(name) => {
-                Self::new(StatusCode::NOT_FOUND, format!("template '{name}' not found"))
+                Self::of(Code::NotFound, format!("template '{name}' not found"))
             }
             EngineError::WrongState(why) => Self::conflict(why),
-            EngineError::Unsupported(what) => {
-                Self::new(StatusCode::NOT_IMPLEMENTED, format!("not supported: {what}"))
-            }
+            EngineError::Unsupported(what) => Self::of(Code::NotSupported, format!("not supported: {what}")),
             EngineError::NoCapacity(why) => {
                 tracing::warn!("no room for a sandbox: {why}");
                 busy("this host has no room for another sandbox right now", 5)
@@ -132,8 +215,7 @@ impl ApiError {
             StoreError::TooManyPairs { .. } => Self::bad_request(error.to_string()),
             StoreError::Transient { .. } | StoreError::Closed => {
                 tracing::warn!("the store is away: {error}");
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "the records do not answer right now")
-                    .retry_after(1)
+                Self::of(Code::Unavailable, "the records do not answer right now").retry_after(1)
             }
             StoreError::Database { .. } | StoreError::Unreadable { .. } => {
                 tracing::error!("the store failed: {}", crate::fleet::chain(&error));
@@ -143,17 +225,71 @@ impl ApiError {
     }
 }
 
+/// The answer has no body yet: [`Refusal::render`] gives it the one of the API that was asked.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = ErrorBody {
-            code: self.status.as_u16(),
-            message: self.message,
-            error_code: self.error_code.map(String::from),
-        };
-        let mut response = (self.status, Json(body)).into_response();
+        let mut response = self.code.status().into_response();
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        response.extensions_mut().insert(Refusal(self));
         response
+    }
+}
+
+/// Which API's clients read the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    E2b,
+    Own,
+}
+
+/// A refusal on its way to whoever gives it its shape.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal(ApiError);
+
+/// A refusal in our own shape.
+#[derive(Debug, Serialize)]
+struct OwnBody<'a> {
+    code: Code,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+    request_id: String,
+}
+
+impl Refusal {
+    /// Gives a refusal its body; other answers stay as they are. Also returns the refusal's code.
+    pub(crate) fn render(
+        mut answer: Response,
+        shape: Shape,
+        request_id: impl ToString,
+    ) -> (Response, Option<String>) {
+        let Some(Self(error)) = answer.extensions_mut().remove::<Self>() else { return (answer, None) };
+        let body = match shape {
+            Shape::E2b => Json(ErrorBody {
+                code: error.code.status().as_u16(),
+                message: error.message,
+                error_code: error.error_code.map(String::from),
+            })
+            .into_response(),
+            Shape::Own => Json(OwnBody {
+                code: error.code,
+                message: &error.message,
+                hint: error.hint.as_deref(),
+                request_id: request_id.to_string(),
+            })
+            .into_response(),
+        };
+        let (body, kind) = {
+            let (parts, body) = body.into_parts();
+            (body, parts.headers.get(header::CONTENT_TYPE).cloned())
+        };
+        *answer.body_mut() = body;
+        if let Some(kind) = kind {
+            answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+        }
+        answer.headers_mut().remove(header::CONTENT_LENGTH);
+        (answer, Some(error.code.as_str().to_string()))
     }
 }

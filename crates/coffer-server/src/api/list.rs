@@ -12,7 +12,7 @@ use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 
 use super::App;
-use super::auth::Caller;
+use super::auth::{Caller, Read};
 use super::error::ApiError;
 use super::query::{Query, form_pairs};
 use super::show;
@@ -22,7 +22,7 @@ const LARGEST_PAGE: i64 = 100;
 /// `GET /sandboxes`: every running sandbox at once.
 pub(super) async fn running(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    caller: Caller<Read>,
     query: Query,
 ) -> Result<Json<Vec<ListedSandbox>>, ApiError> {
     let mut filter = ListFilter {
@@ -45,7 +45,7 @@ pub(super) async fn running(
 /// `GET /v2/sandboxes`: a page of running and paused sandboxes.
 pub(super) async fn page(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    caller: Caller<Read>,
     query: Query,
 ) -> Result<(HeaderMap, Json<Vec<ListedSandbox>>), ApiError> {
     let page = app.store.list(&caller.scope, &filter(&query)?).await.map_err(ApiError::store)?;
@@ -61,7 +61,7 @@ pub(super) async fn page(
 /// Leaves out what is ending right now: whoever asked for that must not see it again.
 fn visible(app: &App, scope: &ProjectScope, rows: Vec<SandboxRow>) -> Vec<ListedSandbox> {
     let rows = rows.into_iter().filter(|row| {
-        let record = app.fleet.find(scope.project(), row.id);
+        let record = app.fleet.find(scope, row.id);
         record.is_some_and(|record| record.live().ending.is_none())
     });
     rows.filter_map(|row| show::listed(&row)).collect()
@@ -84,6 +84,7 @@ fn filter(query: &Query) -> Result<ListFilter, ApiError> {
     let started_after = started_after
         .map_err(|_| ApiError::bad_request("startedAfter must be a time such as 2030-01-02T03:04:05Z"))?;
     Ok(ListFilter {
+        agent: None,
         states: states(query)?,
         metadata: metadata(query)?,
         template: query.text("template").map(str::to_lowercase),

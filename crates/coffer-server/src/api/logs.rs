@@ -14,7 +14,7 @@ use coffer_wire::agentd::{JournalRecord, OutputStream, ProcessFact};
 use coffer_wire::e2b::{LogEntry, LogLevel, LogLine, Logs, LogsV2};
 
 use super::App;
-use super::auth::NamedId;
+use super::auth::{NamedId, Read};
 use super::error::ApiError;
 use super::query::Query;
 use crate::agent;
@@ -40,7 +40,7 @@ struct Entry {
 /// `GET /sandboxes/{id}/logs`.
 pub(super) async fn v1(
     State(app): State<Arc<App>>,
-    named: NamedId,
+    named: NamedId<Read>,
     query: Query,
 ) -> Result<Json<Logs>, ApiError> {
     let from_ms = query.number("start")?.unwrap_or(0);
@@ -57,7 +57,7 @@ pub(super) async fn v1(
 /// `GET /v2/sandboxes/{id}/logs`.
 pub(super) async fn v2(
     State(app): State<Arc<App>>,
-    named: NamedId,
+    named: NamedId<Read>,
     query: Query,
 ) -> Result<Json<LogsV2>, ApiError> {
     let cursor = query.number("cursor")?;
@@ -100,14 +100,14 @@ fn limit(query: &Query) -> Result<usize, ApiError> {
 }
 
 /// Everything that is known, oldest first.
-async fn all(app: &App, named: &NamedId) -> Result<Vec<Entry>, ApiError> {
+async fn all(app: &App, named: &NamedId<Read>) -> Result<Vec<Entry>, ApiError> {
     let scope = &named.caller.scope;
     let transitions = app.store.transitions(scope, named.id).await.map_err(ApiError::store)?;
     if transitions.is_empty() {
         return Err(ApiError::no_sandbox(&named.text));
     }
     let mut entries: Vec<Entry> = transitions.into_iter().map(of_transition).collect();
-    let socket = app.fleet.find(scope.project(), named.id).and_then(|record| {
+    let socket = app.fleet.find(scope, named.id).and_then(|record| {
         let live = record.live();
         live.socket().filter(|_| live.is_steady())
     });

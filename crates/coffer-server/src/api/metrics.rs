@@ -8,14 +8,14 @@ use coffer_core::SandboxId;
 use coffer_wire::e2b::{Metric, SandboxesMetrics};
 
 use super::App;
-use super::auth::{Caller, Named};
+use super::auth::{Caller, Named, Read};
 use super::error::ApiError;
 use super::query::Query;
 
 const MOST_SANDBOXES: usize = 100;
 
 /// `GET /sandboxes/{id}/metrics`: samples between `start` and `end`, in seconds.
-pub(super) async fn series(named: Named, query: Query) -> Result<Json<Vec<Metric>>, ApiError> {
+pub(super) async fn series(named: Named<Read>, query: Query) -> Result<Json<Vec<Metric>>, ApiError> {
     let from_ms = query.number("start")?.unwrap_or(0).saturating_mul(1000);
     // The second that `end` names belongs to the range.
     let to_ms = query.number("end")?.map_or(i64::MAX, |end| end.saturating_mul(1000).saturating_add(999));
@@ -29,7 +29,7 @@ pub(super) async fn series(named: Named, query: Query) -> Result<Json<Vec<Metric
 /// `GET /sandboxes/metrics`: the newest sample of each sandbox named; others are left out.
 pub(super) async fn newest(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    caller: Caller<Read>,
     query: Query,
 ) -> Result<Json<SandboxesMetrics>, ApiError> {
     let ids: Vec<&str> =
@@ -39,7 +39,7 @@ pub(super) async fn newest(
     }
     let found = ids.into_iter().filter_map(|text| {
         let id: SandboxId = text.parse().ok()?;
-        let record = app.fleet.find(caller.scope.project(), id)?;
+        let record = app.fleet.find(&caller.scope, id)?;
         let limits = record.live().row.limits;
         let newest = record.samples().newest(limits)?;
         Some((text.to_string(), newest))

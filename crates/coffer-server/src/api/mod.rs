@@ -3,33 +3,41 @@
 //! A handler authenticates, checks the request into domain types, calls the fleet once and maps
 //! the outcome. Success codes are exact and every refusal has E2B's shape: SDKs depend on both.
 
+mod audit;
 mod auth;
 mod body;
 mod browser;
 mod check;
+mod context;
 mod error;
 mod list;
 mod logs;
 mod metrics;
+mod names;
 mod network;
 mod query;
 mod reach;
 mod sandboxes;
 mod show;
 mod templates;
+mod v1;
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
 use axum::routing::{any, delete, get, post, put};
 use coffer_core::{LifetimePolicy, Limits, Millis};
 use coffer_store::Store;
-use http::{Method, StatusCode, Uri};
+use http::{Method, Uri};
 use tokio::sync::Semaphore;
 
+use crate::events::Events;
 use crate::fleet::Fleet;
-use auth::Caller;
-use error::ApiError;
+pub(crate) use audit::AuditLog;
+use auth::{Caller, Write};
+use error::{ApiError, Code, Shape};
 
 /// What handlers need.
 #[derive(Debug)]
@@ -40,6 +48,8 @@ pub(crate) struct App {
     pub(crate) limits: Limits,
     pub(crate) domain: Option<String>,
     pub(crate) started_ms: Millis,
+    pub(crate) audit: AuditLog,
+    pub(crate) events: Events,
     /// Room for reading journals, which sandboxes may make as long as they can.
     pub(crate) journals: Semaphore,
 }
@@ -49,8 +59,10 @@ pub(crate) const MOST_JOURNALS: usize = 8;
 
 /// Every route.
 pub(crate) fn router(app: App) -> Router {
-    let later = |what: &'static str| any(move |_: Caller| async move { ApiError::not_implemented(what) });
-    Router::new()
+    let later =
+        |what: &'static str| any(move |_: Caller<Write>| async move { ApiError::not_implemented(what) });
+    let app = Arc::new(app);
+    let e2b = Router::new()
         .route("/health", get(|| async { "OK" }))
         .route("/sandboxes", get(list::running).post(sandboxes::create_v1))
         .route("/v2/sandboxes", get(list::page).post(sandboxes::create_v2))
@@ -63,7 +75,6 @@ pub(crate) fn router(app: App) -> Router {
         .route("/sandboxes/{id}/connect", post(sandboxes::connect_v1))
         .route("/v2/sandboxes/{id}/connect", post(sandboxes::connect_v2))
         .route("/sandboxes/{id}/network", put(sandboxes::network))
-        .route("/api/v1/sandboxes/{id}/network", get(reach::show))
         .route("/sandboxes/{id}/metrics", get(metrics::series))
         .route("/sandboxes/{id}/logs", get(logs::v1))
         .route("/v2/sandboxes/{id}/logs", get(logs::v2))
@@ -86,17 +97,25 @@ pub(crate) fn router(app: App) -> Router {
         .route("/secrets", later("secrets"))
         .route("/secrets/{*rest}", later("secrets"))
         .fallback(unknown)
-        .method_not_allowed_fallback(wrong_method)
+        .method_not_allowed_fallback(wrong_method);
+    let accompanied = |routes: Router<Arc<App>>, shape: Shape| {
+        let accompany = move |state: State<Arc<App>>, request: Request, next: Next| {
+            context::accompany(state, shape, request, next)
+        };
+        routes.layer(axum::middleware::from_fn_with_state(app.clone(), accompany))
+    };
+    accompanied(e2b, Shape::E2b)
+        .merge(accompanied(v1::router(), Shape::Own))
         .layer(axum::middleware::from_fn(browser::admit))
-        .with_state(Arc::new(app))
+        .with_state(app.clone())
 }
 
 async fn unknown(method: Method, uri: Uri) -> ApiError {
     let path: String = uri.path().chars().take(200).collect();
-    ApiError::new(StatusCode::NOT_FOUND, format!("there is no {method} {path}"))
+    ApiError::of(Code::NotFound, format!("there is no {method} {path}"))
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     let path: String = uri.path().chars().take(200).collect();
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not take {method}"))
+    ApiError::of(Code::MethodNotAllowed, format!("{path} does not take {method}"))
 }

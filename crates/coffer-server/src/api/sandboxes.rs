@@ -12,12 +12,12 @@ use coffer_wire::e2b::{
 use http::{HeaderMap, StatusCode};
 
 use super::App;
-use super::auth::{Caller, Named};
+use super::auth::{Caller, Named, Read, Write};
 use super::body::{Body, MaybeBody};
 use super::check::{self, Generation};
 use super::error::ApiError;
 use super::{network, show};
-use crate::fleet::{Boot, Connected};
+use crate::fleet::{Boot, Connected, CreateSpec};
 
 /// The timeout of a `resume` that names none, in seconds.
 const RESUME_S: i64 = 15;
@@ -29,7 +29,7 @@ type Created = (StatusCode, Json<Sandbox>);
 
 pub(super) async fn create_v1(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    caller: Caller<Write>,
     Body(new): Body<NewSandbox>,
 ) -> Result<Created, ApiError> {
     create(&app, caller, new, Generation::First, None).await
@@ -37,7 +37,7 @@ pub(super) async fn create_v1(
 
 pub(super) async fn create_v2(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    caller: Caller<Write>,
     headers: HeaderMap,
     Body(new): Body<NewSandbox>,
 ) -> Result<Created, ApiError> {
@@ -47,26 +47,30 @@ pub(super) async fn create_v2(
 
 async fn create(
     app: &App,
-    caller: Caller,
+    caller: Caller<Write>,
     new: NewSandbox,
     generation: Generation,
     idempotency_key: Option<String>,
 ) -> Result<Created, ApiError> {
     let spec = check::create(new, generation, &app.policy, idempotency_key)?;
+    let spec = CreateSpec { agent: caller.scope.agent(), ..spec };
     let row = app.fleet.create(caller.scope, spec).await.map_err(|error| ApiError::fleet(error, "new"))?;
     Ok((StatusCode::CREATED, Json(show::sandbox(&row, app.domain.as_deref()))))
 }
 
 pub(super) async fn detail(
     State(app): State<Arc<App>>,
-    named: Named,
+    named: Named<Read>,
 ) -> Result<Json<SandboxDetail>, ApiError> {
     let row = if named.record.live().ending.is_some() { None } else { Some(named.record.row()) };
     let detail = row.and_then(|row| show::detail(&row, app.domain.as_deref()));
     detail.map(Json).ok_or_else(|| ApiError::no_sandbox(&named.id))
 }
 
-pub(super) async fn destroy(State(app): State<Arc<App>>, named: Named) -> Result<StatusCode, ApiError> {
+pub(super) async fn destroy(
+    State(app): State<Arc<App>>,
+    named: Named<Write>,
+) -> Result<StatusCode, ApiError> {
     let destroyed = app.fleet.destroy(named.record, DestroyReason::Requested).await;
     destroyed.map_err(|error| ApiError::fleet(error, &named.id))?;
     Ok(StatusCode::NO_CONTENT)
@@ -74,7 +78,7 @@ pub(super) async fn destroy(State(app): State<Arc<App>>, named: Named) -> Result
 
 pub(super) async fn timeout(
     State(app): State<Arc<App>>,
-    named: Named,
+    named: Named<Write>,
     Body(request): Body<TimeoutRequest>,
 ) -> Result<StatusCode, ApiError> {
     // Nothing and less means now.
@@ -86,7 +90,7 @@ pub(super) async fn timeout(
 
 pub(super) async fn refresh(
     State(app): State<Arc<App>>,
-    named: Named,
+    named: Named<Write>,
     MaybeBody(request): MaybeBody<RefreshRequest>,
 ) -> Result<StatusCode, ApiError> {
     let duration = request.duration.unwrap_or(REFRESH_S);
@@ -101,7 +105,7 @@ pub(super) async fn refresh(
 
 pub(super) async fn pause(
     State(app): State<Arc<App>>,
-    named: Named,
+    named: Named<Write>,
     MaybeBody(request): MaybeBody<PauseRequest>,
 ) -> Result<StatusCode, ApiError> {
     let kept = if request.memory.unwrap_or(true) { Kept::MemoryAndFiles } else { Kept::FilesOnly };
@@ -112,7 +116,7 @@ pub(super) async fn pause(
 
 pub(super) async fn resume(
     State(app): State<Arc<App>>,
-    named: Named,
+    named: Named<Write>,
     MaybeBody(request): MaybeBody<ResumeRequest>,
 ) -> Result<Created, ApiError> {
     let timeout_ms = checked(&app, request.timeout.unwrap_or(RESUME_S))?;
@@ -125,7 +129,7 @@ pub(super) async fn resume(
 
 pub(super) async fn connect_v1(
     State(app): State<Arc<App>>,
-    named: Named,
+    named: Named<Write>,
     Body(request): Body<ConnectRequest>,
 ) -> Result<Created, ApiError> {
     if request.timeout.is_none() {
@@ -136,13 +140,13 @@ pub(super) async fn connect_v1(
 
 pub(super) async fn connect_v2(
     State(app): State<Arc<App>>,
-    named: Named,
+    named: Named<Write>,
     MaybeBody(request): MaybeBody<ConnectRequest>,
 ) -> Result<Created, ApiError> {
     connect(&app, named, request).await
 }
 
-async fn connect(app: &App, named: Named, request: ConnectRequest) -> Result<Created, ApiError> {
+async fn connect(app: &App, named: Named<Write>, request: ConnectRequest) -> Result<Created, ApiError> {
     let timeout_ms = checked(app, request.timeout.unwrap_or(Generation::Second.default_timeout_s()))?;
     let connected = app.fleet.connect(named.record, timeout_ms, boot(request.memory)).await;
     let (status, row) = match connected.map_err(|error| ApiError::fleet(error, &named.id))? {
@@ -154,7 +158,7 @@ async fn connect(app: &App, named: Named, request: ConnectRequest) -> Result<Cre
 
 pub(super) async fn network(
     State(app): State<Arc<App>>,
-    named: Named,
+    named: Named<Write>,
     MaybeBody(update): MaybeBody<NetworkUpdate>,
 ) -> Result<StatusCode, ApiError> {
     network::check_update(&update).map_err(ApiError::bad_request)?;

@@ -10,12 +10,12 @@ use coffer_wire::e2b::{Team, Template, TemplateAlias};
 use http::StatusCode;
 
 use super::App;
-use super::auth::Caller;
-use super::error::ApiError;
+use super::auth::{Caller, Read, Write};
+use super::error::{ApiError, Code};
 use crate::clock::rfc3339;
 
 /// `GET /teams`: the project whose key was shown.
-pub(super) async fn teams(caller: Caller) -> Json<Vec<Team>> {
+pub(super) async fn teams(caller: Caller<Read>) -> Json<Vec<Team>> {
     Json(vec![Team {
         team_id: caller.scope.project().to_string(),
         name: "default".to_string(),
@@ -25,7 +25,10 @@ pub(super) async fn teams(caller: Caller) -> Json<Vec<Team>> {
 }
 
 /// `GET /templates`.
-pub(super) async fn list(State(app): State<Arc<App>>, _: Caller) -> Result<Json<Vec<Template>>, ApiError> {
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    _: Caller<Read>,
+) -> Result<Json<Vec<Template>>, ApiError> {
     let templates = app.fleet.templates().await.map_err(|error| ApiError::fleet(error, ""))?;
     let started = rfc3339(app.started_ms);
     let templates = templates.iter().map(|template| Template {
@@ -52,7 +55,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, _: Caller) -> Result<Json<
 /// `GET /templates/aliases/{alias}`: whether there is such a template.
 pub(super) async fn alias(
     State(app): State<Arc<App>>,
-    _: Caller,
+    _: Caller<Read>,
     Path(alias): Path<String>,
 ) -> Result<Json<TemplateAlias>, ApiError> {
     let name = known(&app, &alias).await?;
@@ -62,21 +65,21 @@ pub(super) async fn alias(
 /// `DELETE /templates/{id}`, by which SDKs also delete snapshots.
 pub(super) async fn delete(
     State(app): State<Arc<App>>,
-    _: Caller,
+    _: Caller<Write>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     let name = known(&app, &id).await?;
-    Err(ApiError::new(StatusCode::FORBIDDEN, format!("template '{name}' belongs to the server")))
+    Err(ApiError::of(Code::Forbidden, format!("template '{name}' belongs to the server")))
 }
 
 /// What template builds will answer.
-pub(super) async fn build_later(_: Caller) -> ApiError {
+pub(super) async fn build_later(_: Caller<Write>) -> ApiError {
     ApiError::not_implemented("template builds")
 }
 
 async fn known(app: &App, text: &str) -> Result<String, ApiError> {
     let shown: String = text.chars().take(64).collect();
-    let unknown = || ApiError::new(StatusCode::NOT_FOUND, format!("template '{shown}' not found"));
+    let unknown = || ApiError::of(Code::NotFound, format!("template '{shown}' not found"));
     let asked: TemplateRef = text.parse().map_err(|_| unknown())?;
     if asked.namespace.is_some() || asked.tag.is_some_and(|tag| tag != "default") {
         return Err(unknown());

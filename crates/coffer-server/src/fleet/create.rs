@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use coffer_core::network::Policy;
 use coffer_core::{
-    Cause, Fault, Lifetime, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, StateName, TemplateRef,
+    AgentId, Cause, Fault, Lifetime, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, StateName,
+    TemplateRef,
 };
 use coffer_engine::{CreateSandbox, EngineError};
 use coffer_store::{Changes, Idempotency, Inserted, NewSandbox, ProjectScope, SandboxRow, Secret};
@@ -28,6 +29,8 @@ const TWIN_PATIENCE: Duration = Duration::from_secs(60);
 /// A sandbox to be made; everything in it has been checked.
 #[derive(Debug, Clone)]
 pub(crate) struct CreateSpec {
+    /// The agent that is to own it, one of the caller's project.
+    pub(crate) agent: Option<AgentId>,
     pub(crate) template: TemplateRef,
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) env_vars: BTreeMap<String, String>,
@@ -106,6 +109,7 @@ impl Fleet {
         let open = spec.network.as_ref().and_then(|network| network.allow_public_traffic).unwrap_or(true);
         NewSandbox {
             id: SandboxId::generate(),
+            agent: spec.agent,
             template: spec.template.to_string(),
             template_id: template.to_string(),
             alias: Some(template.to_string()),
@@ -274,6 +278,7 @@ fn creating(new: &NewSandbox, project: ProjectId) -> SandboxRow {
     SandboxRow {
         id: new.id,
         project,
+        agent: new.agent,
         state: SandboxState::Creating,
         placement: None,
         template: new.template,

@@ -27,10 +27,11 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use coffer_core::{LifetimePolicy, Limits, ProjectId, Refused, SandboxId};
+use coffer_core::{LifetimePolicy, Limits, Refused, SandboxId};
 use coffer_engine::{Engine, EngineError, TemplateInfo};
-use coffer_store::{ChangeError, Store, StoreError};
+use coffer_store::{ChangeError, ProjectScope, Store, StoreError};
 pub(crate) use create::{CreateSpec, chain};
+pub(crate) use end::describe;
 pub(crate) use pause::{Boot, Connected};
 pub(crate) use record::{Busy, Record, Step};
 pub(crate) use settings::network_of;
@@ -164,8 +165,11 @@ impl Fleet {
     }
 
     /// A live sandbox of a project; another project's is not found.
-    pub(crate) fn find(&self, project: ProjectId, id: SandboxId) -> Option<Arc<Record>> {
-        self.any(id).filter(|record| record.project == project)
+    pub(crate) fn find(&self, scope: &ProjectScope, id: SandboxId) -> Option<Arc<Record>> {
+        let is_seen = |record: &Arc<Record>| {
+            record.project == scope.project() && scope.agent().is_none_or(|agent| record.agent == Some(agent))
+        };
+        self.any(id).filter(is_seen)
     }
 
     /// A live sandbox, whoever owns it: for the proxy, whose callers prove themselves to agentd.
@@ -200,6 +204,11 @@ impl Fleet {
             let _permit = room.acquire_owned().await;
             step.await;
         });
+    }
+
+    /// Whether whatever runs the sandboxes answers.
+    pub(crate) async fn engine_answers(&self) -> Result<(), FleetError> {
+        Ok(self.engine.info().await.map(drop)?)
     }
 
     /// What sandboxes can be made from. The default template is always there: an engine that has

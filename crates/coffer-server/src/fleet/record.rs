@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use coffer_core::{DestroyReason, Fault, Kept, Millis, ProjectId, SandboxId, SandboxState};
+use coffer_core::{AgentId, DestroyReason, Fault, Kept, Millis, ProjectId, SandboxId, SandboxState};
 use coffer_store::SandboxRow;
 use coffer_wire::agentd::Init;
 use tokio::sync::watch;
@@ -55,6 +55,8 @@ pub(crate) struct Busy(pub(crate) Step);
 pub(crate) struct Record {
     pub(crate) id: SandboxId,
     pub(crate) project: ProjectId,
+    /// The agent that owns it.
+    pub(crate) agent: Option<AgentId>,
     pub(crate) activity: Activity,
     live: Mutex<Live>,
     samples: Mutex<Samples>,
@@ -104,6 +106,7 @@ impl Record {
         Self {
             id: row.id,
             project: row.project,
+            agent: row.agent,
             activity: Activity::new(),
             samples: Mutex::default(),
             reported: Mutex::default(),

@@ -111,9 +111,10 @@ async fn a_create_cut_off_by_a_crash_is_undone() {
     let planted = std::cell::Cell::new(None);
     app.restart(async |app| {
         let id = app.engine.plant().await;
-        let principal = app.store.authenticate(&app.key).await.unwrap().unwrap();
+        let scope = app.scope().await;
         let new = NewSandbox {
             id,
+            agent: None,
             template: template.template,
             template_id: template.template_id,
             alias: None,
@@ -131,7 +132,7 @@ async fn a_create_cut_off_by_a_crash_is_undone() {
             envd_version: template.envd_version,
             created_ms: template.created_ms,
         };
-        app.store.insert_sandbox(&principal.scope, new, None).await.unwrap();
+        app.store.insert_sandbox(&scope, new, None).await.unwrap();
         planted.set(Some(id));
     })
     .await;

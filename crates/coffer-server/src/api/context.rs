@@ -1,0 +1,143 @@
+//! What accompanies a request: its id, whose it turned out to be, and its line in the audit log.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use coffer_core::{AuditId, ProjectId};
+use coffer_store::{AuditRecord, Authenticated};
+use http::request::Parts;
+use http::{HeaderValue, Method, StatusCode};
+use tracing::Instrument as _;
+
+use super::App;
+use super::error::{ApiError, Refusal, Shape};
+use crate::clock::now_ms;
+
+/// One request. Extractors fill in what they find out.
+#[derive(Debug)]
+pub(crate) struct Of {
+    /// Also the id of its audit record: it sorts by time.
+    pub(crate) request_id: AuditId,
+    whom: OnceLock<Authenticated>,
+    subject: OnceLock<String>,
+}
+
+impl Of {
+    pub(super) fn authenticated(&self, whom: Authenticated) {
+        let _ = self.whom.set(whom);
+    }
+
+    /// What the request made, where the path does not say what it is about.
+    pub(crate) fn made(&self, subject: impl ToString) {
+        let _ = self.subject.set(subject.to_string());
+    }
+
+    fn project(&self) -> Option<ProjectId> {
+        match self.whom.get()? {
+            Authenticated::Project(principal) => Some(principal.scope.project()),
+            Authenticated::Operator { .. } => None,
+        }
+    }
+
+    fn actor(&self) -> String {
+        match self.whom.get() {
+            None => "unknown".to_string(),
+            Some(Authenticated::Operator { key }) => format!("operator:{key}"),
+            Some(Authenticated::Project(principal)) => match principal.scope.agent() {
+                Some(agent) => format!("agent:{agent}"),
+                None => format!("key:{}", principal.key),
+            },
+        }
+    }
+}
+
+/// The request, for handlers that have something to add to its record.
+#[derive(Debug)]
+pub(crate) struct Context(Arc<Of>);
+
+impl std::ops::Deref for Context {
+    type Target = Of;
+
+    fn deref(&self) -> &Of {
+        &self.0
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Context {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        parts.extensions.get::<Arc<Of>>().cloned().map(Self).ok_or_else(ApiError::internal)
+    }
+}
+
+/// Gives a request its id, its span and its answer's shape, and writes down what became of it.
+pub(super) async fn accompany(
+    State(app): State<Arc<App>>,
+    shape: Shape,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let context =
+        Arc::new(Of { request_id: AuditId::generate(), whom: OnceLock::new(), subject: OnceLock::new() });
+    request.extensions_mut().insert(context.clone());
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_string());
+    let named = route.as_deref().and_then(|route| named_in(route, request.uri().path()));
+    let id = context.request_id;
+    let span = tracing::info_span!("request", request.id = %id, %method, route = route.as_deref());
+    let answer = next.run(request).instrument(span).await;
+    let (mut answer, refusal) = Refusal::render(answer, shape, id);
+    let shown = HeaderValue::try_from(id.to_string()).expect("an id is letters and digits");
+    answer.headers_mut().insert("x-request-id", shown);
+    if is_told(&method, answer.status()) {
+        app.audit
+            .write(AuditRecord {
+                id,
+                project: context.project(),
+                actor: context.actor(),
+                action: format!("{method} {}", route.as_deref().unwrap_or("unknown")),
+                subject: context.subject.get().cloned().or(named),
+                status: answer.status().as_u16(),
+                code: refusal,
+                request_id: id.to_string(),
+                at_ms: now_ms(),
+            })
+            .await;
+    }
+    answer
+}
+
+/// Whatever would change something, and whatever was not allowed.
+fn is_told(method: &Method, status: StatusCode) -> bool {
+    let looks_only = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+    let not_allowed = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::TOO_MANY_REQUESTS];
+    !looks_only || not_allowed.contains(&status)
+}
+
+/// The part of the path that stands where the route has its first name.
+fn named_in(route: &str, path: &str) -> Option<String> {
+    let place = route.split('/').position(|part| part.starts_with('{'))?;
+    path.split('/').nth(place).map(str::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_name_of_a_route_is_what_it_is_about() {
+        assert_eq!(named_in("/sandboxes/{id}/pause", "/sandboxes/abc/pause").as_deref(), Some("abc"));
+        assert_eq!(named_in("/api/v1/keys/{key}", "/api/v1/keys/k1").as_deref(), Some("k1"));
+        assert_eq!(named_in("/sandboxes", "/sandboxes"), None);
+    }
+
+    #[test]
+    fn looks_are_told_only_where_they_were_not_allowed() {
+        assert!(is_told(&Method::POST, StatusCode::CREATED));
+        assert!(is_told(&Method::GET, StatusCode::FORBIDDEN));
+        assert!(!is_told(&Method::GET, StatusCode::NOT_FOUND));
+    }
+}

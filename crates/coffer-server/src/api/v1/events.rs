@@ -1,0 +1,127 @@
+//! What happened, in order: page by page, and as it happens.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Sse;
+use axum::response::sse;
+use coffer_store::Event as EventRow;
+use futures_util::Stream;
+use http::HeaderMap;
+use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery, Part};
+use crate::api::App;
+use crate::api::auth::{Caller, Read};
+use crate::api::error::ApiError;
+use crate::api::query::Query;
+use crate::clock::rfc3339;
+use crate::events::{Reader, Wanted};
+
+/// A reader that is told nothing for so long is told so.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Something that happened in a project.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Event {
+    /// Counts from 1 in each project, without gaps.
+    sequence: i64,
+    /// The id of what it happened to.
+    subject: String,
+    #[schema(example = "sandbox.running")]
+    kind: String,
+    payload: serde_json::Value,
+    at: String,
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handlers read")]
+pub(super) struct EventQuery {
+    /// Only what happened to this sandbox.
+    subject: Option<String>,
+    /// Only these kinds, joined by commas; one that ends in `.*` means all that begin so.
+    #[param(example = "sandbox.*")]
+    kind: Option<String>,
+}
+
+fn shown(event: &EventRow) -> Event {
+    Event {
+        sequence: event.sequence,
+        subject: event.subject.clone(),
+        kind: event.kind.clone(),
+        payload: event.payload.clone(),
+        at: rfc3339(event.at_ms),
+    }
+}
+
+fn wanted(query: &Query) -> Wanted {
+    let kinds = query.all("kind").flat_map(|value| value.split(',')).filter(|kind| !kind.is_empty());
+    Wanted { subject: query.text("subject").map(str::to_string), kinds: kinds.map(str::to_string).collect() }
+}
+
+/// Events, oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/events", tag = "events", params(PageQuery, EventQuery),
+    responses(
+        (status = 200, body = Page<Event>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    query: Query,
+) -> Result<Json<Page<Event>>, ApiError> {
+    let part: Part<i64> = Part::of(&query)?;
+    let wanted = wanted(&query);
+    let after = part.after.unwrap_or(0);
+    let events = app.store.events(&caller.scope, after, part.to_fetch()).await.map_err(ApiError::store)?;
+    // The cursor is where the look ended, also where nothing of the page was wanted.
+    let mut page = part.page(events, |event| event.sequence.to_string(), |event| event);
+    page.keep(|event| wanted.includes(event));
+    Ok(Json(page.map(|event| shown(&event))))
+}
+
+/// Events as they happen, after those that are on record already.
+///
+/// A reader that comes back with `Last-Event-ID` (or `after`) misses nothing. One that is too slow is
+/// cut off, and comes back the same way.
+#[utoipa::path(
+    get, path = "/api/v1/events/stream", tag = "events",
+    params(
+        EventQuery,
+        ("after" = Option<i64>, Query, description = "begin after that sequence; at the newest by default"),
+        ("Last-Event-ID" = Option<i64>, Header, description = "the same, as browsers send it"),
+    ),
+    responses(
+        (status = 200, content_type = "text/event-stream", body = String), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn stream(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    headers: HeaderMap,
+    query: Query,
+) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, ApiError> {
+    let last = headers.get("last-event-id").map(|last| last.to_str().ok().and_then(|text| text.parse().ok()));
+    let after = match last {
+        Some(Some(last)) if last >= 0 => Some(last),
+        Some(_) => return Err(ApiError::bad_request("Last-Event-ID must be a number that is not negative")),
+        None => query.number("after")?,
+    };
+    let reader = app.events.reader(caller.scope, after, wanted(&query)).await.map_err(ApiError::store)?;
+    let events = futures_util::stream::unfold(reader, async |mut reader: Reader| {
+        let event = reader.next().await?;
+        let data = serde_json::to_string(&shown(&event)).expect("an event is plain data");
+        let told = sse::Event::default().id(event.sequence.to_string()).event(&event.kind).data(data);
+        Some((Ok(told), reader))
+    });
+    Ok(Sse::new(events).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive")))
+}

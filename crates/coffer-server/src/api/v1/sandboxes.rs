@@ -1,0 +1,418 @@
+//! Sandboxes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use coffer_core::network::{Base, Policy};
+use coffer_core::{AgentId, DestroyReason, Kept, OnTimeout, SandboxState, StateName, TemplateRef};
+use coffer_store::{Cursor, ListFilter, Order, SandboxRow, Transition};
+use coffer_wire::e2b::Network;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery, Part};
+use crate::api::auth::{Caller, Named, NamedId, Read, Write};
+use crate::api::body::{Checked, MaybeChecked};
+use crate::api::context::Context;
+use crate::api::error::{ApiError, Code};
+use crate::api::query::Query;
+use crate::api::reach::PolicyShape;
+use crate::api::{App, check, network};
+use crate::clock::rfc3339;
+use crate::fleet::{Boot, Connected, CreateSpec, describe};
+
+/// An hour, unless a request says otherwise.
+const USUAL_TIMEOUT_S: i64 = 3600;
+
+/// A sandbox to be made.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct NewSandbox {
+    /// `base` by default.
+    template: Option<String>,
+    metadata: BTreeMap<String, String>,
+    /// For every process in it.
+    env: BTreeMap<String, String>,
+    /// How long it lives unless that is changed, in seconds; an hour by default.
+    #[schema(minimum = 1)]
+    timeout_s: Option<i64>,
+    on_timeout: Option<AtTimeout>,
+    /// Whether traffic wakes it from a pause.
+    auto_resume: bool,
+    /// What it may reach; the web by default.
+    #[schema(value_type = Option<PolicyShape>)]
+    network: Option<Policy>,
+    /// The agent that is to own it; an agent's own key needs not say so.
+    #[schema(value_type = Option<String>)]
+    agent_id: Option<AgentId>,
+}
+
+/// What happens when the time is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum AtTimeout {
+    Kill,
+    Pause,
+    PauseFilesOnly,
+}
+
+impl From<AtTimeout> for OnTimeout {
+    fn from(chosen: AtTimeout) -> Self {
+        match chosen {
+            AtTimeout::Kill => Self::Destroy,
+            AtTimeout::Pause => Self::Pause,
+            AtTimeout::PauseFilesOnly => Self::PauseFilesOnly,
+        }
+    }
+}
+
+impl From<OnTimeout> for AtTimeout {
+    fn from(chosen: OnTimeout) -> Self {
+        match chosen {
+            OnTimeout::Destroy => Self::Kill,
+            OnTimeout::Pause => Self::Pause,
+            OnTimeout::PauseFilesOnly => Self::PauseFilesOnly,
+        }
+    }
+}
+
+/// A sandbox.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Sandbox {
+    id: String,
+    /// `creating`, `running`, `paused`, `terminated` or `error`.
+    state: &'static str,
+    /// Why it ended, or what is kept while it is paused.
+    reason: Option<String>,
+    template: String,
+    agent_id: Option<String>,
+    metadata: BTreeMap<String, String>,
+    cpu_count: u32,
+    memory_mib: u64,
+    disk_mib: u64,
+    created_at: String,
+    started_at: String,
+    /// When its time is up.
+    deadline: String,
+    on_timeout: AtTimeout,
+    auto_resume: bool,
+    ended_at: Option<String>,
+}
+
+/// One step in a sandbox's life.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct LifeStep {
+    from: Option<&'static str>,
+    to: &'static str,
+    reason: String,
+    at: String,
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct PauseBody {
+    /// Whether running processes are kept; true by default.
+    memory: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct ResumeBody {
+    /// How long it lives from now on, in seconds; an hour by default.
+    #[schema(minimum = 1)]
+    timeout_s: Option<i64>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Extension {
+    /// How long it lives from now on, in seconds.
+    #[schema(minimum = 1)]
+    timeout_s: i64,
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handler reads")]
+pub(super) struct SandboxQuery {
+    /// Only those in one of these states, joined by commas; all by default.
+    #[param(example = "running,paused")]
+    state: Option<String>,
+    /// Only those of that template.
+    template: Option<String>,
+    /// Only those that this agent owns.
+    agent_id: Option<String>,
+    /// `desc` (newest first, the default) or `asc`.
+    order: Option<String>,
+}
+
+fn shown(row: SandboxRow) -> Sandbox {
+    let reason = match &row.state {
+        SandboxState::Error { fault } => Some(describe(fault)),
+        SandboxState::Terminated { reason } => Some(format!("{reason:?}").to_lowercase()),
+        SandboxState::Paused { kept: Kept::FilesOnly } => Some("its files are kept".to_string()),
+        SandboxState::Paused { kept: Kept::MemoryAndFiles } => Some("its processes are kept".to_string()),
+        SandboxState::Creating | SandboxState::Running => None,
+    };
+    Sandbox {
+        id: row.id.to_string(),
+        state: row.state.name().as_str(),
+        reason,
+        template: row.template,
+        agent_id: row.agent.map(|agent| agent.to_string()),
+        metadata: row.metadata,
+        cpu_count: row.limits.cpu_count,
+        memory_mib: row.limits.memory_mib,
+        disk_mib: row.limits.disk_mib,
+        created_at: rfc3339(row.created_ms),
+        started_at: rfc3339(row.lifetime.started_ms),
+        deadline: rfc3339(row.lifetime.deadline_ms),
+        on_timeout: row.lifetime.on_timeout.into(),
+        auto_resume: row.auto_resume,
+        ended_at: row.ended_ms.map(rfc3339),
+    }
+}
+
+/// The row of a sandbox, live or over.
+async fn row(app: &App, named: &NamedId<Read>) -> Result<SandboxRow, ApiError> {
+    if let Some(record) = app.fleet.find(&named.caller.scope, named.id) {
+        return Ok(record.row());
+    }
+    let row = app.store.sandbox(&named.caller.scope, named.id).await.map_err(ApiError::store)?;
+    row.ok_or_else(|| ApiError::no_sandbox(&named.text))
+}
+
+/// Makes a sandbox and returns once it answers.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes", tag = "sandboxes", request_body = Option<NewSandbox>,
+    params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body make one sandbox")),
+    responses(
+        (status = 201, body = Sandbox, headers(("Location" = String))), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape, description = "no such template or agent"),
+        (status = 409, body = ErrorShape), (status = 422, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    context: Context,
+    headers: HeaderMap,
+    MaybeChecked(new): MaybeChecked<NewSandbox>,
+) -> Result<(StatusCode, HeaderMap, Json<Sandbox>), ApiError> {
+    let key = headers.get("idempotency-key").map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+    let idempotency = key.map(|key| check::idempotency(key, &new)).transpose()?;
+    let agent = match (caller.scope.agent(), new.agent_id) {
+        (Some(own), None) => Some(own),
+        (Some(own), Some(asked)) if own == asked => Some(own),
+        (Some(_), Some(asked)) => return Err(ApiError::nothing("agent", asked)),
+        (None, asked) => asked,
+    };
+    if let Some(agent) = agent {
+        let known = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
+        known.ok_or_else(|| ApiError::nothing("agent", agent))?;
+    }
+    let template = new.template.as_deref().unwrap_or("base").parse::<TemplateRef>();
+    let timeout_ms = app.policy.check(new.timeout_s.unwrap_or(USUAL_TIMEOUT_S));
+    check::metadata(&new.metadata)?;
+    check::env(&new.env)?;
+    let on_timeout = new.on_timeout.unwrap_or(AtTimeout::Kill);
+    if on_timeout == AtTimeout::PauseFilesOnly && new.auto_resume {
+        return Err(ApiError::invalid("auto_resume", "cannot be combined with pause_files_only"));
+    }
+    let network = Network {
+        policy: Some(new.network.unwrap_or(Policy::of(Base::Web))),
+        ..Network::default()
+    };
+    let reach = network::policy(Some(&network), None).map_err(|error| ApiError::of(Code::Invalid, error))?;
+    let spec = CreateSpec {
+        agent,
+        template: template.map_err(|error| ApiError::invalid("template", error.to_string()))?,
+        metadata: new.metadata,
+        env_vars: new.env,
+        timeout_ms: timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?,
+        on_timeout: on_timeout.into(),
+        auto_resume: new.auto_resume,
+        secure: true,
+        network: Some(network),
+        reach,
+        allow_internet_access: None,
+        idempotency,
+    };
+    let row = app.fleet.create(caller.scope, spec).await.map_err(|error| ApiError::fleet(error, "new"))?;
+    context.made(row.id);
+    let place = HeaderValue::try_from(format!("/api/v1/sandboxes/{}", row.id)).expect("letters and digits");
+    Ok((StatusCode::CREATED, HeaderMap::from_iter([(header::LOCATION, place)]), Json(shown(row))))
+}
+
+/// Sandboxes, live and over.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes", tag = "sandboxes", params(PageQuery, SandboxQuery),
+    responses(
+        (status = 200, body = Page<Sandbox>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    query: Query,
+) -> Result<Json<Page<Sandbox>>, ApiError> {
+    let part: Part<Cursor> = Part::of(&query)?;
+    let order = match query.text("order") {
+        None | Some("desc") => Order::NewestFirst,
+        Some("asc") => Order::OldestFirst,
+        Some(_) => return Err(ApiError::invalid("order", "must be asc or desc")),
+    };
+    let agent = query.text("agent_id").map(str::parse).transpose();
+    let filter = ListFilter {
+        states: states(&query)?,
+        template: query.text("template").map(str::to_lowercase),
+        agent: agent.map_err(|_| ApiError::invalid("agent_id", "is not an id"))?,
+        order,
+        limit: part.limit,
+        cursor: part.after,
+        ..ListFilter::default()
+    };
+    let page = app.store.list(&caller.scope, &filter).await.map_err(ApiError::store)?;
+    let next = page.next.map(|next| next.to_string());
+    Ok(Json(Page::new(page.rows.into_iter().map(shown).collect(), next)))
+}
+
+fn states(query: &Query) -> Result<Vec<StateName>, ApiError> {
+    use StateName::{Creating, Error, Paused, Running, Terminated};
+    let named = query.all("state").flat_map(|value| value.split(',')).filter(|name| !name.is_empty());
+    let known = |name: &str| {
+        [Creating, Running, Paused, Terminated, Error].into_iter().find(|state| state.as_str() == name)
+    };
+    let wrong = || ApiError::invalid("state", "must be creating, running, paused, terminated or error");
+    named.map(|name| known(name).ok_or_else(wrong)).collect()
+}
+
+/// One sandbox, live or over.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
+    responses((status = 200, body = Sandbox), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(super) async fn detail(
+    State(app): State<Arc<App>>,
+    named: NamedId<Read>,
+) -> Result<Json<Sandbox>, ApiError> {
+    Ok(Json(shown(row(&app, &named).await?)))
+}
+
+/// What became of a sandbox so far, oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/history", tag = "sandboxes", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = Page<LifeStep>), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape)
+    )
+)]
+pub(super) async fn history(
+    State(app): State<Arc<App>>,
+    named: NamedId<Read>,
+) -> Result<Json<Page<LifeStep>>, ApiError> {
+    let steps = app.store.transitions(&named.caller.scope, named.id).await.map_err(ApiError::store)?;
+    if steps.is_empty() {
+        return Err(ApiError::no_sandbox(&named.text));
+    }
+    let shown = |step: Transition| LifeStep {
+        from: step.from.map(StateName::as_str),
+        to: step.to.name().as_str(),
+        reason: step.reason,
+        at: rfc3339(step.at_ms),
+    };
+    Ok(Json(Page::new(steps.into_iter().map(shown).collect(), None)))
+}
+
+/// Destroys a sandbox. One that is over already is fine.
+#[utoipa::path(
+    delete, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
+    responses(
+        (status = 204), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape)
+    )
+)]
+pub(super) async fn destroy(
+    State(app): State<Arc<App>>,
+    named: NamedId<Write>,
+) -> Result<StatusCode, ApiError> {
+    let scope = &named.caller.scope;
+    let Some(record) = app.fleet.find(scope, named.id) else {
+        let over = app.store.sandbox(scope, named.id).await.map_err(ApiError::store)?;
+        return over.map(|_| StatusCode::NO_CONTENT).ok_or_else(|| ApiError::no_sandbox(&named.text));
+    };
+    let destroyed = app.fleet.destroy(record, DestroyReason::Requested).await;
+    destroyed.map_err(|error| ApiError::fleet(error, &named.text))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Pauses a running sandbox.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/pause", tag = "sandboxes", params(("id" = String, Path)),
+    request_body = Option<PauseBody>,
+    responses(
+        (status = 200, body = Sandbox), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 422, body = ErrorShape), (status = 501, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn pause(
+    State(app): State<Arc<App>>,
+    named: Named<Write>,
+    MaybeChecked(body): MaybeChecked<PauseBody>,
+) -> Result<Json<Sandbox>, ApiError> {
+    let kept = if body.memory == Some(false) { Kept::FilesOnly } else { Kept::MemoryAndFiles };
+    let paused = app.fleet.pause(named.record.clone(), kept, false).await;
+    paused.map_err(|error| ApiError::fleet(error, &named.id))?;
+    Ok(Json(shown(named.record.row())))
+}
+
+/// Resumes a paused sandbox; one that runs is left running, with the new deadline if that is later.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/resume", tag = "sandboxes", params(("id" = String, Path)),
+    request_body = Option<ResumeBody>,
+    responses(
+        (status = 200, body = Sandbox), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 422, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn resume(
+    State(app): State<Arc<App>>,
+    named: Named<Write>,
+    MaybeChecked(body): MaybeChecked<ResumeBody>,
+) -> Result<Json<Sandbox>, ApiError> {
+    let timeout_ms = app.policy.check(body.timeout_s.unwrap_or(USUAL_TIMEOUT_S));
+    let timeout_ms = timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?;
+    let connected = app.fleet.connect(named.record, timeout_ms, Boot::AsPaused).await;
+    let (Connected::Running(row) | Connected::Resumed(row)) =
+        connected.map_err(|error| ApiError::fleet(error, &named.id))?;
+    Ok(Json(shown(row)))
+}
+
+/// Sets how long a running sandbox lives from now on, earlier or later.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/timeout", tag = "sandboxes", params(("id" = String, Path)),
+    request_body = Extension,
+    responses(
+        (status = 200, body = Sandbox), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn extend(
+    State(app): State<Arc<App>>,
+    named: Named<Write>,
+    Checked(body): Checked<Extension>,
+) -> Result<Json<Sandbox>, ApiError> {
+    let timeout_ms = app.policy.check(body.timeout_s);
+    let timeout_ms = timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?;
+    let set = app.fleet.set_timeout(named.record.clone(), timeout_ms).await;
+    set.map_err(|error| ApiError::fleet(error, &named.id))?;
+    Ok(Json(shown(named.record.row())))
+}

@@ -1,0 +1,141 @@
+//! The event log, read page by page and as it happens.
+
+use std::time::Duration;
+
+use http::Method;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+
+use crate::app::TestApp;
+
+/// A reader of the stream.
+struct Reader {
+    body: hyper::body::Incoming,
+    text: String,
+}
+
+impl Reader {
+    async fn open(app: &TestApp, query: &str, last: Option<i64>) -> Self {
+        let mut request = app.request(Method::GET, &format!("/api/v1/events/stream{query}"));
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        let stream = tokio::net::TcpStream::connect(app.address()).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let request = request.body(Full::<bytes::Bytes>::default()).unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["content-type"]),
+            (200, &http::HeaderValue::from_static("text/event-stream"))
+        );
+        Self { body: response.into_body(), text: String::new() }
+    }
+
+    /// The next event; `None` when the server ends the stream.
+    async fn next(&mut self) -> Option<(i64, String, Value)> {
+        loop {
+            if let Some((event, rest)) = self.text.split_once("\n\n") {
+                let field =
+                    |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+                let read = field("id:").map(|id| {
+                    (
+                        id.parse().unwrap(),
+                        field("event:").unwrap().to_string(),
+                        serde_json::from_str(field("data:").unwrap()).unwrap(),
+                    )
+                });
+                self.text = rest.to_string();
+                if read.is_some() {
+                    return read;
+                }
+                continue;
+            }
+            let frame = tokio::time::timeout(Duration::from_secs(20), self.body.frame())
+                .await
+                .expect("an event in time")?;
+            let Ok(frame) = frame else { return None };
+            self.text += std::str::from_utf8(frame.data_ref().unwrap()).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_comes_back_misses_nothing_even_over_a_restart() {
+    let mut app = TestApp::start().await;
+    let mut reader = Reader::open(&app, "", Some(0)).await;
+    let mut sequences = Vec::new();
+    let first = app.create(json!({})).await;
+    for expected in ["sandbox.creating", "sandbox.running"] {
+        let (sequence, kind, event) = reader.next().await.unwrap();
+        assert_eq!((kind.as_str(), event["subject"].as_str()), (expected, Some(first.as_str())));
+        sequences.push(sequence);
+    }
+    app.restart(async |_| ()).await;
+    assert!(reader.next().await.is_none(), "a server that stops ends its streams");
+    app.delete(&format!("/sandboxes/{first}")).await.expect(204);
+    let mut reader = Reader::open(&app, "", sequences.last().copied()).await;
+    let second = app.create(json!({})).await;
+    for _ in 0..3 {
+        sequences.push(reader.next().await.unwrap().0);
+    }
+    assert_eq!(sequences, [1, 2, 3, 4, 5], "{second}");
+}
+
+#[tokio::test]
+async fn readers_are_told_what_they_want_and_may_see() {
+    let app = TestApp::start().await;
+    let (one, other) = (app.create(json!({})).await, app.create(json!({})).await);
+    let mut of_one = Reader::open(&app, &format!("?subject={one}"), None).await;
+    let mut ends = Reader::open(&app, "?kind=sandbox.terminated,task.*&after=0", None).await;
+    let stranger = app.as_key(&app.other_key, Method::GET, "/api/v1/events", Value::Null).await.expect(200);
+    assert_eq!(stranger.json()["items"], json!([]));
+    for id in [&other, &one] {
+        app.delete(&format!("/sandboxes/{id}")).await.expect(204);
+    }
+    assert_eq!(of_one.next().await.unwrap().1, "sandbox.terminated");
+    for expected in [&other, &one] {
+        assert_eq!(ends.next().await.unwrap().2["subject"].as_str(), Some(expected.as_str()));
+    }
+    let page = app.get("/api/v1/events?limit=2").await.expect(200).json();
+    let next = page["next"].as_str().unwrap();
+    let rest =
+        app.get(&format!("/api/v1/events?cursor={next}&kind=sandbox.terminated")).await.expect(200).json();
+    assert_eq!(rest["items"].as_array().unwrap().len(), 2, "{rest}");
+    app.send(
+        app.request(Method::GET, "/api/v1/events/stream")
+            .header("last-event-id", "x")
+            .body(Full::default())
+            .unwrap(),
+    )
+    .await
+    .expect(400);
+}
+
+#[tokio::test]
+async fn many_readers_far_behind_and_near_get_the_same() {
+    let app = TestApp::start().await;
+    let scope = app.scope().await;
+    let id = app.create(json!({})).await.parse().unwrap();
+    let record =
+        |number: i64| app.store.record_event_of(&scope, id, "test.number", json!({"number": number}), number);
+    for number in 0..1500 {
+        record(number).await.unwrap();
+    }
+    let mut readers = Vec::new();
+    for last in [0, 2, 700, 1501] {
+        readers.push((last, Reader::open(&app, "?kind=test.*", Some(last)).await));
+    }
+    for number in 1500..1600 {
+        record(number).await.unwrap();
+    }
+    for (last, reader) in &mut readers {
+        let first = (*last + 1).max(3);
+        for expected in first..=1602 {
+            let (sequence, _, event) = reader.next().await.unwrap();
+            assert_eq!((sequence, event["payload"]["number"].as_i64()), (expected, Some(expected - 3)));
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Who may do what: roles, agents, operators, other projects, and the log of it all.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::app::TestApp;
+
+/// Makes a key through the API and returns its secret.
+async fn key(app: &TestApp, request: Value) -> String {
+    let made = app.post("/api/v1/keys", request).await.expect(201).json();
+    made["key"].as_str().unwrap().to_string()
+}
+
+async fn agent(app: &TestApp, name: &str) -> (String, String) {
+    let id = app.post("/api/v1/agents", json!({"name": name})).await.expect(201).json()["id"].clone();
+    let id = id.as_str().unwrap().to_string();
+    let key = key(app, json!({"name": name, "role": "write", "agent_id": id})).await;
+    (id, key)
+}
+
+/// Every operation of the description, with its path filled by `fill`.
+fn operations(openapi: &Value, fill: impl Fn(&str) -> String) -> Vec<(Method, String, Value)> {
+    let paths = openapi["paths"].as_object().unwrap();
+    let all = paths.iter().flat_map(|(path, methods)| {
+        let filled: Vec<_> = path
+            .split('/')
+            .map(|part| match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
+                Some(name) => fill(name),
+                None => part.to_string(),
+            })
+            .collect();
+        let filled = filled.join("/");
+        methods.as_object().unwrap().iter().map(move |(method, operation)| {
+            (method.to_uppercase().parse().unwrap(), filled.clone(), operation.clone())
+        })
+    });
+    all.collect()
+}
+
+/// A body that each operation takes, so that it is refused for whose it is and not for its form.
+fn body(method: &Method, path: &str) -> Value {
+    match (method.as_str(), path) {
+        ("PUT", path) if path.ends_with("/network") => json!({"base": "public"}),
+        ("POST", path) if path.ends_with("/timeout") => json!({"timeout_s": 5}),
+        ("POST", path) if path.ends_with("/keys") => json!({"name": "mischief"}),
+        ("POST", path) if path.ends_with("/agents") || path.ends_with("/projects") => {
+            json!({"name": "mischief"})
+        }
+        ("PATCH", _) => json!({"name": "mischief"}),
+        _ => Value::Null,
+    }
+}
+
+#[tokio::test]
+async fn nothing_of_another_project_can_be_seen_or_touched() {
+    let app = TestApp::start().await;
+    let sandbox = app.create(json!({})).await;
+    let (agent, _) = agent(&app, "mine").await;
+    let made = app.post("/api/v1/keys", json!({"name": "mine"})).await.expect(201).json();
+    let mine = app.scope().await.project().to_string();
+    let fill = |name: &str| match name {
+        "id" => sandbox.clone(),
+        "agent" => agent.clone(),
+        "key" => made["id"].as_str().unwrap().to_string(),
+        "project" => mine.clone(),
+        other => panic!("no id for {other}: teach this test"),
+    };
+    let openapi = app.get("/api/v1/openapi.json").await.expect(200).json();
+    let (asked, row) = (app.engine.asked(), app.row(&sandbox).await);
+    let mut tried = 0;
+    for (method, path, operation) in operations(&openapi, fill) {
+        if path.ends_with("/stream") || operation["security"] == json!([{}]) {
+            continue;
+        }
+        let answer = app.as_key(&app.other_key, method.clone(), &path, body(&method, &path)).await;
+        let theirs = [&sandbox, &agent, &mine].into_iter().any(|id| path.contains(id.as_str()))
+            || path.contains(made["id"].as_str().unwrap());
+        if theirs {
+            let expected = if path.contains("/projects") { 403 } else { 404 };
+            assert_eq!(answer.status, expected, "{method} {path}: {}", answer.text());
+            tried += 1;
+        }
+        for id in [&sandbox, &agent, &mine] {
+            // A refusal may repeat the id that was asked for.
+            assert!(theirs || !answer.text().contains(id.as_str()), "{method} {path}: {}", answer.text());
+        }
+        let declared = operation["responses"].as_object().unwrap();
+        assert!(declared.contains_key(&answer.status.to_string()), "{method} {path}: {}", answer.status);
+    }
+    assert!(tried >= 10, "only {tried} operations have an id");
+    for (method, path) in [
+        (Method::GET, format!("/sandboxes/{sandbox}")),
+        (Method::DELETE, format!("/sandboxes/{sandbox}")),
+        (Method::POST, format!("/sandboxes/{sandbox}/pause")),
+        (Method::POST, format!("/v2/sandboxes/{sandbox}/connect")),
+        (Method::GET, format!("/v2/sandboxes/{sandbox}/logs")),
+        (Method::PUT, format!("/sandboxes/{sandbox}/network")),
+    ] {
+        let answer = app.as_key(&app.other_key, method.clone(), &path, Value::Null).await;
+        assert_eq!(answer.status, 404, "{method} {path}: {}", answer.text());
+    }
+    assert_eq!(app.row(&sandbox).await, row, "something was changed");
+    let touched: Vec<_> = app.engine.asked().into_iter().filter(|op| !asked.contains(op)).collect();
+    // What the other project made for itself is its own.
+    assert!(touched.iter().all(|(_, id)| id.to_string() != sandbox), "{touched:?}");
+    assert_eq!(app.get("/api/v1/keys").await.expect(200).json()["items"].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn a_role_allows_what_it_says_on_both_apis() {
+    let app = TestApp::start().await;
+    let sandbox = app.create(json!({})).await;
+    let reads = key(&app, json!({"name": "r", "role": "read"})).await;
+    let writes = key(&app, json!({"name": "w"})).await;
+    for (key, method, path, body, expected) in [
+        (&reads, Method::GET, format!("/api/v1/sandboxes/{sandbox}"), Value::Null, 200),
+        (&reads, Method::GET, format!("/sandboxes/{sandbox}"), Value::Null, 200),
+        (&reads, Method::GET, "/v2/sandboxes".into(), Value::Null, 200),
+        (&reads, Method::POST, "/api/v1/sandboxes".into(), json!({}), 403),
+        (&reads, Method::POST, "/v2/sandboxes".into(), json!({"templateID": "base"}), 403),
+        (&reads, Method::DELETE, format!("/sandboxes/{sandbox}"), Value::Null, 403),
+        (&reads, Method::DELETE, format!("/api/v1/sandboxes/{sandbox}"), Value::Null, 403),
+        (&reads, Method::POST, format!("/v2/sandboxes/{sandbox}/connect"), Value::Null, 403),
+        (&writes, Method::POST, format!("/sandboxes/{sandbox}/timeout"), json!({"timeout": 60}), 204),
+        (&writes, Method::GET, "/api/v1/keys".into(), Value::Null, 403),
+        (&writes, Method::POST, "/api/v1/keys".into(), json!({"name": "x", "role": "admin"}), 403),
+        (&writes, Method::GET, "/api/v1/audit".into(), Value::Null, 403),
+        (&writes, Method::GET, "/api/v1/projects".into(), Value::Null, 403),
+    ] {
+        let answer = app.as_key(key, method.clone(), &path, body).await;
+        assert_eq!(answer.status, expected, "{method} {path}: {}", answer.text());
+    }
+    assert_eq!(app.state(&sandbox).await, "running");
+}
+
+#[tokio::test]
+async fn an_agent_acts_on_its_own_sandboxes_alone() {
+    let app = TestApp::start().await;
+    let (one, ones) = agent(&app, "one").await;
+    let (_, others) = agent(&app, "other").await;
+    let nobodys = app.create(json!({})).await;
+    // By E2B's route too, as its SDKs do.
+    let made =
+        app.as_key(&ones, Method::POST, "/v2/sandboxes", json!({"templateID": "base"})).await.expect(201);
+    let sandbox = made.json()["sandboxID"].as_str().unwrap().to_string();
+    assert_eq!(app.row(&sandbox).await.agent.map(|agent| agent.to_string()), Some(one.clone()));
+
+    for (key, id) in [(&others, &sandbox), (&ones, &nobodys), (&others, &nobodys)] {
+        for (method, path) in [
+            (Method::GET, format!("/sandboxes/{id}")),
+            (Method::GET, format!("/api/v1/sandboxes/{id}/history")),
+            (Method::DELETE, format!("/api/v1/sandboxes/{id}")),
+            (Method::POST, format!("/sandboxes/{id}/pause")),
+        ] {
+            let answer = app.as_key(key, method.clone(), &path, Value::Null).await;
+            assert_eq!(answer.status, 404, "{method} {path}: {}", answer.text());
+        }
+    }
+    let listed = |key: String| {
+        let app = &app;
+        async move {
+            let page =
+                app.as_key(&key, Method::GET, "/api/v1/sandboxes", Value::Null).await.expect(200).json();
+            let e2b = app.as_key(&key, Method::GET, "/v2/sandboxes", Value::Null).await.expect(200).json();
+            (page["items"].as_array().unwrap().len(), e2b.as_array().unwrap().len())
+        }
+    };
+    assert_eq!((listed(ones.clone()).await, listed(others.clone()).await), ((1, 1), (0, 0)));
+    let body = json!({"agent_id": one});
+    app.as_key(&others, Method::POST, "/api/v1/sandboxes", body.clone()).await.expect(404);
+    // An agent that could make keys could make itself one without bounds.
+    app.post("/api/v1/keys", json!({"name": "x", "role": "admin", "agent_id": one})).await.expect(422);
+    app.as_key(&ones, Method::POST, "/api/v1/keys", json!({"name": "x"})).await.expect(403);
+    // The project may make sandboxes for it.
+    let given = app.post("/api/v1/sandboxes", body).await.expect(201).json();
+    assert_eq!((given["agent_id"].as_str(), listed(ones.clone()).await), (Some(one.as_str()), (2, 2)));
+
+    app.delete(&format!("/api/v1/agents/{one}")).await.expect(204);
+    app.as_key(&ones, Method::GET, "/api/v1/sandboxes", Value::Null).await.expect(401);
+    assert_eq!(app.state(&sandbox).await, "running");
+}
+
+#[tokio::test]
+async fn an_operator_makes_projects_and_has_none() {
+    let app = TestApp::start().await;
+    let operator = app.store.create_operator_key(&app.store.operator(), "root").await.unwrap();
+    let ask = |method, path: &'static str, body| app.as_key(operator.reveal(), method, path, body);
+    let made = ask(Method::POST, "/api/v1/projects", json!({"name": "new"})).await.expect(201).json();
+    ask(Method::POST, "/api/v1/projects", json!({"name": "new"})).await.expect(409);
+    let page = ask(Method::GET, "/api/v1/projects?limit=2", Value::Null).await.expect(200).json();
+    assert_eq!((page["items"].as_array().unwrap().len(), page["next"].is_string()), (2, true));
+    let next = format!("/api/v1/projects?limit=2&cursor={}", page["next"].as_str().unwrap());
+    let rest = app.as_key(operator.reveal(), Method::GET, &next, Value::Null).await.expect(200).json();
+    assert_eq!(rest["items"][0]["name"], "new");
+    ask(Method::GET, "/api/v1/sandboxes", Value::Null).await.expect(403);
+    ask(Method::GET, "/v2/sandboxes", Value::Null).await.expect(403);
+    let path = format!("/api/v1/projects/{}/keys", made["id"].as_str().unwrap());
+    let key =
+        app.as_key(operator.reveal(), Method::POST, &path, json!({"name": "first", "role": "admin"})).await;
+    let key = key.expect(201).json();
+    let own = app.as_key(key["key"].as_str().unwrap(), Method::GET, "/api/v1/project", Value::Null).await;
+    assert_eq!(own.expect(200).json()["name"], "new");
+}
+
+#[tokio::test]
+async fn two_who_rename_at_once_find_out() {
+    let app = TestApp::start().await;
+    let tag = app.get("/api/v1/project").await.expect(200).header("etag").unwrap().to_string();
+    let rename = |tag: String, name: &'static str| {
+        let request = app.request(Method::PATCH, "/api/v1/project").header("if-match", tag);
+        app.send(request.body(json!({"name": name}).to_string().into()).unwrap())
+    };
+    let renamed = rename(tag.clone(), "first").await.expect(200);
+    let refused = rename(tag, "second").await.expect(412).json();
+    assert_eq!((&refused["code"], refused["hint"].is_string()), (&json!("precondition_failed"), true));
+    rename("W/\"x\"".into(), "third").await.expect(412);
+    rename(renamed.header("etag").unwrap().to_string(), "fourth").await.expect(200);
+    assert_eq!(app.get("/api/v1/project").await.json()["name"], "fourth");
+}
+
+#[tokio::test]
+async fn a_key_is_rotated_and_shown_once() {
+    let app = TestApp::start().await;
+    let made = app.post("/api/v1/keys", json!({"name": "ci", "expires_in_s": 3600})).await.expect(201).json();
+    let id = made["id"].as_str().unwrap();
+    let listed = app.get("/api/v1/keys").await.expect(200).text();
+    assert!(!listed.contains(made["key"].as_str().unwrap()) && listed.contains(id));
+    let path = format!("/api/v1/keys/{id}/rotate");
+    app.post(&path, json!({"overlap_s": -1})).await.expect(422);
+    let next = app.post(&path, json!({"overlap_s": 0})).await.expect(201).json();
+    let app = &app;
+    let works = |key: Value| async move {
+        app.as_key(key.as_str().unwrap(), Method::GET, "/api/v1/sandboxes", Value::Null).await.status
+    };
+    assert_eq!((works(made["key"].clone()).await, works(next["key"].clone()).await), (401, 200));
+    app.delete(&format!("/api/v1/keys/{}", next["id"].as_str().unwrap())).await.expect(204);
+    assert_eq!(works(next["key"].clone()).await, 401);
+    app.post(&path, Value::Null).await.expect(404);
+}
+
+#[tokio::test]
+async fn the_audit_log_tells_who_did_what_and_what_was_refused() {
+    let app = TestApp::start().await;
+    let reads = key(&app, json!({"name": "r", "role": "read"})).await;
+    let made = app.post("/api/v1/sandboxes", json!({})).await.expect(201);
+    let id = made.json()["id"].as_str().unwrap().to_string();
+    assert_eq!(made.header("location"), Some(format!("/api/v1/sandboxes/{id}").as_str()));
+    let request_id = made.header("x-request-id").unwrap().to_string();
+    let refused =
+        app.as_key(&reads, Method::DELETE, &format!("/sandboxes/{id}"), Value::Null).await.expect(403);
+    assert_eq!(refused.json()["code"], 403, "E2B's routes keep E2B's shape");
+    app.as_key("e2b_0000000000000000000000000000000000000000", Method::GET, "/v2/sandboxes", Value::Null)
+        .await
+        .expect(401);
+    let mut records = Vec::new();
+    for _ in 0..100 {
+        records = app.get(&format!("/api/v1/audit?subject={id}")).await.expect(200).json()["items"]
+            .as_array()
+            .unwrap()
+            .clone();
+        if records.len() == 2 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let told: Vec<_> =
+        records.iter().map(|record| (record["action"].as_str(), record["status"].as_u64())).collect();
+    assert_eq!(
+        told,
+        [(Some("DELETE /sandboxes/{id}"), Some(403)), (Some("POST /api/v1/sandboxes"), Some(201)),]
+    );
+    assert_eq!((&records[0]["code"], &records[1]["request_id"]), (&json!("forbidden"), &json!(request_id)));
+    assert!(records.iter().all(|record| record["actor"].as_str().unwrap().starts_with("key:")));
+    let whole = app.get("/api/v1/audit?limit=200").await.expect(200).text();
+    assert!(!whole.contains(&reads) && !whole.contains(&app.key), "a key is in the audit log");
+}
+
+#[tokio::test]
+async fn bad_input_is_told_apart() {
+    let app = TestApp::start().await;
+    for (path, body, status, code) in [
+        ("/api/v1/sandboxes", "{", 400, "bad_request"),
+        ("/api/v1/sandboxes", r#"{"colour": "red"}"#, 422, "invalid"),
+        ("/api/v1/sandboxes", r#"{"timeout_s": 0}"#, 422, "invalid"),
+        ("/api/v1/sandboxes", r#"{"timeout_s": 99999999999999999999}"#, 422, "invalid"),
+        ("/api/v1/sandboxes", r#"{"network": {"base": "moon"}}"#, 422, "invalid"),
+        ("/api/v1/sandboxes", r#"{"template": "nope"}"#, 404, "not_found"),
+        ("/api/v1/agents", r#"{"name": "a\u0007b"}"#, 422, "invalid"),
+        ("/api/v1/agents", r#"{"name": ""}"#, 422, "invalid"),
+        ("/api/v1/keys", r#"{"name": "x", "role": "root"}"#, 422, "invalid"),
+        ("/api/v1/keys", r#"{"name": "x", "expires_in_s": 0}"#, 422, "invalid"),
+    ] {
+        let request = app.request(Method::POST, path).body(body.to_string().into()).unwrap();
+        let answer = app.send(request).await.expect(status).json();
+        assert_eq!(answer["code"], code, "{path} {body}: {answer}");
+        assert_eq!(answer["request_id"].as_str().unwrap().len(), 26);
+    }
+    let lost = app.get("/api/v1/nowhere").await.expect(404);
+    assert!(lost.json()["message"].as_str().unwrap().contains("/api/v1/nowhere"));
+    app.get("/api/v1/sandboxes?limit=0").await.expect(422);
+    app.get("/api/v1/sandboxes?cursor=x").await.expect(422);
+    assert_eq!(app.engine.ids(), []);
+}
+
+#[tokio::test]
+async fn the_same_idempotency_key_makes_one_sandbox() {
+    let app = TestApp::start().await;
+    let send = |body: &'static str| {
+        let request = app.request(Method::POST, "/api/v1/sandboxes").header("idempotency-key", "once");
+        app.send(request.body(body.into()).unwrap())
+    };
+    let first = send(r#"{"metadata": {"a": "1"}}"#).await.expect(201).json();
+    let again = send(r#"{"metadata": {"a": "1"}}"#).await.expect(201).json();
+    assert_eq!(first["id"], again["id"]);
+    let refused = send(r#"{"metadata": {"a": "2"}}"#).await.expect(422).json();
+    assert_eq!(refused["code"], "idempotency_key_reused");
+    assert_eq!(app.engine.ids().len(), 1);
+}
+
+#[tokio::test]
+async fn a_sandbox_lives_and_ends_by_our_own_routes() {
+    let app = TestApp::start().await;
+    let made = app.post("/api/v1/sandboxes", json!({"metadata": {"a": "b"}, "on_timeout": "pause"})).await;
+    let made = made.expect(201).json();
+    let path = format!("/api/v1/sandboxes/{}", made["id"].as_str().unwrap());
+    assert_eq!((&made["state"], &made["on_timeout"]), (&json!("running"), &json!("pause")));
+    let network = app.get(&format!("{path}/network")).await.expect(200).json();
+    assert_eq!(network["policy"], json!({"base": "web"}), "the web is open, nothing else");
+    app.put(&format!("{path}/network"), json!({"base": "none"})).await.expect(200);
+    let paused = app.post(&format!("{path}/pause"), json!({"memory": false})).await.expect(200).json();
+    assert_eq!(paused["state"], "paused");
+    app.post(&format!("{path}/timeout"), json!({"timeout_s": 60})).await.expect(404);
+    app.post(&format!("{path}/resume"), json!({"timeout_s": 120})).await.expect(200);
+    app.post(&format!("{path}/timeout"), json!({"timeout_s": 60})).await.expect(200);
+    app.delete(&path).await.expect(204);
+    app.delete(&path).await.expect(204);
+    let over = app.get(&path).await.expect(200).json();
+    assert_eq!((&over["state"], &over["reason"]), (&json!("terminated"), &json!("requested")));
+    let steps = app.get(&format!("{path}/history")).await.expect(200).json();
+    let states: Vec<_> =
+        steps["items"].as_array().unwrap().iter().map(|step| step["to"].as_str().unwrap()).collect();
+    assert_eq!(states, ["creating", "running", "paused", "running", "terminated"]);
+    let listed = app.get("/api/v1/sandboxes?state=terminated").await.expect(200).json();
+    assert_eq!(listed["items"].as_array().unwrap().len(), 1);
+    app.assert_empty().await;
+}
+
+#[tokio::test]
+async fn health_and_readiness_need_no_key() {
+    let app = TestApp::start().await;
+    for path in ["/api/v1/health", "/api/v1/ready", "/api/v1/openapi.json", "/api/v1/docs"] {
+        app.as_key("none", Method::GET, path, Value::Null).await.expect(200);
+    }
+}
