@@ -224,10 +224,8 @@ pub(super) async fn create(
     if on_timeout == AtTimeout::PauseFilesOnly && new.auto_resume {
         return Err(ApiError::invalid("auto_resume", "cannot be combined with pause_files_only"));
     }
-    let network = Network {
-        policy: Some(new.network.unwrap_or(Policy::of(Base::Web))),
-        ..Network::default()
-    };
+    let network =
+        Network { policy: Some(new.network.unwrap_or(Policy::of(Base::Web))), ..Network::default() };
     let reach = network::policy(Some(&network), None).map_err(|error| ApiError::of(Code::Invalid, error))?;
     let spec = CreateSpec {
         agent,
