@@ -90,9 +90,29 @@ impl DataDir {
         (!value.is_empty()).then(|| value.to_string())
     }
 
-    /// Writes `DIR/env`, whole or not at all.
+    /// The operator's key that an earlier start wrote down.
+    pub(crate) fn known_operator_key(&self) -> Option<String> {
+        let text = std::fs::read_to_string(self.operator_key_file()).ok()?;
+        let key = text.trim();
+        (!key.is_empty()).then(|| key.to_string())
+    }
+
+    pub(crate) fn operator_key_file(&self) -> PathBuf {
+        self.root.join("operator-key")
+    }
+
+    pub(crate) fn write_operator_key(&self, key: &str) -> anyhow::Result<()> {
+        self.write_secret(&self.operator_key_file(), &format!("{key}\n"))
+    }
+
+    /// Writes `DIR/env`.
     pub(crate) fn write_env(&self, text: &str) -> anyhow::Result<()> {
-        let new = self.root.join("env.new");
+        self.write_secret(&self.env_file(), text)
+    }
+
+    /// Writes a file that only its owner can read, whole or not at all.
+    fn write_secret(&self, path: &Path, text: &str) -> anyhow::Result<()> {
+        let new = path.with_extension("new");
         let write = || -> std::io::Result<()> {
             let mut file =
                 OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
@@ -100,9 +120,9 @@ impl DataDir {
             file.set_permissions(Permissions::from_mode(0o600))?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
-            std::fs::rename(&new, self.env_file())
+            std::fs::rename(&new, path)
         };
-        write().with_context(|| format!("could not write `{}`", self.env_file().display()))
+        write().with_context(|| format!("could not write `{}`", path.display()))
     }
 
     /// Removes what an `--ephemeral` installation made.
@@ -114,7 +134,7 @@ impl DataDir {
                 tracing::warn!("could not remove {}: {error}", directory.display());
             }
         }
-        for file in ["env", "server-uid", "egress-uid", "lock"] {
+        for file in ["env", "operator-key", "server-uid", "egress-uid", "lock"] {
             let _ = std::fs::remove_file(self.root.join(file));
         }
         // Only if nothing of the user's is in it.

@@ -41,6 +41,9 @@ pub(crate) struct Server {
     /// The key that an earlier start wrote down
     #[arg(long, env = "COFFER_KNOWN_KEY", hide_env_values = true)]
     known_key: Option<String>,
+    /// The operator's key that an earlier start wrote down
+    #[arg(long, env = "COFFER_KNOWN_OPERATOR_KEY", hide_env_values = true)]
+    known_operator_key: Option<String>,
     #[arg(long)]
     parent: u32,
     #[command(flatten)]
@@ -84,6 +87,8 @@ pub(crate) struct Ready {
     pub(crate) listen: SocketAddr,
     /// Only when one was made just now.
     pub(crate) api_key: Option<String>,
+    /// Likewise.
+    pub(crate) operator_key: Option<String>,
 }
 
 impl Choices {
@@ -182,6 +187,12 @@ impl Server {
         } else {
             None
         };
+        let operator_key = if self.mint_key && !is_good(&store, self.known_operator_key.as_deref()).await? {
+            let key = store.create_operator_key(&operator, "up").await;
+            Some(key.context("could not make an operator's key")?.reveal().to_string())
+        } else {
+            None
+        };
         let (lifetime, default_limits) = self.choices.check()?;
         let listener = TcpListener::bind(self.listen).await.map_err(|error| {
             printer::hint(
@@ -195,9 +206,9 @@ impl Server {
         let node = engine.info().await.context("could not ask the node what it has")?;
         let default_limits = self.choices.fit_disk(default_limits, node.pool_bytes);
         let config = ServerConfig { listen, lifetime, default_limits, domain: self.choices.domain };
-        let ready = Ready { listen, api_key };
+        let ready = Ready { listen, api_key, operator_key };
         let server = coffer_server::serve(config, store, engine, listener, stop, || {
-            printer::line(serde_json::to_string(&ready).expect("two plain fields"));
+            printer::line(serde_json::to_string(&ready).expect("plain fields"));
         });
         server.await.context("the server failed")
     }

@@ -152,7 +152,7 @@ impl Up {
         }
         let known_key = dir.known_key();
         let arguments = self.server_arguments(dir, identity, self.listen, true);
-        let secrets = self.server_secrets(known_key.as_deref());
+        let secrets = self.server_secrets(known_key.as_deref(), dir.known_operator_key());
         let mut server = Part::start("server", arguments, &secrets, children)?;
         let ready: Ready = tokio::select! {
             () = stop.cancelled() => {
@@ -164,10 +164,15 @@ impl Up {
         let key = ready.api_key.or(known_key).context("the server made no API key")?;
         let env = env_text(ready.listen, &key);
         dir.write_env(&env)?;
+        if let Some(key) = &ready.operator_key {
+            dir.write_operator_key(key)?;
+        }
         printer::line(format_args!(
-            "\nCofferdam is ready at {url}\n\n{env}\nThe same is in {file}: `set -a; . {file}; set +a`\n",
+            "\nCofferdam is ready at {url}\n\n{env}\nThe same is in {file}: `set -a; . {file}; set +a`\n\
+             The operator's key, which makes projects, is in {operator}.\n",
             url = url(ready.listen),
             file = dir.env_file().display(),
+            operator = dir.operator_key_file().display(),
         ));
         let mut builder = self.build_base_in_background(children);
         // A restarted server must keep the port that clients know, also when the system chose it.
@@ -254,9 +259,15 @@ impl Up {
 
     /// A database URL may hold a password: it and the key go by environment, which only its owner can
     /// read, and not by argument, which everybody can.
-    fn server_secrets(&self, known_key: Option<&str>) -> Vec<(&'static str, String)> {
+    fn server_secrets(
+        &self,
+        known_key: Option<&str>,
+        operator_key: Option<String>,
+    ) -> Vec<(&'static str, String)> {
         let url = self.database_url.iter().map(|url| ("COFFER_DATABASE_URL", url.clone()));
-        url.chain(known_key.map(|key| ("COFFER_KNOWN_KEY", key.to_string()))).collect()
+        url.chain(known_key.map(|key| ("COFFER_KNOWN_KEY", key.to_string())))
+            .chain(operator_key.map(|key| ("COFFER_KNOWN_OPERATOR_KEY", key)))
+            .collect()
     }
 
     /// Builds `base` if it is missing or of an older recipe.
