@@ -38,7 +38,7 @@ impl Store {
                          started_ms = COALESCE($4, started_ms), deadline_ms = COALESCE($5, deadline_ms),
                          timeout_s = COALESCE($6, timeout_s), on_timeout = COALESCE($7, on_timeout),
                          auto_resume = COALESCE($8, auto_resume), placement = COALESCE($9, placement)
-                     WHERE id = $10 AND state = $11 AND ($12 IS NULL OR project_id = $12)
+                     WHERE id = $10 AND state = $11 AND ($12 IS NULL OR project_id = $12 OR agent_id = $12)
                      RETURNING ",
                     sandbox_columns!()
                 ))
