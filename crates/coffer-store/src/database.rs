@@ -27,6 +27,15 @@ const ACQUIRE: Duration = Duration::from_secs(10);
 /// What a write does with its connection, inside a transaction.
 pub(crate) type Work<'c, T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'c>>;
 
+/// What a write must outlive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Durability {
+    /// The death of this process: what a crash of the host makes void anyway.
+    Cached,
+    /// A crash of the host.
+    Synced,
+}
+
 #[derive(Debug)]
 pub(crate) struct Database {
     kind: Kind,
@@ -77,13 +86,32 @@ impl Database {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
+        self.write_to(Durability::Synced, doing, work).await
+    }
+
+    /// The same, as durable as is asked for.
+    pub(crate) async fn write_to<T, E, W>(
+        &self,
+        durability: Durability,
+        doing: &'static str,
+        work: W,
+    ) -> Result<T, E>
+    where
+        W: for<'c> FnOnce(&'c mut AnyConnection) -> Work<'c, T, E> + Send + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
         let done = match &self.kind {
-            Kind::Sqlite { writer, .. } => writer.write(doing, work).await,
+            Kind::Sqlite { writer, .. } => writer.write(doing, durability, work).await,
             Kind::Postgres { pool } => {
                 let pool = pool.clone();
                 // A task of its own: a caller that stops waiting must not leave its write undecided.
                 let written = tokio::spawn(async move {
                     let mut transaction = pool.begin().await.doing(doing)?;
+                    if durability == Durability::Cached {
+                        let local = "SET LOCAL synchronous_commit = off";
+                        sqlx::query(local).execute(&mut *transaction).await.doing(doing)?;
+                    }
                     let done = work(&mut transaction).await?;
                     transaction.commit().await.doing(doing)?;
                     Ok(done)

@@ -7,7 +7,9 @@
 //! BEGIN IMMEDIATE ─ SAVEPOINT ─ work ─ RELEASE ─ SAVEPOINT ─ work fails ─ ROLLBACK TO ─ … ─ COMMIT ─ answers
 //! ```
 //!
-//! Under load the groups grow by themselves, since writes queue while a commit is under way.
+//! Under load the groups grow by themselves, since writes queue while a commit is under way. A group of
+//! which nothing must outlive a crash of the host itself ([`Durability::Cached`]) is committed without the
+//! flush; the next one that flushes flushes it too, as the log is one.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +18,7 @@ use sqlx::any::AnyConnectOptions;
 use sqlx::{AnyConnection, Connection};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::database::{Work, connect_sqlite_writer};
+use crate::database::{Durability, Work, connect_sqlite_writer};
 use crate::error::{Cause, StoreError};
 
 /// Writes that may wait; a caller beyond waits for room.
@@ -30,7 +32,7 @@ pub(crate) struct Writer {
 }
 
 enum Ask {
-    Write(Box<dyn Job>),
+    Write(Box<dyn Job>, Durability),
     Close(oneshot::Sender<()>),
 }
 
@@ -41,7 +43,12 @@ impl Writer {
         Self { asks }
     }
 
-    pub(crate) async fn write<T, E, W>(&self, doing: &'static str, work: W) -> Result<T, E>
+    pub(crate) async fn write<T, E, W>(
+        &self,
+        doing: &'static str,
+        durability: Durability,
+        work: W,
+    ) -> Result<T, E>
     where
         W: for<'c> FnOnce(&'c mut AnyConnection) -> Work<'c, T, E> + Send + 'static,
         T: Send + 'static,
@@ -49,7 +56,7 @@ impl Writer {
     {
         let (answer, answered) = oneshot::channel();
         let job = Caller { doing, work: Some(work), result: None, answer };
-        self.asks.send(Ask::Write(Box::new(job))).await.map_err(|_| StoreError::Closed)?;
+        self.asks.send(Ask::Write(Box::new(job), durability)).await.map_err(|_| StoreError::Closed)?;
         answered.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
     }
 
@@ -116,10 +123,14 @@ async fn own(connection: AnyConnection, options: AnyConnectOptions, mut inbox: m
         && let Some(first) = inbox.recv().await
     {
         let mut group = Vec::new();
+        let mut durability = Durability::Cached;
         let mut next = Some(first);
         while let Some(ask) = next {
             match ask {
-                Ask::Write(job) => group.push(job),
+                Ask::Write(job, its) => {
+                    group.push(job);
+                    durability = durability.max(its);
+                }
                 Ask::Close(done) => closed = Some(done),
             }
             let full = group.len() >= LARGEST_GROUP || closed.is_some();
@@ -128,7 +139,7 @@ async fn own(connection: AnyConnection, options: AnyConnectOptions, mut inbox: m
         if !group.is_empty() {
             // A task of its own, so that a panic costs this group and not the writer. Without a
             // connection to go on with, the next group opens another.
-            let written = tokio::spawn(write_group(connection.take(), options.clone(), group));
+            let written = tokio::spawn(write_group(connection.take(), options.clone(), group, durability));
             connection = written.await.ok().flatten();
         }
     }
@@ -148,13 +159,14 @@ async fn write_group(
     connection: Option<AnyConnection>,
     options: AnyConnectOptions,
     mut group: Vec<Box<dyn Job>>,
+    durability: Durability,
 ) -> Option<AnyConnection> {
     let opened = match connection {
         Some(open) => Ok(open),
         None => connect_sqlite_writer(&options).await,
     };
     let written = match opened {
-        Ok(mut open) => commit_group(&mut open, &mut group).await.map(|()| open),
+        Ok(mut open) => commit_group(&mut open, &mut group, durability).await.map(|()| open),
         Err(error) => Err(error),
     };
     let (connection, committed) = match written {
@@ -167,7 +179,16 @@ async fn write_group(
     connection
 }
 
-async fn commit_group(connection: &mut AnyConnection, group: &mut [Box<dyn Job>]) -> Result<(), sqlx::Error> {
+async fn commit_group(
+    connection: &mut AnyConnection,
+    group: &mut [Box<dyn Job>],
+    durability: Durability,
+) -> Result<(), sqlx::Error> {
+    let flush = match durability {
+        Durability::Cached => "PRAGMA synchronous = NORMAL",
+        Durability::Synced => "PRAGMA synchronous = FULL",
+    };
+    run(connection, flush).await?;
     run(connection, "BEGIN IMMEDIATE").await?;
     let mut anything_kept = false;
     if let [only] = group {
@@ -211,7 +232,7 @@ mod tests {
     }
 
     async fn execute(writer: &Writer, sql: &'static str) -> Result<(), StoreError> {
-        let work = writer.write("test", move |connection| {
+        let work = writer.write("test", Durability::Synced, move |connection| {
             Box::pin(async move { run(connection, sql).await.doing("test") })
         });
         work.await
@@ -221,7 +242,8 @@ mod tests {
     async fn a_panic_costs_its_own_group_only() {
         let directory = tempfile::tempdir().unwrap();
         let writer = writer(&directory).await;
-        let panics = writer.write("test", |_| Box::pin(async { panic!("a panic on purpose") }));
+        let panics =
+            writer.write("test", Durability::Synced, |_| Box::pin(async { panic!("a panic on purpose") }));
         let answer: Result<(), StoreError> = panics.await;
         assert!(matches!(answer, Err(StoreError::Closed)), "{answer:?}");
         execute(&writer, "INSERT INTO notes VALUES ('after')").await.unwrap();

@@ -12,9 +12,9 @@ use crate::sandbox::{self, Slot};
 const RESTLESS: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(15);
 /// A slot is made this long after the last request: its answer and first command have then passed.
-const QUIET: Duration = Duration::from_millis(10);
+const QUIET: Duration = Duration::from_millis(20);
 /// But where one request follows another, a slot is made this often all the same.
-const LONGEST_WAIT: Duration = Duration::from_millis(40);
+const LONGEST_WAIT: Duration = Duration::from_millis(60);
 /// And this often while sandboxes are made anew, which takes what making slots would take.
 const LONGEST_BURST: Duration = Duration::from_secs(2);
 /// After a failure: a full disk or a missing template do not pass by themselves.

@@ -10,7 +10,7 @@ use coffer_core::{
     TemplateRef,
 };
 use coffer_engine::{CreateSandbox, EngineError};
-use coffer_store::{Changes, Idempotency, Inserted, NewSandbox, ProjectScope, SandboxRow, Secret};
+use coffer_store::{Changes, Idempotency, Inserted, NewSandbox, Placement, ProjectScope, SandboxRow, Secret};
 use coffer_wire::agentd::ENVD_VERSION;
 use coffer_wire::e2b::Network;
 
@@ -150,26 +150,26 @@ impl Fleet {
             limits: new.limits,
             network: reach,
         };
-        let (inserted, placed) = match &idempotency {
+        let (inserted, up) = match &idempotency {
             // Only the row tells whether this request is the first: the engine waits for it.
             Some((key, fingerprint)) => {
                 let key = Idempotency { key, fingerprint };
                 let inserted = self.store.insert_sandbox(&scope, new.clone(), Some(key)).await;
                 match inserted {
-                    Ok(Inserted::New) => (inserted, Some(self.engine.create(&order).await)),
+                    Ok(Inserted::New) => (inserted, Some(self.bring_up(&claim.record, &order).await)),
                     other => (other, None),
                 }
             }
             None => {
-                let (inserted, placed) = tokio::join!(
+                let (inserted, up) = tokio::join!(
                     self.store.insert_sandbox(&scope, new.clone(), None),
-                    self.engine.create(&order)
+                    self.bring_up(&claim.record, &order)
                 );
-                (inserted, Some(placed))
+                (inserted, Some(up))
             }
         };
-        let placed = match inserted {
-            Ok(Inserted::New) => placed.expect("the engine was asked for a new sandbox"),
+        let up = match inserted {
+            Ok(Inserted::New) => up.expect("the engine was asked for a new sandbox"),
             Ok(Inserted::Existing(first)) => {
                 self.forget(new.id);
                 drop(claim);
@@ -180,14 +180,18 @@ impl Fleet {
                 return Err(FleetError::KeyReused);
             }
             Err(error) => {
-                if placed.is_some() {
+                if up.is_some() {
                     self.destroy_quietly(new.id).await;
                 }
                 self.forget(new.id);
                 return Err(error.into());
             }
         };
-        match self.bring_up(&claim, placed, timeout_ms).await {
+        let running = match up {
+            Ok(placement) => self.begin(&claim, placement, timeout_ms).await,
+            Err(error) => Err(error),
+        };
+        match running {
             Ok(row) => Ok(row),
             Err(error) => {
                 let message = chain(&error);
@@ -212,15 +216,9 @@ impl Fleet {
         }
     }
 
-    /// Names the new agentd and puts the sandbox on record as running.
-    async fn bring_up(
-        &self,
-        claim: &Claim,
-        placed: Result<coffer_engine::Placement, EngineError>,
-        timeout_ms: Millis,
-    ) -> Result<SandboxRow, FleetError> {
-        let record = &claim.record;
-        let placement = placed.map_err(|error| match error {
+    /// Has the engine make it, and names its agentd.
+    async fn bring_up(&self, record: &Record, order: &CreateSandbox) -> Result<Placement, FleetError> {
+        let placement = self.engine.create(order).await.map_err(|error| match error {
             EngineError::UnknownTemplate(_) => FleetError::UnknownTemplate(record.row().template),
             // An engine that died over the first attempt made it, and it has died since.
             EngineError::WrongState(_) => FleetError::DiedEarly,
@@ -238,6 +236,17 @@ impl Fleet {
             ready = agent::init(&placement.socket, &init, INIT_PATIENCE) => ready.map_err(FleetError::NotReady)?,
             () = record.doomed.cancelled() => return Err(FleetError::EndedEarly),
         }
+        Ok(placement)
+    }
+
+    /// Puts a sandbox that answers on record as running.
+    async fn begin(
+        &self,
+        claim: &Claim,
+        placement: Placement,
+        timeout_ms: Millis,
+    ) -> Result<SandboxRow, FleetError> {
+        let record = &claim.record;
         let now = now_ms();
         let changes = Changes {
             started_ms: Some(now),

@@ -7,6 +7,7 @@ use sqlx::{AnyConnection, Row};
 
 use super::READ;
 use crate::columns::{self, on_timeout_text, sandbox_columns, sandbox_row, state_name, storable};
+use crate::database::Durability;
 use crate::error::Doing;
 use crate::{ChangeError, Changes, Deadline, SandboxRow, Scope, Store, StoreError, events, now_ms};
 
@@ -29,7 +30,10 @@ impl Store {
     ) -> Result<SandboxRow, ChangeError> {
         let owner = scope.owner();
         let reason = bounded(reason);
-        let transition = self.database().write(CHANGE, move |connection| {
+        // A crash of the host ends what runs; that it was made has been flushed already.
+        let begins = expected == StateName::Creating && new_state.name() == StateName::Running;
+        let durability = if begins { Durability::Cached } else { Durability::Synced };
+        let transition = self.database().write_to(durability, CHANGE, move |connection| {
             Box::pin(async move {
                 let at_ms = now_ms();
                 let changed = sqlx::query(concat!(
