@@ -272,7 +272,7 @@ def test_no_request_is_hidden_in_another(attackers):
     line = f"Host: 8000-{sandbox.sandbox_id}.test\r\n"
 
     def attack(number: int) -> bytes:
-        return converse(f"POST /first{number} HTTP/1.1\r\n{line}{framings[number]}".encode("latin-1"), 10)
+        return converse(f"POST /first{number} HTTP/1.1\r\n{line}{framings[number]}".encode("latin-1"), 4)
 
     deadline = time.monotonic() + 60
     while statuses(converse(f"GET /seen HTTP/1.1\r\n{line}Connection: close\r\n\r\n".encode(), 10)) != [200]:

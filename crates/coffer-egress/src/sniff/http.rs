@@ -31,10 +31,8 @@ pub(super) fn read(bytes: &[u8], searched: &mut usize) -> Sniffed {
 fn begins_like_a_request(bytes: &[u8]) -> bool {
     let method =
         bytes.iter().take(LONGEST_METHOD).take_while(|b| b.is_ascii_uppercase() || **b == b'-').count();
-    match bytes.get(method) {
-        None => method < LONGEST_METHOD,
-        Some(next) => *next == b' ',
-    }
+    // A method of that length is one too long whether or not its end has come.
+    method < LONGEST_METHOD && bytes.get(method).is_none_or(|next| *next == b' ')
 }
 
 /// The one host that a head names.

@@ -28,18 +28,22 @@ const CONTROL: [&str; 8] =
 /// Stricter than any router: a spelling that agentd does not take for `/init` today stays closed.
 pub(super) fn is_control(path: &str) -> bool {
     let decoded = percent_decode_str(path).decode_utf8_lossy();
-    let mut segments: Vec<&str> = Vec::new();
+    let mut depth = 0_usize;
     for segment in decoded.split(['/', '\\']) {
         match segment {
             "" | "." => {}
-            ".." => {
-                segments.pop();
+            ".." => depth = depth.saturating_sub(1),
+            segment => {
+                // Also what `..` takes back later: not every reader looks so far.
+                let name = segment.split([';', '\0']).next().unwrap_or(segment).trim();
+                if depth == 0 && CONTROL.iter().any(|control| name.eq_ignore_ascii_case(control)) {
+                    return true;
+                }
+                depth += 1;
             }
-            segment => segments.push(segment),
         }
     }
-    let first = segments.first().map(|segment| segment.split([';', '\0']).next().unwrap_or(segment).trim());
-    first.is_some_and(|first| CONTROL.iter().any(|control| first.eq_ignore_ascii_case(control)))
+    false
 }
 
 /// Whether a request asks to leave HTTP, as WebSockets do.
@@ -208,6 +212,7 @@ mod tests {
             "//init",
             "/./init",
             "/x/../init",
+            "/init/../files",
             "/%69nit",
             "/INIT",
             "/init/x",
