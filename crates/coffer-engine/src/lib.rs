@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use coffer_core::SandboxId;
 use coffer_core::network::{Policy, Refusals};
 pub use coffer_wire::node::{
-    Capabilities, CreateSandbox, DeathCause, NodeInfo, Notice, Orphan, Placement, RunState, Sample, SandboxStatus,
-    TemplateInfo,
+    Capabilities, CreateSandbox, DeathCause, NodeInfo, Notice, Orphan, Placement, RunState, Sample,
+    SandboxStatus, TemplateInfo,
 };
 pub use node::NodeEngine;
 use tokio::sync::broadcast;

@@ -231,10 +231,13 @@ fn body<P: Pieces>(pieces: P) -> Body {
     StreamBody::new(frames).boxed_unsync()
 }
 
+/// A piece that was read, and where the next comes from.
+type Read<P> = (io::Result<Option<Bytes>>, P);
+
 /// Where the reading of a download is.
 enum Ahead<P> {
     Begin(P),
-    Reading(tokio::task::JoinHandle<Result<(io::Result<Option<Bytes>>, P), String>>),
+    Reading(tokio::task::JoinHandle<Result<Read<P>, String>>),
     End,
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use coffer_wire::agentd::Init;
 use flate2::write::MultiGzDecoder;
 use http::{HeaderMap, StatusCode, header};
@@ -25,6 +26,9 @@ use crate::path;
 use crate::query::Query;
 use crate::reply::{self, Refusal, Reply};
 use crate::signature::{self, Operation};
+
+/// What may come in while the rest is written.
+const HANDED_OVER: usize = 512 << 10;
 
 /// What is smaller is written at once: a watcher then sees one write.
 const WRITE_BUFFER: usize = 128 << 10;
@@ -87,15 +91,29 @@ async fn receive(
     let account = agent::account(query.get("username"), &init).map_err(Refusal::unauthorized)?;
     let mut upload = Upload::new(headers, query, account, init)?;
     upload = off_thread(move || upload.begin().map(|()| upload)).await.map_err(failed)??;
-    // While one piece is written the next one comes in.
+    // While some of it is written the next comes in, and is handed over in larger pieces: each costs a turn
+    // of two threads.
     let mut writing: Option<tokio::task::JoinHandle<_>> = None;
     let mut idle = Some(upload);
-    while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|error| Refusal::bad_request(format!("error reading request body: {error}")))?;
-        let Ok(data) = frame.into_data() else { continue };
-        let mut upload = settled(&mut idle, &mut writing).await?;
-        writing = Some(tokio::spawn(off_thread(move || upload.push(&data).map(|()| upload))));
+    let mut waiting: Vec<Bytes> = Vec::new();
+    let mut ended = false;
+    while !ended {
+        match body.frame().await {
+            Some(Ok(frame)) => waiting.extend(frame.into_data()),
+            Some(Err(error)) => {
+                return Err(Refusal::bad_request(format!("error reading request body: {error}")));
+            }
+            None => ended = true,
+        }
+        let much = waiting.iter().map(Bytes::len).sum::<usize>() >= HANDED_OVER;
+        let free = writing.as_ref().is_none_or(tokio::task::JoinHandle::is_finished);
+        if !waiting.is_empty() && (much || free || ended) {
+            let mut upload = settled(&mut idle, &mut writing).await?;
+            let pieces = std::mem::take(&mut waiting);
+            let write =
+                off_thread(move || pieces.iter().try_for_each(|piece| upload.push(piece)).map(|()| upload));
+            writing = Some(tokio::spawn(write));
+        }
     }
     let upload = settled(&mut idle, &mut writing).await?;
     let agent = Arc::clone(agent);
