@@ -167,7 +167,7 @@ fn assert_common(root: &Path) {
 
 /// `sudo` without a word too many: no password, no unknown host, no refused limit or audit.
 const SUDO_CHECK: &str = r#"
-[ "$(awk '/^CapBnd/ { print $2 }' /proc/self/status)" = 00000000a00425fb ]
+[ "$(awk '/^CapBnd/ { print $2 }' /proc/self/status)" = 00000000a00405fb ]
 as_user() { setpriv --reuid=1000 --regid=1000 --init-groups env HOME=/home/user USER=user bash -c "$1"; }
 [ "$(as_user 'sudo -n id -un 2>&1')" = root ]
 [ "$(as_user 'sudo -n -u nobody id -un 2>&1')" = nobody ]
