@@ -1,10 +1,12 @@
 //! Where builds lie and how they appear: one rename, under a lock per template.
 
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock, fsync, syncfs};
 use tracing::warn;
@@ -16,12 +18,14 @@ use super::{BaseOptions, BuildError, Template, base, host};
 const LOCK: &str = ".lock";
 pub(super) const DRAFT_PREFIX: &str = ".building-";
 const LOG: &str = "build.log";
+const SETTLED: Duration = Duration::from_secs(2);
 
-/// The templates of one host. Cheap to clone; nothing is cached, so a build by another process
-/// is seen at once.
+/// The templates of one host. Cheap to clone; a build by another process is seen at once.
 #[derive(Debug, Clone)]
 pub struct TemplateStore {
     directory: PathBuf,
+    /// The newest builds, each with when its directory last changed: a build appears by one rename.
+    newest: Arc<Mutex<HashMap<String, (SystemTime, Template)>>>,
 }
 
 impl TemplateStore {
@@ -31,13 +35,27 @@ impl TemplateStore {
         DirBuilder::new().recursive(true).mode(0o755).create(&directory)?;
         // Layers are named to the kernel later, from processes with other working directories, and
         // compared with what other nodes call them.
-        Ok(Self { directory: directory.canonicalize()? })
+        Ok(Self { directory: directory.canonicalize()?, newest: Arc::default() })
     }
 
     /// The newest usable build of `name`.
     pub fn get(&self, name: &str) -> Option<Template> {
+        let known = || self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before anything is read: a change meanwhile is then seen the next time.
+        let changed = is_name(name).then(|| fs::metadata(self.directory.join(name)).ok()?.modified().ok());
+        let changed = changed.flatten()?;
+        if let Some((at, template)) = known().get(name)
+            && *at == changed
+        {
+            return Some(template.clone());
+        }
         let (manifest, directory) = self.newest(name)?;
-        Some(manifest.into_template(&directory))
+        let template = manifest.into_template(&directory);
+        // A clock that ticks slowly could hide a second change, so a recent one is not relied on.
+        if changed.elapsed().is_ok_and(|age| age > SETTLED) {
+            known().insert(name.to_string(), (changed, template.clone()));
+        }
+        Some(template)
     }
 
     /// The newest usable build of every template, by name.
