@@ -14,7 +14,9 @@ use super::{FLOOR, Pool, btrfs};
 const GIB: u64 = 1024 * 1024 * 1024;
 /// How often a pool with room is looked at, and one that fills.
 const CALM: Duration = Duration::from_millis(250);
-const WATCHFUL: Duration = Duration::from_millis(50);
+const WATCHFUL: Duration = Duration::from_millis(10);
+/// What can be written between two looks, by all together.
+const BETWEEN_LOOKS: u64 = GIB / 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Levels {
@@ -30,7 +32,7 @@ impl Levels {
     /// An eighth of the pool is kept for those that hold less than a 64th of it.
     fn of(size: u64) -> Self {
         // Above the floor below which no sandbox is made, where the pool is not smaller than that.
-        let low = (size / 8).clamp(FLOOR + FLOOR / 2, 8 * GIB).min(size / 2);
+        let low = (size / 8).clamp(FLOOR + BETWEEN_LOOKS, 8 * GIB).min(size / 2);
         Self { low, enough: low + low / 4, much: size / 64 }
     }
 }
