@@ -92,7 +92,12 @@ pub(super) async fn accompany(
     let (mut answer, refusal) = Refusal::render(answer, shape, id);
     let shown = HeaderValue::try_from(id.to_string()).expect("an id is letters and digits");
     answer.headers_mut().insert("x-request-id", shown);
-    if is_told(&method, answer.status()) {
+    // Of a stranger only the log tells: anybody could fill the disk with refusals.
+    let stranger = context.whom.get().is_none();
+    if stranger && answer.status() == StatusCode::UNAUTHORIZED {
+        tracing::debug!(request.id = %id, %method, "refused a request without a good key");
+    }
+    if !stranger && is_told(&method, answer.status()) {
         app.audit
             .write(AuditRecord {
                 id,

@@ -272,6 +272,12 @@ async fn the_audit_log_tells_who_did_what_and_what_was_refused() {
     );
     assert_eq!((&records[0]["code"], &records[1]["request_id"]), (&json!("forbidden"), &json!(request_id)));
     assert!(records.iter().all(|record| record["actor"].as_str().unwrap().starts_with("key:")));
+    let everything = coffer_store::AuditFilter { limit: 200, ..coffer_store::AuditFilter::default() };
+    let everything = app.store.audit(&app.store.operator(), &everything).await.unwrap();
+    assert!(
+        everything.iter().all(|record| record.project.is_some()),
+        "a stranger wrote to it: {everything:?}"
+    );
     let whole = app.get("/api/v1/audit?limit=200").await.expect(200).text();
     assert!(!whole.contains(&reads) && !whole.contains(&app.key), "a key is in the audit log");
 }
