@@ -9,6 +9,7 @@ mod lifetime;
 mod limits;
 pub mod network;
 mod role;
+pub mod settings;
 mod state;
 mod template;
 
