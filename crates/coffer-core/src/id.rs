@@ -31,6 +31,9 @@ pub enum Agent {}
 /// Marks ids of audit records.
 #[derive(Debug)]
 pub enum Audit {}
+/// Marks ids of executions.
+#[derive(Debug)]
+pub enum Execution {}
 
 /// Names one sandbox, for ever: ids are never reused.
 pub type SandboxId = Id<Sandbox>;
@@ -42,6 +45,8 @@ pub type KeyId = Id<Key>;
 pub type AgentId = Id<Agent>;
 /// Names one record of the audit log.
 pub type AuditId = Id<Audit>;
+/// Names one execution: a process that somebody started in a sandbox.
+pub type ExecutionId = Id<Execution>;
 
 /// The text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +65,16 @@ impl<K> Id<K> {
     /// Wraps a raw value, as tests and migrations need.
     pub const fn from_uuid(raw: Uuid) -> Self {
         Self { raw, kind: PhantomData }
+    }
+
+    /// The id as it stands in a binary record.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        *self.raw.as_bytes()
+    }
+
+    /// The id that [`to_bytes`](Self::to_bytes) was given.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self::from_uuid(Uuid::from_bytes(bytes))
     }
 }
 

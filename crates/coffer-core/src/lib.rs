@@ -13,7 +13,7 @@ pub mod settings;
 mod state;
 mod template;
 
-pub use id::{AgentId, AuditId, BadId, Id, KeyId, ProjectId, SandboxId};
+pub use id::{AgentId, AuditId, BadId, ExecutionId, Id, KeyId, ProjectId, SandboxId};
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::Limits;
 pub use role::{BadRole, Role};
