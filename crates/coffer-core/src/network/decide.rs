@@ -85,8 +85,11 @@ pub fn decide(policy: &Policy, walls: &Walls, destination: &Destination) -> Deci
 pub fn needs_name(policy: &Policy, walls: &Walls, address: IpAddr, port: u16) -> bool {
     let names = |list: &[Entry]| list.iter().any(|entry| entry.is_name() && entry.ports.contains(port));
     match decide(policy, walls, &Destination { name: None, address, port }) {
+        Decision::Refuse { rule: Rule::Never(_) } => false,
+        // Headers are for names.
+        Decision::Allow { .. } if policy.has_headers_at(port) => true,
         Decision::Allow { rule: Rule::Base(_) } => names(policy.deny()),
-        Decision::Allow { .. } | Decision::Refuse { rule: Rule::Never(_) } => false,
+        Decision::Allow { .. } => false,
         Decision::Refuse { .. } => names(policy.allow()),
     }
 }

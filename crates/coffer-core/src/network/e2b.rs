@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(policy(None, &[], &["a.com"]), Err(BadE2bNetwork::Deny("a.com".into())));
         assert_eq!(policy(None, &["a..com"], &["0.0.0.0/0"]), Err(BadE2bNetwork::Allow("a..com".into())));
         let many: Vec<&str> = vec!["1.1.1.1"; 1001];
-        assert_eq!(policy(None, &many, &[]), Err(BadE2bNetwork::TooLong(BadPolicy)));
+        assert_eq!(policy(None, &many, &[]), Err(BadE2bNetwork::TooLong(BadPolicy::Entries)));
     }
 
     #[test]

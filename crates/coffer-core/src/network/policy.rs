@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Entry, Proxy};
+use super::header::Opened;
+use super::{BadHeader, Entry, HeaderName, HeaderRule, HeaderText, HostName, Proxy};
 
 /// What may be reached where no list says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -49,28 +50,43 @@ pub struct Policy {
     allow: Vec<Entry>,
     deny: Vec<Entry>,
     proxy: Option<Proxy>,
+    headers: Vec<HeaderRule>,
+    withheld: bool,
 }
 
-/// The lists of a policy are too long.
+/// A policy is larger than it may be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a policy may allow and deny at most {} entries each", Policy::MOST_ENTRIES)]
-pub struct BadPolicy;
+pub enum BadPolicy {
+    #[error("a policy may allow and deny at most {} entries each", Policy::MOST_ENTRIES)]
+    Entries,
+    #[error(
+        "a policy may have at most {} rules for headers, each with 1 to {} hosts and 1 to {} headers, and \
+         {} bytes of headers in all",
+        Policy::MOST_RULES,
+        HeaderRule::MOST_HOSTS,
+        HeaderRule::MOST_HEADERS,
+        Policy::MOST_HEADER_BYTES
+    )]
+    Headers,
+}
 
 impl Policy {
     /// The most entries of each list.
     pub const MOST_ENTRIES: usize = 1000;
+    const MOST_RULES: usize = 32;
+    const MOST_HEADER_BYTES: usize = 128 * 1024;
 
     /// Makes a policy of a base alone.
     pub const fn of(base: Base) -> Self {
-        Self { base, allow: Vec::new(), deny: Vec::new(), proxy: None }
+        Self { base, allow: Vec::new(), deny: Vec::new(), proxy: None, headers: Vec::new(), withheld: false }
     }
 
     /// Makes a policy; the lists are bounded, because every connection walks them.
     pub fn new(base: Base, allow: Vec<Entry>, deny: Vec<Entry>) -> Result<Self, BadPolicy> {
         if allow.len() > Self::MOST_ENTRIES || deny.len() > Self::MOST_ENTRIES {
-            return Err(BadPolicy);
+            return Err(BadPolicy::Entries);
         }
-        Ok(Self { base, allow, deny, proxy: None })
+        Ok(Self { allow, deny, ..Self::of(base) })
     }
 
     /// The same, but all that it allows goes through `proxy`. What the proxy reaches is its own affair.
@@ -80,11 +96,89 @@ impl Policy {
         self
     }
 
-    /// The same without secrets, to be shown.
+    /// The same, with headers that egress puts into requests.
+    pub fn with_headers(mut self, headers: Vec<HeaderRule>) -> Result<Self, BadPolicy> {
+        let fits = |rule: &HeaderRule| {
+            (1..=HeaderRule::MOST_HOSTS).contains(&rule.hosts.len())
+                && (1..=HeaderRule::MOST_HEADERS).contains(&rule.headers.len())
+        };
+        let bytes: usize = headers.iter().map(HeaderRule::bytes).sum();
+        if headers.len() > Self::MOST_RULES
+            || bytes > Self::MOST_HEADER_BYTES
+            || !(self.withheld || headers.iter().all(fits))
+        {
+            return Err(BadPolicy::Headers);
+        }
+        self.headers = headers;
+        Ok(self)
+    }
+
+    /// The same, with each header's value as `change` makes it of the rule and the value.
+    pub fn map_headers<E>(
+        mut self,
+        mut change: impl FnMut(&HeaderRule, &HeaderText) -> Result<HeaderText, E>,
+    ) -> Result<Self, E> {
+        for rule in &mut self.headers {
+            let changed = rule.headers.iter().map(|(name, text)| Ok((name.clone(), change(rule, text)?)));
+            rule.headers = changed.collect::<Result<_, E>>()?;
+        }
+        Ok(self)
+    }
+
+    /// The same without secrets, to be shown: a header's value is, only where it refers to one.
     #[must_use]
     pub fn shown(mut self) -> Self {
         self.proxy = self.proxy.map(Proxy::without_password);
+        let hidden = |_: &HeaderRule, text: &HeaderText| -> Result<HeaderText, BadHeader> {
+            if text.reveal().contains("${secret:") { Ok(text.clone()) } else { HeaderText::parse("***") }
+        };
+        self.clone().map_headers(hidden).unwrap_or(self)
+    }
+
+    /// The same without secrets, to be written down where they may not be. It opens no way to what needed
+    /// them, until somebody tells the whole policy again.
+    #[must_use]
+    pub fn without_secrets(mut self) -> Self {
+        let has_login = self.proxy.as_ref().is_some_and(|proxy| proxy.login().is_some());
+        self.withheld |= has_login || !self.headers.is_empty();
+        self.proxy = self.proxy.map(Proxy::without_password);
+        self.headers.iter_mut().for_each(|rule| rule.headers.clear());
         self
+    }
+
+    /// Whether [`without_secrets`](Self::without_secrets) took something away.
+    pub fn is_withheld(&self) -> bool {
+        self.withheld
+    }
+
+    /// Whether it tells secrets: those of a proxy, or values of headers.
+    pub fn has_secrets(&self) -> bool {
+        !self.withheld && *self != self.clone().without_secrets()
+    }
+
+    pub fn headers(&self) -> &[HeaderRule] {
+        &self.headers
+    }
+
+    /// Whether a name could matter for the headers of a connection to that port.
+    pub fn has_headers_at(&self, port: u16) -> bool {
+        self.headers.iter().any(|rule| rule.is_about_port(port))
+    }
+
+    /// How a connection is opened to put headers in, if any are meant for it.
+    pub fn opens_for_headers(&self, name: &HostName, port: u16) -> Option<Opened> {
+        let mut opened = self.headers.iter().filter_map(|rule| rule.opens(name, port));
+        let first = opened.next()?;
+        Some(if opened.any(|other| other == Opened::Tls) { Opened::Tls } else { first })
+    }
+
+    /// The headers for requests to that host; a later rule wins over an earlier one.
+    pub fn headers_for(&self, name: &HostName, port: u16) -> Vec<(&HeaderName, &HeaderText)> {
+        let mut found = std::collections::BTreeMap::new();
+        for rule in self.headers.iter().filter(|rule| rule.opens(name, port).is_some()) {
+            found.extend(rule.headers.iter());
+        }
+        found.into_iter().collect()
     }
 
     pub fn base(&self) -> Base {
@@ -116,19 +210,27 @@ struct Written {
     deny: Vec<Entry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     proxy: Option<Proxy>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    headers: Vec<HeaderRule>,
+    /// Secrets were taken away before it was written down.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    withheld: bool,
 }
 
 impl TryFrom<Written> for Policy {
     type Error = BadPolicy;
 
     fn try_from(written: Written) -> Result<Self, BadPolicy> {
-        Ok(Self::new(written.base, written.allow, written.deny)?.through(written.proxy))
+        let mut policy = Self::new(written.base, written.allow, written.deny)?.through(written.proxy);
+        policy.withheld = written.withheld;
+        policy.with_headers(written.headers)
     }
 }
 
 impl From<Policy> for Written {
     fn from(policy: Policy) -> Self {
-        Self { base: policy.base, allow: policy.allow, deny: policy.deny, proxy: policy.proxy }
+        let Policy { base, allow, deny, proxy, headers, withheld } = policy;
+        Self { base, allow, deny, proxy, headers, withheld }
     }
 }
 
@@ -152,10 +254,47 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_down_has_no_secrets_and_says_so() {
+        let whole: Policy = serde_json::from_value(json!({
+            "base": "web",
+            "headers": [
+                {"hosts": ["a.com"], "headers": {"Authorization": "Bearer hidden", "X-Ref": "${secret:N}"}},
+                {"hosts": ["*.a.com", "a.com:8443"], "headers": {"X-Ref": "later"}, "plain_http": true},
+            ],
+        }))
+        .unwrap();
+        assert!(whole.has_secrets() && !whole.is_withheld());
+        assert!(!format!("{whole:?}").contains("hidden"));
+        let shown = serde_json::to_string(&whole.clone().shown()).unwrap();
+        assert!(!shown.contains("hidden") && shown.contains("${secret:N}"), "{shown}");
+        let text = serde_json::to_string(&whole.clone().without_secrets()).unwrap();
+        assert!(!text.contains("hidden") && !text.contains("secret:"), "{text}");
+        let kept: Policy = serde_json::from_str(&text).unwrap();
+        assert!(kept.is_withheld() && !kept.has_secrets());
+        let name = |text: &str| text.parse::<HostName>().unwrap();
+        assert_eq!(kept.opens_for_headers(&name("a.com"), 443), Some(Opened::Tls));
+        assert!(!Policy::of(Base::Web).without_secrets().is_withheld());
+
+        assert_eq!(whole.headers_for(&name("a.com"), 443).len(), 2);
+        assert_eq!(whole.headers_for(&name("a.com"), 8443).len(), 1);
+        assert_eq!(whole.opens_for_headers(&name("x.a.com"), 80), Some(Opened::Plain));
+        assert_eq!(whole.opens_for_headers(&name("b.com"), 443), None);
+        assert!(whole.has_headers_at(80) && !whole.has_headers_at(22));
+    }
+
+    #[test]
     fn lists_are_bounded_and_fields_known() {
         let many = vec!["a.com"; Policy::MOST_ENTRIES + 1];
         assert!(serde_json::from_value::<Policy>(json!({"base": "none", "allow": many})).is_err());
         assert!(serde_json::from_value::<Policy>(json!({"base": "none", "alow": []})).is_err());
         assert_eq!(Policy::default(), Policy::of(Base::None));
+        let rule = json!({"hosts": ["a.com"], "headers": {"a": "b"}});
+        for bad in [
+            json!([{"hosts": [], "headers": {"a": "b"}}]),
+            json!([{"hosts": ["a.com"], "headers": {}}]),
+            json!(vec![rule; 33]),
+        ] {
+            assert!(serde_json::from_value::<Policy>(json!({"base": "none", "headers": bad})).is_err());
+        }
     }
 }
