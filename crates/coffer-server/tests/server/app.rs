@@ -8,6 +8,7 @@ use bytes::Bytes;
 use coffer_core::{LifetimePolicy, Limits, SandboxId, SandboxState};
 use coffer_server::ServerConfig;
 use coffer_store::{Authenticated, ProjectScope, SandboxRow, Store, Transition};
+use coffer_testkit::TestDatabase;
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
@@ -29,7 +30,8 @@ pub(crate) struct TestApp {
     config: ServerConfig,
     stop: CancellationToken,
     server: Option<JoinHandle<()>>,
-    dir: TempDir,
+    database: TestDatabase,
+    _dir: TempDir,
 }
 
 /// An answer of the server's.
@@ -81,7 +83,8 @@ impl TestApp {
 
     pub(crate) async fn with(lifetime: LifetimePolicy, domain: Option<&str>) -> Self {
         let dir = TempDir::new().unwrap();
-        let store = open(&dir).await;
+        let database = TestDatabase::chosen().await;
+        let store = database.open().await;
         let operator = store.operator();
         let project = store.create_project(&operator, "one").await.unwrap();
         let key = store.create_key(&operator, project, "test").await.unwrap().reveal().to_string();
@@ -93,6 +96,7 @@ impl TestApp {
             lifetime,
             default_limits: Limits::default(),
             domain: domain.map(String::from),
+            ..ServerConfig::default()
         };
         let mut app = Self {
             engine,
@@ -103,7 +107,8 @@ impl TestApp {
             config,
             stop: CancellationToken::new(),
             server: None,
-            dir,
+            database,
+            _dir: dir,
         };
         app.boot().await;
         app
@@ -113,7 +118,7 @@ impl TestApp {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         self.address = listener.local_addr().unwrap();
         self.stop = CancellationToken::new();
-        let store = open(&self.dir).await;
+        let store = self.database.open().await;
         let (config, engine, stop) = (self.config.clone(), self.engine.clone(), self.stop.clone());
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         self.server = Some(tokio::spawn(async move {
@@ -286,8 +291,4 @@ impl Drop for TestApp {
     fn drop(&mut self) {
         self.stop.cancel();
     }
-}
-
-async fn open(dir: &TempDir) -> Store {
-    Store::open(&format!("sqlite:{}", dir.path().join("test.db").display())).await.unwrap()
 }

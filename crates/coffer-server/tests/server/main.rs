@@ -1,4 +1,6 @@
-//! The server over HTTP, with a fake engine and a real SQLite store.
+//! The server over HTTP, with a fake engine and a real store: all of it on SQLite, and once more on PostgreSQL.
+//!
+//! `COFFER_TEST_DATABASE=postgres` chooses one for a single test.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands, helpers included")]
 
 mod agentd;
@@ -15,3 +17,8 @@ mod reconcile;
 mod refusals;
 mod tenancy;
 mod watching;
+
+#[test]
+fn on_postgres() {
+    coffer_testkit::TestDatabase::run_suite_on_postgres("on_postgres");
+}

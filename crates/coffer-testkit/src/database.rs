@@ -1,0 +1,124 @@
+//! A fresh database for each test.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use coffer_store::{KeySource, MasterKey, Store};
+use sqlx::Connection;
+use tempfile::TempDir;
+
+use crate::postgres::Server;
+
+/// Which database [`TestDatabase::chosen`] makes.
+const CHOICE: &str = "COFFER_TEST_DATABASE";
+
+/// An empty database, for one test.
+#[derive(Debug)]
+pub struct TestDatabase {
+    pub url: String,
+    /// Where the database keeps its files.
+    pub files: PathBuf,
+    /// Held for its `Drop`.
+    _directory: Option<Arc<TempDir>>,
+}
+
+impl TestDatabase {
+    pub fn sqlite() -> Self {
+        let directory = TempDir::new().unwrap();
+        let url = format!("sqlite:{}", directory.path().join("coffer.db").display());
+        Self { url, files: directory.path().to_path_buf(), _directory: Some(Arc::new(directory)) }
+    }
+
+    /// One on the PostgreSQL of this process; `None` where PostgreSQL is not installed.
+    pub async fn postgres() -> Option<Self> {
+        let server = Server::running()?;
+        Some(Self { url: server.create_database().await, files: server.data(), _directory: None })
+    }
+
+    /// What `COFFER_TEST_DATABASE` says: `postgres`, or SQLite by default.
+    pub async fn chosen() -> Self {
+        match std::env::var(CHOICE).as_deref() {
+            Ok("postgres") => Self::postgres().await.expect("PostgreSQL was asked for and is not installed"),
+            Ok("sqlite") | Err(_) => Self::sqlite(),
+            Ok(other) => panic!("{CHOICE} is `{other}`, not `sqlite` or `postgres`"),
+        }
+    }
+
+    pub async fn open(&self) -> Store {
+        Store::open(&self.url, Self::keys()).await.unwrap()
+    }
+
+    /// The same master key whenever it is opened.
+    pub fn keys() -> KeySource {
+        let text = "coffer-master-AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
+        KeySource::Given { current: MasterKey::parse(text).unwrap(), previous: Vec::new() }
+    }
+
+    /// A connection past the store, to look or meddle.
+    pub async fn connect(&self) -> sqlx::AnyConnection {
+        sqlx::any::install_default_drivers();
+        sqlx::AnyConnection::connect(&self.url.replacen("sqlite:", "sqlite://", 1)).await.unwrap()
+    }
+
+    /// Whether any file of the database holds `text`.
+    pub fn holds_on_disk(&self, text: &str) -> bool {
+        let grep = Command::new("grep")
+            .args(["--recursive", "--quiet", "--text", "--fixed-strings", "--regexp", text])
+            .arg(&self.files)
+            .status()
+            .unwrap();
+        match grep.code() {
+            Some(0) => true,
+            Some(1) => false,
+            code => panic!("grep gave {code:?}"),
+        }
+    }
+
+    /// Runs every other test of this test binary again, on PostgreSQL: to be called by a test named `itself`.
+    ///
+    /// So a suite that makes its databases with [`TestDatabase::chosen`] runs on both, from one body and
+    /// one compilation.
+    pub fn run_suite_on_postgres(itself: &str) {
+        if std::env::var_os(CHOICE).is_some() || !Server::is_installed() {
+            return;
+        }
+        let suite = std::env::current_exe().unwrap();
+        let run = Command::new(suite).args(["--skip", itself]).env(CHOICE, "postgres").output().unwrap();
+        let told = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success(), "on PostgreSQL:\n{told}\n{}", String::from_utf8_lossy(&run.stderr));
+        let result = told.lines().find(|line| line.starts_with("test result: ok."));
+        eprintln!("on PostgreSQL: {}", result.expect("a result line"));
+    }
+}
+
+/// Makes of each body two tests, `sqlite::<name>` and `postgres::<name>`.
+#[macro_export]
+macro_rules! on_both {
+    ($(
+        $(#[doc = $doc:literal])*
+        async fn $name:ident($database:ident: &TestDatabase) $body:block
+    )+) => {
+        $( $(#[doc = $doc])* async fn $name($database: &$crate::TestDatabase) $body )+
+
+        mod sqlite {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    super::$name(&$crate::TestDatabase::sqlite()).await;
+                }
+            )+
+        }
+
+        mod postgres {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    if let Some(database) = $crate::TestDatabase::postgres().await {
+                        super::$name(&database).await;
+                    }
+                }
+            )+
+        }
+    };
+}
