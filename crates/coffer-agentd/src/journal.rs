@@ -2,16 +2,19 @@
 //!
 //! The journal outlives a server that dies or is replaced; it is bounded, so an absent server costs
 //! the oldest records and their number is told. Output and the facts around it are bounded apart: a
-//! flood of output never displaces the exit of a process.
+//! flood of output never displaces the exit of a process. A process that has told the server enough is
+//! muted: what it writes is then only counted.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use coffer_wire::agentd::{JournalPage, JournalRecord, OutputStream, ProcessFact};
+use coffer_wire::agentd::{JournalAck, JournalPage, JournalRecord, OutputStream, ProcessFact};
+use tokio::sync::watch;
 
 /// Unacknowledged output that is kept, with what it costs to keep it.
 const OUTPUT_LIMIT: usize = 4 << 20;
@@ -25,8 +28,12 @@ const PAGE_OUTPUT: usize = 512 << 10;
 /// Records in one page.
 const PAGE_RECORDS: usize = 1024;
 
-/// The start of a command line that is kept.
+/// The start of a command line that is kept, and of the words around it.
 const COMMAND_LIMIT: usize = 4096;
+const WORD_LIMIT: usize = 256;
+
+/// How long a reader may wait for something to happen.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// What a record costs beside its bytes.
 const RECORD_COST: usize = 96;
@@ -53,29 +60,51 @@ struct Records {
     output: VecDeque<Kept<Output>>,
     output_cost: usize,
     dropped: u64,
+    /// Living processes whose output is only counted, with the count.
+    muted: HashMap<u32, u64>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Journal {
     records: Mutex<Records>,
+    /// The offset of the next record, for those who wait for it.
+    next: watch::Sender<u64>,
+    boot: u64,
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        // Half of the range, so that it fits wherever numbers have a sign.
+        let boot = RandomState::new().build_hasher().finish() >> 1;
+        Self { records: Mutex::default(), next: watch::Sender::default(), boot }
+    }
 }
 
 impl Journal {
-    pub(crate) fn started(&self, pid: u32, command: &str) {
-        let mut end = command.len().min(COMMAND_LIMIT);
-        while !command.is_char_boundary(end) {
-            end -= 1;
-        }
-        self.fact(pid, ProcessFact::Started { command: command[..end].to_owned() });
+    pub(crate) fn started(&self, pid: u32, command: &str, tag: Option<&str>, cwd: &str, user: &str) {
+        let word = |text: &str| Some(cut(text, WORD_LIMIT));
+        let what = ProcessFact::Started {
+            command: cut(command, COMMAND_LIMIT),
+            tag: tag.and_then(word),
+            cwd: word(cwd),
+            user: word(user),
+        };
+        self.lock().muted.remove(&pid);
+        self.fact(pid, what);
     }
 
     pub(crate) fn ended(&self, pid: u32, exit_code: i32, status: &str) {
-        self.fact(pid, ProcessFact::Ended { exit_code, status: status.to_owned() });
+        let untold = self.lock().muted.remove(&pid).unwrap_or(0);
+        self.fact(pid, ProcessFact::Ended { exit_code, status: status.to_owned(), untold });
     }
 
     /// `position` is how many bytes the stream had produced before `data`.
     pub(crate) fn output(&self, pid: u32, stream: OutputStream, position: u64, data: Bytes) {
         let mut records = self.lock();
+        if let Some(count) = records.muted.get_mut(&pid) {
+            *count += data.len() as u64;
+            return;
+        }
         records.output_cost += cost(&data);
         let what = Output { stream, position, data };
         let kept = records.keep(pid, what);
@@ -87,6 +116,7 @@ impl Journal {
             records.output_cost -= cost(&oldest.what.data);
             records.dropped += 1;
         }
+        self.next.send_replace(records.next);
     }
 
     fn fact(&self, pid: u32, what: ProcessFact) {
@@ -97,6 +127,15 @@ impl Journal {
             records.facts.pop_front();
             records.dropped += 1;
         }
+        self.next.send_replace(records.next);
+    }
+
+    /// The same as [`page`](Self::page), once there is something in it or the time is over.
+    pub(crate) async fn page_within(&self, from: u64, patience: Duration) -> JournalPage {
+        let mut next = self.next.subscribe();
+        let came = next.wait_for(|next| *next > from);
+        let _in_time = tokio::time::timeout(patience.min(WAIT_LIMIT), came).await;
+        self.page(from)
     }
 
     /// The oldest records at or after `from`, in order.
@@ -104,7 +143,8 @@ impl Journal {
         let records = self.lock();
         let mut facts = skip_to(&records.facts, from);
         let mut output = skip_to(&records.output, from);
-        let mut page = JournalPage { records: Vec::new(), next: from, dropped: records.dropped };
+        let (dropped, boot) = (records.dropped, self.boot);
+        let mut page = JournalPage { records: Vec::new(), next: from, dropped, boot };
         let mut size = 0;
         while page.records.len() < PAGE_RECORDS && size < PAGE_OUTPUT {
             let fact_first = match (facts.peek(), output.peek()) {
@@ -120,6 +160,8 @@ impl Journal {
                 })
             };
             let Some((offset, time_ms, pid, what)) = record else {
+                // Whoever reads on waits for what is new, not for what was acknowledged.
+                page.next = records.next.max(from);
                 break;
             };
             page.next = offset + 1;
@@ -128,9 +170,13 @@ impl Journal {
         page
     }
 
-    /// Forgets every record before `upto`.
-    pub(crate) fn acknowledge(&self, upto: u64) {
+    /// Forgets every record that the server has, and mutes the living that it has heard enough of.
+    pub(crate) fn acknowledge(&self, ack: &JournalAck, lives: impl Fn(u32) -> bool) {
+        let upto = ack.upto;
         let mut records = self.lock();
+        for &pid in ack.mute.iter().filter(|&&pid| lives(pid)) {
+            records.muted.entry(pid).or_default();
+        }
         while records.facts.front().is_some_and(|kept| kept.offset < upto) {
             records.facts.pop_front();
         }
@@ -164,6 +210,11 @@ impl Output {
     }
 }
 
+/// The start of a text, no longer than `limit` bytes.
+fn cut(text: &str, limit: usize) -> String {
+    text[..text.floor_char_boundary(limit)].to_owned()
+}
+
 fn cost(data: &Bytes) -> usize {
     data.len() + RECORD_COST
 }
@@ -186,10 +237,40 @@ mod tests {
         page.records.iter().map(|record| record.offset).collect()
     }
 
+    fn upto(upto: u64) -> JournalAck {
+        JournalAck { upto, mute: Vec::new() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_waits_for_what_comes_and_not_for_ever() {
+        let journal = Journal::default();
+        assert_eq!(journal.page_within(0, Duration::from_secs(5)).await.records, []);
+        let (page, ()) = tokio::join!(journal.page_within(0, Duration::from_secs(5)), async {
+            journal.started(1, "true", Some("tag"), "/", "root");
+        });
+        assert_eq!((offsets(&page), page.boot), (vec![0], journal.boot));
+    }
+
+    #[test]
+    fn the_output_of_the_muted_is_only_counted() {
+        let journal = Journal::default();
+        let write = |pid| journal.output(pid, OutputStream::Stdout, 0, Bytes::from_static(b"four"));
+        journal.started(1, "yes", None, "/", "root");
+        write(1);
+        journal.acknowledge(&JournalAck { upto: 2, mute: vec![1, 2] }, |pid| pid == 1);
+        write(1);
+        write(2);
+        journal.ended(1, 0, "exit status 0");
+        let told: Vec<u32> = journal.page(0).records.iter().map(|record| record.pid).collect();
+        assert_eq!(told, [2, 1], "one that does not live is not muted");
+        let ended = ProcessFact::Ended { exit_code: 0, status: "exit status 0".into(), untold: 4 };
+        assert_eq!(journal.page(0).records[1].what, ended);
+    }
+
     #[test]
     fn records_stay_until_they_are_acknowledged() {
         let journal = Journal::default();
-        journal.started(7, "echo");
+        journal.started(7, "echo", None, "/", "root");
         journal.output(7, OutputStream::Stdout, 0, Bytes::from_static(b"hi"));
         journal.output(7, OutputStream::Stderr, 0, Bytes::from_static(b"!"));
         journal.ended(7, 0, "exit status 0");
@@ -202,19 +283,19 @@ mod tests {
         );
         assert_eq!(offsets(&journal.page(2)), [2, 3]);
 
-        journal.acknowledge(2);
+        journal.acknowledge(&upto(2), |_| true);
         let page = journal.page(0);
         assert_eq!((offsets(&page), page.next, page.dropped), (vec![2, 3], 4, 0));
-        journal.acknowledge(page.next);
+        journal.acknowledge(&upto(page.next), |_| true);
         assert_eq!(offsets(&journal.page(0)), [] as [u64; 0]);
-        journal.started(8, "true");
+        journal.started(8, "true", None, "/", "root");
         assert_eq!(offsets(&journal.page(0)), [4], "offsets never restart");
     }
 
     #[test]
     fn a_flood_of_output_drops_output_and_no_exit() {
         let journal = Journal::default();
-        journal.started(1, "yes");
+        journal.started(1, "yes", None, "/", "root");
         journal.ended(1, 0, "exit status 0");
         let chunk = Bytes::from(vec![b'y'; 32 << 10]);
         for index in 0..500u64 {

@@ -1,6 +1,7 @@
 //! From a request to the part that answers it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use coffer_wire::agentd::{Init, JournalAck};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
@@ -67,7 +68,7 @@ async fn dispatch(agent: Arc<Agent>, door: Door, request: Request<Incoming>) -> 
             return files::upload(&agent, &parts.headers, &query, body).await;
         }
         (&Method::POST, "/init", Door::Server) => return init(&agent, body).await,
-        (&Method::GET, "/coffer/journal", Door::Server) => return journal(&agent, &query),
+        (&Method::GET, "/coffer/journal", Door::Server) => return journal(&agent, &query).await,
         (&Method::POST, "/coffer/journal/ack", Door::Server) => {
             return acknowledge(&agent, body).await;
         }
@@ -124,17 +125,21 @@ async fn init(agent: &Agent, body: Incoming) -> Reply {
     }
 }
 
-fn journal(agent: &Agent, query: &Query) -> Reply {
-    match query.get("from").unwrap_or("0").parse() {
-        Ok(from) => not_stored(reply::json(StatusCode::OK, &agent.journal.page(from))),
-        Err(_) => Refusal::bad_request("`from` is not an offset").reply(),
+async fn journal(agent: &Agent, query: &Query) -> Reply {
+    let number = |name| query.get(name).unwrap_or("0").parse::<u64>();
+    match (number("from"), number("wait")) {
+        (Ok(from), Ok(wait)) => {
+            let page = agent.journal.page_within(from, Duration::from_secs(wait)).await;
+            not_stored(reply::json(StatusCode::OK, &page))
+        }
+        _ => Refusal::bad_request("`from` is not an offset, or `wait` is not a number of seconds").reply(),
     }
 }
 
 async fn acknowledge(agent: &Agent, body: Incoming) -> Reply {
     match read_json::<JournalAck>(body).await {
         Ok(ack) => {
-            agent.journal.acknowledge(ack.upto);
+            agent.journal.acknowledge(&ack, |pid| agent.processes.lives(pid));
             reply::empty(StatusCode::NO_CONTENT)
         }
         Err(refusal) => refusal.reply(),

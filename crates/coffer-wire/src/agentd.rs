@@ -5,9 +5,9 @@
 //!
 //! - `POST /init` ([`Init`]): names the sandbox; 204. Repeatable, the last one counts.
 //! - `CONNECT 127.0.0.1:<port>`: a tunnel to a port inside; 502 when nothing listens there.
-//! - `GET /coffer/journal?from=<offset>` ([`JournalPage`]): process starts, output and exits that
-//!   the server has not acknowledged, oldest first; `POST /coffer/journal/ack` ([`JournalAck`])
-//!   drops them; 204.
+//! - `GET /coffer/journal?from=<offset>&wait=<seconds>` ([`JournalPage`]): process starts, output and
+//!   exits that the server has not acknowledged, oldest first; an empty page comes only after `wait`.
+//!   `POST /coffer/journal/ack` ([`JournalAck`]) drops them; 204.
 //!
 //! Client traffic goes through the same socket, so the proxy must keep these routes to itself.
 
@@ -45,12 +45,18 @@ pub struct JournalPage {
     pub next: u64,
     /// Records that the bounded journal dropped before they were acknowledged.
     pub dropped: u64,
+    /// Another with every start of agentd, whose offsets begin at 0.
+    #[serde(default)]
+    pub boot: u64,
 }
 
 /// The server has everything before `upto`, which is the `next` of a page it has stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalAck {
     pub upto: u64,
+    /// Processes whose further output need not be told: it is only counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mute: Vec<u32>,
 }
 
 /// One thing that happened to a process. Offsets count records and never restart.
@@ -68,6 +74,13 @@ pub struct JournalRecord {
 pub enum ProcessFact {
     Started {
         command: String,
+        /// What the request called the process.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tag: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cwd: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        user: Option<String>,
     },
     /// Output as base64, at most 32 KiB of it.
     Output {
@@ -79,6 +92,9 @@ pub enum ProcessFact {
     Ended {
         exit_code: i32,
         status: String,
+        /// Bytes of output that were counted and not told.
+        #[serde(default)]
+        untold: u64,
     },
 }
 

@@ -134,7 +134,8 @@ impl Processes {
             self.disown(pid);
             start_error(&config.cmd, &error)
         })?;
-        self.journal.started(pid, &command_line(&config));
+        let cwd = cwd.to_string_lossy();
+        self.journal.started(pid, &command_line(&config), request.tag.as_deref(), &cwd, &account.name);
         let process = Arc::new(Process {
             pid,
             config_size: config.encoded_len() as u64,
@@ -235,6 +236,11 @@ impl Processes {
                 process.note_exit(status);
             }
         }
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn lives(&self, pid: u32) -> bool {
+        self.lock().by_pid.get(&pid).is_some_and(|process| !process.output.has_ended())
     }
 
     fn list(&self) -> Vec<ProcessInfo> {

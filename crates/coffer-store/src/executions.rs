@@ -1,0 +1,474 @@
+//! Executions: what ran in sandboxes.
+
+use coffer_core::{AgentId, ExecutionId, KeyId, Millis, ProjectId, SandboxId};
+use serde_json::json;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row};
+
+use crate::columns::{id, optional_id, storable};
+use crate::error::Doing;
+use crate::segments::{self, SegmentRow};
+use crate::{Scope, Store, StoreError, events};
+
+const READ: &str = "read executions";
+const WRITE: &str = "record executions";
+/// Of a command, in an event.
+const LONGEST_TOLD: usize = 256;
+const LONGEST_COMMAND: usize = 4096;
+const LONGEST_WORD: usize = 256;
+
+/// Who started an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecutionSource {
+    /// A client of the sandbox itself, as E2B's SDKs are.
+    E2b,
+    /// Our own API.
+    Api,
+}
+
+/// Where an execution is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecutionState {
+    Running,
+    /// It ended, and how is known.
+    Exited,
+    /// It never started.
+    Failed,
+    /// Its sandbox ended with it, or before its end was heard of.
+    Lost,
+}
+
+impl ExecutionSource {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::E2b => "e2b",
+            Self::Api => "api",
+        }
+    }
+}
+
+impl ExecutionState {
+    pub const ALL: [Self; 4] = [Self::Running, Self::Exited, Self::Failed, Self::Lost];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Exited => "exited",
+            Self::Failed => "failed",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// An execution that is asked for by our own API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewExecution {
+    pub id: ExecutionId,
+    /// The key that asked for it.
+    pub actor: Option<KeyId>,
+    pub command: String,
+    pub cwd: Option<String>,
+    pub user: Option<String>,
+    pub source: ExecutionSource,
+}
+
+/// An execution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecutionRow {
+    pub id: ExecutionId,
+    pub project: ProjectId,
+    pub sandbox: SandboxId,
+    pub agent: Option<AgentId>,
+    pub actor: Option<KeyId>,
+    pub source: ExecutionSource,
+    pub state: ExecutionState,
+    pub command: String,
+    pub cwd: Option<String>,
+    pub user: Option<String>,
+    /// The process, once agentd told of it.
+    pub process: Option<Process>,
+    pub started_ms: Millis,
+    pub ended_ms: Option<Millis>,
+    pub exit_code: Option<i64>,
+    /// How it ended, in words.
+    pub status: Option<String>,
+    /// Of standard output or the terminal.
+    pub main: Progress,
+    /// Of standard error.
+    pub error: Progress,
+    /// Bytes that were written and are not kept, as nobody read them in time or they were too many.
+    pub lost_bytes: i64,
+    /// Whether the cap on its output was reached.
+    pub truncated: bool,
+    /// Where in the sandbox's log its records begin and end.
+    pub positions: Option<(i64, i64)>,
+}
+
+/// Which process an execution is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    pub boot: i64,
+    pub pid: u32,
+    /// The record of agentd's journal that told of its start.
+    pub journal_offset: i64,
+}
+
+/// How far a stream of output has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of it that were read.
+    pub read: i64,
+    /// Bytes of it that are in the log; redaction makes them fewer or more.
+    pub kept: i64,
+}
+
+impl ExecutionRow {
+    /// One that has just been heard of.
+    pub fn new(
+        new: NewExecution,
+        project: ProjectId,
+        sandbox: SandboxId,
+        agent: Option<AgentId>,
+        at_ms: Millis,
+    ) -> Self {
+        let word = |text: String| cut(&text, LONGEST_WORD);
+        Self {
+            id: new.id,
+            project,
+            sandbox,
+            agent,
+            actor: new.actor,
+            source: new.source,
+            state: ExecutionState::Running,
+            command: cut(&new.command, LONGEST_COMMAND),
+            cwd: new.cwd.map(word),
+            user: new.user.map(word),
+            process: None,
+            started_ms: at_ms,
+            ended_ms: None,
+            exit_code: None,
+            status: None,
+            main: Progress::default(),
+            error: Progress::default(),
+            lost_bytes: 0,
+            truncated: false,
+            positions: None,
+        }
+    }
+
+    /// Bytes of output that are kept.
+    pub const fn kept_bytes(&self) -> i64 {
+        self.main.kept + self.error.kept
+    }
+
+    /// Bytes of output that it wrote, as far as is known.
+    pub const fn total_bytes(&self) -> i64 {
+        self.main.read + self.error.read + self.lost_bytes
+    }
+}
+
+/// What was read of a sandbox's journal, to be put on record together.
+#[derive(Debug, Clone)]
+pub struct Collected {
+    pub sandbox: SandboxId,
+    pub project: ProjectId,
+    /// The journal's position after it.
+    pub boot: i64,
+    pub next: i64,
+    /// The segments that were written to, as they are now.
+    pub segments: Vec<SegmentRow>,
+    /// The executions that changed, as they are now.
+    pub executions: Vec<ExecutionRow>,
+}
+
+/// Which executions to show; newest first.
+#[derive(Debug, Clone, Default)]
+pub struct ExecutionFilter {
+    /// Only those before this one.
+    pub before: Option<ExecutionId>,
+    pub sandbox: Option<SandboxId>,
+    pub agent: Option<AgentId>,
+    pub state: Option<ExecutionState>,
+    pub started_from_ms: Option<Millis>,
+    pub started_until_ms: Option<Millis>,
+    pub limit: u32,
+}
+
+const COLUMNS: &str = "id, project_id, sandbox_id, agent_id, actor_key, source, state, command, cwd, user_name, boot, \
+     pid, journal_offset, started_ms, ended_ms, exit_code, status, read_main, read_error, kept_main, kept_error, \
+     lost_bytes, truncated, first_position, last_position";
+
+impl Store {
+    /// Puts an execution on record before, or while, it starts.
+    pub async fn begin_execution(&self, execution: ExecutionRow) -> Result<(), StoreError> {
+        let write = self.database().write(WRITE, move |connection| {
+            Box::pin(async move {
+                if insert(connection, &execution).await? {
+                    tell_start(connection, &execution).await?;
+                }
+                Ok(())
+            })
+        });
+        write.await
+    }
+
+    /// Puts part of a journal on record: executions with their events, segments, and the position. What
+    /// was on record as over stays so.
+    pub async fn record_collected(&self, collected: Collected) -> Result<(), StoreError> {
+        let write = self.database().write(WRITE, move |connection| {
+            Box::pin(async move {
+                sqlx::query(
+                    "INSERT INTO journal_positions (sandbox_id, project_id, boot, next) VALUES ($1, $2, $3, $4)
+                     ON CONFLICT (sandbox_id) DO UPDATE SET boot = $3, next = $4",
+                )
+                .bind(collected.sandbox.to_string())
+                .bind(collected.project.to_string())
+                .bind(collected.boot)
+                .bind(collected.next)
+                .execute(&mut *connection)
+                .await
+                .doing(WRITE)?;
+                for segment in &collected.segments {
+                    segments::put(connection, segment).await?;
+                }
+                // Events come last: they hold the project's counter.
+                let mut told = Vec::new();
+                for execution in &collected.executions {
+                    let new = insert(connection, execution).await?;
+                    let ended = update(connection, execution).await?;
+                    told.push((execution, new, ended));
+                }
+                for (execution, new, ended) in told {
+                    if new {
+                        tell_start(connection, execution).await?;
+                    }
+                    if ended {
+                        tell_end(connection, execution).await?;
+                    }
+                }
+                Ok(())
+            })
+        });
+        write.await
+    }
+
+    /// Ends every execution of a sandbox that is on record as running, with that state.
+    pub async fn end_executions(
+        &self,
+        sandbox: SandboxId,
+        only: Option<ExecutionId>,
+        state: ExecutionState,
+        status: &str,
+        at_ms: Millis,
+    ) -> Result<u64, StoreError> {
+        let status = cut(status, LONGEST_WORD);
+        let write = self.database().write(WRITE, move |connection| {
+            Box::pin(async move {
+                let sql = format!(
+                    "UPDATE executions SET state = $1, status = $2, ended_ms = $3
+                     WHERE sandbox_id = $4 AND state = 'running' AND ($5 IS NULL OR id = $5) RETURNING {COLUMNS}"
+                );
+                let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(state.as_str().to_string())
+                    .bind(status)
+                    .bind(at_ms)
+                    .bind(sandbox.to_string())
+                    .bind(only.map(|only| only.to_string()))
+                    .fetch_all(&mut *connection)
+                    .await
+                    .doing(WRITE)?;
+                for row in &rows {
+                    tell_end(connection, &read(row)?).await?;
+                }
+                Ok(rows.len() as u64)
+            })
+        });
+        write.await
+    }
+
+    /// Sandboxes that are over and have executions on record as running.
+    pub async fn sandboxes_with_lost_executions(&self) -> Result<Vec<SandboxId>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT DISTINCT sandbox_id FROM executions WHERE state = 'running' AND sandbox_id IN (
+                 SELECT id FROM sandboxes WHERE state NOT IN ('creating', 'running', 'paused')) LIMIT 1000",
+        )
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(|row| id(row, "sandbox_id")).collect()
+    }
+
+    /// How far a sandbox's journal is on record: the start of agentd, and the next record.
+    pub async fn journal_position(&self, sandbox: SandboxId) -> Result<Option<(i64, i64)>, StoreError> {
+        let row = sqlx::query("SELECT boot, next FROM journal_positions WHERE sandbox_id = $1")
+            .bind(sandbox.to_string())
+            .fetch_optional(self.database().readers())
+            .await
+            .doing(READ)?;
+        row.map(|row| Ok((row.try_get("boot").doing(READ)?, row.try_get("next").doing(READ)?))).transpose()
+    }
+
+    /// The execution of that id, if the scope sees it.
+    pub async fn execution(
+        &self,
+        scope: &impl Scope,
+        execution: ExecutionId,
+    ) -> Result<Option<ExecutionRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM executions
+             WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2)"
+        );
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(execution.to_string())
+            .bind(scope.owner())
+            .fetch_optional(self.database().readers())
+            .await
+            .doing(READ)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// The executions in scope that the filter asks for, newest first.
+    pub async fn executions(
+        &self,
+        scope: &impl Scope,
+        filter: &ExecutionFilter,
+    ) -> Result<Vec<ExecutionRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM executions
+             WHERE ($1 IS NULL OR project_id = $1 OR agent_id = $1) AND ($2 IS NULL OR id < $2)
+                 AND ($3 IS NULL OR sandbox_id = $3) AND ($4 IS NULL OR agent_id = $4)
+                 AND ($5 IS NULL OR state = $5) AND started_ms >= $6 AND started_ms <= $7
+             ORDER BY id DESC LIMIT $8"
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(scope.owner())
+            .bind(filter.before.map(|before| before.to_string()))
+            .bind(filter.sandbox.map(|sandbox| sandbox.to_string()))
+            .bind(filter.agent.map(|agent| agent.to_string()))
+            .bind(filter.state.map(|state| state.as_str().to_string()))
+            .bind(filter.started_from_ms.unwrap_or(i64::MIN))
+            .bind(filter.started_until_ms.unwrap_or(i64::MAX))
+            .bind(i64::from(filter.limit))
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
+        rows.iter().map(read).collect()
+    }
+}
+
+/// Says whether it was not there yet.
+async fn insert(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<bool, StoreError> {
+    let inserted = sqlx::query(
+        "INSERT INTO executions (id, project_id, sandbox_id, agent_id, actor_key, source, state, command, cwd,
+             user_name, started_ms)
+         VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10) ON CONFLICT (id) DO NOTHING",
+    )
+    .bind(row.id.to_string())
+    .bind(row.project.to_string())
+    .bind(row.sandbox.to_string())
+    .bind(row.agent.map(|agent| agent.to_string()))
+    .bind(row.actor.map(|actor| actor.to_string()))
+    .bind(row.source.as_str().to_string())
+    .bind(row.command.clone())
+    .bind(row.cwd.clone())
+    .bind(row.user.clone())
+    .bind(row.started_ms)
+    .execute(connection)
+    .await
+    .doing(WRITE)?;
+    Ok(inserted.rows_affected() == 1)
+}
+
+/// Says whether it ended by this.
+async fn update(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<bool, StoreError> {
+    let updated = sqlx::query(
+        "UPDATE executions SET boot = $1, pid = $2, journal_offset = $3, cwd = $4, user_name = $5, state = $6,
+             ended_ms = $7, exit_code = $8, status = $9, read_main = $10, read_error = $11, kept_main = $12,
+             kept_error = $13, lost_bytes = $14, truncated = $15, first_position = $16, last_position = $17
+         WHERE id = $18 AND sandbox_id = $19 AND state = 'running'",
+    )
+    .bind(row.process.map(|process| process.boot))
+    .bind(row.process.map(|process| i64::from(process.pid)))
+    .bind(row.process.map(|process| process.journal_offset))
+    .bind(row.cwd.clone())
+    .bind(row.user.clone())
+    .bind(row.state.as_str().to_string())
+    .bind(row.ended_ms)
+    .bind(row.exit_code)
+    .bind(row.status.as_deref().map(|status| cut(status, LONGEST_WORD)))
+    .bind(row.main.read)
+    .bind(row.error.read)
+    .bind(row.main.kept)
+    .bind(row.error.kept)
+    .bind(row.lost_bytes)
+    .bind(i64::from(row.truncated))
+    .bind(row.positions.map(|(first, _)| first))
+    .bind(row.positions.map(|(_, last)| last))
+    .bind(row.id.to_string())
+    .bind(row.sandbox.to_string())
+    .execute(connection)
+    .await
+    .doing(WRITE)?;
+    Ok(updated.rows_affected() == 1 && row.state != ExecutionState::Running)
+}
+
+async fn tell_start(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<(), StoreError> {
+    let payload = json!({
+        "execution": row.id, "command": cut(&row.command, LONGEST_TOLD), "source": row.source.as_str(),
+        "actor": row.actor,
+    });
+    let (subject, kind) = (row.sandbox.to_string(), "execution.started".to_string());
+    events::record(connection, row.project, subject, kind, &payload, row.started_ms).await
+}
+
+async fn tell_end(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<(), StoreError> {
+    let payload = json!({
+        "execution": row.id, "state": row.state.as_str(), "exit_code": row.exit_code,
+        "status": row.status, "bytes": row.total_bytes(), "truncated": row.truncated,
+    });
+    let (subject, kind) = (row.sandbox.to_string(), "execution.ended".to_string());
+    let at_ms = row.ended_ms.unwrap_or(row.started_ms);
+    events::record(connection, row.project, subject, kind, &payload, at_ms).await
+}
+
+fn cut(text: &str, longest: usize) -> String {
+    storable(&text[..text.floor_char_boundary(longest)])
+}
+
+fn read(row: &AnyRow) -> Result<ExecutionRow, StoreError> {
+    let unreadable = |why: String| StoreError::Unreadable { what: "execution", why };
+    let number = |name: &str| row.try_get::<i64, _>(name).doing(READ);
+    let optional = |name: &str| row.try_get::<Option<i64>, _>(name).doing(READ);
+    let text = |name: &str| row.try_get::<String, _>(name).doing(READ);
+    let state = text("state")?;
+    let state = ExecutionState::ALL.into_iter().find(|known| known.as_str() == state);
+    let process = match (optional("boot")?, optional("pid")?, optional("journal_offset")?) {
+        (Some(boot), Some(pid), Some(journal_offset)) => {
+            let pid = u32::try_from(pid).map_err(|error| unreadable(error.to_string()))?;
+            Some(Process { boot, pid, journal_offset })
+        }
+        _ => None,
+    };
+    Ok(ExecutionRow {
+        id: id(row, "id")?,
+        project: id(row, "project_id")?,
+        sandbox: id(row, "sandbox_id")?,
+        agent: optional_id(row, "agent_id")?,
+        actor: optional_id(row, "actor_key")?,
+        source: if text("source")? == "api" { ExecutionSource::Api } else { ExecutionSource::E2b },
+        state: state.ok_or_else(|| unreadable("its state is unknown".into()))?,
+        command: text("command")?,
+        cwd: row.try_get("cwd").doing(READ)?,
+        user: row.try_get("user_name").doing(READ)?,
+        process,
+        started_ms: number("started_ms")?,
+        ended_ms: optional("ended_ms")?,
+        exit_code: optional("exit_code")?,
+        status: row.try_get("status").doing(READ)?,
+        main: Progress { read: number("read_main")?, kept: number("kept_main")? },
+        error: Progress { read: number("read_error")?, kept: number("kept_error")? },
+        lost_bytes: number("lost_bytes")?,
+        truncated: number("truncated")? != 0,
+        positions: optional("first_position")?.zip(optional("last_position")?),
+    })
+}
