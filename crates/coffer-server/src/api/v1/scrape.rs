@@ -1,0 +1,23 @@
+//! `GET /metrics`, for Prometheus.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Request, State};
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+
+use crate::api::App;
+use crate::api::auth::Operating;
+use crate::api::error::ApiError;
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// All figures. For operators, unless the settings open it to everybody.
+pub(super) async fn show(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    if !app.telemetry.public {
+        let (mut parts, _) = request.into_parts();
+        Operating::from_request_parts(&mut parts, &app).await?;
+    }
+    let text = app.telemetry.scrape(&app.fleet, &app.store, &app.events).await;
+    Ok(([(CONTENT_TYPE, OPEN_METRICS)], text).into_response())
+}

@@ -1,0 +1,88 @@
+//! What the server tells of itself: figures for Prometheus, spans for OpenTelemetry.
+//!
+//! [`Telemetry`] is made once and shared. Figures are kept by whoever makes them happen and cost a few
+//! nanoseconds; those that can be looked up are looked up when somebody asks ([`scrape`]). Spans are off
+//! unless an address for them is set, and cost nothing then.
+
+mod export;
+mod metrics;
+mod otlp;
+mod scrape;
+mod trace;
+
+use std::time::Duration;
+
+use coffer_core::settings::SecretText;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub(crate) use metrics::Metrics;
+pub(crate) use trace::{Active, Traces, Whose, current, parse_traceparent, within};
+
+/// `[metrics]`: who may read `/metrics`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsSettings {
+    /// Whether `/metrics` answers without a key. Otherwise it takes an operator's key, as a bearer token.
+    pub public: bool,
+}
+
+/// `[traces]`: where spans go. Nothing is sent unless `endpoint` or all three of Langfuse's are set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TraceSettings {
+    /// The OTLP/HTTP endpoint, such as `http://localhost:4318`; `/v1/traces` is appended.
+    #[schemars(extend("x-env" = "OTEL_EXPORTER_OTLP_ENDPOINT"))]
+    pub endpoint: Option<String>,
+    /// Headers for it, as `name=value,name=value`.
+    #[schemars(extend("x-env" = "OTEL_EXPORTER_OTLP_HEADERS"))]
+    pub headers: Option<SecretText>,
+    /// Langfuse's address, such as `https://cloud.langfuse.com`.
+    #[schemars(extend("x-env" = "LANGFUSE_HOST"))]
+    pub langfuse_host: Option<String>,
+    /// The public key of a Langfuse project.
+    #[schemars(extend("x-env" = "LANGFUSE_PUBLIC_KEY"))]
+    pub langfuse_public_key: Option<String>,
+    /// Its secret key.
+    #[schemars(extend("x-env" = "LANGFUSE_SECRET_KEY"))]
+    pub langfuse_secret_key: Option<SecretText>,
+}
+
+/// How long a stop waits for spans to be sent.
+const LAST_SPANS: Duration = Duration::from_secs(5);
+
+/// Figures and spans of one server.
+#[derive(Debug)]
+pub(crate) struct Telemetry {
+    pub(crate) metrics: Metrics,
+    pub(crate) traces: Traces,
+    pub(crate) public: bool,
+    exporters: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// Spans cannot be sent where the settings say.
+#[derive(Debug, thiserror::Error)]
+#[error("`{setting}` is not usable: {why}")]
+pub struct BadTraceSetting {
+    pub(crate) setting: &'static str,
+    pub(crate) why: String,
+}
+
+impl Telemetry {
+    /// Starts the exporters.
+    pub(crate) fn start(settings: &MetricsSettings, traces: &TraceSettings) -> Result<Self, BadTraceSetting> {
+        let (metrics, exporters, stop) = (Metrics::new(), TaskTracker::new(), CancellationToken::new());
+        let traces = Traces::start(export::destinations(traces)?, &metrics, &exporters, &stop);
+        Ok(Self { metrics, traces, public: settings.public, exporters, stop })
+    }
+
+    /// Has the exporters send what they have, and does not wait long for it.
+    pub(crate) async fn finish(&self) {
+        self.stop.cancel();
+        self.exporters.close();
+        let _ = tokio::time::timeout(LAST_SPANS, self.exporters.wait()).await;
+    }
+}

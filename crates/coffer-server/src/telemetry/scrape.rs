@@ -1,0 +1,124 @@
+//! Figures that are looked up when somebody asks.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use super::Telemetry;
+use super::metrics::{Labels, Level, Levels, label};
+use crate::events::Events;
+use crate::fleet::Fleet;
+use coffer_store::{Store, WriteLoad};
+
+/// A node that does not answer within this is down, as far as figures go.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Projects with a budget that are told apart; there is no bound to them otherwise.
+const MOST_BUDGETS: usize = 200;
+
+impl Telemetry {
+    /// All figures, in the OpenMetrics text format.
+    pub(crate) async fn scrape(&self, fleet: &Fleet, store: &Store, events: &Events) -> String {
+        let mut now = Registry::default();
+        let build: Levels<1> = Levels::default();
+        build.get_or_create(&label([("version", env!("CARGO_PKG_VERSION"))])).set(1.0);
+        now.register("coffer_build_info", "The version that runs, as a label", build);
+        self.sandboxes(&mut now, fleet);
+        node(&mut now, fleet).await;
+        gauge(&mut now, "coffer_event_readers", "Open event streams", events.readers() as f64);
+        let load = store.write_load();
+        gauge(
+            &mut now,
+            "coffer_store_write_queue",
+            "Writes that wait for the database or are at it",
+            load.waiting as f64,
+        );
+        now.register_collector(Box::new(WriteTimes(load)));
+        let mut text = String::new();
+        encode_registry(&mut text, &self.metrics.registry).expect("text takes all");
+        encode_registry(&mut text, &now).expect("text takes all");
+        encode_eof(&mut text).expect("text takes all");
+        text
+    }
+
+    fn sandboxes(&self, now: &mut Registry, fleet: &Fleet) {
+        let active: Levels<2> = Levels::default();
+        let of = |state: &'static str, template: Cow<'static, str>| -> Labels<2> {
+            [("state", state.into()), ("template", template)]
+        };
+        for state in ["creating", "running", "paused"] {
+            active.get_or_create(&of(state, "base".into())).set(0.0);
+        }
+        for (state, template) in fleet.census() {
+            active.get_or_create(&of(state, template.into())).inc();
+        }
+        now.register("sandbox_active_count", "Live sandboxes, by state and template", active);
+        let used: Levels<3> = Levels::default();
+        for (budget, ratio) in fleet.usage.spending().into_iter().take(MOST_BUDGETS) {
+            let labels = [
+                ("project", budget.project.to_string().into()),
+                ("period", budget.period.as_str().into()),
+                ("scope", if budget.sandbox.is_some() { "sandbox" } else { "project" }.into()),
+            ];
+            let level = used.get_or_create(&labels);
+            // Of several sandboxes' budgets the one that is nearest to its end counts.
+            level.set(level.get().max(ratio));
+        }
+        now.register("sandbox_budget_used_ratio", "How much of a budget is spent; 1 is all", used);
+    }
+}
+
+async fn node(now: &mut Registry, fleet: &Fleet) {
+    let info = tokio::time::timeout(PATIENCE, fleet.engine_info()).await;
+    let info = info.ok().and_then(Result::ok);
+    gauge(
+        now,
+        "coffer_node_up",
+        "Whether the host of the sandboxes answers",
+        f64::from(u8::from(info.is_some())),
+    );
+    let Some(info) = info else { return };
+    if let (Some(size), Some(free)) = (info.pool_bytes, info.pool_free_bytes) {
+        gauge(now, "coffer_pool_size_bytes", "What all sandboxes together may write", size as f64);
+        gauge(now, "coffer_pool_free_bytes", "What of it is free", free as f64);
+    }
+    gauge(
+        now,
+        "coffer_warm_sandboxes",
+        "Sandboxes that are ready and belong to nobody yet",
+        info.warm_ready as f64,
+    );
+}
+
+fn gauge(now: &mut Registry, name: &'static str, help: &'static str, value: f64) {
+    let level = Level::default();
+    level.set(value);
+    now.register(name, help, level);
+}
+
+/// How long writes took, as the store counted.
+struct WriteTimes(WriteLoad);
+
+impl fmt::Debug for WriteTimes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WriteTimes")
+    }
+}
+
+impl Collector for WriteTimes {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut metric = encoder.encode_descriptor(
+            "coffer_store_write_duration_seconds",
+            "From a write that was asked for to its commit",
+            None,
+            MetricType::Histogram,
+        )?;
+        let WriteLoad { seconds, count, buckets, .. } = &self.0;
+        metric.encode_histogram::<NoLabelSet>(*seconds, *count, buckets, None)
+    }
+}

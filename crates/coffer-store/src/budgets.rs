@@ -1,0 +1,313 @@
+//! Budgets: how much a project, or one sandbox of it, may cost.
+
+use coffer_core::{BudgetId, Millis, ProjectId, SandboxId};
+use sqlx::Row;
+use sqlx::any::AnyRow;
+
+use crate::columns::{self, id};
+use crate::error::Doing;
+use crate::{NameError, Operator, ProjectScope, Scope, Store, StoreError, events, now_ms};
+
+const READ: &str = "read budgets";
+const CHANGE: &str = "change a budget";
+
+/// What a budget is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BudgetPeriod {
+    /// Each day, in UTC.
+    Day,
+    /// Each month, in UTC.
+    Month,
+    /// All time.
+    Total,
+}
+
+impl BudgetPeriod {
+    const ALL: [Self; 3] = [Self::Day, Self::Month, Self::Total];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::Month => "month",
+            Self::Total => "total",
+        }
+    }
+}
+
+/// What is done to running sandboxes when it is spent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BudgetAction {
+    Pause,
+    End,
+}
+
+impl BudgetAction {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::End => "end",
+        }
+    }
+}
+
+/// What a budget says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BudgetTerms {
+    /// In billionths of the currency.
+    pub amount_nanos: i64,
+    /// Percentages that are told, in rising order, each below 100.
+    pub warn_at: Vec<i64>,
+    pub action: BudgetAction,
+}
+
+/// A budget.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Budget {
+    pub id: BudgetId,
+    pub project: ProjectId,
+    /// The one sandbox that it is for; otherwise it is for the project.
+    pub sandbox: Option<SandboxId>,
+    pub period: BudgetPeriod,
+    pub terms: BudgetTerms,
+    pub created_ms: Millis,
+    pub version: i64,
+    /// The percentage last told in the period that begins on this day.
+    pub told: (i64, i64),
+}
+
+/// What is told of a budget.
+#[derive(Debug, Clone)]
+pub struct BudgetNews {
+    pub budget: BudgetId,
+    /// What was told before, so that two servers do not tell it twice.
+    pub before: (i64, i64),
+    pub now: (i64, i64),
+    /// The kind of the event.
+    pub kind: &'static str,
+    pub payload: serde_json::Value,
+}
+
+macro_rules! budget_columns {
+    () => {
+        "id, project_id, sandbox_id, period, amount_nanos, warn_at, action, created_ms, version, told_period, \
+         told_percent"
+    };
+}
+
+impl Store {
+    /// Makes a budget; there is one for each sandbox, or the project, and period.
+    pub async fn create_budget(
+        &self,
+        scope: &ProjectScope,
+        sandbox: Option<SandboxId>,
+        period: BudgetPeriod,
+        terms: BudgetTerms,
+    ) -> Result<Budget, NameError> {
+        let (scope, budget) = (*scope, BudgetId::generate());
+        let insert = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                if let Some(sandbox) = sandbox {
+                    let known = sqlx::query("SELECT id FROM sandboxes WHERE id = $1 AND project_id = $2")
+                        .bind(sandbox.to_string())
+                        .bind(scope.project().to_string())
+                        .fetch_optional(&mut *connection)
+                        .await
+                        .doing(CHANGE)?;
+                    if known.is_none() {
+                        return Err(NameError::NotFound);
+                    }
+                }
+                let made = sqlx::query(concat!(
+                    "INSERT INTO budgets (id, project_id, sandbox_id, period, amount_nanos, warn_at, action,
+                         created_ms)
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+                     ON CONFLICT (project_id, sandbox_id, period) DO NOTHING
+                     RETURNING ",
+                    budget_columns!()
+                ))
+                .bind(budget.to_string())
+                .bind(scope.project().to_string())
+                .bind(sandbox.map(|sandbox| sandbox.to_string()).unwrap_or_default())
+                .bind(period.as_str().to_string())
+                .bind(terms.amount_nanos)
+                .bind(columns::json(&terms.warn_at))
+                .bind(terms.action.as_str().to_string())
+                .bind(now_ms())
+                .fetch_optional(connection)
+                .await
+                .doing(CHANGE)?;
+                Ok(read(&made.ok_or(NameError::Taken)?)?)
+            })
+        });
+        insert.await
+    }
+
+    /// The project's budgets after `after`, oldest first.
+    pub async fn budgets(
+        &self,
+        scope: &impl Scope,
+        after: Option<BudgetId>,
+        limit: u32,
+    ) -> Result<Vec<Budget>, StoreError> {
+        let rows = sqlx::query(concat!(
+            "SELECT ",
+            budget_columns!(),
+            " FROM budgets WHERE ($1 IS NULL OR project_id = $1) AND ($2 IS NULL OR id > $2)
+              ORDER BY id LIMIT $3"
+        ))
+        .bind(scope.only().map(|project| project.to_string()))
+        .bind(after.map(|after| after.to_string()))
+        .bind(i64::from(limit))
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(read).collect()
+    }
+
+    /// The budget of that id, if the scope sees it.
+    pub async fn budget(&self, scope: &impl Scope, budget: BudgetId) -> Result<Option<Budget>, StoreError> {
+        let row = sqlx::query(concat!(
+            "SELECT ",
+            budget_columns!(),
+            " FROM budgets WHERE id = $1 AND ($2 IS NULL OR project_id = $2)"
+        ))
+        .bind(budget.to_string())
+        .bind(scope.only().map(|project| project.to_string()))
+        .fetch_optional(self.database().readers())
+        .await
+        .doing(READ)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// Changes a budget whose version is `version`; `None` where it is another by now, or gone. What was told
+    /// of it is told again where it is true again.
+    pub async fn change_budget(
+        &self,
+        scope: &impl Scope,
+        budget: BudgetId,
+        version: Option<i64>,
+        terms: BudgetTerms,
+    ) -> Result<Option<Budget>, StoreError> {
+        let only = scope.only().map(|project| project.to_string());
+        let change = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let changed = sqlx::query(concat!(
+                    "UPDATE budgets SET amount_nanos = $1, warn_at = $2, action = $3, version = version + 1,
+                         told_percent = 0
+                     WHERE id = $4 AND ($5 IS NULL OR project_id = $5) AND ($6 IS NULL OR version = $6)
+                     RETURNING ",
+                    budget_columns!()
+                ))
+                .bind(terms.amount_nanos)
+                .bind(columns::json(&terms.warn_at))
+                .bind(terms.action.as_str().to_string())
+                .bind(budget.to_string())
+                .bind(only)
+                .bind(version)
+                .fetch_optional(connection)
+                .await
+                .doing(CHANGE)?;
+                changed.as_ref().map(read).transpose()
+            })
+        });
+        change.await
+    }
+
+    /// Removes a budget whose version is `version`; false where it is another by now, or gone.
+    pub async fn remove_budget(
+        &self,
+        scope: &impl Scope,
+        budget: BudgetId,
+        version: Option<i64>,
+    ) -> Result<bool, StoreError> {
+        let only = scope.only().map(|project| project.to_string());
+        let remove = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let removed = sqlx::query(
+                    "DELETE FROM budgets
+                     WHERE id = $1 AND ($2 IS NULL OR project_id = $2) AND ($3 IS NULL OR version = $3)",
+                )
+                .bind(budget.to_string())
+                .bind(only)
+                .bind(version)
+                .execute(connection)
+                .await
+                .doing(CHANGE)?;
+                Ok(removed.rows_affected() > 0)
+            })
+        });
+        remove.await
+    }
+
+    /// What has been spent since `first_day` of what a budget is for.
+    pub async fn spent(&self, _: &Operator, budget: &Budget, first_day: i64) -> Result<i64, StoreError> {
+        let row = sqlx::query(
+            "SELECT CAST(COALESCE(SUM(cost_nanos), 0) AS BIGINT) AS spent FROM usage
+             WHERE project_id = $1 AND day >= $2 AND ($3 IS NULL OR sandbox_id = $3)",
+        )
+        .bind(budget.project.to_string())
+        .bind(first_day)
+        .bind(budget.sandbox.map(|sandbox| sandbox.to_string()))
+        .fetch_one(self.database().readers())
+        .await
+        .doing(READ)?;
+        row.try_get("spent").doing(READ)
+    }
+
+    /// Tells in the event log what has become of a budget, unless somebody has told it already.
+    pub async fn tell_of_budget(&self, _: &Operator, news: BudgetNews) -> Result<bool, StoreError> {
+        let tell = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let told = sqlx::query(
+                    "UPDATE budgets SET told_period = $1, told_percent = $2
+                     WHERE id = $3 AND told_period = $4 AND told_percent = $5
+                     RETURNING project_id, sandbox_id",
+                )
+                .bind(news.now.0)
+                .bind(news.now.1)
+                .bind(news.budget.to_string())
+                .bind(news.before.0)
+                .bind(news.before.1)
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                let Some(told) = told else { return Ok(false) };
+                let sandbox: String = told.try_get("sandbox_id").doing(CHANGE)?;
+                let subject = if sandbox.is_empty() { news.budget.to_string() } else { sandbox };
+                let project = id(&told, "project_id")?;
+                events::record(connection, project, subject, news.kind.into(), &news.payload, now_ms()).await?;
+                Ok(true)
+            })
+        });
+        tell.await
+    }
+}
+
+fn read(row: &AnyRow) -> Result<Budget, StoreError> {
+    let unreadable = |what, why: String| StoreError::Unreadable { what, why };
+    let number = |column| row.try_get::<i64, _>(column).doing(READ);
+    let text = |column| row.try_get::<String, _>(column).doing(READ);
+    let (period, action, sandbox) = (text("period")?, text("action")?, text("sandbox_id")?);
+    let sandbox = Some(sandbox).filter(|id| !id.is_empty()).map(|id| id.parse());
+    Ok(Budget {
+        id: id(row, "id")?,
+        project: id(row, "project_id")?,
+        sandbox: sandbox.transpose().map_err(|error: coffer_core::BadId| unreadable("sandbox_id", error.to_string()))?,
+        period: BudgetPeriod::ALL
+            .into_iter()
+            .find(|known| known.as_str() == period)
+            .ok_or_else(|| unreadable("period", period.clone()))?,
+        terms: BudgetTerms {
+            amount_nanos: number("amount_nanos")?,
+            warn_at: serde_json::from_str(&text("warn_at")?)
+                .map_err(|error| unreadable("warn_at", error.to_string()))?,
+            action: [BudgetAction::Pause, BudgetAction::End]
+                .into_iter()
+                .find(|known| known.as_str() == action)
+                .ok_or_else(|| unreadable("action", action.clone()))?,
+        },
+        created_ms: number("created_ms")?,
+        version: number("version")?,
+        told: (number("told_period")?, number("told_percent")?),
+    })
+}
