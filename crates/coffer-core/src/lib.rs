@@ -1,9 +1,10 @@
-//! The rules of Cofferdam: identities, sandbox states, limits, lifetimes and network policies.
+//! The rules of Cofferdam: identities, sandbox states, limits, lifetimes, and policies for networks and commands.
 //!
 //! Nothing here does I/O, reads a clock or knows a runtime, so every rule can be tested
 //! exhaustively. Times are milliseconds since the Unix epoch, handed in by the caller.
 #![forbid(unsafe_code)]
 
+pub mod command;
 mod id;
 mod lifetime;
 mod limits;
@@ -13,7 +14,7 @@ pub mod settings;
 mod state;
 mod template;
 
-pub use id::{AgentId, AuditId, BadId, ExecutionId, Id, KeyId, ProjectId, SandboxId};
+pub use id::{AgentId, AuditId, BadId, BudgetId, ExecutionId, Id, KeyId, ProjectId, SandboxId, SecretId};
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::Limits;
 pub use role::{BadRole, Role};

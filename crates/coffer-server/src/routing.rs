@@ -7,7 +7,7 @@
 //! What the listener expects of the proxy:
 //!
 //! ```text
-//! Proxy::new(directory: Arc<dyn Directory>) -> Proxy
+//! Proxy::new(directory: Arc<dyn Directory>, gate: Arc<dyn Gate>) -> Proxy
 //! Proxy::claims(&self, request: &Request<B>) -> bool      // sandbox traffic, or the REST API?
 //! Proxy::serve(&self, request: Request<Incoming>) -> Response<axum::body::Body>   // async
 //! ```
@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use coffer_core::SandboxId;
+use coffer_core::command::CommandPolicy;
 use tokio_util::sync::CancellationToken;
 
 /// Knows where each sandbox's traffic goes.
@@ -32,6 +33,33 @@ pub(crate) trait Directory: Send + Sync + fmt::Debug {
 
     /// Running sandboxes with an access token, for signed URLs that name no sandbox.
     fn secured(&self) -> Vec<(SandboxId, String)>;
+}
+
+/// Knows which commands may be started. Asked only about requests that could start one.
+#[async_trait]
+pub(crate) trait Gate: Send + Sync + fmt::Debug {
+    /// What to ask before a command is started in a sandbox; none where everything may be.
+    fn guard(&self, sandbox: SandboxId) -> Option<Guard>;
+
+    /// A client of the sandbox was refused a command.
+    async fn refused(&self, sandbox: SandboxId, what: &RefusedCommand);
+}
+
+/// What stands before the commands of a sandbox.
+#[derive(Debug, Clone)]
+pub(crate) struct Guard {
+    pub(crate) policy: Arc<CommandPolicy>,
+    /// What the sandbox's clients must show: nobody else is told of the policy, or fills its log.
+    pub(crate) access_token: Option<String>,
+}
+
+/// A command that was not started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RefusedCommand {
+    /// As far as it was understood.
+    pub(crate) words: Vec<String>,
+    pub(crate) why: String,
+    pub(crate) rule: Option<usize>,
 }
 
 /// What traffic does to a paused sandbox.

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -23,10 +24,49 @@ const CONTINUE_WITHIN: Duration = Duration::from_secs(1);
 /// How much of a body that nobody wants is read.
 pub(super) const DRAINED: usize = 256 << 20;
 
+/// Where a request's body comes from.
+#[derive(Debug)]
+pub(super) enum Source {
+    Client(Incoming),
+    /// It was read already, to be looked at.
+    Whole(Full<Bytes>),
+}
+
+impl Body for Source {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.get_mut() {
+            Self::Client(body) => Pin::new(body).poll_frame(cx),
+            Self::Whole(body) => Pin::new(body)
+                .poll_frame(cx)
+                .map(|frame| frame.map(|frame| frame.map_err(|never| match never {}))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Client(body) => body.is_end_stream(),
+            Self::Whole(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Client(body) => body.size_hint(),
+            Self::Whole(body) => body.size_hint(),
+        }
+    }
+}
+
 /// A client's request body, on its way in.
 pub(super) struct Upload {
     /// There until it is dropped.
-    body: Option<Incoming>,
+    body: Option<Source>,
     activity: Activity,
     drains: Drains,
     client: Client,
@@ -73,7 +113,7 @@ pub(super) enum Start {
 
 impl Upload {
     pub(super) fn new(
-        body: Incoming,
+        body: Source,
         activity: Activity,
         start: Start,
         drains: Drains,
@@ -89,7 +129,7 @@ impl Upload {
         (Self { body: Some(body), activity, drains, client, progress: progress.clone(), held }, progress)
     }
 
-    fn body(&self) -> &Incoming {
+    fn body(&self) -> &Source {
         self.body.as_ref().expect("the body is there until the upload is dropped")
     }
 }
@@ -98,7 +138,7 @@ impl Drop for Upload {
     fn drop(&mut self) {
         // The other side wants no more; the client will be answered all the same. Reading a body that
         // was held back would make the client send it.
-        if let Some(body) = self.body.take()
+        if let Some(Source::Client(body)) = self.body.take()
             && self.held.is_none()
             && !self.progress.is_sent()
         {

@@ -22,6 +22,7 @@ mod head;
 mod inward;
 mod lane;
 mod signed;
+mod starts;
 mod tls;
 mod upgrade;
 mod upstream;
@@ -40,6 +41,7 @@ use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, request};
 use hyper::body::{Body as _, Incoming};
 use subtle::ConstantTimeEq;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::answer::allow_preflight;
@@ -48,12 +50,12 @@ pub use self::fuzz::fuzz_address;
 
 use self::address::{Address, address};
 use self::answer::{Reader, Refusal};
-use self::body::{DRAINED, Relay, Start, Upload};
+use self::body::{DRAINED, Relay, Source, Start, Upload};
 use self::guesses::Guesses;
 use self::lane::{Lanes, Slot};
 use self::upstream::{Exchange, Speaks};
 use crate::drain::Drains;
-use crate::routing::{Client, Directory, Midway, Route, Target, Wake};
+use crate::routing::{Client, Directory, Gate, Midway, Route, Target, Wake};
 
 /// Carries requests to sandboxes.
 #[derive(Debug)]
@@ -62,11 +64,15 @@ pub(crate) struct Proxy {
     lanes: Arc<Lanes>,
     guesses: Guesses,
     drains: Drains,
+    gate: Arc<dyn Gate>,
+    looks: Semaphore,
 }
 
 impl Proxy {
-    pub(crate) fn new(directory: Arc<dyn Directory>) -> Self {
+    pub(crate) fn new(directory: Arc<dyn Directory>, gate: Arc<dyn Gate>) -> Self {
         Self {
+            gate,
+            looks: Semaphore::new(starts::MOST_LOOKS),
             directory,
             lanes: Arc::default(),
             guesses: Guesses::new(Instant::now()),
@@ -113,7 +119,33 @@ impl Proxy {
             return self.refuse(Refusal::TooManyConnections, request, Some(&sandbox), Some(port));
         };
         target.activity.note();
+        let request = if port == agentd::PORT && starts::could_start(request.uri().path()) {
+            match self.look(request, &target).await {
+                Ok(request) => request,
+                Err(answer) => return *answer,
+            }
+        } else {
+            request.map(Source::Client)
+        };
         forward(request, target, port, slot, self.drains.clone()).await
+    }
+
+    /// Asks the gate about a request that could start a command.
+    async fn look(
+        &self,
+        request: Request<Incoming>,
+        target: &Target,
+    ) -> Result<Request<Source>, Box<Response<Body>>> {
+        let Some(guard) = self.gate.guard(target.sandbox) else { return Ok(request.map(Source::Client)) };
+        match starts::look(request, &guard, &self.looks).await {
+            Ok(request) => Ok(request),
+            Err(refused) => {
+                if let Some(what) = &refused.what {
+                    self.gate.refused(target.sandbox, what).await;
+                }
+                Err(Box::new(refused.answer))
+            }
+        }
     }
 
     /// Answers for the sandbox.
@@ -170,7 +202,7 @@ fn admit<B>(request: &Request<B>, target: &Target, port: u16) -> Result<(), Refu
 
 /// Sends an admitted request inside and returns what comes back.
 async fn forward(
-    mut request: Request<Incoming>,
+    mut request: Request<Source>,
     target: Target,
     port: u16,
     slot: Slot,

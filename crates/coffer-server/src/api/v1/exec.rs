@@ -1,0 +1,785 @@
+//! Running commands.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response, Sse, sse};
+use bytes::Bytes;
+use coffer_core::{ExecutionId, Millis};
+use coffer_store::{ExecutionRow, ExecutionSource, ExecutionState, Idempotency, NewExecution, TakenKey};
+use coffer_wire::agentd::OutputStream;
+use coffer_wire::envd::process::process_event::data_event::Output as Data;
+use coffer_wire::envd::process::process_event::{EndEvent, Event};
+use coffer_wire::envd::process::process_input::Input;
+use coffer_wire::envd::process::process_selector::Selector;
+use coffer_wire::envd::process::{
+    CloseStdinRequest, CloseStdinResponse, ListRequest, ListResponse, ProcessConfig, ProcessInput,
+    ProcessSelector, SendInputRequest, SendInputResponse, SendSignalRequest, SendSignalResponse, Signal,
+    StartRequest,
+};
+use futures_util::Stream;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::inside::{self, guest};
+use super::page::Page;
+use crate::agent::{Events, Guest, GuestError};
+use crate::api::auth::{Id, Named, NamedId, Read, Write};
+use crate::api::body::Checked;
+use crate::api::error::{ApiError, Code};
+use crate::api::query::Query;
+use crate::api::{App, check};
+use crate::clock::{now_ms, rfc3339};
+use crate::fleet::Record;
+use crate::output::Kind;
+
+const USUAL_TIMEOUT_S: i64 = 300;
+const LONGEST_TIMEOUT_S: i64 = 24 * 3600;
+/// Of each stream, in an answer.
+const USUAL_OUTPUT: i64 = 1024 * 1024;
+const MOST_OUTPUT: i64 = 8 * 1024 * 1024;
+const MOST_WORDS: usize = 10_000;
+const LONGEST_PATH: usize = 4096;
+/// How long the end of a killed command may take until it is told of.
+const KILLED_WITHIN: Duration = Duration::from_secs(5);
+/// agentd's list of processes.
+const LONGEST_LIST: usize = 16 << 20;
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// A command to run.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewCommand {
+    command: Command,
+    /// Where it runs; the user's home by default.
+    #[serde(default)]
+    cwd: Option<String>,
+    /// Beside the sandbox's own.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// Who runs it; the template's user by default.
+    #[serde(default)]
+    user: Option<String>,
+    /// What it reads; nothing by default.
+    #[serde(default)]
+    stdin: Option<String>,
+    /// When it is killed with all that it started, in seconds: 300 by default, and never in the background.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 86400)]
+    timeout_s: Option<i64>,
+    /// Answers as soon as it runs.
+    #[serde(default)]
+    background: bool,
+    /// How much of each of its streams is answered, from the beginning; 1 MiB by default.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 8388608)]
+    max_output_bytes: Option<i64>,
+}
+
+/// A line for `/bin/bash -l -c`, or a program with its arguments.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+enum Command {
+    #[schema(example = "make test 2>&1 | tail -20")]
+    Line(String),
+    #[schema(example = json!(["git", "status"]))]
+    Words(Vec<String>),
+}
+
+impl Command {
+    fn words(&self) -> Vec<String> {
+        match self {
+            Self::Line(line) => ["/bin/bash", "-l", "-c", line].map(str::to_string).to_vec(),
+            Self::Words(words) => words.clone(),
+        }
+    }
+
+    /// On one line, for people.
+    fn shown(&self) -> String {
+        match self {
+            Self::Line(line) => line.clone(),
+            Self::Words(words) => words.join(" "),
+        }
+    }
+}
+
+/// What a command did.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Ran {
+    execution_id: String,
+    pid: Option<u32>,
+    /// Null where it was killed because its time was up.
+    exit_code: Option<i64>,
+    timed_out: bool,
+    stdout: String,
+    stderr: String,
+    /// Whether it wrote more than is here.
+    stdout_truncated: bool,
+    stderr_truncated: bool,
+    /// How much it wrote in all.
+    stdout_bytes: u64,
+    stderr_bytes: u64,
+    started_at: String,
+    ended_at: String,
+    duration_ms: i64,
+}
+
+/// A command that runs.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Running {
+    execution_id: String,
+    pid: u32,
+    started_at: String,
+}
+
+/// A process that was started through an API and runs.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Process {
+    pid: u32,
+    program: String,
+    arguments: Vec<String>,
+    cwd: Option<String>,
+    /// By which its creator knows it; of executions of this API the id.
+    tag: Option<String>,
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handler reads")]
+pub(super) struct SignalQuery {
+    /// `KILL` (the default) or `TERM`.
+    signal: Option<String>,
+}
+
+/// A command whose form is right.
+#[derive(Debug)]
+struct Order {
+    words: Vec<String>,
+    shown: String,
+    cwd: Option<String>,
+    env: BTreeMap<String, String>,
+    user: Option<String>,
+    stdin: Option<Bytes>,
+    timeout: Option<Duration>,
+    background: bool,
+    most: usize,
+}
+
+impl NewCommand {
+    fn checked(self) -> Result<Order, ApiError> {
+        let words = self.command.words();
+        if words.first().is_none_or(String::is_empty) {
+            return Err(ApiError::invalid("command", "must name a program"));
+        }
+        if words.len() > MOST_WORDS {
+            return Err(ApiError::invalid("command", format!("may have at most {MOST_WORDS} words")));
+        }
+        let texts = words.iter().chain(&self.cwd).chain(&self.user);
+        if texts.into_iter().any(|text| text.contains('\0')) {
+            return Err(ApiError::invalid("command, cwd and user", "must not contain NUL"));
+        }
+        if self.cwd.as_ref().is_some_and(|cwd| cwd.len() > LONGEST_PATH) {
+            return Err(ApiError::invalid("cwd", "is too long"));
+        }
+        check_user(self.user.as_deref())?;
+        check::env(&self.env)?;
+        let timeout_s = self.timeout_s.or((!self.background).then_some(USUAL_TIMEOUT_S));
+        if timeout_s.is_some_and(|timeout| !(1..=LONGEST_TIMEOUT_S).contains(&timeout)) {
+            return Err(ApiError::invalid("timeout_s", format!("must be between 1 and {LONGEST_TIMEOUT_S}")));
+        }
+        let most = self.max_output_bytes.unwrap_or(USUAL_OUTPUT);
+        if !(0..=MOST_OUTPUT).contains(&most) {
+            let wanted = format!("must be between 0 and {MOST_OUTPUT}");
+            return Err(ApiError::invalid("max_output_bytes", wanted));
+        }
+        Ok(Order {
+            shown: self.command.shown(),
+            words,
+            cwd: self.cwd.filter(|cwd| !cwd.is_empty()),
+            env: self.env,
+            user: self.user.filter(|user| !user.is_empty()),
+            stdin: self.stdin.map(Bytes::from),
+            timeout: timeout_s.map(|seconds| Duration::from_secs(seconds.unsigned_abs())),
+            background: self.background,
+            most: usize::try_from(most).unwrap_or(0),
+        })
+    }
+}
+
+/// A user's name goes into a header and a query.
+pub(super) fn check_user(user: Option<&str>) -> Result<(), ApiError> {
+    let fits =
+        |user: &str| user.len() <= 64 && !user.contains(|letter: char| letter == ':' || letter.is_control());
+    if user.is_none_or(fits) { Ok(()) } else { Err(ApiError::invalid("user", "is no user's name")) }
+}
+
+/// Runs a command in a sandbox and answers with what it did.
+///
+/// With `Accept: text/event-stream` its output is told while it runs, by the events `start`, `stdout`,
+/// `stderr` and `end`. Whoever hangs up leaves it running; `GET /executions/{id}` tells how it ended.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/exec", tag = "executions", request_body = NewCommand,
+    params(
+        ("id" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "the same key and body run one command"),
+    ),
+    responses(
+        (status = 200, body = Ran, description = "it ended, or its time was up"),
+        (status = 202, body = Running, description = "it runs in the background", headers(("Location" = String))),
+        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape, description = "also `command_refused`: the project's policy forbids it"),
+        (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "the sandbox does not run"), (status = 413, body = ErrorShape),
+        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn exec(
+    State(app): State<Arc<App>>,
+    named: NamedId<Write>,
+    headers: HeaderMap,
+    Checked(command): Checked<NewCommand>,
+) -> Result<Response, ApiError> {
+    run(app, named, &headers, command).await
+}
+
+/// The same as `exec`.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/execute", tag = "executions", request_body = NewCommand,
+    params(
+        ("id" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "the same key and body run one command"),
+    ),
+    responses(
+        (status = 200, body = Ran), (status = 202, body = Running, headers(("Location" = String))),
+        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 408, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape),
+        (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn execute(
+    State(app): State<Arc<App>>,
+    named: NamedId<Write>,
+    headers: HeaderMap,
+    Checked(command): Checked<NewCommand>,
+) -> Result<Response, ApiError> {
+    run(app, named, &headers, command).await
+}
+
+async fn run(
+    app: Arc<App>,
+    named: NamedId<Write>,
+    headers: &HeaderMap,
+    command: NewCommand,
+) -> Result<Response, ApiError> {
+    let scope = named.caller.scope;
+    let record = app.fleet.find(&scope, named.id).ok_or_else(|| ApiError::no_sandbox(&named.text))?;
+    let key = headers.get("idempotency-key").map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+    let idempotency = key.map(|key| check::idempotency(key, &command)).transpose()?;
+    let order = command.checked()?;
+    let guest = guest(&app, &record, &named.text).await?;
+    if let Err(refused) = app.commands.permit(&record, &order.words).await {
+        let message = format!("the command was not started: {}", refused.why);
+        return Err(ApiError::of(Code::CommandRefused, message)
+            .hint("POST /api/v1/policy/check tells what the policy makes of a command"));
+    }
+    let id = ExecutionId::generate();
+    if let Some((key, fingerprint)) = &idempotency {
+        let idempotency = Idempotency { key, fingerprint };
+        let taken = app.store.take_execution_key(&scope, record.id, idempotency, id).await;
+        match taken.map_err(ApiError::store)? {
+            TakenKey::New => {}
+            TakenKey::Earlier(first) => return again(&app, &named, first, &order).await,
+            TakenKey::UsedDifferently => {
+                return Err(ApiError::of(
+                    Code::IdempotencyKeyReused,
+                    "this Idempotency-Key was used for a different request",
+                ));
+            }
+        }
+    }
+    let begun = begin(&app, &record, guest, id, &order, &named).await;
+    if begun.is_err()
+        && let Some((key, _)) = &idempotency
+        && let Err(error) = app.store.release_execution_key(&scope, key, id).await
+    {
+        tracing::warn!("an idempotency key stays taken: {error}");
+    }
+    let run = begun?;
+    if order.background {
+        return Ok(running(id, run.pid, run.started_ms));
+    }
+    let wants_stream = headers.get_all(header::ACCEPT).iter().any(|value| {
+        value.to_str().is_ok_and(|value| value.to_ascii_lowercase().contains("text/event-stream"))
+    });
+    if wants_stream {
+        let told = Sse::new(run.tell()).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive"));
+        return Ok(told.into_response());
+    }
+    run.finish(order.most).await.map(|ran| Json(ran).into_response())
+}
+
+fn running(id: ExecutionId, pid: u32, started_ms: Millis) -> Response {
+    let place = HeaderValue::try_from(format!("/api/v1/executions/{id}")).expect("letters and digits");
+    let body = Running { execution_id: id.to_string(), pid, started_at: rfc3339(started_ms) };
+    (StatusCode::ACCEPTED, [(header::LOCATION, place)], Json(body)).into_response()
+}
+
+/// A command that was started.
+struct Run {
+    id: ExecutionId,
+    pid: u32,
+    guest: Arc<Guest>,
+    events: Events,
+    started_ms: Millis,
+    started: Instant,
+}
+
+/// Puts the command on record and starts it.
+async fn begin(
+    app: &App,
+    record: &Arc<Record>,
+    guest: Guest,
+    id: ExecutionId,
+    order: &Order,
+    named: &NamedId<Write>,
+) -> Result<Run, ApiError> {
+    let announced = NewExecution {
+        id,
+        actor: Some(named.caller.key_id),
+        command: order.shown.clone(),
+        cwd: order.cwd.clone(),
+        user: order.user.clone(),
+        source: ExecutionSource::Api,
+    };
+    let (program, arguments) = order.words.split_first().expect("checked not to be empty");
+    let start = StartRequest {
+        process: Some(ProcessConfig {
+            cmd: program.clone(),
+            args: arguments.to_vec(),
+            envs: order.env.clone().into_iter().collect(),
+            cwd: order.cwd.clone(),
+        }),
+        pty: None,
+        // By this the record and the process find each other.
+        tag: Some(id.to_string()),
+        stdin: Some(order.stdin.is_some()),
+        offsets: false,
+    };
+    let (started_ms, started) = (now_ms(), Instant::now());
+    let starting = async {
+        let mut events = guest.start(order.user.as_deref(), &start, order.timeout).await?;
+        match events.next().await? {
+            Some(Event::Start(start)) => Ok((start.pid, events)),
+            _ => Err(GuestError::Refused { code: "unknown".into(), message: "it did not start".into() }),
+        }
+    };
+    let (announced, begun) = tokio::join!(app.output.announce(record, announced), starting);
+    let (pid, events) = match begun {
+        Ok(begun) => begun,
+        Err(error) => {
+            if let Err(error) = app.output.abandon(record, id, &error.to_string()).await {
+                tracing::warn!(sandbox.id = %record.id, "an execution that failed stays on record as running: {error}");
+            }
+            // What it names is part of the request, not of the path.
+            return Err(match error {
+                GuestError::Refused { code, message } if code == "not_found" => {
+                    ApiError::of(Code::Invalid, message)
+                }
+                error => inside::refusal(error),
+            });
+        }
+    };
+    let guest = Arc::new(guest);
+    if let Err(error) = announced {
+        let _gone = end(&guest, pid, Signal::Sigkill).await;
+        return Err(ApiError::store(error));
+    }
+    if let Some(stdin) = order.stdin.clone() {
+        // Beside its output: who reads nothing until it is read itself would wait for ever.
+        tokio::spawn(feed(guest.clone(), pid, stdin));
+    }
+    Ok(Run { id, pid, guest, events, started_ms, started })
+}
+
+async fn feed(guest: Arc<Guest>, pid: u32, stdin: Bytes) {
+    let process = Some(selector(pid));
+    let input = Some(ProcessInput { input: Some(Input::Stdin(stdin)) });
+    let sent: Result<SendInputResponse, _> = guest
+        .call("/process.Process/SendInput", None, &SendInputRequest { process: process.clone(), input }, 1024)
+        .await;
+    let closed: Result<CloseStdinResponse, _> =
+        guest.call("/process.Process/CloseStdin", None, &CloseStdinRequest { process }, 1024).await;
+    if let Err(error) = sent.map(drop).and(closed.map(drop)) {
+        // It need not read what it is given.
+        tracing::debug!("the input of a command was not taken: {error}");
+    }
+}
+
+fn selector(pid: u32) -> ProcessSelector {
+    ProcessSelector { selector: Some(Selector::Pid(pid)) }
+}
+
+async fn end(guest: &Guest, pid: u32, signal: Signal) -> Result<SendSignalResponse, GuestError> {
+    let request = SendSignalRequest { process: Some(selector(pid)), signal: signal.into() };
+    guest.call("/process.Process/SendSignal", None, &request, 1024).await
+}
+
+async fn processes(guest: &Guest) -> Result<ListResponse, GuestError> {
+    guest.call("/process.Process/List", None, &ListRequest {}, LONGEST_LIST).await
+}
+
+/// The beginning of a stream, and how much there was in all.
+#[derive(Debug, Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    total: u64,
+}
+
+impl Kept {
+    fn add(&mut self, data: &[u8], most: usize) {
+        let room = most.saturating_sub(self.bytes.len()).min(data.len());
+        self.bytes.extend_from_slice(&data[..room]);
+        self.total += data.len() as u64;
+    }
+
+    fn is_cut(&self) -> bool {
+        self.total > self.bytes.len() as u64
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+/// How a command ended.
+enum End {
+    Exited(EndEvent),
+    TimedOut,
+}
+
+/// One thing that a running command did.
+enum Step {
+    Stdout(Bytes),
+    Stderr(Bytes),
+    Nothing,
+    End(End),
+}
+
+impl Run {
+    async fn step(&mut self) -> Result<Step, GuestError> {
+        let event = match self.events.next().await {
+            Ok(event) => event,
+            Err(GuestError::Refused { code, .. }) if code == "deadline_exceeded" => {
+                self.gone().await;
+                return Ok(Step::End(End::TimedOut));
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(match event {
+            Some(Event::Data(data)) => match data.output {
+                Some(Data::Stdout(data) | Data::Pty(data)) => Step::Stdout(data),
+                Some(Data::Stderr(data)) => Step::Stderr(data),
+                None => Step::Nothing,
+            },
+            Some(Event::End(end)) => Step::End(End::Exited(end)),
+            Some(Event::Start(_) | Event::Keepalive(_)) => Step::Nothing,
+            None => {
+                let message = "its end was not told".to_string();
+                return Err(GuestError::Refused { code: "unknown".into(), message });
+            }
+        })
+    }
+
+    /// agentd kills it beside telling that its time is up; this waits until it is gone.
+    async fn gone(&self) {
+        let killed = async {
+            while processes(&self.guest)
+                .await
+                .is_ok_and(|all| all.processes.iter().any(|it| it.pid == self.pid))
+            {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        if tokio::time::timeout(KILLED_WITHIN, killed).await.is_err() {
+            tracing::warn!("process {} outlives its end", self.pid);
+        }
+    }
+
+    /// Waits for its end.
+    async fn finish(mut self, most: usize) -> Result<Ran, ApiError> {
+        let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
+        let end = loop {
+            match self.step().await.map_err(inside::refusal)? {
+                Step::Stdout(data) => stdout.add(&data, most),
+                Step::Stderr(data) => stderr.add(&data, most),
+                Step::Nothing => {}
+                Step::End(end) => break end,
+            }
+        };
+        Ok(self.ran(&end, &stdout, &stderr))
+    }
+
+    fn ran(&self, end: &End, stdout: &Kept, stderr: &Kept) -> Ran {
+        let duration_ms = i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX);
+        Ran {
+            execution_id: self.id.to_string(),
+            pid: Some(self.pid),
+            exit_code: match end {
+                End::Exited(end) => Some(i64::from(end.exit_code)),
+                End::TimedOut => None,
+            },
+            timed_out: matches!(end, End::TimedOut),
+            stdout: stdout.text(),
+            stderr: stderr.text(),
+            stdout_truncated: stdout.is_cut(),
+            stderr_truncated: stderr.is_cut(),
+            stdout_bytes: stdout.total,
+            stderr_bytes: stderr.total,
+            started_at: rfc3339(self.started_ms),
+            ended_at: rfc3339(self.started_ms + duration_ms),
+            duration_ms,
+        }
+    }
+
+    /// Tells what it does as it does it. Nothing waits here for a slow reader but the command's own output.
+    fn tell(mut self) -> impl Stream<Item = Result<sse::Event, Infallible>> {
+        let (events, told) = mpsc::channel(4);
+        tokio::spawn(async move {
+            let json = |name: &str, value: &serde_json::Value| {
+                Ok::<_, Infallible>(sse::Event::default().event(name).data(value.to_string()))
+            };
+            let begun = serde_json::json!({"execution_id": self.id.to_string(), "pid": self.pid});
+            if events.send(json("start", &begun)).await.is_err() {
+                return;
+            }
+            let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
+            let mut texts = (Text::default(), Text::default());
+            loop {
+                let told = match self.step().await {
+                    Ok(Step::Stdout(data)) => {
+                        stdout.add(&data, 0);
+                        json("stdout", &serde_json::json!({"data": texts.0.next(&data)}))
+                    }
+                    Ok(Step::Stderr(data)) => {
+                        stderr.add(&data, 0);
+                        json("stderr", &serde_json::json!({"data": texts.1.next(&data)}))
+                    }
+                    Ok(Step::Nothing) => continue,
+                    Ok(Step::End(end)) => {
+                        let ran = self.ran(&end, &stdout, &stderr);
+                        let end = serde_json::json!({
+                            "execution_id": ran.execution_id, "exit_code": ran.exit_code,
+                            "timed_out": ran.timed_out, "stdout_bytes": ran.stdout_bytes,
+                            "stderr_bytes": ran.stderr_bytes, "duration_ms": ran.duration_ms,
+                        });
+                        let _gone = events.send(json("end", &end)).await;
+                        return;
+                    }
+                    Err(error) => {
+                        let why = serde_json::json!({"message": error.to_string()});
+                        let _gone = events.send(json("error", &why)).await;
+                        return;
+                    }
+                };
+                if events.send(told).await.is_err() {
+                    return;
+                }
+            }
+        });
+        futures_util::stream::unfold(told, async |mut told| Some((told.recv().await?, told)))
+    }
+}
+
+/// Bytes on their way to text: a letter may come in two pieces.
+#[derive(Debug, Default)]
+struct Text {
+    held: Vec<u8>,
+}
+
+impl Text {
+    fn next(&mut self, data: &[u8]) -> String {
+        self.held.extend_from_slice(data);
+        let whole = match std::str::from_utf8(&self.held) {
+            Ok(_) => self.held.len(),
+            // What is no text at all is shown as such; only an end that may go on is kept.
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            Err(_) => self.held.len() - unfinished(&self.held),
+        };
+        let rest = self.held.split_off(whole);
+        let text = String::from_utf8_lossy(&self.held).into_owned();
+        self.held = rest;
+        text
+    }
+}
+
+/// How many bytes at the end may be the beginning of a letter.
+fn unfinished(bytes: &[u8]) -> usize {
+    (1..=3.min(bytes.len()))
+        .find(|&length| {
+            let tail = &bytes[bytes.len() - length..];
+            std::str::from_utf8(tail)
+                .is_err_and(|error| error.error_len().is_none() && error.valid_up_to() == 0)
+        })
+        .unwrap_or(0)
+}
+
+/// What the first request with an idempotency key started, from the record.
+async fn again(
+    app: &App,
+    named: &NamedId<Write>,
+    id: ExecutionId,
+    order: &Order,
+) -> Result<Response, ApiError> {
+    let scope = &named.caller.scope;
+    let under_way = || {
+        ApiError::conflict("the first request with this Idempotency-Key is still under way")
+            .hint(format!("GET /api/v1/executions/{id} tells how it stands"))
+            .retry_after(1)
+    };
+    let row = app.store.execution(scope, id).await.map_err(ApiError::store)?.ok_or_else(under_way)?;
+    let pid = row.process.map(|process| process.pid);
+    match (row.state, order.background, pid) {
+        (_, true, Some(pid)) => return Ok(running(id, pid, row.started_ms)),
+        (ExecutionState::Running, ..) | (_, true, None) => return Err(under_way()),
+        (ExecutionState::Exited | ExecutionState::Failed | ExecutionState::Lost, false, _) => {}
+    }
+    let (stdout, stderr) = kept(app, named, &row, order.most).await?;
+    let ended_ms = row.ended_ms.unwrap_or(row.started_ms);
+    let duration_ms = ended_ms - row.started_ms;
+    let cut = |kept: &Kept, total: i64| kept.bytes.len() < usize::try_from(total).unwrap_or(0);
+    // The record has how it was killed, and not why.
+    let timed_out =
+        order.timeout.is_some_and(|timeout| i128::from(duration_ms) >= timeout.as_millis().cast_signed());
+    let ran = Ran {
+        execution_id: id.to_string(),
+        pid,
+        exit_code: row.exit_code.filter(|_| !timed_out),
+        timed_out,
+        stdout: stdout.text(),
+        stderr: stderr.text(),
+        stdout_truncated: stdout.is_cut() || row.truncated && cut(&stdout, row.main.read),
+        stderr_truncated: stderr.is_cut() || row.truncated && cut(&stderr, row.error.read),
+        stdout_bytes: row.main.read.unsigned_abs(),
+        stderr_bytes: row.error.read.unsigned_abs(),
+        started_at: rfc3339(row.started_ms),
+        ended_at: rfc3339(ended_ms),
+        duration_ms,
+    };
+    Ok(Json(ran).into_response())
+}
+
+/// Both streams of an execution, as they are kept.
+async fn kept(
+    app: &App,
+    named: &NamedId<Write>,
+    row: &ExecutionRow,
+    most: usize,
+) -> Result<(Kept, Kept), ApiError> {
+    let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
+    let Some((first, last)) = row.positions else { return Ok((stdout, stderr)) };
+    let mut from = first;
+    while from <= last {
+        let page = app.output.read(&named.caller.scope, row.sandbox, from, 1 << 20).await;
+        let page = page.map_err(ApiError::store)?;
+        for record in page.records.iter().filter(|record| record.execution == row.id) {
+            match record.kind {
+                Kind::Output(OutputStream::Stderr) => stderr.add(&record.data, most),
+                Kind::Output(OutputStream::Stdout | OutputStream::Pty) => stdout.add(&record.data, most),
+                Kind::Started | Kind::Ended | Kind::Gap(_) | Kind::Truncated => {}
+            }
+        }
+        if page.at_end || page.next <= from {
+            break;
+        }
+        from = page.next;
+    }
+    Ok((stdout, stderr))
+}
+
+/// The processes that were started through an API and run.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/processes", tag = "executions", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = Page<Process>), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 409, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    named: Named<Read>,
+) -> Result<Json<Page<Process>>, ApiError> {
+    let guest = guest(&app, &named.record, &named.id).await?;
+    let _room = app.listings.acquire().await.map_err(|_| ApiError::internal())?;
+    let listed = processes(&guest).await.map_err(inside::refusal)?;
+    let shown = listed.processes.into_iter().map(|process| {
+        let config = process.config.unwrap_or_default();
+        Process {
+            pid: process.pid,
+            program: config.cmd,
+            arguments: config.args,
+            cwd: config.cwd,
+            tag: process.tag,
+        }
+    });
+    Ok(Json(Page::new(shown.collect(), None)))
+}
+
+/// Sends a signal to a process and to everything in its group.
+#[utoipa::path(
+    delete, path = "/api/v1/sandboxes/{id}/processes/{pid}", tag = "executions",
+    params(("id" = String, Path), ("pid" = u32, Path), SignalQuery),
+    responses(
+        (status = 204), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn kill(
+    State(app): State<Arc<App>>,
+    named: Named<Write>,
+    Id(pid): Id<u32>,
+    query: Query,
+) -> Result<StatusCode, ApiError> {
+    let signal = match query.text("signal").map(str::to_ascii_uppercase).as_deref() {
+        None | Some("KILL" | "SIGKILL" | "9") => Signal::Sigkill,
+        Some("TERM" | "SIGTERM" | "15") => Signal::Sigterm,
+        Some(_) => return Err(ApiError::invalid("signal", "must be KILL or TERM")),
+    };
+    let guest = guest(&app, &named.record, &named.id).await?;
+    end(&guest, pid, signal).await.map_err(inside::refusal)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_in_two_pieces_come_out_whole() {
+        let bytes = "aé€😀\u{fffd}b".as_bytes();
+        for size in 1..bytes.len() {
+            let mut text = Text::default();
+            let told: String = bytes.chunks(size).map(|piece| text.next(piece)).collect();
+            assert_eq!(told.as_bytes(), bytes, "{size}");
+        }
+        let mut text = Text::default();
+        assert_eq!(text.next(b"\xff\xfea\xe2\x82") + &text.next(b"\xac"), "\u{fffd}\u{fffd}a€");
+    }
+
+    #[test]
+    fn only_the_beginning_is_kept_and_all_is_counted() {
+        let mut kept = Kept::default();
+        kept.add(b"abc", 5);
+        assert!(!kept.is_cut());
+        kept.add(b"defgh", 5);
+        assert_eq!((kept.text(), kept.total, kept.is_cut()), ("abcde".into(), 8, true));
+    }
+}

@@ -1,0 +1,61 @@
+//! The way of our own API into a sandbox.
+
+use std::sync::Arc;
+
+use coffer_core::{SandboxState, StateName};
+
+use crate::agent::{AgentError, Guest, GuestError};
+use crate::api::App;
+use crate::api::error::{ApiError, Code};
+use crate::fleet::Record;
+use crate::routing::{Directory, Route, Wake};
+
+/// The agentd of a sandbox, which is woken where its policy says so.
+pub(super) async fn guest(app: &App, record: &Arc<Record>, id: &str) -> Result<Guest, ApiError> {
+    match app.fleet.route(&record.id.to_string(), Wake::ByPolicy).await {
+        Route::Running(target) => {
+            let token = record.live().row.access_token.as_ref().map(|token| token.reveal().to_string());
+            Ok(Guest::new(target, token))
+        }
+        Route::NotFound => match record.live().row.state {
+            SandboxState::Paused { .. } => {
+                Err(ApiError::conflict(format!("the sandbox is {}", StateName::Paused.as_str()))
+                    .hint("resume it first, or make it with auto_resume"))
+            }
+            _ => Err(ApiError::no_sandbox(id)),
+        },
+        Route::Transitioning => {
+            Err(ApiError::conflict("the sandbox is just being paused or resumed").retry_after(1))
+        }
+        Route::Busy => {
+            Err(ApiError::of(Code::Unavailable, "there is no room to resume the sandbox now").retry_after(5))
+        }
+    }
+}
+
+/// What became of a call to agentd.
+pub(super) fn refusal(error: GuestError) -> ApiError {
+    match error {
+        GuestError::Gone => ApiError::conflict("the sandbox ended or was paused meanwhile"),
+        GuestError::Refused { code, message } => match code.as_str() {
+            "not_found" | "404" => ApiError::of(Code::NotFound, message),
+            "already_exists" => ApiError::conflict(message),
+            "invalid_argument" | "unauthenticated" | "out_of_range" | "400" | "401" => {
+                ApiError::of(Code::Invalid, message)
+            }
+            "failed_precondition" => ApiError::conflict(message),
+            "resource_exhausted" | "507" => ApiError::of(Code::Unavailable, message),
+            _ => {
+                tracing::warn!("agentd refused with {code}: {message}");
+                ApiError::of(Code::Unavailable, "the sandbox failed to do this").hint(message)
+            }
+        },
+        GuestError::Agent(error) => silent(&error),
+    }
+}
+
+/// agentd does not answer, or not in any sense.
+fn silent(error: &AgentError) -> ApiError {
+    tracing::warn!("agentd did not do as asked: {}", crate::fleet::chain(error));
+    ApiError::of(Code::Unavailable, "the sandbox does not answer").retry_after(1)
+}
