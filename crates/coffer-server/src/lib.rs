@@ -41,6 +41,20 @@ pub struct ServerConfig {
     pub default_limits: Limits,
     /// The domain of sandbox addresses (`<port>-<id>.<domain>`), where one points at this server.
     pub domain: Option<String>,
+    /// The template of a sandbox whose creator names none.
+    pub default_template: String,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            lifetime: LifetimePolicy::default(),
+            default_limits: Limits::default(),
+            domain: None,
+            default_template: "base".to_string(),
+        }
+    }
 }
 
 /// The server could not start.
@@ -78,6 +92,7 @@ pub async fn serve(
         policy: config.lifetime,
         limits: config.default_limits,
         domain: config.domain,
+        default_template: config.default_template,
         started_ms: clock::now_ms(),
         audit,
         events: events::Events::new(store.clone(), stop.child_token()),

@@ -50,6 +50,12 @@ impl ApiKeySecret {
         Self { id: KeyId::generate(), text: format!("{mark}{}", hex::encode(random)) }
     }
 
+    /// A key that was made elsewhere, if it is well-formed: `e2b_` and 40 hexadecimal digits.
+    pub fn parse(text: &str) -> Option<Self> {
+        prefix_of(text).filter(|_| text.starts_with(MARK))?;
+        Some(Self { id: KeyId::generate(), text: text.to_string() })
+    }
+
     fn digest(&self) -> String {
         hex::encode(Sha256::digest(&self.text))
     }
@@ -129,12 +135,13 @@ impl Store {
         Ok(made)
     }
 
-    /// Makes the project's first key, or nothing when it has ever had one.
+    /// Makes the project's first key, `wanted` or a new one; or nothing when it has ever had one.
     pub async fn ensure_first_key(
         &self,
         _: &Operator,
         project: ProjectId,
         key: impl Into<NewKey>,
+        wanted: Option<ApiKeySecret>,
     ) -> Result<Option<ApiKeySecret>, StoreError> {
         const DOING: &str = "make the first key";
         let key = key.into();
@@ -154,7 +161,7 @@ impl Store {
                 if earlier.is_some() {
                     return Ok(None);
                 }
-                let secret = ApiKeySecret::generate(MARK);
+                let secret = wanted.unwrap_or_else(|| ApiKeySecret::generate(MARK));
                 insert_key(connection, project, &secret, &key).await.doing(DOING)?;
                 Ok(Some(secret))
             })

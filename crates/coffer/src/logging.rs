@@ -2,24 +2,24 @@
 
 use std::io::IsTerminal;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tracing_subscriber::EnvFilter;
 
-/// How each part logs.
+use crate::config::{Log, LogFormat};
+
+/// How a part logs; the part is told by arguments, before it reads anything else.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Logging {
-    /// What to log, as a filter such as `info` or `coffer_node=debug`
-    #[arg(long, env = "COFFER_LOG", default_value = "info", value_name = "FILTER")]
+    #[arg(long, default_value = "info")]
     log: String,
-    /// How log lines look
-    #[arg(long, env = "COFFER_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
-    log_format: Format,
+    #[arg(long)]
+    log_json: bool,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
-    Text,
-    Json,
+impl From<&Log> for Logging {
+    fn from(log: &Log) -> Self {
+        Self { log: log.filter.clone(), log_json: log.format == LogFormat::Json }
+    }
 }
 
 impl Logging {
@@ -29,19 +29,18 @@ impl Logging {
             crate::printer::hint(format!("bad log filter `{}`: {error}", self.log), "try --log info")
         })?;
         let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-        match self.log_format {
-            Format::Text => subscriber.with_ansi(std::io::stderr().is_terminal()).with_target(false).init(),
-            Format::Json => subscriber.json().flatten_event(true).init(),
+        if self.log_json {
+            subscriber.json().flatten_event(true).init();
+        } else {
+            subscriber.with_ansi(std::io::stderr().is_terminal()).with_target(false).init();
         }
         Ok(())
     }
 
     /// The same choice as arguments, for a part that is started.
-    pub(crate) fn arguments(&self) -> [String; 4] {
-        let format = match self.log_format {
-            Format::Text => "text",
-            Format::Json => "json",
-        };
-        ["--log".into(), self.log.clone(), "--log-format".into(), format.into()]
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![format!("--log={}", self.log)];
+        arguments.extend(self.log_json.then(|| "--log-json".to_string()));
+        arguments
     }
 }

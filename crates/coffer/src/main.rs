@@ -4,6 +4,7 @@
 //! own. `up` is what people start; it runs `egress`, `node` and `server`, which are this same binary.
 #![forbid(unsafe_code)]
 
+mod config;
 mod data_dir;
 mod egress;
 mod logging;
@@ -24,12 +25,16 @@ use clap::{Parser, Subcommand};
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,
+    #[command(flatten)]
+    sources: config::Sources,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Start everything on this machine: the node, the server, and what they need
     Up(up::Up),
+    /// Show and check the settings
+    Config(config::Config),
     /// Build and list templates
     Template(template::Template),
     /// The privileged part that makes sandboxes (started by `up`)
@@ -47,9 +52,11 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().verb {
-        Verb::Up(up) => up.run(),
-        Verb::Template(template) => template.run(),
+    let Arguments { verb, sources } = Arguments::parse();
+    let outcome = match verb {
+        Verb::Up(up) => up.run(&sources),
+        Verb::Config(config) => config.run(&sources),
+        Verb::Template(template) => template.run(&sources),
         Verb::Node(node) => node.run(),
         Verb::Server(server) => server.run(),
         Verb::Egress(egress) => egress.run(),

@@ -22,11 +22,11 @@ pub(crate) struct Node {
     #[arg(long)]
     template_dir: PathBuf,
     #[arg(long)]
-    pool_size: Option<bytesize::ByteSize>,
+    pool_size: Option<u64>,
     #[arg(long, default_value_t = WarmChoice::default().max)]
     warm_slots: usize,
     #[arg(long)]
-    memory_reserve: Option<bytesize::ByteSize>,
+    memory_reserve: Option<u64>,
     /// The group that may use the node's sockets
     #[arg(long)]
     server_gid: u32,
@@ -59,9 +59,9 @@ impl Node {
             run_dir: self.run_dir,
             template_dir: self.template_dir,
             agentd: AGENTD,
-            pool: PoolChoice::Auto { size_bytes: self.pool_size.map(|size| size.as_u64()) },
+            pool: PoolChoice::Auto { size_bytes: self.pool_size },
             warm: WarmChoice::up_to(self.warm_slots),
-            memory_reserve: self.memory_reserve.map(|size| size.as_u64()),
+            memory_reserve: self.memory_reserve,
             server_gid: self.server_gid,
             network: !self.no_network,
             ephemeral: self.ephemeral,

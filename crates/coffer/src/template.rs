@@ -9,18 +9,16 @@ use clap::{Args, Subcommand};
 use coffer_node::template::{BaseOptions, Phase, Progress, TemplateStore};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::config::{self, Flags, Sources};
 use crate::printer;
-
-/// Where templates are kept unless `--template-dir` says otherwise; shared by all data directories.
-pub(crate) const DEFAULT_DIR: &str = "/var/cache/coffer/templates";
 
 #[derive(Debug, Args)]
 pub(crate) struct Template {
     #[command(subcommand)]
     verb: TemplateVerb,
-    /// Where templates are kept
-    #[arg(long, env = "COFFER_TEMPLATE_DIR", default_value = DEFAULT_DIR, global = true, value_name = "DIR")]
-    template_dir: PathBuf,
+    /// Where templates are kept, instead of where the settings say
+    #[arg(long, global = true, value_name = "DIR")]
+    template_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -52,8 +50,11 @@ struct Build {
 }
 
 impl Template {
-    pub(crate) fn run(self) -> anyhow::Result<()> {
-        let dir = self.template_dir;
+    pub(crate) fn run(self, sources: &Sources) -> anyhow::Result<()> {
+        let dir = match self.template_dir {
+            Some(dir) => dir,
+            None => config::resolve(sources, &Flags::default())?.settings.template.dir,
+        };
         let store = TemplateStore::open(&dir)
             .with_context(|| format!("could not open the templates in `{}`", dir.display()))?;
         match self.verb {

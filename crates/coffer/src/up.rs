@@ -5,27 +5,25 @@ mod part;
 mod surroundings;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use coffer_node::WarmChoice;
 use coffer_node::template::{BASE, BaseOptions, TemplateStore};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::{self, Flags, Resolved, Settings, Sources};
 use crate::data_dir::{DataDir, make_dir};
 use crate::logging::Logging;
 use crate::printer;
 use crate::privilege::Identity;
-use crate::server::{Choices, Ready};
+use crate::server::{Ready, Told};
 use orphans::OwnChildren;
 use part::Part;
-
-/// Less cannot be formatted, or holds nothing once it is.
-const SMALLEST_POOL: bytesize::ByteSize = bytesize::ByteSize::mib(256);
 
 /// A first start formats and allocates the pool, which takes a while on a slow disk.
 const NODE_START: Duration = Duration::from_secs(300);
@@ -36,66 +34,29 @@ const EGRESS_STOP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct Up {
-    /// The address to serve on
-    #[arg(long, env = "COFFER_LISTEN", default_value = "127.0.0.1:3000", value_name = "ADDRESS")]
-    listen: SocketAddr,
-    /// Where everything is kept
-    #[arg(long, env = "COFFER_DATA_DIR", default_value = "/var/lib/coffer", value_name = "DIR")]
-    data_dir: PathBuf,
-    /// A PostgreSQL URL instead of the embedded SQLite
-    #[arg(long, env = "COFFER_DATABASE_URL", hide_env_values = true, value_name = "URL")]
-    database_url: Option<String>,
-    /// Where templates are kept
-    #[arg(long, env = "COFFER_TEMPLATE_DIR", default_value = crate::template::DEFAULT_DIR, value_name = "DIR")]
-    template_dir: PathBuf,
-    /// Do not build the template `base` in the background when it is missing or out of date
-    #[arg(long)]
-    no_build: bool,
-    /// How much disk to set aside for sandboxes; a quarter of what is free, from 2 to 64 GiB, by default
-    #[arg(long, env = "COFFER_POOL_SIZE", value_name = "SIZE")]
-    pool_size: Option<bytesize::ByteSize>,
-    /// How many sandboxes to keep ready at most, for creates that need not wait; 0 for none
-    #[arg(
-        long,
-        env = "COFFER_WARM_SLOTS",
-        default_value_t = WarmChoice::default().max,
-        value_name = "COUNT",
-        hide_short_help = true
-    )]
-    warm_slots: usize,
-    /// Memory of the machine that sandboxes never get; an eighth, from 256 MiB to 2 GiB, by default
-    #[arg(long, env = "COFFER_MEMORY_RESERVE", value_name = "SIZE", hide_short_help = true)]
-    memory_reserve: Option<bytesize::ByteSize>,
-    /// Give sandboxes no way out at all
-    #[arg(long)]
-    no_network: bool,
-    /// Whom to ask for the names that sandboxes look up, instead of the machine's own nameservers
-    #[arg(
-        long = "nameserver",
-        env = "COFFER_NAMESERVERS",
-        value_name = "ADDRESS",
-        value_delimiter = ',',
-        value_parser = surroundings::parse_nameserver
-    )]
-    nameservers: Vec<SocketAddr>,
     /// Destroy everything that was made when this ends
     #[arg(long)]
     ephemeral: bool,
     #[command(flatten)]
-    choices: Choices,
-    #[command(flatten)]
+    flags: Flags,
+}
+
+/// What this installation is to be.
+#[derive(Debug)]
+struct Plan {
+    resolved: Resolved,
     logging: Logging,
+    nameservers: Vec<SocketAddr>,
+    ephemeral: bool,
 }
 
 impl Up {
-    pub(crate) fn run(self) -> anyhow::Result<()> {
-        self.logging.start()?;
-        self.choices.check()?;
-        if let Some(size) = self.pool_size {
-            anyhow::ensure!(
-                size >= SMALLEST_POOL,
-                "--pool-size must be at least {SMALLEST_POOL}, not `{size}`"
-            );
+    pub(crate) fn run(self, sources: &Sources) -> anyhow::Result<()> {
+        let resolved = config::resolve(sources, &self.flags)?;
+        let logging = Logging::from(&resolved.settings.log);
+        logging.start()?;
+        for doubt in &resolved.doubts {
+            tracing::warn!("{doubt}");
         }
         if !geteuid().is_root() {
             return Err(printer::hint(
@@ -106,13 +67,21 @@ impl Up {
         // For the parts: each sandbox and each connection costs descriptors, and the usual 1024 are few.
         raise_descriptor_limit();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.supervise())
+        let nameservers = resolved.settings.nameservers().unwrap_or_default();
+        let plan = Plan { resolved, logging, nameservers, ephemeral: self.ephemeral };
+        runtime.block_on(plan.supervise())
+    }
+}
+
+impl Plan {
+    fn settings(&self) -> &Settings {
+        &self.resolved.settings
     }
 
     async fn supervise(self) -> anyhow::Result<()> {
         let children = OwnChildren::default();
         orphans::adopt(children.clone())?;
-        let dir = DataDir::open(&self.data_dir)?;
+        let dir = DataDir::open(&self.settings().data_dir)?;
         let held = dir.hold()?;
         let stop = CancellationToken::new();
         cancel_on_signal(stop.clone())?;
@@ -120,7 +89,7 @@ impl Up {
         prepare(&dir, identity)?;
 
         let mut egress = self.start_egress(&dir, identity, &children)?;
-        let mut node = Part::start("node", self.node_arguments(&dir, identity), &[], &children)?;
+        let mut node = Part::start("node", self.node_arguments(&dir, identity), &children)?;
         let outcome = tokio::select! {
             outcome = self.supervise_with(&dir, identity, &mut node, &children, &stop) => outcome,
             () = keep_running(&mut egress) => Ok(()),
@@ -151,9 +120,9 @@ impl Up {
             reachable = node.reachable(&node_socket, NODE_START) => reachable?,
         }
         let known_key = dir.known_key();
-        let arguments = self.server_arguments(dir, identity, self.listen, true);
-        let secrets = self.server_secrets(known_key.as_deref(), dir.known_operator_key());
-        let mut server = Part::start("server", arguments, &secrets, children)?;
+        let arguments = self.server_arguments(dir, identity, self.settings().listen, true);
+        let mut server = Part::start("server", arguments, children)?;
+        server.tell(self.told(known_key.clone(), dir.known_operator_key()));
         let ready: Ready = tokio::select! {
             () = stop.cancelled() => {
                 server.stop(SERVER_STOP).await;
@@ -203,7 +172,7 @@ impl Up {
         server: Identity,
         children: &OwnChildren,
     ) -> anyhow::Result<Option<Part>> {
-        if self.no_network {
+        if !self.settings().network.enabled {
             return Ok(None);
         }
         let identity = Identity::of_egress(dir, server)?;
@@ -214,24 +183,25 @@ impl Up {
             format!("--parent={}", std::process::id()),
         ];
         arguments.extend(self.logging.arguments());
-        let mut egress = Part::start("egress", arguments, &[], children)?;
+        let mut egress = Part::start("egress", arguments, children)?;
         egress.tell(surroundings::follow(self.nameservers.clone()));
         Ok(Some(egress))
     }
 
     fn node_arguments(&self, dir: &DataDir, identity: Identity) -> Vec<String> {
+        let node = &self.settings().node;
         let mut arguments = vec![
             flag("data-dir", &dir.node()),
             flag("run-dir", &dir.run_dir()),
-            flag("template-dir", &self.template_dir),
+            flag("template-dir", &self.settings().template.dir),
             format!("--server-gid={}", identity.gid),
-            format!("--warm-slots={}", self.warm_slots),
+            format!("--warm-slots={}", node.warm_slots),
             format!("--parent={}", std::process::id()),
         ];
-        arguments.extend(self.pool_size.map(|size| format!("--pool-size={}B", size.as_u64())));
-        arguments.extend(self.memory_reserve.map(|size| format!("--memory-reserve={}B", size.as_u64())));
+        arguments.extend(node.pool_size.map(|size| format!("--pool-size={}", size.as_bytes())));
+        arguments.extend(node.memory_reserve.map(|size| format!("--memory-reserve={}", size.as_bytes())));
         arguments.extend(self.ephemeral.then(|| "--ephemeral".to_string()));
-        arguments.extend(self.no_network.then(|| "--no-network".to_string()));
+        arguments.extend((!self.settings().network.enabled).then(|| "--no-network".to_string()));
         arguments.extend(self.logging.arguments());
         arguments
     }
@@ -252,40 +222,31 @@ impl Up {
             format!("--parent={}", std::process::id()),
         ];
         arguments.extend(mint_key.then(|| "--mint-key".to_string()));
-        arguments.extend(self.choices.arguments());
         arguments.extend(self.logging.arguments());
         arguments
     }
 
-    /// A database URL may hold a password: it and the key go by environment, which only its owner can
-    /// read, and not by argument, which everybody can.
-    fn server_secrets(
-        &self,
-        known_key: Option<&str>,
-        operator_key: Option<String>,
-    ) -> Vec<(&'static str, String)> {
-        let url = self.database_url.iter().map(|url| ("COFFER_DATABASE_URL", url.clone()));
-        url.chain(known_key.map(|key| ("COFFER_KNOWN_KEY", key.to_string())))
-            .chain(operator_key.map(|key| ("COFFER_KNOWN_OPERATOR_KEY", key)))
-            .collect()
+    /// What the server, and each that takes its place, is told when it starts.
+    fn told(&self, known_key: Option<String>, known_operator_key: Option<String>) -> watch::Receiver<String> {
+        let told = Told { settings: self.resolved.handover().clone(), known_key, known_operator_key };
+        watch::channel(serde_json::to_string(&told).expect("plain values")).1
     }
 
     /// Builds `base` if it is missing or of an older recipe.
     fn build_base_in_background(&self, children: &OwnChildren) -> Option<Part> {
-        if self.no_build {
+        if !self.settings().template.build {
             return None;
         }
-        let store = TemplateStore::open(&self.template_dir).ok()?;
+        let store = TemplateStore::open(&self.settings().template.dir).ok()?;
         if store.base_is_current(&BaseOptions::default()) {
             return None;
         }
         let meanwhile =
             if store.get(BASE).is_some() { "the one before it is used" } else { "`host` stands in" };
         tracing::info!("building the template `{BASE}` in the background; until it is there, {meanwhile}");
-        let arguments = vec!["build".into(), BASE.into(), flag("template-dir", &self.template_dir)];
-        Part::start("template", arguments, &[], children)
-            .inspect_err(|error| tracing::warn!("{error:#}"))
-            .ok()
+        let arguments =
+            vec!["build".into(), BASE.into(), flag("template-dir", &self.settings().template.dir)];
+        Part::start("template", arguments, children).inspect_err(|error| tracing::warn!("{error:#}")).ok()
     }
 }
 

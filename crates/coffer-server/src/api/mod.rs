@@ -47,6 +47,7 @@ pub(crate) struct App {
     pub(crate) policy: LifetimePolicy,
     pub(crate) limits: Limits,
     pub(crate) domain: Option<String>,
+    pub(crate) default_template: String,
     pub(crate) started_ms: Millis,
     pub(crate) audit: AuditLog,
     pub(crate) events: Events,

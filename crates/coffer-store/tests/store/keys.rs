@@ -1,7 +1,7 @@
 //! Keys: shown once, hashed, revocable.
 
 use coffer_core::{KeyId, Role};
-use coffer_store::{Authenticated, NameError, NewKey};
+use coffer_store::{ApiKeySecret, Authenticated, NameError, NewKey};
 
 use crate::databases::on_both;
 use crate::fixtures::comes_in;
@@ -145,13 +145,29 @@ on_both! {
         let project = store.ensure_default_project(&operator).await.unwrap();
         assert_eq!(store.ensure_default_project(&operator).await.unwrap(), project);
         let (one, other) = tokio::join!(
-            store.ensure_first_key(&operator, project, "first"),
-            store.ensure_first_key(&operator, project, "first"),
+            store.ensure_first_key(&operator, project, "first", None),
+            store.ensure_first_key(&operator, project, "first", None),
         );
         let made: Vec<_> = [one.unwrap(), other.unwrap()].into_iter().flatten().collect();
         let [key] = made.as_slice() else { panic!("{made:?}") };
         // Also when it was revoked since: what was taken away does not grow back.
         store.revoke_key(&operator, key.id()).await.unwrap();
-        assert!(store.ensure_first_key(&operator, project, "first").await.unwrap().is_none());
+        assert!(store.ensure_first_key(&operator, project, "first", None).await.unwrap().is_none());
+    }
+
+    async fn the_first_key_may_be_one_that_is_known_already(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let project = store.ensure_default_project(&operator).await.unwrap();
+        let text = format!("e2b_{}", "0123456789".repeat(4));
+        let known = ApiKeySecret::parse(&text).unwrap();
+        let made = store.ensure_first_key(&operator, project, "known", Some(known)).await.unwrap().unwrap();
+        assert_eq!(made.reveal(), text);
+        assert!(store.authenticate(&text).await.unwrap().is_some());
+        let other = ApiKeySecret::parse(&text.replace('0', "a")).unwrap();
+        assert!(store.ensure_first_key(&operator, project, "other", Some(other)).await.unwrap().is_none());
+        for bad in ["", "e2b_", "e2b_0123", "cofferop_0123", &text.to_uppercase(), &format!("{text}0")] {
+            assert!(ApiKeySecret::parse(bad).is_none(), "{bad}");
+        }
     }
 }

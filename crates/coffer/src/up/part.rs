@@ -26,14 +26,15 @@ const HEALTHY: Duration = Duration::from_secs(1);
 /// What the server gets of the environment `up` was started in: it faces the network, and has no
 /// business with whatever else root keeps there.
 const SERVER_SEES: [&str; 4] = ["PATH", "LANG", "LC_ALL", "TZ"];
-const SERVER_SEES_ALL_OF: [&str; 4] = ["COFFER_", "RUST_", "PG", "SSL_CERT_"];
+const SERVER_SEES_ALL_OF: [&str; 3] = ["RUST_", "PG", "SSL_CERT_"];
+/// What the privileged parts do not get: settings reach them as arguments, and secrets not at all.
+const NODE_LACKS: [&str; 3] = ["COFFER_", "E2B_", "GITHUB_"];
 
 /// A running part and how to start it again.
 #[derive(Debug)]
 pub(super) struct Part {
     role: &'static str,
     arguments: Vec<String>,
-    secrets: Vec<(&'static str, String)>,
     /// What is written to its standard input, as a line whenever it changes.
     news: Option<watch::Receiver<String>>,
     teller: Option<AbortOnDropHandle<()>>,
@@ -44,20 +45,19 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Starts this binary in `role`; `secrets` go by environment.
+    /// Starts this binary in `role`.
     pub(super) fn start(
         role: &'static str,
         arguments: Vec<String>,
-        secrets: &[(&'static str, String)],
         children: &OwnChildren,
     ) -> anyhow::Result<Self> {
-        let child = spawn(role, &arguments, secrets)?;
+        let child = spawn(role, &arguments)?;
         let pid = known(&child, children);
-        let (secrets, children) = (secrets.to_vec(), children.clone());
-        Ok(Self { role, arguments, secrets, news: None, teller: None, child, pid, children })
+        let children = children.clone();
+        Ok(Self { role, arguments, news: None, teller: None, child, pid, children })
     }
 
-    /// Tells this part, and each that takes its place, of the surroundings.
+    /// Tells this part, and each that takes its place, what it has to know.
     pub(super) fn tell(&mut self, news: watch::Receiver<String>) {
         self.news = Some(news);
         self.begin_to_tell();
@@ -150,7 +150,7 @@ impl Part {
             loop {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
-                match spawn(self.role, &self.arguments, &self.secrets) {
+                match spawn(self.role, &self.arguments) {
                     Ok(child) => break self.replace(child),
                     Err(error) => tracing::error!("{error:#}"),
                 }
@@ -198,11 +198,7 @@ fn known(child: &Child, children: &OwnChildren) -> Option<Pid> {
     pid.inspect(|&pid| children.add(pid))
 }
 
-fn spawn(
-    role: &'static str,
-    arguments: &[String],
-    secrets: &[(&'static str, String)],
-) -> anyhow::Result<Child> {
+fn spawn(role: &'static str, arguments: &[String]) -> anyhow::Result<Child> {
     // The very file that runs here, also when another version has taken its place meanwhile.
     let mut command = Command::new("/proc/self/exe");
     command.arg0(std::env::args_os().next().unwrap_or_else(|| "coffer".into()));
@@ -212,13 +208,15 @@ fn spawn(
         }
         // It has no use for any, and is the first that a sandbox would break into.
         "egress" => drop(command.env_clear()),
-        _ => drop(command.env_remove("COFFER_DATABASE_URL")),
+        _ => {
+            let kept = |name: &OsStr| !starts_with(name, &NODE_LACKS);
+            command.env_clear().envs(std::env::vars_os().filter(|(name, _)| kept(name)));
+        }
     }
     command
         .arg(role)
         .args(arguments)
-        .envs(secrets.iter().map(|(name, value)| (*name, value.as_str())))
-        .stdin(if role == "egress" { Stdio::piped() } else { Stdio::null() })
+        .stdin(if matches!(role, "egress" | "server") { Stdio::piped() } else { Stdio::null() })
         .stdout(if role == "server" { Stdio::piped() } else { Stdio::null() })
         // Ctrl-C at the terminal must reach `up` alone, which then stops the parts in order.
         .process_group(0)
@@ -227,6 +225,9 @@ fn spawn(
 }
 
 fn server_sees(name: &OsStr) -> bool {
-    let name = name.to_string_lossy();
-    SERVER_SEES.contains(&&*name) || SERVER_SEES_ALL_OF.iter().any(|start| name.starts_with(start))
+    SERVER_SEES.contains(&&*name.to_string_lossy()) || starts_with(name, &SERVER_SEES_ALL_OF)
+}
+
+fn starts_with(name: &OsStr, starts: &[&str]) -> bool {
+    starts.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()))
 }

@@ -63,23 +63,15 @@ fn own_addresses() -> Vec<IpAddr> {
     addresses
 }
 
-/// `address` or `address:port`.
-pub(super) fn parse_nameserver(text: &str) -> Result<SocketAddr, String> {
-    let with_port = text.parse::<SocketAddr>().ok();
-    let plain = || Some(SocketAddr::new(text.parse().ok()?, 53));
-    with_port.or_else(plain).ok_or_else(|| "give an address such as `1.1.1.1` or `[::1]:5353`".to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn this_machine_has_loopback_and_chosen_nameservers_win() {
-        let chosen = [parse_nameserver("9.9.9.9").unwrap(), parse_nameserver("[::1]:5353").unwrap()];
+        let chosen = ["9.9.9.9:53", "[::1]:5353"].map(|address| address.parse().unwrap());
         let now = look(&chosen);
         assert_eq!(now.nameservers, ["9.9.9.9:53".parse().unwrap(), "[::1]:5353".parse().unwrap()]);
         assert!(now.addresses.contains(&"127.0.0.1".parse().unwrap()), "{:?}", now.addresses);
-        assert!(parse_nameserver("dns.example.com").is_err());
     }
 }

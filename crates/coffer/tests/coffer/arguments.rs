@@ -37,51 +37,120 @@ fn help_names_what_people_may_start_and_hides_the_parts() {
         .take_while(|line| !line.is_empty())
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    assert_eq!(verbs, ["up", "template", "help"]);
+    assert_eq!(verbs, ["up", "config", "template", "help"]);
     let (status, stdout, _) = run(&["--version"]);
     assert_eq!((status, stdout), (0, format!("coffer {}\n", env!("CARGO_PKG_VERSION"))));
 }
 
 #[test]
 fn unknown_words_are_refused() {
-    refused(&[], 2, &["Usage: coffer <COMMAND>"]);
+    refused(&[], 2, &["Usage: coffer [OPTIONS] <COMMAND>"]);
     refused(&["fly"], 2, &["unrecognized subcommand 'fly'"]);
     refused(&["template", "fly"], 2, &["unrecognized subcommand 'fly'"]);
     refused(&["template", "build", "fly"], 2, &["invalid value 'fly'", "[possible values: base]"]);
-    refused(&["up", "--listen", "here"], 2, &["invalid value 'here' for '--listen <ADDRESS>'"]);
-    refused(&["up", "--pool-size", "much"], 2, &["invalid value 'much' for '--pool-size <SIZE>'"]);
-    refused(&["up", "--sandbox-cpus", "0"], 2, &["invalid value '0'", "1..=1024"]);
-    refused(&["up", "--sandbox-processes", "8"], 2, &["invalid value '8'", "64..=1000000"]);
-    refused(&["up", "--max-timeout", "soon"], 2, &["invalid value 'soon' for '--max-timeout <DURATION>'"]);
-    refused(&["up", "--log", "=,="], 1, &["error: bad log filter `=,=`", "hint: try --log info"]);
 }
 
 #[test]
-fn settings_that_contradict_are_refused_before_anything_is_made() {
+fn bad_settings_are_refused_before_anything_is_made() {
     let temp = tempfile::tempdir().unwrap();
     let data = temp.path().join("data");
     let data = data.to_str().unwrap();
     for (settings, words) in [
-        (vec!["--max-timeout", "25h"], "error: --max-timeout 25h is longer than --max-lifetime 24h\n"),
-        (vec!["--max-timeout", "0s"], "error: --max-timeout must be more than zero, not `0s`\n"),
-        (vec!["--max-lifetime=-1h"], "error: --max-lifetime must be more than zero, not `1h ago`\n"),
-        (vec!["--idle-timeout", "0s"], "error: --idle-timeout must be more than zero, not `0s`\n"),
+        (["--listen", "here"], "`listen` = \"here\" (flag --listen): invalid socket address syntax"),
+        (["--sandbox-cpus", "0"], "`sandbox.cpus` = 0 (flag --sandbox-cpus): must be from 1 to 1024"),
         (
-            vec!["--sandbox-memory", "1MiB"],
-            "error: --sandbox-memory must be at least 64 MiB, not `1.0 MiB`\n",
+            ["--sandbox-processes", "8"],
+            "`sandbox.processes` = 8 (flag --sandbox-processes): must be from 64 to 1000000",
         ),
-        (vec!["--pool-size", "1MiB"], "error: --pool-size must be at least 256.0 MiB, not `1.0 MiB`\n"),
         (
-            vec!["--domain", "https://a.com"],
-            "error: --domain must be a plain name such as `sandboxes.example.com`, not `https://a.com`\n",
+            ["--max-timeout", "25h"],
+            "`sandbox.max_timeout` = \"25h\" (flag --max-timeout): must not be longer than `sandbox.max_lifetime`, \
+             which is 24h",
         ),
-        (vec!["--sandbox-disk", "1KiB"], "error: --sandbox-disk must be at least 16 MiB, not `1.0 KiB`\n"),
+        (
+            ["--max-timeout", "0s"],
+            "`sandbox.max_timeout` = \"0s\" (flag --max-timeout): must be more than zero",
+        ),
+        (
+            ["--max-lifetime", "-1h"],
+            "`sandbox.max_lifetime` = \"-1h\" (flag --max-lifetime): `-1h` is not a duration such as `30s`, `1h 30m` or `7d`",
+        ),
+        (
+            ["--idle-timeout", "0s"],
+            "`sandbox.idle_timeout` = \"0s\" (flag --idle-timeout): must be more than zero",
+        ),
+        (
+            ["--sandbox-memory", "1MiB"],
+            "`sandbox.memory` = \"1MiB\" (flag --sandbox-memory): must be at least 64MiB",
+        ),
+        (["--pool-size", "1MiB"], "`node.pool_size` = \"1MiB\" (flag --pool-size): must be at least 256MiB"),
+        (
+            ["--pool-size", "much"],
+            "`node.pool_size` = \"much\" (flag --pool-size): `much` is not a size such as `512MiB` or `2GB`",
+        ),
+        (
+            ["--domain", "https://a.com"],
+            "`domain` = \"https://a.com\" (flag --domain): must be a plain name such as `sandboxes.example.com`",
+        ),
+        (
+            ["--sandbox-disk", "1KiB"],
+            "`sandbox.disk` = \"1KiB\" (flag --sandbox-disk): must be at least 16MiB",
+        ),
+        (
+            ["--log", "=,="],
+            "`log.filter` = \"=,=\" (flag --log): must be a filter such as `info` or `coffer_node=debug`",
+        ),
     ] {
-        let mut arguments = vec!["up", "--data-dir", data];
-        arguments.extend(settings);
-        assert_eq!(run(&arguments), (1, String::new(), words.to_string()));
+        let said = format!(
+            "error: bad setting {words}\nhint: `coffer config show` tells every setting and where it came from\n"
+        );
+        // `up` and `config check` agree.
+        for verb in [&["up"][..], &["config", "check"]] {
+            let arguments = [verb, &["--data-dir", data], &settings].concat();
+            assert_eq!(run(&arguments), (1, String::new(), said.clone()));
+        }
     }
     assert!(!temp.path().join("data").exists());
+}
+
+#[test]
+fn settings_are_shown_with_their_origin() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("my.toml");
+    std::fs::write(&file, "[sandbox]\nmemory = \"1GiB\"\n").unwrap();
+    let file = file.to_str().unwrap();
+    let mut command = coffer();
+    command.env("COFFER_DATABASE_URL", "postgres://user:canary@host/db");
+    command.args(["config", "show", "--changed", "--config", file, "--sandbox-cpus", "3"]);
+    let (status, stdout, stderr) = told(command.output().unwrap());
+    assert_eq!((status, stderr.as_str()), (0, ""));
+    let rows: Vec<Vec<&str>> = stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    let place = format!("{file}:2");
+    assert_eq!(
+        rows,
+        [
+            vec!["SETTING", "VALUE", "FROM"],
+            vec!["database.url", "********", "environment", "COFFER_DATABASE_URL"],
+            vec!["sandbox.cpus", "3", "flag", "--sandbox-cpus"],
+            vec!["sandbox.memory", "\"1GiB\"", &place],
+        ]
+    );
+    let mut command = coffer();
+    command.env("GITHUB_TOKEN", "canary").args(["config", "show", "--json", "--config", file]);
+    let (status, stdout, _) = told(command.output().unwrap());
+    let shown: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    let of =
+        |name: &str| shown.as_array().unwrap().iter().find(|one| one["setting"] == name).unwrap().clone();
+    assert_eq!(status, 0);
+    assert!(!stdout.contains("canary"));
+    assert_eq!(of("github.token")["origin"]["variable"], "GITHUB_TOKEN");
+    assert_eq!(of("sandbox.memory")["origin"], serde_json::json!({"kind": "file", "file": file, "line": 2}));
+    assert_eq!(of("listen")["origin"]["kind"], "default");
+    refused(
+        &["config", "check", "--config", file, "--set", "sandbox.cpu=1"],
+        1,
+        &["did you mean `sandbox.cpus`?"],
+    );
 }
 
 #[test]

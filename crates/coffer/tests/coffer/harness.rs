@@ -13,7 +13,8 @@ use tempfile::TempDir;
 pub(crate) fn coffer() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coffer"));
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("COFFER_") {
+        let name_text = name.to_string_lossy();
+        if ["COFFER_", "E2B_", "GITHUB_"].iter().any(|start| name_text.starts_with(start)) {
             command.env_remove(name);
         }
     }

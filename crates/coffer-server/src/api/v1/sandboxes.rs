@@ -216,7 +216,7 @@ pub(super) async fn create(
         let known = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
         known.ok_or_else(|| ApiError::nothing("agent", agent))?;
     }
-    let template = new.template.as_deref().unwrap_or("base").parse::<TemplateRef>();
+    let template = new.template.as_deref().unwrap_or(&app.default_template).parse::<TemplateRef>();
     let timeout_ms = app.policy.check(new.timeout_s.unwrap_or(USUAL_TIMEOUT_S));
     check::metadata(&new.metadata)?;
     check::env(&new.env)?;

@@ -1,0 +1,280 @@
+//! What a person may write: every setting of an installation, with its default and what it is for.
+//!
+//! The doc comment of a field is its entry in the reference. A part of the server that has settings brings
+//! its own struct, which becomes a section here by one line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use coffer_core::settings::{ByteSize, Period, SecretText};
+use coffer_node::WarmChoice;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Complaint;
+
+/// Less cannot be formatted, or holds nothing once it is.
+const SMALLEST_POOL: ByteSize = ByteSize::mib(256);
+
+/// Every setting.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// The address to serve on.
+    pub(crate) listen: SocketAddr,
+    /// Where everything is kept.
+    pub(crate) data_dir: PathBuf,
+    /// The domain of sandbox addresses (`<port>-<id>.<domain>`), where one points at this server.
+    pub(crate) domain: Option<String>,
+    pub(crate) database: Database,
+    pub(crate) template: Template,
+    pub(crate) node: Node,
+    pub(crate) network: Network,
+    pub(crate) sandbox: Sandbox,
+    pub(crate) log: Log,
+    pub(crate) e2b: E2b,
+    pub(crate) github: GitHub,
+}
+
+/// Where the control plane keeps its records.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Database {
+    /// A PostgreSQL URL instead of the embedded SQLite. It may hold a password, so it is never shown.
+    pub(crate) url: Option<SecretText>,
+}
+
+/// What sandboxes are made from.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Template {
+    /// Where templates are kept; all data directories of a machine can share it.
+    pub(crate) dir: PathBuf,
+    /// Build the template `base` in the background when it is missing or out of date.
+    pub(crate) build: bool,
+    /// The template of a sandbox whose creator names none. E2B's SDKs always name one (`base`).
+    #[schemars(extend("x-env" = "E2B_TEMPLATE_ID"))]
+    pub(crate) default: String,
+}
+
+/// The part that makes sandboxes on this machine.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Node {
+    /// How much disk to set aside for sandboxes; a quarter of what is free, from 2 to 64 GiB, by default.
+    #[schemars(extend("x-env" = "COFFER_POOL_SIZE"))]
+    pub(crate) pool_size: Option<ByteSize>,
+    /// How many sandboxes to keep ready at most, for creates that need not wait; 0 for none.
+    #[schemars(range(max = 10_000), extend("x-env" = "COFFER_WARM_SLOTS"))]
+    pub(crate) warm_slots: usize,
+    /// Memory of the machine that sandboxes never get; an eighth, from 256 MiB to 2 GiB, by default.
+    #[schemars(extend("x-env" = "COFFER_MEMORY_RESERVE"))]
+    pub(crate) memory_reserve: Option<ByteSize>,
+}
+
+/// Sandboxes' way out.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Network {
+    /// Whether sandboxes have a way out at all.
+    pub(crate) enabled: bool,
+    /// Whom to ask for the names that sandboxes look up (`address` or `address:port`); the machine's own
+    /// nameservers by default.
+    #[schemars(extend("x-env" = "COFFER_NAMESERVERS"))]
+    pub(crate) nameservers: Vec<String>,
+}
+
+/// What each sandbox gets, and how long it may live.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Sandbox {
+    /// Processors of each sandbox.
+    #[schemars(range(min = 1, max = 1024))]
+    pub(crate) cpus: u32,
+    /// Memory of each sandbox; 64 MiB at least.
+    pub(crate) memory: ByteSize,
+    /// Processes and threads of each sandbox.
+    #[schemars(range(min = 64, max = 1_000_000))]
+    pub(crate) processes: u32,
+    /// What each sandbox may write to its disk; 10 GiB by default, but at most a quarter of the pool.
+    pub(crate) disk: Option<ByteSize>,
+    /// The longest timeout a sandbox may be given.
+    #[schemars(extend("x-env" = "COFFER_MAX_TIMEOUT"))]
+    pub(crate) max_timeout: Period,
+    /// The longest a sandbox may live in all.
+    #[schemars(extend("x-env" = "COFFER_MAX_LIFETIME"))]
+    pub(crate) max_lifetime: Period,
+    /// End sandboxes that nothing has used for this long.
+    #[schemars(extend("x-env" = "COFFER_IDLE_TIMEOUT"))]
+    pub(crate) idle_timeout: Option<Period>,
+}
+
+/// How each part logs, on standard error.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Log {
+    /// What to log, as a filter such as `info` or `coffer_node=debug`.
+    #[schemars(extend("x-env" = "COFFER_LOG"))]
+    pub(crate) filter: String,
+    /// How log lines look: text for people, JSON for machines.
+    pub(crate) format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// What E2B's SDKs and tools are set up with.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct E2b {
+    /// The first key of the default project, if that has never had one; otherwise it is ignored,
+    /// and without it a key is made.
+    #[schemars(extend("x-env" = "E2B_API_KEY"))]
+    pub(crate) api_key: Option<SecretText>,
+}
+
+/// Access to GitHub.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct GitHub {
+    /// A token for repositories. It is accepted and kept, but nothing uses it yet.
+    #[schemars(extend("x-env" = "GITHUB_TOKEN"))]
+    pub(crate) token: Option<SecretText>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 3000)),
+            data_dir: "/var/lib/coffer".into(),
+            domain: None,
+            database: Database::default(),
+            template: Template::default(),
+            node: Node::default(),
+            network: Network::default(),
+            sandbox: Sandbox::default(),
+            log: Log::default(),
+            e2b: E2b::default(),
+            github: GitHub::default(),
+        }
+    }
+}
+
+impl Default for Template {
+    fn default() -> Self {
+        Self { dir: "/var/cache/coffer/templates".into(), build: true, default: "base".into() }
+    }
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self { pool_size: None, warm_slots: WarmChoice::default().max, memory_reserve: None }
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self { enabled: true, nameservers: Vec::new() }
+    }
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        let limits = coffer_core::Limits::default();
+        Self {
+            cpus: limits.cpu_count,
+            memory: ByteSize::mib(limits.memory_mib),
+            processes: limits.max_processes,
+            disk: None,
+            max_timeout: Period::hours(24),
+            max_lifetime: Period::hours(24),
+            idle_timeout: None,
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { filter: "info".into(), format: LogFormat::Text }
+    }
+}
+
+impl Settings {
+    /// Says what is wrong beyond the shape of single values.
+    pub(super) fn check(&self) -> Result<(), Complaint> {
+        let Self { sandbox, node, .. } = self;
+        let ensure = |good: bool, key: &str, allowed: &str| match good {
+            true => Ok(()),
+            false => Err(Complaint::of(key, allowed)),
+        };
+        let more = "must be more than zero";
+        ensure(!sandbox.max_timeout.is_zero(), "sandbox.max_timeout", more)?;
+        ensure(!sandbox.max_lifetime.is_zero(), "sandbox.max_lifetime", more)?;
+        ensure(sandbox.idle_timeout.is_none_or(|idle| !idle.is_zero()), "sandbox.idle_timeout", more)?;
+        ensure(
+            sandbox.max_timeout <= sandbox.max_lifetime,
+            "sandbox.max_timeout",
+            &format!("must not be longer than `sandbox.max_lifetime`, which is {}", sandbox.max_lifetime),
+        )?;
+        ensure(sandbox.memory >= ByteSize::mib(64), "sandbox.memory", "must be at least 64MiB")?;
+        let disk = sandbox.disk.is_none_or(|disk| disk >= ByteSize::mib(16));
+        ensure(disk, "sandbox.disk", "must be at least 16MiB")?;
+        let pool = node.pool_size.is_none_or(|size| size >= SMALLEST_POOL);
+        ensure(pool, "node.pool_size", &format!("must be at least {SMALLEST_POOL}"))?;
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte);
+        let domain = self.domain.as_ref().is_none_or(|name| !name.is_empty() && name.bytes().all(plain));
+        ensure(domain, "domain", "must be a plain name such as `sandboxes.example.com`")?;
+        let template = self.template.default.parse::<coffer_core::TemplateRef>();
+        template.map_err(|error| Complaint::of("template.default", &error.to_string()))?;
+        let key = self.e2b.api_key.as_ref().map(SecretText::reveal);
+        let key = key.is_none_or(|key| coffer_store::ApiKeySecret::parse(key).is_some());
+        ensure(key, "e2b.api_key", "must be `e2b_` and 40 hexadecimal digits in lower case")?;
+        let filter = tracing_subscriber::EnvFilter::try_new(&self.log.filter);
+        filter.map_err(|_| {
+            Complaint::of("log.filter", "must be a filter such as `info` or `coffer_node=debug`")
+        })?;
+        self.nameservers().map(drop)
+    }
+
+    /// The nameservers to ask instead of the machine's own.
+    pub(crate) fn nameservers(&self) -> Result<Vec<SocketAddr>, Complaint> {
+        let parse = |text: &String| {
+            let plain = || Some(SocketAddr::new(text.parse().ok()?, 53));
+            let address = text.parse::<SocketAddr>().ok().or_else(plain);
+            let allowed = "must be addresses such as `1.1.1.1` or `[::1]:5353`";
+            address.ok_or_else(|| Complaint::of("network.nameservers", allowed))
+        };
+        self.network.nameservers.iter().map(parse).collect()
+    }
+}
+
+impl Sandbox {
+    pub(crate) fn lifetime(&self) -> coffer_core::LifetimePolicy {
+        coffer_core::LifetimePolicy {
+            longest_timeout_ms: self.max_timeout.as_millis(),
+            maximum_ms: self.max_lifetime.as_millis(),
+            idle_ms: self.idle_timeout.map(Period::as_millis),
+        }
+    }
+
+    /// The limits of each sandbox. Above a quarter of the pool, one sandbox could fill it for all: nobody
+    /// gets that who did not ask for it.
+    pub(crate) fn limits(&self, pool_bytes: Option<u64>) -> coffer_core::Limits {
+        let usual = coffer_core::Limits::default();
+        let disk_mib = match (self.disk, pool_bytes) {
+            (Some(disk), _) => disk.as_mib(),
+            (None, Some(pool)) => usual.disk_mib.min((pool >> 20) / 4).max(16),
+            (None, None) => usual.disk_mib,
+        };
+        coffer_core::Limits {
+            cpu_count: self.cpus,
+            memory_mib: self.memory.as_mib(),
+            max_processes: self.processes,
+            disk_mib,
+        }
+    }
+}
