@@ -22,6 +22,7 @@ mod process;
 mod query;
 mod readiness;
 mod reply;
+mod residence;
 mod route;
 mod signature;
 mod tunnel;
@@ -101,6 +102,7 @@ fn prepare() {
         let own = rustix::process::Pid::from_raw(1);
         let _unsupported = rustix::process::set_child_subreaper(own);
     }
+    residence::settle();
     // The directory we were started in must not stay in use for our sake.
     let _unreadable = std::env::set_current_dir("/");
 }

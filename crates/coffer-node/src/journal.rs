@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::path::{Path, PathBuf};
 
 use coffer_core::SandboxId;
@@ -12,6 +12,9 @@ use coffer_wire::node::{CreateSandbox, DeathCause, TemplateInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::template::OverlaySpec;
+
+/// What is written at once or not at all, whatever signal comes.
+const PAGE: usize = 4096;
 
 /// Everything about one sandbox that must outlive the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,8 +121,7 @@ impl Journal {
     pub(crate) fn write(&self, entry: &Entry, durability: Durability) -> io::Result<()> {
         let path = self.path(entry.name());
         let draft = path.with_extension("new");
-        let bytes = serde_json::to_vec(entry)?;
-        fs::write(&draft, bytes)?;
+        fs::write(&draft, encode(entry)?)?;
         if durability == Durability::Synced {
             fs::File::open(&draft)?.sync_all()?;
         }
@@ -128,6 +130,22 @@ impl Journal {
             fs::File::open(&self.directory)?.sync_all()?;
         }
         Ok(())
+    }
+
+    /// Replaces an entry that was never synced by one that need not be. A crash of this node leaves
+    /// the one or the other, as with [`Journal::write`], because both are one page and one system call;
+    /// a crash of the host may leave neither, and then neither names anything that is still there.
+    /// Renaming costs ten times as much: the file system writes the file out for it.
+    pub(crate) fn overwrite(&self, entry: &Entry) -> io::Result<()> {
+        let bytes = encode(entry)?;
+        let file = fs::OpenOptions::new().write(true).open(self.path(entry.name()))?;
+        if bytes.len() != PAGE || file.metadata()?.len() != PAGE as u64 {
+            return self.write(entry, Durability::Cached);
+        }
+        match file.write_at(&bytes, 0)? {
+            PAGE => Ok(()),
+            part => Err(io::Error::other(format!("only {part} bytes of a journal entry were written"))),
+        }
     }
 
     /// Fine if there is none.
@@ -163,6 +181,15 @@ impl Journal {
     fn path(&self, name: SandboxId) -> PathBuf {
         self.directory.join(format!("{name}.json"))
     }
+}
+
+/// An entry as it is kept: without secrets, which the server tells again, and with blanks up to a page, so that another one has room in its place.
+fn encode(entry: &Entry) -> io::Result<Vec<u8>> {
+    let network = entry.spec.network.clone().without_secrets();
+    let entry = Entry { spec: CreateSandbox { network, ..entry.spec.clone() }, ..entry.clone() };
+    let mut bytes = serde_json::to_vec(&entry)?;
+    bytes.resize(bytes.len().max(PAGE), b' ');
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -211,7 +238,13 @@ mod tests {
         journal.write(&entry, Durability::Cached).unwrap();
         let spec = CreateSandbox { sandbox: SandboxId::generate(), ..entry.spec.clone() };
         let claimed = Entry { spec, slot: Some(entry.spec.sandbox), ..entry.clone() };
-        journal.write(&claimed, Durability::Cached).unwrap();
+        journal.overwrite(&claimed).unwrap();
+        assert_eq!(journal.read().unwrap(), [claimed.clone()]);
+        // Larger than a page, and back.
+        let large = Entry { cpus: (0..2000).collect(), ..claimed.clone() };
+        journal.overwrite(&large).unwrap();
+        assert_eq!(journal.read().unwrap(), [large]);
+        journal.overwrite(&claimed).unwrap();
         assert_eq!(journal.read().unwrap(), [claimed]);
         journal.remove(entry.spec.sandbox).unwrap();
         assert_eq!(journal.read().unwrap(), []);

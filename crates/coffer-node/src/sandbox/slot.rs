@@ -1,12 +1,12 @@
 //! A sandbox that runs and belongs to nobody, and how it becomes somebody's.
 
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 
 use coffer_wire::node::{CreateSandbox, NodeError};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
-use rustix::thread::ThreadNameSpaceType;
+use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType};
 
 use crate::files;
 use crate::journal::{Durability, Entry, Phase, Process};
@@ -84,7 +84,7 @@ impl Slot {
             phase: Phase::Running { process: self.process.clone() },
             ..self.entry.clone()
         };
-        node.journal.write(&entry, Durability::Cached)?;
+        node.journal.overwrite(&entry)?;
         if self.has_ended() {
             // Nobody was told yet: another can still be made.
             node.journal.write(&self.entry, Durability::Cached)?;
@@ -111,19 +111,27 @@ impl Slot {
         {
             overwrite(&root, path, &content)?;
         }
-        let pidfd = self.alive.watched.pidfd();
-        // A thread of its own, which stays in that namespace until it ends.
-        std::thread::scope(|scope| {
-            let naming = std::thread::Builder::new().spawn_scoped(scope, || {
-                rustix::thread::move_into_thread_name_spaces(
-                    pidfd,
-                    ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME,
-                )?;
-                rustix::system::sethostname(hostname.as_bytes())
-            })?;
-            Ok(naming.join().map_err(|_| io::Error::other("a thread panicked"))??)
-        })
+        set_hostname_within(self.alive.watched.pidfd(), hostname)
     }
+}
+
+/// Sets the host name in the namespace of a process. This thread goes there and comes back, because a
+/// thread of its own for it would cost more than all the rest of a claim.
+fn set_hostname_within(pidfd: BorrowedFd<'_>, hostname: &str) -> io::Result<()> {
+    static HOME: OnceLock<OwnedFd> = OnceLock::new();
+    const NAMES: ThreadNameSpaceType = ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
+    let home = match HOME.get() {
+        Some(home) => home,
+        None => {
+            let home = std::fs::File::open("/proc/self/ns/uts")?;
+            HOME.get_or_init(|| home.into())
+        }
+    };
+    rustix::thread::move_into_thread_name_spaces(pidfd, NAMES)?;
+    let named = rustix::system::sethostname(hostname.as_bytes());
+    rustix::thread::move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::HostNameAndNISDomainName))
+        .expect("the way back to where one came from is open");
+    Ok(named?)
 }
 
 fn ended() -> io::Error {
