@@ -39,8 +39,12 @@ pub enum DestroyReason {
     Idle,
     /// It reached the longest life any sandbox may have.
     MaximumLifetime,
+    /// Its owner no longer said that it is wanted.
+    LeaseExpired,
     /// The server that made it was told to leave nothing behind.
     Shutdown,
+    /// A budget of its project was spent, and says that sandboxes end then.
+    Budget,
 }
 
 /// Why a sandbox failed.

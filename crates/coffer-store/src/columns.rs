@@ -1,13 +1,14 @@
 //! How our types look in columns.
 
-use coffer_core::{Id, Lifetime, Limits, OnTimeout, SandboxState, StateName};
+use coffer_core::{Id, Lifetime, Limits, OnTimeout, ProjectId, SandboxId, SandboxState, StateName};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
 use crate::error::Doing;
-use crate::{Placement, SandboxRow, Secret, StoreError, Transition};
+use crate::vault::{Sealed, Vault};
+use crate::{Bounds, Placement, SandboxRow, Secret, StoreError, Transition};
 
 const READ: &str = "read a row";
 
@@ -90,16 +91,67 @@ macro_rules! sandbox_columns {
         "id, project_id, state_data, transitions, template, template_id, alias, metadata, env_vars_secret, \
          cpu_count, memory_mib, disk_mib, max_processes, created_ms, started_ms, deadline_ms, ended_ms, \
          timeout_s, on_timeout, auto_resume, secure, access_token_secret, traffic_token_secret, \
-         network_secret, allow_internet_access, envd_version, placement, agent_id"
+         network_secret, allow_internet_access, envd_version, placement, agent_id, secret_names, \
+         idle_s, max_lifetime_s, lease_s, lease_until_ms, installation"
     };
 }
 pub(crate) use sandbox_columns;
 
-pub(crate) fn sandbox_row(row: &AnyRow) -> Result<SandboxRow, StoreError> {
+/// What a sandbox's column is sealed for.
+pub(crate) fn purpose(sandbox: SandboxId, column: &str) -> String {
+    format!("sandboxes/{sandbox}/{column}")
+}
+
+/// Reads the sealed columns of a row, and remembers whether any of them could not be opened.
+struct Opening<'a> {
+    vault: &'a Vault,
+    row: &'a AnyRow,
+    project: ProjectId,
+    sandbox: SandboxId,
+    sealed: bool,
+}
+
+impl Opening<'_> {
+    /// `None` where the column is empty or sealed.
+    fn text(&mut self, column: &'static str) -> Result<Option<String>, StoreError> {
+        let Some(text) = optional_text(self.row, column)? else { return Ok(None) };
+        match self.vault.open_text(self.project, &purpose(self.sandbox, column), &text) {
+            Ok(text) => Ok(Some(text)),
+            Err(Sealed) => {
+                self.sealed = true;
+                Ok(None)
+            }
+        }
+    }
+
+    /// A token that cannot be read is not no token: nobody knows the one that stands in for it.
+    fn token(&mut self, column: &'static str) -> Result<Option<Secret>, StoreError> {
+        let before = std::mem::take(&mut self.sealed);
+        let text = self.text(column)?;
+        let stand_in = || hex::encode(rand::random::<[u8; 32]>());
+        let token = if self.sealed { Some(stand_in()) } else { text };
+        self.sealed |= before;
+        Ok(token.map(Secret::from))
+    }
+}
+
+pub(crate) fn sandbox_row(row: &AnyRow, vault: &Vault) -> Result<SandboxRow, StoreError> {
     let optional_json = |column| optional_text(row, column);
+    let (project, sandbox) = (id(row, "project_id")?, id(row, "id")?);
+    let mut opening = Opening { vault, row, project, sandbox, sealed: false };
+    let env_vars = opening.text("env_vars_secret")?;
+    let access_token = opening.token("access_token_secret")?;
+    let traffic_token = opening.token("traffic_token_secret")?;
+    let network = opening.text("network_secret")?;
+    let sealed = opening.sealed;
     Ok(SandboxRow {
-        id: id(row, "id")?,
-        project: id(row, "project_id")?,
+        id: sandbox,
+        project,
+        sealed,
+        secrets: optional_json("secret_names")?
+            .map(|text| from_json(&text, "secret_names"))
+            .transpose()?
+            .unwrap_or_default(),
         agent: optional_id(row, "agent_id")?,
         state: from_json(&text(row, "state_data")?, "state_data")?,
         placement: optional_json("placement")?
@@ -109,7 +161,7 @@ pub(crate) fn sandbox_row(row: &AnyRow) -> Result<SandboxRow, StoreError> {
         template_id: text(row, "template_id")?,
         alias: optional_text(row, "alias")?,
         metadata: from_json(&text(row, "metadata")?, "metadata")?,
-        env_vars: from_json(&text(row, "env_vars_secret")?, "env_vars_secret")?,
+        env_vars: env_vars.map(|text| from_json(&text, "env_vars_secret")).transpose()?.unwrap_or_default(),
         limits: Limits {
             cpu_count: unsigned(row, "cpu_count")?,
             memory_mib: unsigned(row, "memory_mib")?,
@@ -124,11 +176,9 @@ pub(crate) fn sandbox_row(row: &AnyRow) -> Result<SandboxRow, StoreError> {
         timeout_s: number(row, "timeout_s")?,
         auto_resume: number(row, "auto_resume")? != 0,
         secure: number(row, "secure")? != 0,
-        access_token: optional_text(row, "access_token_secret")?.map(Secret::from),
-        traffic_token: optional_text(row, "traffic_token_secret")?.map(Secret::from),
-        network: optional_json("network_secret")?
-            .map(|text| from_json(&text, "network_secret"))
-            .transpose()?,
+        access_token,
+        traffic_token,
+        network: network.map(|text| from_json(&text, "network_secret")).transpose()?,
         allow_internet_access: row
             .try_get::<Option<i64>, _>("allow_internet_access")
             .doing(READ)?
@@ -136,6 +186,13 @@ pub(crate) fn sandbox_row(row: &AnyRow) -> Result<SandboxRow, StoreError> {
         envd_version: text(row, "envd_version")?,
         created_ms: number(row, "created_ms")?,
         ended_ms: row.try_get("ended_ms").doing(READ)?,
+        bounds: Bounds {
+            idle_s: row.try_get("idle_s").doing(READ)?,
+            max_lifetime_s: row.try_get("max_lifetime_s").doing(READ)?,
+            lease_s: row.try_get("lease_s").doing(READ)?,
+        },
+        lease_until_ms: row.try_get("lease_until_ms").doing(READ)?,
+        installation: optional_text(row, "installation")?,
     })
 }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use coffer_core::StateName;
 
+use crate::OverQuota;
+
 /// A database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -18,6 +20,8 @@ pub enum OpenError {
     Connect { at: String, source: Cause },
     #[error("the database at `{at}` was written by a newer version: it has migration {migration}")]
     Newer { at: String, migration: i64 },
+    #[error("could not read the keys that seal: {why}")]
+    Keys { why: String },
     #[error("could not bring the tables at `{at}` up to date")]
     Migrate { at: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
@@ -32,6 +36,9 @@ pub enum StoreError {
     Database { doing: &'static str, source: Cause },
     #[error("the stored {what} cannot be read: {why}")]
     Unreadable { what: &'static str, why: String },
+    /// It cannot be read or sealed without a master key that is not here.
+    #[error("{what} sealed under a master key that is not here")]
+    Sealed { what: String },
     #[error("a list can be filtered by at most {most} metadata pairs")]
     TooManyPairs { most: usize },
     #[error("the store is closed")]
@@ -46,6 +53,8 @@ pub enum ChangeError {
     /// Its state is not, or no longer, one that allows the change.
     #[error("the sandbox is {} by now", found.as_str())]
     Raced { found: StateName },
+    #[error("{0}")]
+    OverQuota(OverQuota),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -57,6 +66,26 @@ pub enum NameError {
     Taken,
     #[error("there is no such thing")]
     NotFound,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A secret was not made or changed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum SecretError {
+    #[error("a project may have at most {} secrets", crate::MOST_SECRETS)]
+    TooMany,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The master key is the old one still, or both are at hand.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum RotateError {
+    #[error("the master key was given by setting, not by file")]
+    NotInFile,
+    #[error("{0}")]
+    File(String),
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -4,7 +4,7 @@ use coffer_core::{Millis, ProjectId, SandboxId};
 use sqlx::{AnyConnection, Row};
 
 use crate::error::Doing;
-use crate::{ChangeError, Event, ProjectScope, Scope, Store, StoreError, columns};
+use crate::{ChangeError, Event, ProjectScope, Quotas, Scope, Store, StoreError, columns, quotas};
 
 const MOST_EVENTS: u32 = 1000;
 
@@ -112,8 +112,8 @@ fn event(row: &sqlx::any::AnyRow) -> Result<Event, StoreError> {
 const READ: &str = "read events";
 const RECORD: &str = "record an event";
 
-/// Appends to the log of `project`. It holds the project's counter until the commit, so it comes last in
-/// its transaction.
+/// Appends to the log of `project`. It holds the project's row until the commit, so it comes last in its
+/// transaction.
 pub(crate) async fn record(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -122,12 +122,26 @@ pub(crate) async fn record(
     payload: &serde_json::Value,
     at_ms: Millis,
 ) -> Result<(), StoreError> {
-    let counter =
-        sqlx::query("UPDATE projects SET last_event = last_event + 1 WHERE id = $1 RETURNING last_event")
-            .bind(project.to_string())
-            .fetch_one(&mut *connection)
-            .await
-            .doing(RECORD)?;
+    record_holding(connection, project, subject, kind, payload, at_ms).await.map(drop)
+}
+
+/// The same, and returns the quotas that are on the project's row, which it holds.
+pub(crate) async fn record_holding(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    subject: String,
+    kind: String,
+    payload: &serde_json::Value,
+    at_ms: Millis,
+) -> Result<Quotas, StoreError> {
+    let counter = sqlx::query(
+        "UPDATE projects SET last_event = last_event + 1 WHERE id = $1
+         RETURNING last_event, most_sandboxes, most_cpus, most_memory_mib, most_disk_mib, most_forks",
+    )
+    .bind(project.to_string())
+    .fetch_one(&mut *connection)
+    .await
+    .doing(RECORD)?;
     let sequence: i64 = counter.try_get("last_event").doing(RECORD)?;
     sqlx::query(
         "INSERT INTO events (project_id, sequence, subject, kind, payload, at_ms)
@@ -141,6 +155,6 @@ pub(crate) async fn record(
     .bind(at_ms)
     .execute(connection)
     .await
-    .doing(RECORD)
-    .map(drop)
+    .doing(RECORD)?;
+    quotas::of_project(&counter)
 }

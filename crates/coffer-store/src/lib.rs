@@ -15,36 +15,65 @@
 
 mod agents;
 mod audit;
+mod budgets;
 mod columns;
 mod database;
 mod error;
 mod events;
+mod executions;
 mod keys;
+mod leases;
+mod load;
+mod policy;
 mod projects;
+mod prune;
+mod quotas;
 mod sandbox;
 mod sandboxes;
 mod scope;
+mod sealing;
 mod secret;
+mod secrets;
+mod segments;
+mod settings;
+mod usage;
+mod vault;
 mod writer;
 
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use agents::AgentRow;
 pub use audit::{AuditFilter, AuditRecord};
+pub use budgets::{Budget, BudgetAction, BudgetNews, BudgetPeriod, BudgetTerms};
 use coffer_core::Millis;
 use database::Database;
 use error::Doing as _;
-pub use error::{Cause, ChangeError, NameError, OpenError, StoreError};
+pub use error::{Cause, ChangeError, NameError, OpenError, RotateError, SecretError, StoreError};
+pub use executions::{
+    Collected, ExecutionFilter, ExecutionRow, ExecutionSource, ExecutionState, NewExecution, Process,
+    Progress,
+};
 pub use keys::{ApiKeyInfo, ApiKeySecret, NewKey};
+pub use load::WriteLoad;
+pub use policy::{TakenKey, VersionedPolicy};
 pub use projects::Project;
+pub use prune::{Cutoffs, Pruned};
+pub use quotas::{Asking, InUse, OverQuota, ProjectQuotas, Quota, Quotas};
 pub use sandbox::{
-    BadCursor, Changes, Cursor, Deadline, Event, Idempotency, Inserted, ListFilter, NewSandbox, Order, Page,
-    PlacedTemplate, Placement, SandboxRow, Transition,
+    BadCursor, Bounds, Changes, Cursor, Deadline, Event, Idempotency, Inserted, ListFilter, NewSandbox,
+    Order, Page, PlacedTemplate, Placement, SandboxRow, Transition,
 };
 pub use scope::{Authenticated, Operator, Principal, ProjectScope, Scope};
+pub use sealing::{BadMasterKey, MasterKey};
 pub use secret::Secret;
+pub use secrets::{BadSecretName, MOST_SECRETS, SecretInfo, SecretName, SecretValues, UsableSecret};
+pub use segments::{SegmentRow, SegmentState};
+pub use settings::{ProjectSettings, Retention, VersionedSettings};
 use tokio_util::sync::{CancellationToken, DropGuard};
+pub use usage::{Amounts, Charge, UsageFilter, UsageGroup, UsageLine, UsageMark};
+use vault::Vault;
+pub use vault::{KeySource, MasterKeyStatus, MissingKey};
 
 /// A handle to the records; clones share everything.
 #[derive(Debug, Clone)]
@@ -56,21 +85,39 @@ pub struct Store {
 struct Inner {
     database: Database,
     keys: keys::Cache,
+    vault: Arc<Vault>,
+    secrets: secrets::Cache,
+    here: RwLock<Here>,
     _housekeeping: DropGuard,
+}
+
+/// What this process brings along.
+#[derive(Debug, Default)]
+struct Here {
+    installation: Option<String>,
+    quotas: Quotas,
 }
 
 impl Store {
     /// Opens `sqlite:/path/to/file.db` (made when missing) or `postgres://…`, and brings its tables up to date.
-    pub async fn open(url: &str) -> Result<Self, OpenError> {
+    /// What is sealed under a master key that `keys` has not got stays so; everything else works.
+    pub async fn open(url: &str, keys: KeySource) -> Result<Self, OpenError> {
         let database = Database::open(url).await?;
+        let vault = Vault::open(&database, keys).await?;
         let stop = CancellationToken::new();
         let inner = Arc::new(Inner {
             database,
             keys: keys::Cache::default(),
+            vault,
+            secrets: secrets::Cache::default(),
+            here: RwLock::default(),
             _housekeeping: stop.clone().drop_guard(),
         });
         tokio::spawn(keys::keep_house(Arc::downgrade(&inner), stop));
-        Ok(Self { inner })
+        let store = Self { inner };
+        let unsealed = store.seal_old_rows().await;
+        unsealed.map_err(|error| OpenError::Keys { why: error.to_string() })?;
+        Ok(store)
     }
 
     /// Finishes what is queued and closes every connection. Later calls fail with [`StoreError::Closed`].
@@ -87,6 +134,11 @@ impl Store {
         asked.map(drop).doing("ask the database")
     }
 
+    /// How long writes of this process took so far, and how many wait.
+    pub fn write_load(&self) -> WriteLoad {
+        self.database().load.read()
+    }
+
     /// Changes whenever something was written by this process.
     pub fn written(&self) -> tokio::sync::watch::Receiver<()> {
         self.database().written()
@@ -95,6 +147,10 @@ impl Store {
     /// The scope of the server's own work, which sees every project.
     pub fn operator(&self) -> Operator {
         Operator::new()
+    }
+
+    fn vault(&self) -> &Arc<Vault> {
+        &self.inner.vault
     }
 
     fn database(&self) -> &Database {

@@ -10,7 +10,7 @@ use coffer_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::Secret;
+use crate::{OverQuota, Secret};
 
 /// A sandbox to be recorded as `creating`.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +25,8 @@ pub struct NewSandbox {
     pub alias: Option<String>,
     pub metadata: BTreeMap<String, String>,
     pub env_vars: BTreeMap<String, String>,
+    /// Variables that have a secret's value, by the secret's name.
+    pub secrets: BTreeMap<String, String>,
     pub limits: Limits,
     pub lifetime: Lifetime,
     /// The timeout last asked for, used again when it resumes by itself.
@@ -40,6 +42,18 @@ pub struct NewSandbox {
     pub allow_internet_access: Option<bool>,
     pub envd_version: String,
     pub created_ms: Millis,
+    pub bounds: Bounds,
+}
+
+/// What bounds a sandbox's life beside its deadline; `None` is for the server to decide.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// How long it may go unused; 0 is for ever.
+    pub idle_s: Option<i64>,
+    /// The longest that it may run in all.
+    pub max_lifetime_s: Option<i64>,
+    /// How often its owner has to say that it is still wanted.
+    pub lease_s: Option<i64>,
 }
 
 /// A recorded sandbox.
@@ -47,6 +61,8 @@ pub struct NewSandbox {
 pub struct SandboxRow {
     pub id: SandboxId,
     pub project: ProjectId,
+    /// Its environment, tokens or network settings cannot be read, for lack of a master key.
+    pub sealed: bool,
     /// The agent that owns it; without one it is the project's.
     pub agent: Option<AgentId>,
     pub state: SandboxState,
@@ -57,6 +73,8 @@ pub struct SandboxRow {
     pub alias: Option<String>,
     pub metadata: BTreeMap<String, String>,
     pub env_vars: BTreeMap<String, String>,
+    /// Variables that have a secret's value, by the secret's name.
+    pub secrets: BTreeMap<String, String>,
     pub limits: Limits,
     pub lifetime: Lifetime,
     pub timeout_s: i64,
@@ -70,6 +88,11 @@ pub struct SandboxRow {
     pub created_ms: Millis,
     /// When it came to `terminated` or `error`.
     pub ended_ms: Option<Millis>,
+    pub bounds: Bounds,
+    /// Until when its owner said that it is wanted.
+    pub lease_until_ms: Option<Millis>,
+    /// The installation whose host holds it.
+    pub installation: Option<String>,
 }
 
 /// Where a sandbox's agentd answers, and what it was made from.
@@ -93,6 +116,8 @@ pub struct PlacedTemplate {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Inserted {
     New,
+    /// The project may have no more; nothing was recorded.
+    OverQuota(OverQuota),
     /// The same request came before and made this sandbox.
     Existing(Box<SandboxRow>),
     /// The idempotency key belongs to a request that asked for something else.

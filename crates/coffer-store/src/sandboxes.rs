@@ -29,28 +29,34 @@ impl Store {
         .fetch_optional(self.database().readers())
         .await
         .doing(READ)?;
-        row.as_ref().map(sandbox_row).transpose()
+        row.as_ref().map(|row| sandbox_row(row, self.vault())).transpose()
     }
 
-    /// Every sandbox for which an engine may hold something, of all projects, oldest first.
+    /// Every sandbox for which the engine of this installation may hold something, of all projects, oldest first.
     pub async fn live_sandboxes(&self, _: &Operator) -> Result<Vec<SandboxRow>, StoreError> {
         let rows = sqlx::query(concat!(
             "SELECT ",
             sandbox_columns!(),
-            " FROM sandboxes WHERE state IN ('creating', 'running', 'paused') ORDER BY id"
+            " FROM sandboxes WHERE state IN ('creating', 'running', 'paused')
+                 AND ($1 IS NULL OR installation = $1) ORDER BY id"
         ))
+        .bind(self.installation())
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;
-        rows.iter().map(sandbox_row).collect()
+        rows.iter().map(|row| sandbox_row(row, self.vault())).collect()
     }
 
     /// The ids of [`live_sandboxes`](Self::live_sandboxes), which cost little to ask for often.
     pub async fn live_ids(&self, _: &Operator) -> Result<Vec<SandboxId>, StoreError> {
-        let rows = sqlx::query("SELECT id FROM sandboxes WHERE state IN ('creating', 'running', 'paused')")
-            .fetch_all(self.database().readers())
-            .await
-            .doing(READ)?;
+        let rows = sqlx::query(
+            "SELECT id FROM sandboxes WHERE state IN ('creating', 'running', 'paused')
+                 AND ($1 IS NULL OR installation = $1)",
+        )
+        .bind(self.installation())
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
         rows.iter().map(|row| id(row, "id")).collect()
     }
 

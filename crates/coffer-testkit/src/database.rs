@@ -14,7 +14,7 @@ use crate::postgres::Server;
 const CHOICE: &str = "COFFER_TEST_DATABASE";
 
 /// An empty database, for one test.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct TestDatabase {
     pub url: String,
     /// Where the database keeps its files.
@@ -59,6 +59,11 @@ impl TestDatabase {
     pub async fn connect(&self) -> sqlx::AnyConnection {
         sqlx::any::install_default_drivers();
         sqlx::AnyConnection::connect(&self.url.replacen("sqlite:", "sqlite://", 1)).await.unwrap()
+    }
+
+    /// Meddles with what the store has written.
+    pub async fn execute(&self, sql: &'static str) {
+        sqlx::query(sql).execute(&mut self.connect().await).await.unwrap();
     }
 
     /// Whether any file of the database holds `text`.

@@ -9,7 +9,10 @@ use super::READ;
 use crate::columns::{self, on_timeout_text, sandbox_columns, sandbox_row, state_name, storable};
 use crate::database::Durability;
 use crate::error::Doing;
-use crate::{ChangeError, Changes, Deadline, SandboxRow, Scope, Store, StoreError, events, now_ms};
+use crate::{
+    Asking, ChangeError, Changes, Deadline, Quotas, SandboxRow, Scope, Store, StoreError, events, now_ms,
+    quotas,
+};
 
 /// Reasons may carry what a sandbox said: no more than this of it is kept.
 const LONGEST_REASON: usize = 2000;
@@ -30,9 +33,13 @@ impl Store {
     ) -> Result<SandboxRow, ChangeError> {
         let owner = scope.owner();
         let reason = bounded(reason);
+        let vault = self.vault().clone();
         // A crash of the host ends what runs; that it was made has been flushed already.
         let begins = expected == StateName::Creating && new_state.name() == StateName::Running;
         let durability = if begins { Durability::Cached } else { Durability::Synced };
+        // Only here does one that lives come to use more than before.
+        let resumes = expected == StateName::Paused && new_state.name() == StateName::Running;
+        let defaults = self.default_quotas();
         let transition = self.database().write_to(durability, CHANGE, move |connection| {
             Box::pin(async move {
                 let at_ms = now_ms();
@@ -41,7 +48,8 @@ impl Store {
                          state = $1, state_data = $2, ended_ms = $3, transitions = transitions + 1,
                          started_ms = COALESCE($4, started_ms), deadline_ms = COALESCE($5, deadline_ms),
                          timeout_s = COALESCE($6, timeout_s), on_timeout = COALESCE($7, on_timeout),
-                         auto_resume = COALESCE($8, auto_resume), placement = COALESCE($9, placement)
+                         auto_resume = COALESCE($8, auto_resume), placement = COALESCE($9, placement),
+                         lease_until_ms = CASE WHEN $1 = 'running' THEN $13 + 1000 * lease_s ELSE lease_until_ms END
                      WHERE id = $10 AND state = $11 AND ($12 IS NULL OR project_id = $12 OR agent_id = $12)
                      RETURNING ",
                     sandbox_columns!()
@@ -58,13 +66,14 @@ impl Store {
                 .bind(sandbox.to_string())
                 .bind(expected.as_str().to_string())
                 .bind(owner.clone())
+                .bind(at_ms)
                 .fetch_optional(&mut *connection)
                 .await
                 .doing(CHANGE)?;
                 let Some(changed) = changed else {
                     return Err(why_not(connection, sandbox, owner).await);
                 };
-                let row = sandbox_row(&changed)?;
+                let row = sandbox_row(&changed, &vault)?;
                 if expected == StateName::Creating && new_state.name() == StateName::Error {
                     // It never ran: a retry with the same key is a new try.
                     sqlx::query("DELETE FROM idempotency_keys WHERE sandbox_id = $1")
@@ -75,7 +84,13 @@ impl Store {
                 }
                 let position = changed.try_get("transitions").doing(CHANGE)?;
                 let step = Step { position, from: Some(expected), to: &new_state, reason: &reason, at_ms };
-                record_step(connection, row.project, sandbox, step).await?;
+                let own = record_step(connection, row.project, sandbox, step).await?;
+                if resumes {
+                    let quotas = own.or(defaults);
+                    let asking = Asking::ToResume;
+                    let over = quotas::check(connection, row.project, quotas, &row.limits, asking).await?;
+                    over.map_or(Ok(()), |over| Err(ChangeError::OverQuota(over)))?;
+                }
                 Ok(row)
             })
         });
@@ -151,14 +166,29 @@ impl Store {
         allow_internet_access: Option<bool>,
     ) -> Result<(), ChangeError> {
         let owner = scope.owner();
+        let vault = self.vault().clone();
         let set = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
+                let network = match network {
+                    None => None,
+                    Some(network) => {
+                        let project = sqlx::query("SELECT project_id FROM sandboxes WHERE id = $1")
+                            .bind(sandbox.to_string())
+                            .fetch_optional(&mut *connection)
+                            .await
+                            .doing(CHANGE)?;
+                        let Some(project) = project else { return Err(ChangeError::NotFound) };
+                        let project = columns::id(&project, "project_id")?;
+                        let purpose = columns::purpose(sandbox, "network_secret");
+                        Some(vault.seal(project, &purpose, &columns::json(&network))?)
+                    }
+                };
                 let set = sqlx::query(
                     "UPDATE sandboxes SET network_secret = $1, allow_internet_access = $2
                      WHERE id = $3 AND state IN ('creating', 'running', 'paused')
                          AND ($4 IS NULL OR project_id = $4 OR agent_id = $4)",
                 )
-                .bind(network.as_ref().map(columns::json))
+                .bind(network)
                 .bind(allow_internet_access.map(i64::from))
                 .bind(sandbox.to_string())
                 .bind(owner.clone())
@@ -209,13 +239,14 @@ pub(super) struct Step<'a> {
     pub(super) at_ms: Millis,
 }
 
-/// Writes the step into the sandbox's history and the project's event log.
+/// Writes the step into the sandbox's history and the project's event log. From then on it holds the
+/// project's row, whose quotas it returns.
 pub(super) async fn record_step(
     connection: &mut AnyConnection,
     project: ProjectId,
     sandbox: SandboxId,
     step: Step<'_>,
-) -> Result<(), StoreError> {
+) -> Result<Quotas, StoreError> {
     sqlx::query(
         "INSERT INTO sandbox_transitions (sandbox_id, position, project_id, from_state, state_data, reason, at_ms)
          VALUES ($1, $2, $3, $4, $5, $6, $7)",
@@ -232,7 +263,7 @@ pub(super) async fn record_step(
     .doing(CHANGE)?;
     let payload = json!({ "from": step.from, "to": step.to, "reason": step.reason });
     let kind = format!("sandbox.{}", step.to.name().as_str());
-    events::record(connection, project, sandbox.to_string(), kind, &payload, step.at_ms).await
+    events::record_holding(connection, project, sandbox.to_string(), kind, &payload, step.at_ms).await
 }
 
 #[cfg(test)]

@@ -6,9 +6,13 @@ use sqlx::{AnyConnection, Row};
 
 use super::READ;
 use super::change::{Step, record_step};
-use crate::columns::{bigint, json, on_timeout_text, sandbox_columns, sandbox_row, storable};
+use crate::columns::{bigint, json, on_timeout_text, purpose, sandbox_columns, sandbox_row, storable};
 use crate::error::Doing;
-use crate::{Idempotency, Inserted, NewSandbox, ProjectScope, Secret, Store, StoreError, now_ms};
+use crate::vault::Vault;
+use crate::{
+    Asking, ChangeError, Idempotency, Inserted, NewSandbox, ProjectScope, Quotas, Secret, Store, StoreError,
+    now_ms, quotas,
+};
 
 /// How long an idempotency key names the sandbox that it made.
 const KEY_LIFE_MS: Millis = 24 * 3_600_000;
@@ -27,19 +31,32 @@ impl Store {
         idempotency: Option<Idempotency<'_>>,
     ) -> Result<Inserted, StoreError> {
         let scope = *scope;
+        self.vault().ready(self.database(), scope.project()).await?;
+        let vault = self.vault().clone();
+        let (installation, defaults) = (self.installation(), self.default_quotas());
         let taken = idempotency.map(|given| (given.key.to_string(), given.fingerprint.to_string()));
         let insert = self.database().write(RECORD, move |connection| {
             Box::pin(async move {
                 if let Some((key, fingerprint)) = taken
-                    && let Some(earlier) = take_key(connection, &scope, &sandbox, key, fingerprint).await?
+                    && let Some(earlier) =
+                        take_key(connection, &scope, &sandbox, key, fingerprint, &vault).await?
                 {
                     return Ok(earlier);
                 }
-                insert_rows(connection, &scope, sandbox).await?;
-                Ok(Inserted::New)
+                let limits = sandbox.limits;
+                let own = insert_rows(connection, &scope, sandbox, installation, &vault).await?;
+                let (project, quotas) = (scope.project(), own.or(defaults));
+                let over = quotas::check(connection, project, quotas, &limits, Asking::ToBegin).await?;
+                over.map_or(Ok(Inserted::New), |over| Err(ChangeError::OverQuota(over)))
             })
         });
-        insert.await
+        match insert.await {
+            // An error, so that nothing of it stays.
+            Err(ChangeError::OverQuota(over)) => Ok(Inserted::OverQuota(over)),
+            Err(ChangeError::Store(error)) => Err(error),
+            Err(ChangeError::NotFound | ChangeError::Raced { .. }) => unreachable!("a new row cannot"),
+            Ok(inserted) => Ok(inserted),
+        }
     }
 
     /// Drops idempotency keys that have expired.
@@ -47,12 +64,13 @@ impl Store {
         const DOING: &str = "drop expired idempotency keys";
         let forget = self.database().write(DOING, move |connection| {
             Box::pin(async move {
-                sqlx::query("DELETE FROM idempotency_keys WHERE expires_ms <= $1")
-                    .bind(now_ms)
-                    .execute(connection)
-                    .await
-                    .doing(DOING)
-                    .map(drop)
+                for table in [
+                    "DELETE FROM idempotency_keys WHERE expires_ms <= $1",
+                    "DELETE FROM execution_keys WHERE expires_ms <= $1",
+                ] {
+                    sqlx::query(table).bind(now_ms).execute(&mut *connection).await.doing(DOING)?;
+                }
+                Ok(())
             })
         });
         forget.await
@@ -66,6 +84,7 @@ async fn take_key(
     sandbox: &NewSandbox,
     key: String,
     fingerprint: String,
+    vault: &Vault,
 ) -> Result<Option<Inserted>, StoreError> {
     let (project, now_ms) = (scope.project().to_string(), now_ms());
     // On PostgreSQL this waits for another transaction that is taking the same key.
@@ -106,24 +125,31 @@ async fn take_key(
         .fetch_one(connection)
         .await
         .doing(READ)?;
-    Ok(Some(Inserted::Existing(Box::new(sandbox_row(&existing)?))))
+    Ok(Some(Inserted::Existing(Box::new(sandbox_row(&existing, vault)?))))
 }
 
 async fn insert_rows(
     connection: &mut AnyConnection,
     scope: &ProjectScope,
     new: NewSandbox,
-) -> Result<(), StoreError> {
+    installation: Option<String>,
+    vault: &Vault,
+) -> Result<Quotas, StoreError> {
     let (id, project, state) = (new.id, scope.project(), SandboxState::Creating);
+    let seal = |column: &str, text: &str| vault.seal(project, &purpose(id, column), text);
+    let token = |column: &str, token: &Option<Secret>| {
+        token.as_ref().map(|token| seal(column, token.reveal())).transpose()
+    };
     sqlx::query(
         "INSERT INTO sandboxes (
              id, project_id, state, state_data, transitions, template, template_id, alias, metadata,
              env_vars_secret, cpu_count, memory_mib, disk_mib, max_processes, created_ms, started_ms,
              deadline_ms, timeout_s, on_timeout, auto_resume, secure, access_token_secret,
-             traffic_token_secret, network_secret, allow_internet_access, envd_version, agent_id
+             traffic_token_secret, network_secret, allow_internet_access, envd_version, agent_id,
+             idle_s, max_lifetime_s, lease_s, installation, secret_names
          ) VALUES (
              $1, $2, $3, $4, 1, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-             $21, $22, $23, $24, $25, $26
+             $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31
          )",
     )
     .bind(id.to_string())
@@ -134,7 +160,7 @@ async fn insert_rows(
     .bind(storable(&new.template_id))
     .bind(new.alias.as_deref().map(storable))
     .bind(json(&new.metadata))
-    .bind(json(&new.env_vars))
+    .bind(seal("env_vars_secret", &json(&new.env_vars))?)
     .bind(i64::from(new.limits.cpu_count))
     .bind(bigint(new.limits.memory_mib))
     .bind(bigint(new.limits.disk_mib))
@@ -146,12 +172,17 @@ async fn insert_rows(
     .bind(on_timeout_text(new.lifetime.on_timeout).to_string())
     .bind(i64::from(new.auto_resume))
     .bind(i64::from(new.secure))
-    .bind(new.access_token.as_ref().map(secret))
-    .bind(new.traffic_token.as_ref().map(secret))
-    .bind(new.network.as_ref().map(json))
+    .bind(token("access_token_secret", &new.access_token)?)
+    .bind(token("traffic_token_secret", &new.traffic_token)?)
+    .bind(new.network.as_ref().map(|network| seal("network_secret", &json(network))).transpose()?)
     .bind(new.allow_internet_access.map(i64::from))
     .bind(storable(&new.envd_version))
     .bind(new.agent.map(|agent| agent.to_string()))
+    .bind(new.bounds.idle_s)
+    .bind(new.bounds.max_lifetime_s)
+    .bind(new.bounds.lease_s)
+    .bind(installation)
+    .bind((!new.secrets.is_empty()).then(|| json(&new.secrets)))
     .execute(&mut *connection)
     .await
     .doing(RECORD)?;
@@ -166,10 +197,6 @@ async fn insert_rows(
     }
     let step = Step { position: 1, from: None, to: &state, reason: "requested", at_ms: now_ms() };
     record_step(connection, project, id, step).await
-}
-
-fn secret(secret: &Secret) -> String {
-    secret.reveal().to_string()
 }
 
 /// What stands for a metadata pair in `sandbox_metadata`.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use coffer_core::{Lifetime, Limits, Millis, OnTimeout, SandboxId, SandboxState, StateName};
 use coffer_store::{
-    Authenticated, Changes, Inserted, NewSandbox, Principal, ProjectScope, SandboxRow, Store,
+    Authenticated, Bounds, Changes, Inserted, NewSandbox, Principal, ProjectScope, SandboxRow, Store,
 };
 
 /// A time long past, so that no test depends on today.
@@ -35,6 +35,7 @@ pub(crate) fn sandbox() -> NewSandbox {
         alias: None,
         metadata: BTreeMap::new(),
         env_vars: BTreeMap::new(),
+        secrets: BTreeMap::new(),
         limits: Limits::default(),
         lifetime: Lifetime { started_ms: START, deadline_ms: START + 60_000, on_timeout: OnTimeout::Destroy },
         timeout_s: 60,
@@ -46,6 +47,7 @@ pub(crate) fn sandbox() -> NewSandbox {
         allow_internet_access: None,
         envd_version: "0.5.0".into(),
         created_ms: START,
+        bounds: Bounds::default(),
     }
 }
 

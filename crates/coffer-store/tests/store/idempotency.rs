@@ -25,6 +25,7 @@ on_both! {
                 Inserted::New => {}
                 Inserted::Existing(row) => assert_eq!(row.id, *made),
                 Inserted::KeyReusedDifferently => panic!("all asked for the same"),
+                Inserted::OverQuota(over) => panic!("{over}"),
             }
         }
         assert_eq!(store.list(&scope, &ListFilter::default()).await.unwrap().rows.len(), 1);

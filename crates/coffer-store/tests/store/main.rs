@@ -7,6 +7,7 @@ mod durability;
 mod fixtures;
 mod idempotency;
 mod keys;
+mod limits;
 mod lists;
 mod opening;
 mod policy;

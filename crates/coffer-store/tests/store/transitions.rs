@@ -1,7 +1,7 @@
 //! States change by compare-and-set, with their history and events.
 
 use coffer_core::{DestroyReason, Fault, Kept, Limits, OnTimeout, SandboxId, SandboxState, StateName};
-use coffer_store::{ChangeError, Changes, Deadline, PlacedTemplate, Placement, SandboxRow, Secret};
+use coffer_store::{Bounds, ChangeError, Changes, Deadline, PlacedTemplate, Placement, SandboxRow, Secret};
 use futures_util::future::join_all;
 use serde_json::json;
 
@@ -37,6 +37,7 @@ on_both! {
         new.traffic_token = Some(Secret::new("traffic"));
         new.network = Some(json!({ "allowOut": ["*.example.com"], "maskRequestHost": "a:${PORT}" }));
         new.allow_internet_access = Some(false);
+        new.bounds = Bounds { idle_s: Some(0), max_lifetime_s: Some(1 << 40), lease_s: Some(7) };
         let row = SandboxRow {
             id: new.id,
             project: scope.project(),
@@ -48,6 +49,8 @@ on_both! {
             alias: new.alias.clone(),
             metadata: new.metadata.clone(),
             env_vars: new.env_vars.clone(),
+            sealed: false,
+            secrets: new.secrets.clone(),
             limits: new.limits,
             lifetime: new.lifetime,
             timeout_s: new.timeout_s,
@@ -60,6 +63,11 @@ on_both! {
             envd_version: new.envd_version.clone(),
             created_ms: new.created_ms,
             ended_ms: None,
+            bounds: new.bounds,
+            lease_until_ms: None,
+            installation: None,
+            sealed: false,
+            secrets: new.secrets.clone(),
         };
         let id = create(&store, &scope, new).await;
         assert_eq!(store.sandbox(&scope, id).await.unwrap(), Some(row));

@@ -1,0 +1,332 @@
+//! What a project may use at a time.
+//!
+//! Quotas are counted, not kept: sums over the rows of live sandboxes, in the transaction that adds to
+//! them, after it has raised the project's counter of events. That holds the project's row until the
+//! commit, so whoever counts sees all that was granted before, whichever server granted it.
+//!
+//! A paused sandbox uses its disk alone: its processors and memory are for others.
+
+use std::fmt;
+
+use coffer_core::{Limits, Millis, ProjectId};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row};
+
+use crate::columns::bigint;
+use crate::error::Doing;
+use crate::{Operator, Scope, Store, StoreError, events, now_ms};
+
+const READ: &str = "read quotas";
+const COUNT: &str = "count what a project uses";
+const CHANGE: &str = "change quotas";
+
+/// How much of each there may be at a time; `None` is as much as there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quotas {
+    pub sandboxes: Option<i64>,
+    pub cpus: Option<i64>,
+    pub memory_mib: Option<i64>,
+    pub disk_mib: Option<i64>,
+    pub forks: Option<i64>,
+}
+
+/// How much of each there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct InUse {
+    /// Running, or about to be.
+    pub sandboxes: i64,
+    pub cpus: i64,
+    pub memory_mib: i64,
+    pub disk_mib: i64,
+}
+
+/// A project's quotas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProjectQuotas {
+    /// Those that an operator gave it.
+    pub own: Quotas,
+    /// Those that hold.
+    pub in_force: Quotas,
+    pub in_use: InUse,
+    /// The version of the project.
+    pub version: i64,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quota {
+    Sandboxes,
+    Cpus,
+    MemoryMib,
+    DiskMib,
+    Forks,
+}
+
+impl Quota {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sandboxes => "sandboxes",
+            Self::Cpus => "cpus",
+            Self::MemoryMib => "memory_mib",
+            Self::DiskMib => "disk_mib",
+            Self::Forks => "forks",
+        }
+    }
+}
+
+/// More was asked for than the project may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverQuota {
+    pub quota: Quota,
+    pub limit: i64,
+    pub used: i64,
+    pub asked: i64,
+    /// When the next deadline gives some of it back, from now.
+    pub frees_in_ms: Option<Millis>,
+}
+
+impl fmt::Display for OverQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { quota, limit, used, asked, .. } = self;
+        let quota = quota.as_str();
+        write!(
+            f,
+            "the project's quota `{quota}` is {limit}, of which {used} are in use, and this needs {asked}"
+        )
+    }
+}
+
+impl Quotas {
+    /// These, and where they say nothing those of `others`.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            sandboxes: self.sandboxes.or(others.sandboxes),
+            cpus: self.cpus.or(others.cpus),
+            memory_mib: self.memory_mib.or(others.memory_mib),
+            disk_mib: self.disk_mib.or(others.disk_mib),
+            forks: self.forks.or(others.forks),
+        }
+    }
+
+    /// Whether any of them needs sandboxes to be counted.
+    const fn count(&self) -> bool {
+        self.sandboxes.is_some()
+            || self.cpus.is_some()
+            || self.memory_mib.is_some()
+            || self.disk_mib.is_some()
+    }
+
+    /// The first that `asked` does not fit in, with what is in use beside it.
+    fn refuse(&self, used: InUse, asked: InUse) -> Option<OverQuota> {
+        let each = [
+            (Quota::Sandboxes, self.sandboxes, used.sandboxes, asked.sandboxes),
+            (Quota::Cpus, self.cpus, used.cpus, asked.cpus),
+            (Quota::MemoryMib, self.memory_mib, used.memory_mib, asked.memory_mib),
+            (Quota::DiskMib, self.disk_mib, used.disk_mib, asked.disk_mib),
+        ];
+        each.into_iter().find_map(|(quota, limit, used, asked)| {
+            let limit = limit?;
+            // Whoever asks for none of it is not refused for what others took.
+            let over = asked > 0 && used.saturating_add(asked) > limit;
+            over.then_some(OverQuota { quota, limit, used, asked, frees_in_ms: None })
+        })
+    }
+}
+
+/// What a new sandbox asks for.
+fn whole(limits: &Limits) -> InUse {
+    InUse {
+        sandboxes: 1,
+        cpus: i64::from(limits.cpu_count),
+        memory_mib: bigint(limits.memory_mib),
+        disk_mib: bigint(limits.disk_mib),
+    }
+}
+
+impl InUse {
+    fn without(self, other: Self) -> Self {
+        Self {
+            sandboxes: self.sandboxes - other.sandboxes,
+            cpus: self.cpus - other.cpus,
+            memory_mib: self.memory_mib - other.memory_mib,
+            disk_mib: self.disk_mib - other.disk_mib,
+        }
+    }
+}
+
+/// What a sandbox does that needs room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asking {
+    ToBegin,
+    /// Its disk is counted already.
+    ToResume,
+}
+
+impl Store {
+    /// Sets the quotas of projects that have none of their own.
+    pub fn set_default_quotas(&self, quotas: Quotas) {
+        self.inner.here.write().unwrap_or_else(std::sync::PoisonError::into_inner).quotas = quotas;
+    }
+
+    pub(crate) fn default_quotas(&self) -> Quotas {
+        self.inner.here.read().unwrap_or_else(std::sync::PoisonError::into_inner).quotas
+    }
+
+    /// The quotas of a project that the scope sees, and what it uses.
+    pub async fn quotas(
+        &self,
+        scope: &impl Scope,
+        project: ProjectId,
+    ) -> Result<Option<ProjectQuotas>, StoreError> {
+        let mut connection = self.database().readers().acquire().await.doing(READ)?;
+        let row = sqlx::query(
+            "SELECT version, most_sandboxes, most_cpus, most_memory_mib, most_disk_mib, most_forks
+             FROM projects WHERE id = $1 AND ($2 IS NULL OR id = $2) AND removed_ms IS NULL",
+        )
+        .bind(project.to_string())
+        .bind(scope.only().map(|project| project.to_string()))
+        .fetch_optional(&mut *connection)
+        .await
+        .doing(READ)?;
+        let Some(row) = row else { return Ok(None) };
+        let (own, version) = (of_project(&row)?, row.try_get("version").doing(READ)?);
+        let in_use = in_use(&mut connection, project).await?;
+        Ok(Some(ProjectQuotas { own, in_force: own.or(self.default_quotas()), in_use, version }))
+    }
+
+    /// Gives a project quotas of its own, if it exists and its version is `version`; `None` otherwise.
+    pub async fn set_quotas(
+        &self,
+        _: &Operator,
+        project: ProjectId,
+        version: Option<i64>,
+        quotas: Quotas,
+    ) -> Result<Option<i64>, StoreError> {
+        let set = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let changed = sqlx::query(
+                    "UPDATE projects SET version = version + 1, most_sandboxes = $1, most_cpus = $2,
+                         most_memory_mib = $3, most_disk_mib = $4, most_forks = $5
+                     WHERE id = $6 AND ($7 IS NULL OR version = $7) AND removed_ms IS NULL
+                     RETURNING version",
+                )
+                .bind(quotas.sandboxes)
+                .bind(quotas.cpus)
+                .bind(quotas.memory_mib)
+                .bind(quotas.disk_mib)
+                .bind(quotas.forks)
+                .bind(project.to_string())
+                .bind(version)
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                let Some(changed) = changed else { return Ok(None) };
+                let (payload, kind) = (json!({ "quotas": quotas }), "project.quotas_changed".to_string());
+                events::record(connection, project, project.to_string(), kind, &payload, now_ms()).await?;
+                Ok(Some(changed.try_get("version").doing(CHANGE)?))
+            })
+        });
+        set.await
+    }
+
+    /// Whether a sandbox of these limits would be refused right now. Only [`Store::insert_sandbox`] and
+    /// [`Store::transition`] decide; this saves asking them in vain.
+    pub async fn refusal(
+        &self,
+        scope: &impl Scope,
+        project: ProjectId,
+        limits: &Limits,
+        asking: Asking,
+    ) -> Result<Option<OverQuota>, StoreError> {
+        let Some(quotas) = self.quotas(scope, project).await? else { return Ok(None) };
+        let Some(over) = quotas.in_force.refuse(quotas.in_use, asked(limits, asking)) else {
+            return Ok(None);
+        };
+        let mut connection = self.database().readers().acquire().await.doing(READ)?;
+        with_hope(&mut connection, project, over).await.map(Some)
+    }
+}
+
+fn asked(limits: &Limits, asking: Asking) -> InUse {
+    match asking {
+        Asking::ToBegin => whole(limits),
+        Asking::ToResume => InUse { disk_mib: 0, ..whole(limits) },
+    }
+}
+
+/// Says whether a sandbox that this transaction has let live already is one too many. The transaction
+/// holds the project's row.
+pub(crate) async fn check(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    quotas: Quotas,
+    limits: &Limits,
+    asking: Asking,
+) -> Result<Option<OverQuota>, StoreError> {
+    if !quotas.count() {
+        return Ok(None);
+    }
+    let used = in_use(connection, project).await?.without(asked(limits, asking));
+    match quotas.refuse(used, asked(limits, asking)) {
+        None => Ok(None),
+        Some(over) => with_hope(connection, project, over).await.map(Some),
+    }
+}
+
+/// Adds when waiting will help.
+async fn with_hope(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    over: OverQuota,
+) -> Result<OverQuota, StoreError> {
+    // A pause gives back everything but the disk.
+    let any_end = i64::from(over.quota != Quota::DiskMib);
+    let row = sqlx::query(
+        "SELECT MIN(deadline_ms) AS next FROM sandboxes
+         WHERE project_id = $1 AND state = 'running' AND ($2 = 1 OR on_timeout = 'destroy')",
+    )
+    .bind(project.to_string())
+    .bind(any_end)
+    .fetch_one(connection)
+    .await
+    .doing(COUNT)?;
+    let next: Option<Millis> = row.try_get("next").doing(COUNT)?;
+    Ok(OverQuota { frees_in_ms: next.map(|next| (next - now_ms()).max(0)), ..over })
+}
+
+async fn in_use(connection: &mut AnyConnection, project: ProjectId) -> Result<InUse, StoreError> {
+    // Answered by the index `sandboxes_in_use` alone.
+    let row = sqlx::query(
+        "SELECT
+             CAST(COALESCE(SUM(CASE WHEN state <> 'paused' THEN 1 ELSE 0 END), 0) AS BIGINT) AS sandboxes,
+             CAST(COALESCE(SUM(CASE WHEN state <> 'paused' THEN cpu_count ELSE 0 END), 0) AS BIGINT) AS cpus,
+             CAST(COALESCE(SUM(CASE WHEN state <> 'paused' THEN memory_mib ELSE 0 END), 0) AS BIGINT) AS memory,
+             CAST(COALESCE(SUM(disk_mib), 0) AS BIGINT) AS disk
+         FROM sandboxes WHERE project_id = $1 AND state IN ('creating', 'running', 'paused')",
+    )
+    .bind(project.to_string())
+    .fetch_one(connection)
+    .await
+    .doing(COUNT)?;
+    Ok(InUse {
+        sandboxes: row.try_get("sandboxes").doing(COUNT)?,
+        cpus: row.try_get("cpus").doing(COUNT)?,
+        memory_mib: row.try_get("memory").doing(COUNT)?,
+        disk_mib: row.try_get("disk").doing(COUNT)?,
+    })
+}
+
+/// Reads the quotas that are on a project's row.
+pub(crate) fn of_project(row: &AnyRow) -> Result<Quotas, StoreError> {
+    Ok(Quotas {
+        sandboxes: row.try_get("most_sandboxes").doing(READ)?,
+        cpus: row.try_get("most_cpus").doing(READ)?,
+        memory_mib: row.try_get("most_memory_mib").doing(READ)?,
+        disk_mib: row.try_get("most_disk_mib").doing(READ)?,
+        forks: row.try_get("most_forks").doing(READ)?,
+    })
+}
