@@ -1,0 +1,200 @@
+"""Each alert fires after the fault that it is for, in a real Prometheus and Alertmanager."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+
+import httpx
+import pytest
+from coffer_up import eventually, processes
+from e2b import Sandbox
+from stack import MONITORING, tool
+
+WITHIN_S = 60  # to end a hang; usually a few seconds
+
+RULES = re.findall(r"- alert: (\w+)", (MONITORING / "alerts.yml").read_text())
+provoked: set[str] = set()
+
+
+@pytest.fixture
+def fires(stack, webhook):
+    """Waits until an alert has fired."""
+
+    def wait(*names: str):
+        provoked.update(names)
+        eventually(lambda: webhook.fired >= set(names), lambda: f"{names}, got {webhook.fired}\n{stack.log()}", WITHIN_S)
+
+    return wait
+
+
+@pytest.fixture
+def api(up):
+    headers = {"X-API-KEY": up.env()["E2B_API_KEY"]}
+    with httpx.Client(base_url=f"http://127.0.0.1:{up.port}", headers=headers, timeout=30) as client:
+        yield client
+
+
+def create(api, timeout: int = 300) -> str:
+    made = api.post("/v2/sandboxes", json={"templateID": "base", "timeout": timeout})
+    assert made.status_code == 201, made.text
+    return made.json()["sandboxID"]
+
+
+def destroy(api, sandbox: str):
+    api.delete(f"/sandboxes/{sandbox}")
+
+
+def first_process(sandbox: str) -> int | None:
+    for pid in processes():
+        try:
+            in_it = sandbox in pathlib.Path(f"/proc/{pid}/cgroup").read_text()
+            status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue  # it ended while we looked
+        if in_it and status.split("NSpid:")[1].split("\n")[0].split()[-1] == "1":
+            return pid
+    return None
+
+
+def database(up) -> sqlite3.Connection:
+    return sqlite3.connect(next(up.data_dir.rglob("coffer.db")), isolation_level=None, timeout=30)
+
+
+def is_scraped(stack) -> bool:
+    """Whether Prometheus has seen the server, before which nothing can rise."""
+    answer = httpx.get(f"http://127.0.0.1:{stack.prometheus}/api/v1/query", params={"query": "sandbox_timeout_total"})
+    return answer.status_code == 200 and bool(answer.json()["data"]["result"])
+
+
+@pytest.fixture(autouse=True)
+def scraped(stack):
+    def look():
+        try:
+            return is_scraped(stack)
+        except httpx.TransportError:
+            return False  # it is starting
+
+    eventually(look, stack.log, WITHIN_S)
+
+
+def test_timeouts_and_spans_that_nobody_takes(api, fires):
+    for _ in range(8):
+        create(api, timeout=1)
+    fires("SandboxTimeouts", "CofferSpansDropped")
+
+
+def test_sandboxes_that_die(api, fires):
+    made = [create(api) for _ in range(4)]
+    for sandbox in made:
+        os.kill(eventually(lambda: first_process(sandbox), sandbox), signal.SIGKILL)
+    fires("SandboxHighErrorRate")
+
+
+def test_a_full_disk(up, api, fires):
+    with Sandbox.create(**up.sdk()) as sandbox:
+        sandbox.commands.run("fallocate --length 2500MiB /home/user/large")
+        fires("CofferPoolNearlyFull")
+        sandbox.kill()
+
+
+def test_a_slow_database(up, api, fires):
+    stop = threading.Event()
+
+    def hold():
+        connection = database(up)
+        while not stop.is_set():
+            connection.execute("BEGIN IMMEDIATE")
+            stop.wait(1.5)
+            connection.execute("ROLLBACK")
+            time.sleep(0.05)
+        connection.close()
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    sandbox = create(api)  # from now on its usage is written every second
+    try:
+        fires("CofferStoreSlow")
+    finally:
+        stop.set()
+        holding.join()
+        destroy(api, sandbox)
+
+
+def test_a_node_that_hangs(up, api, fires):
+    node = up.part("node")
+    os.kill(node, signal.SIGSTOP)
+    stop = threading.Event()
+
+    def ask():
+        while not stop.is_set():
+            assert api.get("/api/v1/ready").status_code == 503
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        fires("CofferNodeDown", "CofferApiErrors")
+    finally:
+        stop.set()
+        asking.join()
+        os.kill(node, signal.SIGCONT)
+    eventually(lambda: api.get("/api/v1/ready").status_code == 200, "the node is back")
+
+
+def test_a_budget(api, fires):
+    sandbox = create(api)
+    made = api.post("/api/v1/budgets", json={"period": "total", "amount": 6, "sandbox_id": sandbox})
+    assert made.status_code == 201, made.text
+    fires("SandboxCostThreshold", "SandboxBudgetSpent")
+    eventually(lambda: api.get(f"/sandboxes/{sandbox}").json()["state"] == "paused", "it is paused")
+    assert api.post(f"/v2/sandboxes/{sandbox}/connect", json={}).status_code == 402
+    api.delete(f"/api/v1/budgets/{made.json()['id']}").raise_for_status()
+    destroy(api, sandbox)
+
+
+def test_an_orphan(up, api, fires):
+    sandbox = create(api)
+    ended = json.dumps({"state": "terminated", "reason": "requested"})
+    with database(up) as connection:
+        sql = "UPDATE sandboxes SET state = 'terminated', state_data = ? WHERE id = ?"
+        assert connection.execute(sql, (ended, sandbox)).rowcount == 1
+    # What has it in memory believes its memory; the next server finds on its host what no record explains.
+    os.kill(up.part("server"), signal.SIGKILL)
+    fires("SandboxOrphanFound")
+    eventually(lambda: first_process(sandbox) is None, "it is gone")
+
+
+def test_a_server_that_hangs(up, fires):
+    server = up.part("server")
+    os.kill(server, signal.SIGSTOP)
+    try:
+        fires("CofferDown")
+    finally:
+        os.kill(server, signal.SIGCONT)
+
+
+def test_no_alert_was_forgotten():
+    assert provoked == set(RULES)
+
+
+def test_the_rules_and_the_dashboard_are_well_formed(stack):
+    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    assert len(expressions) > 20
+    rules = [
+        {"record": f"dashboard:{number}", "expr": expression.replace("$__rate_interval", "5m")}
+        for number, expression in enumerate(expressions)
+    ]
+    file = stack.scratch / "dashboard-rules.yml"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    for rules in (file, MONITORING / "alerts.yml", stack.scratch / "alerts.yml"):
+        checked = subprocess.run([tool("promtool"), "check", "rules", rules], capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+    config = stack.scratch / "prometheus.yml"
+    checked = subprocess.run([tool("promtool"), "check", "config", config], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
