@@ -275,7 +275,8 @@ impl Store {
                 let sandbox: String = told.try_get("sandbox_id").doing(CHANGE)?;
                 let subject = if sandbox.is_empty() { news.budget.to_string() } else { sandbox };
                 let project = id(&told, "project_id")?;
-                events::record(connection, project, subject, news.kind.into(), &news.payload, now_ms()).await?;
+                events::record(connection, project, subject, news.kind.into(), &news.payload, now_ms())
+                    .await?;
                 Ok(true)
             })
         });
@@ -292,7 +293,9 @@ fn read(row: &AnyRow) -> Result<Budget, StoreError> {
     Ok(Budget {
         id: id(row, "id")?,
         project: id(row, "project_id")?,
-        sandbox: sandbox.transpose().map_err(|error: coffer_core::BadId| unreadable("sandbox_id", error.to_string()))?,
+        sandbox: sandbox
+            .transpose()
+            .map_err(|error: coffer_core::BadId| unreadable("sandbox_id", error.to_string()))?,
         period: BudgetPeriod::ALL
             .into_iter()
             .find(|known| known.as_str() == period)

@@ -15,6 +15,7 @@ use sqlx::{AnyConnection, AnyPool, Connection, Row};
 use tokio::sync::watch;
 
 use crate::error::{Cause, Doing, OpenError, StoreError};
+use crate::load::Load;
 use crate::writer::Writer;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -41,6 +42,7 @@ pub(crate) struct Database {
     kind: Kind,
     /// Told after every write.
     written: watch::Sender<()>,
+    pub(crate) load: Load,
 }
 
 #[derive(Debug)]
@@ -63,7 +65,7 @@ impl Database {
             Some(("postgres" | "postgresql", _)) => open_postgres(url).await,
             _ => Err(bad_url(url)),
         };
-        Ok(Self { kind: kind?, written: watch::Sender::new(()) })
+        Ok(Self { kind: kind?, written: watch::Sender::new(()), load: Load::default() })
     }
 
     /// Changes after every write.
@@ -101,6 +103,7 @@ impl Database {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
+        let _under_way = self.load.begin();
         let done = match &self.kind {
             Kind::Sqlite { writer, .. } => writer.write(doing, durability, work).await,
             Kind::Postgres { pool } => {

@@ -123,6 +123,12 @@ pub struct NodeInfo {
     pub capabilities: Capabilities,
     /// What all sandboxes together may write, where that is bounded.
     pub pool_bytes: Option<u64>,
+    /// What of that is free.
+    #[serde(default)]
+    pub pool_free_bytes: Option<u64>,
+    /// Sandboxes that are ready and belong to nobody yet.
+    #[serde(default)]
+    pub warm_ready: u64,
     /// What this host lacks and what follows from it, for people.
     pub warnings: Vec<String>,
     /// What the node found without an owner when it started, and removed.

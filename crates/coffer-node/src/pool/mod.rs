@@ -127,6 +127,12 @@ impl Pool {
         Some(stat.f_blocks.saturating_mul(stat.f_frsize))
     }
 
+    /// How much of it is free.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        let stat = self.has_quota().then(|| rustix::fs::fstatvfs(&self.uppers).ok())??;
+        Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
     /// A directory for programs that sandboxes are shown.
     pub(crate) fn binaries(&self) -> PathBuf {
         self.root.join(BINARIES)

@@ -84,6 +84,11 @@ impl Warm {
         self.choice.max == 0
     }
 
+    /// How many wait to be taken.
+    pub(crate) fn ready(&self) -> u64 {
+        self.shelf().rows.iter().map(|row| row.ready.len() as u64).sum()
+    }
+
     fn shelf(&self) -> std::sync::MutexGuard<'_, Shelf> {
         self.shelf.lock().expect("no holder panics")
     }

@@ -1,19 +1,22 @@
 //! What accompanies a request: its id, whose it turned out to be, and its line in the audit log.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use coffer_core::{AuditId, ProjectId};
+use coffer_core::{AuditId, ProjectId, SandboxId};
 use coffer_store::{AuditRecord, Authenticated};
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
 use tracing::Instrument as _;
+use tracing::field::{Empty, display};
 
 use super::App;
 use super::error::{ApiError, Refusal, Shape};
 use crate::clock::now_ms;
+use crate::telemetry::{self, Active};
 
 /// One request. Extractors fill in what they find out.
 #[derive(Debug)]
@@ -22,11 +25,30 @@ pub(crate) struct Of {
     pub(crate) request_id: AuditId,
     whom: OnceLock<Authenticated>,
     subject: OnceLock<String>,
+    sandbox: OnceLock<SandboxId>,
 }
 
 impl Of {
     pub(super) fn authenticated(&self, whom: Authenticated) {
+        if let Authenticated::Project(principal) = &whom {
+            let span = tracing::Span::current();
+            span.record("project.id", display(principal.scope.project()));
+            if let Some(agent) = principal.scope.agent() {
+                span.record("agent.id", display(agent));
+            }
+        }
         let _ = self.whom.set(whom);
+    }
+
+    /// Whether it is known whose it is.
+    pub(super) fn is_authenticated(&self) -> bool {
+        self.whom.get().is_some()
+    }
+
+    /// The sandbox that it is about.
+    pub(super) fn about(&self, sandbox: SandboxId) {
+        tracing::Span::current().record("sandbox.id", display(sandbox));
+        let _ = self.sandbox.set(sandbox);
     }
 
     /// What the request made, where the path does not say what it is about.
@@ -81,15 +103,28 @@ pub(super) async fn accompany(
     next: Next,
 ) -> Response {
     let context =
-        Arc::new(Of { request_id: AuditId::generate(), whom: OnceLock::new(), subject: OnceLock::new() });
+        Arc::new(Of { request_id: AuditId::generate(), whom: OnceLock::new(), subject: OnceLock::new(), sandbox: OnceLock::new() });
     request.extensions_mut().insert(context.clone());
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_string());
     let named = route.as_deref().and_then(|route| named_in(route, request.uri().path()));
     let id = context.request_id;
-    let span = tracing::info_span!("request", request.id = %id, %method, route = route.as_deref());
-    let answer = next.run(request).instrument(span).await;
+    let began = Instant::now();
+    let mut traced = begin_trace(&app, &request, &method, route.as_deref());
+    // Whose it is, extractors find out and put here: every line of the request then has it.
+    let span = tracing::info_span!(
+        "request", request.id = %id, %method, route = route.as_deref(), project.id = Empty, agent.id = Empty,
+        sandbox.id = Empty
+    );
+    let work = telemetry::within(traced.context(), next.run(request).instrument(span));
+    let answer = work.await;
     let (mut answer, refusal) = Refusal::render(answer, shape, id);
+    let metrics = &app.telemetry.metrics;
+    metrics.answered(&method, route.as_deref(), answer.status(), began.elapsed());
+    if let Some(code) = &refusal {
+        metrics.refused(code);
+    }
+    end_trace(&mut traced, &context, id, answer.status(), refusal.as_deref());
     let shown = HeaderValue::try_from(id.to_string()).expect("an id is letters and digits");
     answer.headers_mut().insert("x-request-id", shown);
     // Of a stranger only the log tells: anybody could fill the disk with refusals.
@@ -113,6 +148,40 @@ pub(super) async fn accompany(
             .await;
     }
     answer
+}
+
+/// Begins the request's span, as part of its client's where it names one.
+fn begin_trace(app: &App, request: &Request, method: &Method, route: Option<&str>) -> Active {
+    let traces = &app.telemetry.traces;
+    let parent = request.headers().get("traceparent").filter(|_| traces.are_on());
+    let parent = parent.and_then(|value| telemetry::parse_traceparent(value.to_str().ok()?));
+    let mut traced = traces.request(|| format!("{method} {}", route.unwrap_or("unknown")), parent);
+    traced.set("http.request.method", || method.as_str().into());
+    traced.set("http.route", || route.unwrap_or("unknown").into());
+    traced
+}
+
+fn end_trace(traced: &mut Active, context: &Of, id: AuditId, status: StatusCode, refusal: Option<&str>) {
+    traced.set("request.id", || id.to_string().into());
+    traced.set("http.response.status_code", || i64::from(status.as_u16()).into());
+    if let Some(Authenticated::Project(principal)) = context.whom.get() {
+        traced.set("project.id", || principal.scope.project().to_string().into());
+        if let Some(agent) = principal.scope.agent() {
+            traced.set("agent.id", || agent.to_string().into());
+            traced.set("user.id", || agent.to_string().into());
+        }
+    }
+    let made = || context.subject.get().and_then(|made| made.parse::<SandboxId>().ok());
+    if let Some(sandbox) = context.sandbox.get().copied().or_else(made) {
+        traced.set("sandbox.id", || sandbox.to_string().into());
+        traced.set("session.id", || sandbox.to_string().into());
+    }
+    if let Some(code) = refusal {
+        traced.set("error.type", || code.into());
+    }
+    if status.is_server_error() {
+        traced.fail(|| status.to_string());
+    }
 }
 
 /// Whatever would change something, and whatever was not allowed.

@@ -37,6 +37,7 @@ impl Fleet {
                             (live.row.lifetime.started_ms, live.row.limits.cpu_count)
                         };
                         record.samples().add(&sample, started_ms, cpu_count);
+                        self.usage.sample(&sample);
                         self.take_down(&record, sample.traffic).await;
                     }
                 }

@@ -35,7 +35,14 @@ impl Fleet {
     pub(super) async fn take_down(&self, record: &Record, traffic: Traffic) {
         let recorded = {
             let mut reported = record.reported();
-            reported.traffic = traffic;
+            let before = std::mem::replace(&mut reported.traffic, traffic);
+            // Smaller than before means counted anew.
+            let more = |now: u64, before: u64| if now >= before { now - before } else { now };
+            self.telemetry.metrics.passed(
+                more(traffic.sent_bytes, before.sent_bytes),
+                more(traffic.received_bytes, before.received_bytes),
+                more(traffic.refused, before.refused),
+            );
             reported.recorded
         };
         if traffic.refused != recorded.unwrap_or(0)

@@ -17,7 +17,7 @@ use crate::fleet::Fleet;
 use coffer_store::{Store, WriteLoad};
 
 /// A node that does not answer within this is down, as far as figures go.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Projects with a budget that are told apart; there is no bound to them otherwise.
 const MOST_BUDGETS: usize = 200;
 

@@ -35,7 +35,15 @@ fn charge(scope: &ProjectScope, sandbox: SandboxId, from: Option<i64>, to: i64, 
 }
 
 fn by(group: UsageGroup) -> UsageFilter {
-    UsageFilter { group, sandbox: None, project: None, from_day: DAY - 30, to_day: DAY + 30, after: None, limit: 50 }
+    UsageFilter {
+        group,
+        sandbox: None,
+        project: None,
+        from_day: DAY - 30,
+        to_day: DAY + 30,
+        after: None,
+        limit: 50,
+    }
 }
 
 async fn used(store: &Store, scope: &ProjectScope) -> Vec<(String, Amounts)> {

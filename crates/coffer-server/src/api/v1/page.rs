@@ -76,6 +76,10 @@ impl<T> Page<T> {
         Page { items: self.items.into_iter().map(show).collect(), next: self.next }
     }
 
+    pub(super) fn into_parts(self) -> (Vec<T>, Option<String>) {
+        (self.items, self.next)
+    }
+
     pub(super) const fn new(items: Vec<T>, next: Option<String>) -> Self {
         Self { items, next }
     }
