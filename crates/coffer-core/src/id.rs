@@ -35,16 +35,28 @@ pub enum Audit {}
 #[derive(Debug)]
 pub enum Execution {}
 
+/// Marks ids of values of secrets.
+#[derive(Debug)]
+pub enum SecretValue {}
+
+/// Marks ids of budgets.
+#[derive(Debug)]
+pub enum Budget {}
+
 /// Names one sandbox, for ever: ids are never reused.
 pub type SandboxId = Id<Sandbox>;
 /// Names one project, the owner of everything a request can see.
 pub type ProjectId = Id<Project>;
 /// Names one API key; not secret.
 pub type KeyId = Id<Key>;
+/// Names one value of a secret.
+pub type SecretId = Id<SecretValue>;
 /// Names one agent, which may own sandboxes.
 pub type AgentId = Id<Agent>;
 /// Names one record of the audit log.
 pub type AuditId = Id<Audit>;
+/// Names one budget.
+pub type BudgetId = Id<Budget>;
 /// Names one execution: a process that somebody started in a sandbox.
 pub type ExecutionId = Id<Execution>;
 

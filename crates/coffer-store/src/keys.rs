@@ -424,7 +424,11 @@ pub(crate) async fn keep_house(inner: Weak<Inner>, stop: CancellationToken) {
         }
         let Some(inner) = inner.upgrade() else { return };
         let store = Store { inner };
-        for done in [store.flush_last_used().await, store.forget_idempotency_keys(now_ms()).await] {
+        for done in [
+            store.flush_last_used().await,
+            store.forget_idempotency_keys(now_ms()).await,
+            store.forget_retired_secrets(now_ms()).await,
+        ] {
             match done {
                 Ok(()) => {}
                 Err(StoreError::Closed) => return,

@@ -41,7 +41,10 @@ impl Store {
                 if inserted.rows_affected() == 0 { Err(NameError::Taken) } else { Ok(project) }
             })
         });
-        insert.await
+        let project = insert.await?;
+        // Now, so that its first sandbox does not have to wait for it.
+        self.vault().ready(self.database(), project).await?;
+        Ok(project)
     }
 
     /// The project that everything belongs to where nobody has made others; made at first use.

@@ -24,7 +24,8 @@ impl Store {
         }
         let limit = filter.limit.clamp(1, LARGEST_PAGE) as usize;
         let rows = page_query(scope, filter, limit + 1).fetch(self).await?;
-        let mut rows = rows.iter().map(sandbox_row).collect::<Result<Vec<_>, _>>()?;
+        let mut rows =
+            rows.iter().map(|row| sandbox_row(row, self.vault())).collect::<Result<Vec<_>, _>>()?;
         // The row too many says that there is a next page, and is not shown.
         let more = rows.len() > limit;
         rows.truncate(limit);

@@ -74,7 +74,7 @@ fn a_writer_until_it_is_killed() {
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let store = Store::open(&url).await.unwrap();
+        let store = Store::open(&url, coffer_testkit::TestDatabase::keys()).await.unwrap();
         let scope = comes_in(&store, &key).await.scope;
         for _ in 0..32 {
             let store = store.clone();

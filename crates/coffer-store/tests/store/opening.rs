@@ -39,7 +39,7 @@ on_both! {
         let newest = "UPDATE _sqlx_migrations SET version = 9999
              WHERE version = (SELECT MAX(version) FROM _sqlx_migrations)";
         sqlx::query(newest).execute(&mut connection).await.unwrap();
-        let error = Store::open(&database.url).await.unwrap_err();
+        let error = Store::open(&database.url, TestDatabase::keys()).await.unwrap_err();
         assert!(matches!(error, OpenError::Newer { migration: 9999, .. }), "{error:?}");
         assert!(told(&error).contains("written by a newer version"), "{}", told(&error));
     }
@@ -50,7 +50,7 @@ async fn an_address_that_is_none_is_refused() {
     for url in
         ["", "coffer.db", "mysql://root:hunter2@host/x", "sqlite:", "sqlite::memory:", "sqlite:/a?mode=ro"]
     {
-        let error = Store::open(url).await.unwrap_err();
+        let error = Store::open(url, TestDatabase::keys()).await.unwrap_err();
         assert!(matches!(error, OpenError::BadUrl { .. }), "{url}: {error:?}");
         assert!(!told(&error).contains("hunter2"));
     }
@@ -63,7 +63,8 @@ async fn a_path_that_cannot_be_written_is_named() {
     for (path, why) in
         [(missing.as_path(), "No such file or directory"), (directory.path(), "Is a directory")]
     {
-        let error = Store::open(&format!("sqlite:{}", path.display())).await.unwrap_err();
+        let error =
+            Store::open(&format!("sqlite:{}", path.display()), TestDatabase::keys()).await.unwrap_err();
         let told = told(&error);
         assert!(told.contains(&path.display().to_string()) && told.contains(why), "{told}");
     }
@@ -75,7 +76,7 @@ async fn a_file_that_is_no_database_is_left_alone() {
     let path = directory.path().join("notes.txt");
     let notes = "these are my notes\n".repeat(1000);
     std::fs::write(&path, &notes).unwrap();
-    let error = Store::open(&format!("sqlite:{}", path.display())).await.unwrap_err();
+    let error = Store::open(&format!("sqlite:{}", path.display()), TestDatabase::keys()).await.unwrap_err();
     assert!(matches!(&error, OpenError::Damaged { path: named, .. } if *named == path), "{error:?}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), notes);
 }
@@ -91,7 +92,7 @@ async fn a_database_with_a_broken_page_is_an_error_not_a_panic() {
     // The header stays, so it looks like a database; the schema page does not.
     bytes[100..].fill(0xa5);
     std::fs::write(&path, bytes).unwrap();
-    let error = Store::open(&database.url).await.unwrap_err();
+    let error = Store::open(&database.url, TestDatabase::keys()).await.unwrap_err();
     assert!(told(&error).contains("malformed"), "{}", told(&error));
 }
 
@@ -99,7 +100,7 @@ async fn a_database_with_a_broken_page_is_an_error_not_a_panic() {
 async fn any_file_name_will_do_and_only_we_can_read_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("odd %41 #name é.db");
-    let store = Store::open(&format!("sqlite:{}", path.display())).await.unwrap();
+    let store = Store::open(&format!("sqlite:{}", path.display()), TestDatabase::keys()).await.unwrap();
     project(&store, "p").await;
     for entry in std::fs::read_dir(directory.path()).unwrap() {
         let entry = entry.unwrap();
@@ -112,7 +113,8 @@ async fn any_file_name_will_do_and_only_we_can_read_it() {
 #[tokio::test]
 async fn a_postgres_that_is_away_is_named_without_its_password() {
     // Port 1 of loopback: nothing listens there.
-    let error = Store::open("postgres://me:hunter2@127.0.0.1:1/coffer").await.unwrap_err();
+    let error =
+        Store::open("postgres://me:hunter2@127.0.0.1:1/coffer", TestDatabase::keys()).await.unwrap_err();
     let told = told(&error);
     assert!(told.contains("127.0.0.1:1/coffer") && !told.contains("hunter2"), "{told}");
 }

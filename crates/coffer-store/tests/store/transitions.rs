@@ -49,8 +49,6 @@ on_both! {
             alias: new.alias.clone(),
             metadata: new.metadata.clone(),
             env_vars: new.env_vars.clone(),
-            sealed: false,
-            secrets: new.secrets.clone(),
             limits: new.limits,
             lifetime: new.lifetime,
             timeout_s: new.timeout_s,

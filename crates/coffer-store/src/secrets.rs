@@ -1,0 +1,387 @@
+//! The secrets of a project: named values that are used by reference and never shown.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use coffer_core::network::NamePattern;
+use coffer_core::{Millis, ProjectId, SecretId};
+use serde_json::json;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row};
+
+use crate::error::{Doing, SecretError};
+use crate::{ProjectScope, Secret, Store, StoreError, events, now_ms};
+
+/// A project has no more.
+pub const MOST_SECRETS: usize = 1000;
+/// How long a value that was replaced or deleted is still looked for in output.
+const REDACTED_FOR_MS: Millis = 24 * 3_600_000;
+/// After this long another server's changes are looked for.
+const FRESH: Duration = Duration::from_secs(5);
+
+const READ: &str = "read secrets";
+const CHANGE: &str = "change a secret";
+
+/// A letter, then at most 63 letters, digits, `_`, `-` and `.`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SecretName(String);
+
+/// The text is not the name of a secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the name of a secret is a letter and at most 63 letters, digits, `_`, `-` and `.` after it")]
+pub struct BadSecretName;
+
+impl FromStr for SecretName {
+    type Err = BadSecretName;
+
+    fn from_str(text: &str) -> Result<Self, BadSecretName> {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
+        let good =
+            text.len() <= 64 && text.bytes().all(fits) && text.starts_with(|c: char| c.is_ascii_alphabetic());
+        if good { Ok(Self(text.to_string())) } else { Err(BadSecretName) }
+    }
+}
+
+impl SecretName {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SecretName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// What may be shown of a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretInfo {
+    pub name: String,
+    /// Counts its values from 1.
+    pub version: i64,
+    /// The hosts that it is for, in headers alone; `None` where it may be used anywhere.
+    pub hosts: Option<Vec<String>>,
+    pub created_ms: Millis,
+    pub updated_ms: Millis,
+}
+
+/// A secret as it is used.
+#[derive(Debug, Clone)]
+pub struct UsableSecret {
+    pub version: i64,
+    /// `None` where it was sealed under a master key that is not here.
+    pub value: Option<Secret>,
+    pub hosts: Option<Vec<NamePattern>>,
+}
+
+/// All values of a project at one time.
+#[derive(Debug, Default)]
+pub struct SecretValues {
+    /// Another whenever the values are others, as long as this process lives.
+    pub version: u64,
+    live: BTreeMap<String, UsableSecret>,
+    retired: Vec<Secret>,
+    /// By which a later reading is known to be the same.
+    rows: Vec<(String, Option<Millis>)>,
+}
+
+impl SecretValues {
+    pub fn get(&self, name: &str) -> Option<&UsableSecret> {
+        self.live.get(name)
+    }
+
+    /// Every value that may turn up in output: the current ones, and those replaced or deleted within the last
+    /// day.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        let live = self.live.values().filter_map(|secret| secret.value.as_ref());
+        live.chain(&self.retired).map(Secret::reveal)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Cache {
+    known: Mutex<HashMap<ProjectId, (Instant, Arc<SecretValues>)>>,
+    /// One reading at a time, so that an older one does not come after a newer one.
+    reading: tokio::sync::Mutex<()>,
+    versions: AtomicU64,
+}
+
+impl Cache {
+    fn known(&self) -> MutexGuard<'_, HashMap<ProjectId, (Instant, Arc<SecretValues>)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store {
+    /// Makes a secret or replaces its value; says whether it is new.
+    pub async fn put_secret(
+        &self,
+        scope: &ProjectScope,
+        name: &SecretName,
+        value: &Secret,
+        hosts: Option<Vec<NamePattern>>,
+    ) -> Result<(SecretInfo, bool), SecretError> {
+        let (project, name) = (scope.project(), name.to_string());
+        self.vault().ready(self.database(), project).await?;
+        let (vault, value) = (self.vault().clone(), value.clone());
+        let put = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let now = now_ms();
+                // Of two who put the same name the second waits here.
+                lock(connection, project).await?;
+                let before = retire(connection, project, &name, now).await?;
+                let version = before.as_ref().map_or(1, |before| before.version + 1);
+                if before.is_none() && live_count(connection, project).await? >= MOST_SECRETS {
+                    return Err(SecretError::TooMany);
+                }
+                let hosts = hosts.map(|hosts| hosts.iter().map(ToString::to_string).collect::<Vec<_>>());
+                let info = SecretInfo {
+                    name,
+                    version,
+                    hosts,
+                    created_ms: before.as_ref().map_or(now, |before| before.created_ms),
+                    updated_ms: now,
+                };
+                sqlx::query(
+                    "INSERT INTO secrets (id, project_id, name, version, value_secret, hosts, created_ms, updated_ms)
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+                )
+                .bind(SecretId::generate().to_string())
+                .bind(project.to_string())
+                .bind(info.name.clone())
+                .bind(version)
+                .bind(vault.seal(project, &purpose(&info.name, version), value.reveal())?)
+                .bind(info.hosts.as_ref().map(crate::columns::json))
+                .bind(info.created_ms)
+                .bind(now)
+                .execute(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                let kind = if before.is_none() { "secret.created" } else { "secret.replaced" };
+                told(connection, project, &info.name, kind, version, now).await?;
+                Ok((info, before.is_none()))
+            })
+        });
+        let put = put.await?;
+        self.read_secrets(project).await?;
+        Ok(put)
+    }
+
+    /// The project's secrets by name, without their values.
+    pub async fn secrets(&self, scope: &ProjectScope) -> Result<Vec<SecretInfo>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT name, version, hosts, created_ms, updated_ms FROM secrets
+             WHERE project_id = $1 AND retired_ms IS NULL ORDER BY name",
+        )
+        .bind(scope.project().to_string())
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(info).collect()
+    }
+
+    /// Deletes a secret; says whether there was one.
+    pub async fn delete_secret(&self, scope: &ProjectScope, name: &SecretName) -> Result<bool, StoreError> {
+        let (project, name) = (scope.project(), name.to_string());
+        let delete = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let now = now_ms();
+                lock(connection, project).await?;
+                let Some(before) = retire(connection, project, &name, now).await? else { return Ok(false) };
+                told(connection, project, &name, "secret.deleted", before.version, now).await?;
+                Ok::<_, StoreError>(true)
+            })
+        });
+        let deleted = delete.await?;
+        self.read_secrets(project).await?;
+        Ok(deleted)
+    }
+
+    /// The project's values. From memory, except for the first time; what another server changed is here
+    /// within seconds.
+    pub async fn secret_values(&self, project: ProjectId) -> Result<Arc<SecretValues>, StoreError> {
+        let known = self.inner.secrets.known().get(&project).cloned();
+        match known {
+            None => self.read_secrets(project).await,
+            Some((at, values)) => {
+                if at.elapsed() > FRESH {
+                    // So that the next who ask do not do the same.
+                    self.inner.secrets.known().insert(project, (Instant::now(), values.clone()));
+                    let store = self.clone();
+                    tokio::spawn(async move {
+                        if let Err(error) = store.read_secrets(project).await {
+                            tracing::warn!("could not look for changed secrets: {error}");
+                        }
+                    });
+                }
+                Ok(values)
+            }
+        }
+    }
+
+    /// The same without waiting; `None` where nobody has asked yet.
+    pub fn cached_secret_values(&self, project: ProjectId) -> Option<Arc<SecretValues>> {
+        self.inner.secrets.known().get(&project).map(|(_, values)| values.clone())
+    }
+
+    /// Reads the values from the database.
+    pub async fn read_secrets(&self, project: ProjectId) -> Result<Arc<SecretValues>, StoreError> {
+        let cache = &self.inner.secrets;
+        let _turn = cache.reading.lock().await;
+        let rows = sqlx::query(
+            "SELECT id, name, version, value_secret, hosts, retired_ms FROM secrets
+             WHERE project_id = $1 AND (retired_ms IS NULL OR retired_ms > $2) ORDER BY id",
+        )
+        .bind(project.to_string())
+        .bind(now_ms() - REDACTED_FOR_MS)
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        if !rows.is_empty() {
+            self.vault().ready(self.database(), project).await?;
+        }
+        let mut values = SecretValues::default();
+        for row in &rows {
+            let (name, version): (String, i64) =
+                (row.try_get("name").doing(READ)?, row.try_get("version").doing(READ)?);
+            let retired: Option<Millis> = row.try_get("retired_ms").doing(READ)?;
+            let sealed: String = row.try_get("value_secret").doing(READ)?;
+            let value =
+                self.vault().open_text(project, &purpose(&name, version), &sealed).ok().map(Secret::from);
+            values.rows.push((row.try_get("id").doing(READ)?, retired));
+            if retired.is_none() {
+                let hosts = hosts(row)?.map(|hosts| patterns(&hosts)).transpose()?;
+                values.live.insert(name, UsableSecret { version, value, hosts });
+            } else {
+                values.retired.extend(value);
+            }
+        }
+        let mut known = cache.known();
+        let values = match known.get(&project) {
+            Some((_, before)) if before.rows == values.rows => before.clone(),
+            _ => {
+                values.version = cache.versions.fetch_add(1, Ordering::Relaxed) + 1;
+                Arc::new(values)
+            }
+        };
+        known.insert(project, (Instant::now(), values.clone()));
+        Ok(values)
+    }
+
+    /// Drops values that nothing is likely to print any more.
+    pub(crate) async fn forget_retired_secrets(&self, now_ms: Millis) -> Result<(), StoreError> {
+        const DOING: &str = "drop old secrets";
+        let forget = self.database().write(DOING, move |connection| {
+            Box::pin(async move {
+                sqlx::query("DELETE FROM secrets WHERE retired_ms <= $1")
+                    .bind(now_ms - REDACTED_FOR_MS)
+                    .execute(connection)
+                    .await
+                    .doing(DOING)
+                    .map(drop)
+            })
+        });
+        forget.await
+    }
+}
+
+fn purpose(name: &str, version: i64) -> String {
+    format!("secrets/{name}/{version}")
+}
+
+async fn lock(connection: &mut AnyConnection, project: ProjectId) -> Result<(), StoreError> {
+    sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
+        .bind(project.to_string())
+        .execute(connection)
+        .await
+        .doing(CHANGE)
+        .map(drop)
+}
+
+/// Ends the current value of that name, if there is one, and returns what it was.
+async fn retire(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    name: &str,
+    now: Millis,
+) -> Result<Option<SecretInfo>, StoreError> {
+    let row = sqlx::query(
+        "UPDATE secrets SET retired_ms = $1 WHERE project_id = $2 AND name = $3 AND retired_ms IS NULL
+         RETURNING name, version, hosts, created_ms, updated_ms",
+    )
+    .bind(now)
+    .bind(project.to_string())
+    .bind(name.to_string())
+    .fetch_optional(connection)
+    .await
+    .doing(CHANGE)?;
+    row.as_ref().map(info).transpose()
+}
+
+async fn live_count(connection: &mut AnyConnection, project: ProjectId) -> Result<usize, StoreError> {
+    let row =
+        sqlx::query("SELECT COUNT(*) AS live FROM secrets WHERE project_id = $1 AND retired_ms IS NULL")
+            .bind(project.to_string())
+            .fetch_one(connection)
+            .await
+            .doing(CHANGE)?;
+    Ok(usize::try_from(row.try_get::<i64, _>("live").doing(CHANGE)?).unwrap_or_default())
+}
+
+async fn told(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    name: &str,
+    kind: &str,
+    version: i64,
+    at_ms: Millis,
+) -> Result<(), StoreError> {
+    let payload = json!({ "name": name, "version": version });
+    events::record(connection, project, name.to_string(), kind.to_string(), &payload, at_ms).await
+}
+
+fn info(row: &AnyRow) -> Result<SecretInfo, StoreError> {
+    Ok(SecretInfo {
+        name: row.try_get("name").doing(READ)?,
+        version: row.try_get("version").doing(READ)?,
+        hosts: hosts(row)?,
+        created_ms: row.try_get("created_ms").doing(READ)?,
+        updated_ms: row.try_get("updated_ms").doing(READ)?,
+    })
+}
+
+fn hosts(row: &AnyRow) -> Result<Option<Vec<String>>, StoreError> {
+    let text: Option<String> = row.try_get("hosts").doing(READ)?;
+    let read = |text: String| serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()));
+    text.map(read).transpose()
+}
+
+fn patterns(hosts: &[String]) -> Result<Vec<NamePattern>, StoreError> {
+    let read = |host: &String| NamePattern::parse(host).map_err(|error| unreadable(error.to_string()));
+    hosts.iter().map(read).collect()
+}
+
+fn unreadable(why: String) -> StoreError {
+    StoreError::Unreadable { what: "hosts of a secret", why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain() {
+        for good in ["A", "GITHUB_TOKEN", "a.b-c_1"] {
+            assert!(good.parse::<SecretName>().is_ok(), "{good}");
+        }
+        let long = "a".repeat(65);
+        for bad in ["", "1a", "_a", "a b", "a/b", "a}", "ä", &long] {
+            assert_eq!(bad.parse::<SecretName>(), Err(BadSecretName), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Secrets, and the keys that seal them and all else that is secret.
+
+use coffer_core::network::NamePattern;
+use coffer_store::{KeySource, MasterKey, NewSandbox, RotateError, Secret, SecretName, Store, StoreError};
+use sqlx::Row;
+
+use crate::databases::on_both;
+use crate::fixtures::{pairs, project, running, sandbox};
+
+fn name(text: &str) -> SecretName {
+    text.parse().unwrap()
+}
+
+fn given(current: &MasterKey, previous: &[&MasterKey]) -> KeySource {
+    let previous = previous.iter().map(|&key| key.clone()).collect();
+    KeySource::Given { current: current.clone(), previous }
+}
+
+async fn value(store: &Store, scope: &coffer_store::ProjectScope, of: &str) -> Option<String> {
+    let values = store.secret_values(scope.project()).await.unwrap();
+    Some(values.get(of)?.value.as_ref()?.reveal().to_string())
+}
+
+fn tokens() -> NewSandbox {
+    NewSandbox {
+        env_vars: pairs([("TOKEN", "canary-environment")]),
+        secrets: pairs([("GH", "github")]),
+        access_token: Some(Secret::new("canary-access")),
+        traffic_token: Some(Secret::new("canary-traffic")),
+        network: Some(serde_json::json!({"egressProxy": {"password": "canary-network"}})),
+        ..sandbox()
+    }
+}
+
+on_both! {
+    async fn a_secret_is_made_replaced_listed_and_deleted(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);
+        let hosts = vec![NamePattern::parse("*.example.com").unwrap()];
+        let (made, new) = store.put_secret(&mine, &name("github"), &Secret::new("one-value"), Some(hosts)).await.unwrap();
+        assert!(new && made.version == 1 && made.hosts == Some(vec!["*.example.com".to_string()]));
+        let first = store.secret_values(mine.project()).await.unwrap();
+        assert_eq!(first.get("github").unwrap().value.as_ref().unwrap().reveal(), "one-value");
+
+        let (replaced, new) = store.put_secret(&mine, &name("github"), &Secret::new("two-value"), None).await.unwrap();
+        assert!(!new && replaced.version == 2 && replaced.created_ms == made.created_ms);
+        let second = store.secret_values(mine.project()).await.unwrap();
+        assert_ne!(first.version, second.version);
+        assert_eq!(value(&store, &mine, "github").await.as_deref(), Some("two-value"));
+        let mut texts: Vec<_> = second.texts().collect();
+        texts.sort_unstable();
+        assert_eq!(texts, ["one-value", "two-value"], "what still runs may print the old one");
+        assert_eq!(store.read_secrets(mine.project()).await.unwrap().version, second.version, "nothing changed");
+
+        assert_eq!(store.secrets(&mine).await.unwrap(), [replaced]);
+        assert_eq!(store.secrets(&theirs).await.unwrap(), []);
+        assert_eq!(value(&store, &theirs, "github").await, None);
+        assert!(!store.delete_secret(&theirs, &name("github")).await.unwrap());
+        assert!(store.delete_secret(&mine, &name("github")).await.unwrap());
+        assert!(!store.delete_secret(&mine, &name("github")).await.unwrap());
+        assert_eq!(value(&store, &mine, "github").await, None);
+        assert_eq!(store.secret_values(mine.project()).await.unwrap().texts().count(), 2);
+
+        let kinds: Vec<_> = store.events(&mine, 0, 10).await.unwrap().into_iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, ["secret.created", "secret.replaced", "secret.deleted"]);
+        // The name is free again, and counts anew.
+        let (again, new) = store.put_secret(&mine, &name("github"), &Secret::new("three"), None).await.unwrap();
+        assert!(new && again.version == 1);
+    }
+
+    async fn no_secret_is_on_disk_in_the_clear(database: &TestDatabase) {
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        store.put_secret(&scope, &name("github"), &Secret::new("canary-value"), None).await.unwrap();
+        let row = running(&store, &scope, tokens()).await;
+        let network = serde_json::json!({"rules": "canary-rules"});
+        store.set_network(&scope, row.id, Some(network.clone()), None).await.unwrap();
+        let read = store.sandbox(&scope, row.id).await.unwrap().unwrap();
+        assert_eq!((read.network.as_ref(), &read.secrets), (Some(&network), &row.secrets));
+        assert_eq!(read.access_token.as_ref().unwrap().reveal(), "canary-access");
+        assert_eq!(read.env_vars, row.env_vars);
+        store.close().await;
+        assert!(database.holds_on_disk("github"), "what is there is not found at all");
+        assert!(!database.holds_on_disk("canary"));
+        let again = database.open().await;
+        assert_eq!(again.sandbox(&scope, row.id).await.unwrap(), Some(read));
+        assert_eq!(value(&again, &scope, "github").await.as_deref(), Some("canary-value"));
+    }
+
+    async fn what_is_moved_to_another_row_cannot_be_opened(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);
+        for scope in [&mine, &theirs] {
+            store.put_secret(scope, &name("a"), &Secret::new("text of a"), None).await.unwrap();
+        }
+        store.put_secret(&mine, &name("b"), &Secret::new("text of b"), None).await.unwrap();
+        let mut connection = database.connect().await;
+        let sealed = async |connection: &mut sqlx::AnyConnection, project: String| -> String {
+            sqlx::query("SELECT value_secret FROM secrets WHERE project_id = $1 AND name = 'a'")
+                .bind(project)
+                .fetch_one(connection)
+                .await
+                .unwrap()
+                .get(0)
+        };
+        for from in [mine.project(), theirs.project()] {
+            let text = sealed(&mut connection, from.to_string()).await;
+            sqlx::query("UPDATE secrets SET value_secret = $1, id = id || 'x' WHERE project_id = $2 AND name = 'b'")
+                .bind(text)
+                .bind(mine.project().to_string())
+                .execute(&mut connection)
+                .await
+                .unwrap();
+            let values = store.read_secrets(mine.project()).await.unwrap();
+            assert!(values.get("b").unwrap().value.is_none(), "from {from}");
+            assert!(values.get("a").unwrap().value.is_some());
+        }
+    }
+
+    async fn text_from_before_there_was_sealing_is_sealed_at_the_next_start(database: &TestDatabase) {
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        let row = running(&store, &scope, sandbox()).await;
+        store.close().await;
+        let mut connection = database.connect().await;
+        sqlx::query("UPDATE sandboxes SET env_vars_secret = '{\"A\":\"old\"}', access_token_secret = 'oldtoken'")
+            .execute(&mut connection)
+            .await
+            .unwrap();
+        let store = database.open().await;
+        let read = store.sandbox(&scope, row.id).await.unwrap().unwrap();
+        assert_eq!((read.env_vars, read.access_token), (pairs([("A", "old")]), Some(Secret::new("oldtoken"))));
+        let kept: String = sqlx::query("SELECT env_vars_secret FROM sandboxes").fetch_one(&mut connection).await.unwrap().get(0);
+        assert!(kept.starts_with("s1."), "{kept}");
+    }
+
+    async fn a_lost_master_key_loses_what_it_sealed_and_nothing_else(database: &TestDatabase) {
+        let (lost, new) = (MasterKey::generate(), MasterKey::generate());
+        let store = Store::open(&database.url, given(&lost, &[])).await.unwrap();
+        let scope = project(&store, "p").await;
+        store.put_secret(&scope, &name("old"), &Secret::new("old value"), None).await.unwrap();
+        let row = running(&store, &scope, tokens()).await;
+        store.close().await;
+
+        let store = Store::open(&database.url, given(&new, &[])).await.unwrap();
+        let status = store.master_key(&store.operator()).await.unwrap();
+        assert_eq!((status.id, status.missing.len()), (new.id(), 1));
+        let missing = &status.missing[0];
+        assert_eq!((&missing.id, missing.projects, missing.secrets, missing.sandboxes), (&lost.id(), 1, 1, 1));
+        let [sealed] = &store.live_sandboxes(&store.operator()).await.unwrap()[..] else { panic!() };
+        assert!(sealed.sealed && sealed.state == row.state && sealed.env_vars.is_empty());
+        // Closed, and not open for lack of a token.
+        assert!(sealed.traffic_token.is_some() && sealed.traffic_token != row.traffic_token);
+        assert!(sealed.access_token.is_some() && sealed.access_token != row.access_token);
+        let values = store.secret_values(scope.project()).await.unwrap();
+        assert!(values.get("old").unwrap().value.is_none() && values.texts().count() == 0);
+        // New things work.
+        store.put_secret(&scope, &name("new"), &Secret::new("new value"), None).await.unwrap();
+        assert_eq!(value(&store, &scope, "new").await.as_deref(), Some("new value"));
+        assert!(!running(&store, &scope, tokens()).await.sealed);
+        store.close().await;
+
+        // The key was found again.
+        let store = Store::open(&database.url, given(&new, &[&lost])).await.unwrap();
+        assert_eq!(store.sandbox(&scope, row.id).await.unwrap(), Some(row));
+        for (of, text) in [("old", "old value"), ("new", "new value")] {
+            assert_eq!(value(&store, &scope, of).await.as_deref(), Some(text));
+        }
+        assert_eq!(store.master_key(&store.operator()).await.unwrap().missing, []);
+        let refused = store.rotate_master_key(&store.operator()).await;
+        assert!(matches!(refused, Err(RotateError::NotInFile)), "{refused:?}");
+        store.close().await;
+        // All is sealed under the new one by now.
+        let store = Store::open(&database.url, given(&new, &[])).await.unwrap();
+        assert_eq!(value(&store, &scope, "old").await.as_deref(), Some("old value"));
+    }
+
+    async fn a_rotation_can_be_cut_short_anywhere(database: &TestDatabase) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("master-key");
+        let open = || Store::open(&database.url, KeySource::File(path.clone()));
+        let store = open().await.unwrap();
+        let scope = project(&store, "p").await;
+        store.put_secret(&scope, &name("a"), &Secret::new("a value"), None).await.unwrap();
+        let first = std::fs::read_to_string(&path).unwrap();
+        let id = store.rotate_master_key(&store.operator()).await.unwrap();
+        let second = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(MasterKey::parse(&second).unwrap().id(), id, "the old key is gone from the file");
+        assert_ne!(first, second);
+        store.put_secret(&scope, &name("b"), &Secret::new("b value"), None).await.unwrap();
+        store.close().await;
+        // Killed after the rows were sealed anew, and after the file was written but before that.
+        let third = MasterKey::generate().text();
+        for file in [format!("{second}{first}"), format!("{third}\n{second}")] {
+            std::fs::write(&path, &file).unwrap();
+            let store = open().await.unwrap();
+            for of in ["a", "b"] {
+                assert_eq!(value(&store, &scope, of).await, Some(format!("{of} value")), "{file}");
+            }
+            let kept = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(kept.trim(), file.lines().next().unwrap());
+            store.close().await;
+        }
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
+        // Neither an empty file nor nonsense is taken for a new beginning.
+        for bad in ["", "coffer-master-AAAA"] {
+            std::fs::write(&path, bad).unwrap();
+            assert!(open().await.unwrap_err().to_string().contains("master-key"), "{bad:?}");
+        }
+    }
+
+    async fn a_server_that_missed_a_rotation_seals_nothing_under_the_old_key(database: &TestDatabase) {
+        let (old, new) = (MasterKey::generate(), MasterKey::generate());
+        let late = Store::open(&database.url, given(&old, &[])).await.unwrap();
+        let scope = project(&late, "p").await;
+        let rotated = Store::open(&database.url, given(&new, &[&old])).await.unwrap();
+        // What it has in memory it goes on with.
+        late.put_secret(&scope, &name("a"), &Secret::new("a value"), None).await.unwrap();
+        assert_eq!(value(&rotated, &scope, "a").await.as_deref(), Some("a value"));
+        let refused = late.create_project(&late.operator(), "q").await.unwrap_err();
+        assert!(matches!(refused, coffer_store::NameError::Store(StoreError::Sealed { .. })), "{refused:?}");
+    }
+}
