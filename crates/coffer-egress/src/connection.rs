@@ -12,6 +12,9 @@
 //!                          look the name up ourselves, check each address, dial
 //! ```
 //!
+//! A connection that gets headers is dialled by its name however it was allowed, and then carried by
+//! [`inject`] instead of [`relay`](mod@crate::relay).
+//!
 //! Where the name opened the way, the address that the sandbox chose is not used at all: it may belong to
 //! somebody else.
 
@@ -21,7 +24,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use coffer_core::network::{
-    Class, Decision, Destination, HostName, Proxy, ProxyHost, RefusedKind, Rule, decide, needs_name,
+    Class, Decision, Destination, HostName, Opened, Policy, Proxy, ProxyHost, RefusedKind, Rule, decide,
+    needs_name,
 };
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -31,6 +35,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::dns::{Family, LookupError};
 use crate::forbidden;
+use crate::inject::{self, Target};
 use crate::refusal::{Cause, Refused};
 use crate::relay::relay;
 use crate::sandbox::{AddressFrom, Admitted, Route, Sandbox, refused};
@@ -40,6 +45,8 @@ use crate::{socket, socks};
 /// Addresses of a name that are tried.
 const MOST_ATTEMPTS: usize = 4;
 const READ_SIZE: usize = 4096;
+/// The first byte of TLS.
+const TLS_HANDSHAKE: u8 = 22;
 
 /// Takes connections until the sandbox is removed.
 pub(crate) async fn serve(
@@ -84,7 +91,11 @@ pub(crate) async fn handle(sandbox: &Arc<Sandbox>, mut stream: TcpStream, origin
         opened = open(sandbox, &mut stream, original, &mut hello) => opened,
     };
     match opened {
-        Ok((upstream, admitted)) => {
+        Ok((upstream, admitted, Some(target))) => {
+            sandbox.counters.opened.fetch_add(1, Ordering::Relaxed);
+            inject::serve(sandbox, &admitted, target, (stream, upstream), hello).await;
+        }
+        Ok((upstream, admitted, None)) => {
             sandbox.counters.opened.fetch_add(1, Ordering::Relaxed);
             relay(sandbox, &admitted.cut, stream, upstream, &hello).await;
         }
@@ -124,7 +135,7 @@ async fn open(
     stream: &mut TcpStream,
     original: SocketAddr,
     hello: &mut Vec<u8>,
-) -> Result<(TcpStream, Admitted), NotOpened> {
+) -> Result<(TcpStream, Admitted, Option<Target>), NotOpened> {
     let (address, port) = (original.ip(), original.port());
     let (policy, walls) = (sandbox.policy(), sandbox.walls());
     let mut name = None;
@@ -132,11 +143,35 @@ async fn open(
         (name, *hello) = sniff(sandbox, stream).await;
     }
     let destination = Destination { name, address, port };
-    match decide(&policy, &walls, &destination) {
-        Decision::Refuse { rule } => Err(NotOpened::refused(destination, Cause::Rule(rule))),
-        decision if decision.is_allowed_by_name() => dial_name(sandbox, destination).await,
-        Decision::Allow { .. } => dial_address(sandbox, destination).await,
+    let decision = decide(&policy, &walls, &destination);
+    if let Decision::Refuse { rule } = decision {
+        return Err(NotOpened::refused(destination, Cause::Rule(rule)));
     }
+    let target = target(&policy, &destination, hello);
+    if lacks_secrets(&policy, target.as_ref()) || (target.is_some() && sandbox.authority().is_none()) {
+        return Err(NotOpened::refused(destination, Cause::SecretsUnknown));
+    }
+    let (stream, admitted) = if target.is_some() || decision.is_allowed_by_name() {
+        dial_name(sandbox, destination).await?
+    } else {
+        dial_address(sandbox, destination).await?
+    };
+    Ok((stream, admitted, target))
+}
+
+/// What is to be opened to put headers in, if anything is.
+fn target(policy: &Policy, destination: &Destination, hello: &[u8]) -> Option<Target> {
+    let (host, port) = (destination.name.clone()?, destination.port);
+    let opened = policy.opens_for_headers(&host, port)?;
+    let is_tls = hello.first() == Some(&TLS_HANDSHAKE);
+    // What is neither gets no headers, and so needs not be opened.
+    (is_tls == (opened == Opened::Tls)).then_some(Target { host, port, opened })
+}
+
+/// Whether the way needs a secret that was withheld when the policy was written down.
+fn lacks_secrets(policy: &Policy, target: Option<&Target>) -> bool {
+    let has_login = policy.proxy().is_some_and(|proxy| proxy.login().is_some());
+    policy.is_withheld() && (target.is_some() || has_login)
 }
 
 /// Tells a plain HTTP request why it was refused; says whether that was possible.

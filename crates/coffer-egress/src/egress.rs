@@ -15,7 +15,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::connection;
 use crate::dns::{self, Resolver};
-use crate::sandbox::Sandbox;
+use crate::inject::Authority;
+use crate::sandbox::{Sandbox, Standing};
 use crate::settings::Settings;
 use crate::socket::{self, Dialer, HostDialer, OriginalDestination, Redirected};
 
@@ -83,6 +84,7 @@ pub struct Egress {
     settings: Arc<Settings>,
     seams: Seams,
     walls: Mutex<Arc<Walls>>,
+    standing: Standing,
     connections: Arc<Semaphore>,
     sandboxes: Mutex<HashMap<SandboxId, Arc<Sandbox>>>,
     tasks: TaskTracker,
@@ -97,6 +99,7 @@ impl Egress {
             settings: Arc::new(settings),
             seams,
             walls: Mutex::new(Arc::new(walls)),
+            standing: Standing::default(),
             sandboxes: Mutex::default(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -125,7 +128,8 @@ impl Egress {
             Entry::Vacant(place) => {
                 let (settings, walls) = (Arc::clone(&self.settings), Arc::clone(&self.walls()));
                 let stop = self.stop.child_token();
-                let sandbox = Sandbox::new(policy, settings, self.seams.clone(), walls, stop);
+                let sandbox =
+                    Sandbox::new(policy, settings, self.seams.clone(), walls, self.standing.clone(), stop);
                 Arc::clone(place.insert(Arc::new(sandbox)))
             }
         };
@@ -167,6 +171,11 @@ impl Egress {
         for sandbox in self.sandboxes().values() {
             sandbox.replace_walls(Arc::clone(&walls));
         }
+    }
+
+    /// Speaks to hosts that rules name under this authority from now on.
+    pub fn replace_authority(&self, authority: Authority) {
+        *self.standing.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(authority));
     }
 
     /// The policy that is in force.

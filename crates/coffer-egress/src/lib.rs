@@ -15,6 +15,7 @@ mod egress;
 mod forbidden;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod inject;
 mod refusal;
 mod relay;
 mod sandbox;
@@ -25,5 +26,6 @@ mod socks;
 
 pub use dns::{Family, Found, LookupError, Resolver, Upstream, nameservers};
 pub use egress::{Descriptors, Egress, Listeners, NoSuchSandbox, NotAdded, Seams};
+pub use inject::{Authority, AuthorityText, BadAuthority};
 pub use settings::Settings;
 pub use socket::{Dialer, HostDialer, OriginalDestination, Redirected};

@@ -36,6 +36,8 @@ pub(crate) enum Cause {
     NotAHostName,
     /// The name that opened the way has no address of its own now.
     NameWithoutAddress,
+    /// A secret belongs to the way, headers or a proxy's password, and is not known yet.
+    SecretsUnknown,
     /// It went another way out than what is allowed goes now.
     ProxyChanged,
 }
@@ -50,6 +52,7 @@ impl fmt::Display for Cause {
             Self::NoDestination => f.write_str("no-destination"),
             Self::NotAHostName => f.write_str("not-a-host-name"),
             Self::NameWithoutAddress => f.write_str("name-without-address"),
+            Self::SecretsUnknown => f.write_str("secrets-unknown"),
             Self::ProxyChanged => f.write_str("proxy-changed"),
         }
     }

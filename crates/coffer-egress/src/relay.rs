@@ -96,14 +96,15 @@ async fn pump(
 }
 
 /// When bytes last moved.
-struct Activity {
+#[derive(Debug)]
+pub(crate) struct Activity {
     start: Instant,
     last_ms: AtomicU64,
     half_closed: AtomicBool,
 }
 
 impl Activity {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { start: Instant::now(), last_ms: AtomicU64::new(0), half_closed: AtomicBool::new(false) }
     }
 
@@ -111,7 +112,7 @@ impl Activity {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn touch(&self) {
+    pub(crate) fn touch(&self) {
         self.last_ms.store(self.now_ms(), Ordering::Relaxed);
     }
 
@@ -123,7 +124,7 @@ impl Activity {
     }
 
     /// Waits until nothing has moved for as long as is allowed.
-    async fn ceased(&self, settings: &Settings) {
+    pub(crate) async fn ceased(&self, settings: &Settings) {
         loop {
             let limit =
                 if self.half_closed.load(Ordering::Relaxed) { settings.half_closed } else { settings.idle };

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use coffer_core::Millis;
@@ -15,11 +15,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Seams;
 use crate::dns::{Cache, Family, Found, LookupError};
+use crate::inject::Authority;
 use crate::refusal::{Cause, Refused, Ring};
 use crate::settings::Settings;
 
 /// TCP connections for questions that a sandbox may have at a time.
 const DNS_CONNECTIONS: usize = 32;
+
+/// The authority of the installation, once it is known.
+pub(crate) type Standing = Arc<RwLock<Option<Arc<Authority>>>>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -40,6 +44,7 @@ pub(crate) struct Sandbox {
     pub(crate) dns_connections: Arc<Semaphore>,
     /// Ends everything of this sandbox.
     pub(crate) stop: CancellationToken,
+    standing: Standing,
     cache: Cache,
     refusals: Mutex<Ring>,
     state: Mutex<State>,
@@ -110,6 +115,7 @@ impl Sandbox {
         settings: Arc<Settings>,
         seams: Seams,
         walls: Arc<Walls>,
+        standing: Standing,
         stop: CancellationToken,
     ) -> Self {
         Self {
@@ -119,6 +125,7 @@ impl Sandbox {
             refusals: Mutex::new(Ring::new(settings.refusals)),
             state: Mutex::new(State { policy: Arc::new(policy), walls, open: HashMap::new(), next: 0 }),
             counters: Counters::default(),
+            standing,
             cache: Cache::default(),
             settings,
             seams,
@@ -133,6 +140,11 @@ impl Sandbox {
 
     pub(crate) fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.state().policy)
+    }
+
+    /// The authority to open connections under, once it is known.
+    pub(crate) fn authority(&self) -> Option<Arc<Authority>> {
+        self.standing.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn walls(&self) -> Arc<Walls> {

@@ -1,0 +1,169 @@
+//! The installation's own certificate authority, and the certificates that it gives to hosts.
+//!
+//! Its certificate is in the trust stores of this installation's sandboxes and nowhere else; its key is here
+//! and in a file of root's. A certificate is made only for a host that a sandbox's rules name.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use coffer_core::network::HostName;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose,
+};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+
+/// Longer than anyone keeps an installation without looking after it.
+const LIFE_OF_AUTHORITY: time::Duration = time::Duration::days(20 * 365);
+const LIFE_OF_LEAF: time::Duration = time::Duration::days(7);
+/// For clocks that are behind.
+const BEFORE: time::Duration = time::Duration::days(1);
+/// A certificate is made anew after this long.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
+/// Hosts whose certificates are kept; a wildcard may stand for any number of them.
+const MOST_KEPT: usize = 512;
+/// The only protocol that requests can be read in.
+pub(super) const HTTP: &[u8] = b"http/1.1";
+
+/// An authority as it is written down: its certificate, and the key, which nobody else may read.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthorityText {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl fmt::Debug for AuthorityText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthorityText").finish_non_exhaustive()
+    }
+}
+
+/// An authority cannot be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum BadAuthority {
+    #[error("the authority's key or certificate is no good: {0}")]
+    Certificate(#[from] rcgen::Error),
+    #[error("TLS cannot be set up: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+impl AuthorityText {
+    /// Makes a new authority.
+    pub fn generate() -> Result<Self, BadAuthority> {
+        let key = KeyPair::generate()?;
+        let certificate = parameters(&key).self_signed(&key)?.pem();
+        Ok(Self { certificate, key: key.serialize_pem() })
+    }
+}
+
+/// What an authority says of itself, which follows from its key.
+fn parameters(key: &KeyPair) -> CertificateParams {
+    let mut parameters = CertificateParams::default();
+    let id = parameters.key_identifier(key);
+    let id: String = id.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    parameters.distinguished_name = DistinguishedName::new();
+    parameters.distinguished_name.push(DnType::OrganizationName, "Cofferdam");
+    parameters.distinguished_name.push(DnType::CommonName, format!("Cofferdam sandboxes {id}"));
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let now = OffsetDateTime::now_utc();
+    (parameters.not_before, parameters.not_after) = (now - BEFORE, now + LIFE_OF_AUTHORITY);
+    parameters
+}
+
+/// Makes certificates for hosts, and knows whom to believe outside.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    /// Of all hosts: it never leaves this process, and making keys costs more than signing.
+    key: KeyPair,
+    hosts: Mutex<HashMap<HostName, (Instant, Arc<ServerConfig>)>>,
+    provider: Arc<CryptoProvider>,
+    outside: Arc<ClientConfig>,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// Takes an authority up; `roots` are whom it believes outside, as PEM. Those that make no sense are left
+    /// out, and where there are none at all it believes those that the program came with.
+    pub fn new(text: &AuthorityText, roots: &str) -> Result<Self, BadAuthority> {
+        let key = KeyPair::from_pem(&text.key)?;
+        let provider = Arc::new(default_provider());
+        let mut store = RootCertStore::empty();
+        store.add_parsable_certificates(CertificateDer::pem_slice_iter(roots.as_bytes()).flatten());
+        if store.is_empty() {
+            store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        }
+        let mut outside = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(store)
+            .with_no_client_auth();
+        outside.alpn_protocols = vec![HTTP.to_vec()];
+        Ok(Self {
+            issuer: Issuer::new(parameters(&key), key),
+            key: KeyPair::generate()?,
+            hosts: Mutex::default(),
+            provider,
+            outside: Arc::new(outside),
+        })
+    }
+
+    /// How to speak with hosts outside.
+    pub(super) fn outside(&self) -> Arc<ClientConfig> {
+        self.outside.clone()
+    }
+
+    /// How to speak for `host` with a sandbox.
+    pub(super) fn inside(&self, host: &HostName) -> Result<Arc<ServerConfig>, BadAuthority> {
+        let hosts = || self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((made, config)) = hosts().get(host)
+            && made.elapsed() < KEPT
+        {
+            return Ok(config.clone());
+        }
+        let config = Arc::new(self.make(host)?);
+        let mut hosts = hosts();
+        if hosts.len() >= MOST_KEPT
+            && let Some(oldest) =
+                hosts.iter().min_by_key(|(_, (made, _))| *made).map(|(host, _)| host.clone())
+        {
+            hosts.remove(&oldest);
+        }
+        hosts.insert(host.clone(), (Instant::now(), config.clone()));
+        Ok(config)
+    }
+
+    fn make(&self, host: &HostName) -> Result<ServerConfig, BadAuthority> {
+        let mut leaf = CertificateParams::new(vec![host.to_string()])?;
+        leaf.distinguished_name = DistinguishedName::new();
+        leaf.distinguished_name.push(DnType::OrganizationName, "Cofferdam");
+        leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        leaf.use_authority_key_identifier_extension = true;
+        let now = OffsetDateTime::now_utc();
+        (leaf.not_before, leaf.not_after) = (now - BEFORE, now + LIFE_OF_LEAF);
+        let certificate = leaf.signed_by(&self.key, &self.issuer)?;
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(self.key.serialize_der()));
+        let mut config = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)?;
+        config.alpn_protocols = vec![HTTP.to_vec()];
+        // A session would outlive the rules that it was made under.
+        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(config)
+    }
+}
