@@ -21,6 +21,8 @@ pub struct NodeConfig {
     pub server_gid: u32,
     /// Give sandboxes a way out, by the egress that listens in `run_dir`.
     pub network: bool,
+    /// The certificate of the authority that sandboxes are to trust, a PEM file.
+    pub authority: Option<PathBuf>,
     /// On stop, destroy everything instead of leaving it to the next node.
     pub ephemeral: bool,
 }

@@ -27,6 +27,7 @@ mod sandbox;
 mod scarcity;
 mod spawner;
 pub mod template;
+mod trust;
 mod uids;
 mod warm;
 

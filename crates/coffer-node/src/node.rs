@@ -27,6 +27,7 @@ use crate::reaper::Reaper;
 use crate::sandbox::{Handle, Want};
 use crate::spawner::{Spawner, SpawnerClient};
 use crate::template::{BASE, TemplateStore};
+use crate::trust::Trust;
 use crate::uids::{self, UidRanges};
 use crate::warm::{self, Warm};
 use crate::{NodeConfig, adopt, rpc, scarcity};
@@ -83,6 +84,7 @@ pub(crate) struct Node {
     pub(crate) reaper: Reaper,
     pub(crate) warm: Warm,
     pub(crate) network: Network,
+    pub(crate) trust: Option<Trust>,
     pub(crate) host_boot_id: String,
     pub(crate) notices: broadcast::Sender<Notice>,
     /// Connections and requests under way.
@@ -249,6 +251,11 @@ fn open(
     };
     let (network, egress, warning) = Network::open(run_dir.join(EGRESS_SOCKET), config.network);
     warnings.extend(warning);
+    let trust = config.authority.as_deref().and_then(|authority| {
+        let opened = Trust::open(&data_dir, authority);
+        let lacking = |error| format!("sandboxes do not trust this installation's authority: {error}");
+        opened.map_err(|error| warnings.push(lacking(error))).ok()
+    });
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
@@ -267,6 +274,7 @@ fn open(
         spawner,
         reaper: Reaper::new(),
         network,
+        trust,
         host_boot_id,
         notices: broadcast::channel(1024).0,
         requests: TaskTracker::new(),
@@ -379,6 +387,8 @@ impl Node {
             engine: "linux".into(),
             capabilities,
             pool_bytes,
+            pool_free_bytes: self.pool.free_bytes(),
+            warm_ready: self.warm.ready(),
             warnings,
             orphans: self.orphans.get().cloned().unwrap_or_default(),
         }))

@@ -73,6 +73,14 @@ pub(super) fn check(spec: &CreateSandbox) -> Result<(), NodeError> {
 }
 
 pub(crate) fn find_template(node: &Node, name: &str) -> Result<Template, NodeError> {
+    let template = find_plain_template(node, name)?;
+    match &node.trust {
+        Some(trust) => trust.extend(template).map_err(internal("make its trust store")),
+        None => Ok(template),
+    }
+}
+
+fn find_plain_template(node: &Node, name: &str) -> Result<Template, NodeError> {
     // `host` only as the host is now: an older build may lack what a power cut took.
     if name != HOST
         && let Some(template) = node.templates.get(name)

@@ -38,6 +38,7 @@ impl Home {
             directory: tempfile::Builder::new().prefix("coffer-node-").tempdir().unwrap(),
             run,
             pool: PoolChoice::Auto { size_bytes: Some(POOL_BYTES) },
+            authority: None,
             ephemeral: true,
             warm: WarmChoice::OFF,
         }
