@@ -3,10 +3,12 @@
 //! ```text
 //! DIR/lock         held by `up` for its life
 //! DIR/env          what clients need, mode 0600
+//! DIR/installation what tells this installation from others on the same database
 //! DIR/server-uid   the uid that the server runs as, where there is no user `coffer`
 //! DIR/egress-uid   likewise of egress, and the user `coffer-egress`
+//! DIR/authority.pem, DIR/authority-key.pem   the authority that sandboxes trust; the key is root's alone
 //! DIR/node/        root's: pool, journal
-//! DIR/server/      the server's: SQLite
+//! DIR/server/      the server's: SQLite, the master key
 //! /run/coffer/<8 hex>/   sockets (a path in DIR may be too long for one)
 //! ```
 
@@ -73,8 +75,30 @@ impl DataDir {
         self.root.join("server-uid")
     }
 
+    /// The certificate of this installation's authority.
+    pub(crate) fn authority_file(&self) -> PathBuf {
+        self.root.join("authority.pem")
+    }
+
+    pub(crate) fn authority_key_file(&self) -> PathBuf {
+        self.root.join("authority-key.pem")
+    }
+
     pub(crate) fn egress_uid_file(&self) -> PathBuf {
         self.root.join("egress-uid")
+    }
+
+    /// What tells this installation from others on the same database; made by the first start.
+    pub(crate) fn installation(&self) -> anyhow::Result<String> {
+        let path = self.root.join("installation");
+        if let Ok(text) = std::fs::read_to_string(&path)
+            && !text.trim().is_empty()
+        {
+            return Ok(text.trim().to_string());
+        }
+        let name = coffer_core::SandboxId::generate().to_string();
+        self.write_secret(&path, &format!("{name}\n"))?;
+        Ok(name)
     }
 
     /// The short directory of this installation's sockets.
@@ -111,7 +135,7 @@ impl DataDir {
     }
 
     /// Writes a file that only its owner can read, whole or not at all.
-    fn write_secret(&self, path: &Path, text: &str) -> anyhow::Result<()> {
+    pub(crate) fn write_secret(&self, path: &Path, text: &str) -> anyhow::Result<()> {
         let new = path.with_extension("new");
         let write = || -> std::io::Result<()> {
             let mut file =
@@ -134,7 +158,7 @@ impl DataDir {
                 tracing::warn!("could not remove {}: {error}", directory.display());
             }
         }
-        for file in ["env", "operator-key", "server-uid", "egress-uid", "lock"] {
+        for file in ["env", "operator-key", "installation", "authority.pem", "authority-key.pem", "server-uid", "egress-uid", "lock"] {
             let _ = std::fs::remove_file(self.root.join(file));
         }
         // Only if nothing of the user's is in it.
@@ -178,6 +202,15 @@ mod tests {
         assert_eq!(dir.known_key().as_deref(), Some("e2b_1"));
         let mode = std::fs::metadata(dir.env_file()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn an_installation_keeps_its_name() {
+        let temp = tempfile::tempdir().unwrap();
+        let name = DataDir::open(temp.path()).unwrap().installation().unwrap();
+        assert_eq!(DataDir::open(temp.path()).unwrap().installation().unwrap(), name);
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(DataDir::open(other.path()).unwrap().installation().unwrap(), name);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Args;
 use coffer_core::network::{Class, Walls, classify};
-use coffer_egress::{Seams, Settings, Upstream, control};
+use coffer_egress::{Authority, AuthorityText, Seams, Settings, Upstream, control};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
@@ -48,6 +48,10 @@ pub(crate) struct Surroundings {
     pub(crate) nameservers: Vec<SocketAddr>,
     /// The machine's own addresses, which no sandbox may reach.
     pub(crate) addresses: Vec<IpAddr>,
+    /// Under which connections to named hosts are opened.
+    pub(crate) authority: Option<AuthorityText>,
+    /// The certificates to believe outside, as PEM.
+    pub(crate) roots: String,
 }
 
 impl Egress {
@@ -97,13 +101,14 @@ async fn serve(listener: UnixListener, settings: Settings) -> anyhow::Result<()>
     let resolver = Upstream::new(first.nameservers.clone());
     let egress = coffer_egress::Egress::new(settings, Seams::of_host(resolver.clone()), Walls::default());
     let egress = Arc::new(egress);
-    take_in(&egress, &resolver, first);
+    let mut known = None;
+    take_in(&egress, &resolver, first, &mut known);
     tokio::select! {
         () = stop.cancelled() => {}
         () = control::serve(Arc::clone(&egress), listener) => {}
         ended = async {
             while let Some(news) = next(&mut news).await? {
-                take_in(&egress, &resolver, news);
+                take_in(&egress, &resolver, news, &mut known);
             }
             anyhow::Ok(())
         } => ended?,
@@ -116,11 +121,29 @@ async fn next(news: &mut Lines<BufReader<pipe::Receiver>>) -> anyhow::Result<Opt
     let Some(line) = news.next_line().await.context("could not read the surroundings")? else {
         return Ok(None);
     };
-    serde_json::from_str(&line).map(Some).with_context(|| format!("the surroundings are `{line}`"))
+    // Not the line itself: it holds the authority's key.
+    serde_json::from_str(&line).map(Some).context("the surroundings make no sense")
 }
 
-fn take_in(egress: &coffer_egress::Egress, resolver: &Upstream, news: Surroundings) {
-    let Surroundings { nameservers, addresses } = news;
+/// What the authority in use was made of.
+type KnownAuthority = Option<(AuthorityText, String)>;
+
+fn take_in(
+    egress: &coffer_egress::Egress,
+    resolver: &Upstream,
+    news: Surroundings,
+    known: &mut KnownAuthority,
+) {
+    let Surroundings { nameservers, addresses, authority, roots } = news;
+    let told = authority.map(|authority| (authority, roots));
+    if told.is_some() && told != *known {
+        *known = told;
+        match known.as_ref().map(|(authority, roots)| Authority::new(authority, roots)) {
+            Some(Ok(authority)) => egress.replace_authority(authority),
+            Some(Err(error)) => tracing::error!("no headers can be put into requests: {error}"),
+            None => {}
+        }
+    }
     let v4_alone = !addresses.iter().any(|own| own.is_ipv6() && classify(*own) == Class::Public);
     if nameservers.is_empty() {
         tracing::warn!("this machine has no nameserver: sandboxes can look up no names; see --nameserver");

@@ -35,6 +35,9 @@ pub(crate) struct Node {
     /// Sandboxes have no way out
     #[arg(long)]
     no_network: bool,
+    /// The certificate of the authority that sandboxes are to trust
+    #[arg(long)]
+    authority: Option<PathBuf>,
     /// The process to end with
     #[arg(long)]
     parent: u32,
@@ -64,6 +67,7 @@ impl Node {
             memory_reserve: self.memory_reserve,
             server_gid: self.server_gid,
             network: !self.no_network,
+            authority: self.authority,
             ephemeral: self.ephemeral,
         };
         crate::privilege::raise_open_files();

@@ -54,6 +54,8 @@ pub(crate) struct Server {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Told {
     pub(crate) settings: serde_json::Value,
+    /// What tells this installation from others on the same database.
+    pub(crate) installation: String,
     /// The key that an earlier start wrote down.
     pub(crate) known_key: Option<String>,
     /// Likewise of the operator.
@@ -84,13 +86,14 @@ impl Server {
     }
 
     async fn serve(self, data: &Path, told: Told) -> anyhow::Result<()> {
-        let Told { settings, known_key, known_operator_key } = told;
+        let Told { settings, installation, known_key, known_operator_key } = told;
         let settings = config::take_over(settings)?;
         let stop = CancellationToken::new();
         crate::up::cancel_on_signal(stop.clone())?;
         let url = settings.database.url.as_ref().map(|url| url.reveal().to_string());
         let url = url.unwrap_or_else(|| format!("sqlite:{}", data.join("coffer.db").display()));
-        let store = Store::open(&url).await.context("could not open the database")?;
+        let keys = settings.secrets.key_source(data).context("the master key is no good")?;
+        let store = Store::open(&url, keys).await.context("could not open the database")?;
         let operator = store.operator();
         let project =
             store.ensure_default_project(&operator).await.context("could not make the first project")?;
@@ -122,6 +125,13 @@ impl Server {
             default_limits: settings.sandbox.limits(node.pool_bytes),
             domain: settings.domain,
             default_template: settings.template.default,
+            installation: Some(installation),
+            limits: settings.limits,
+            metrics: settings.metrics,
+            traces: settings.traces,
+            usage: settings.usage,
+            output: settings.output,
+            server_dir: data.to_path_buf(),
         };
         let ready = Ready { listen, api_key, operator_key };
         let server = coffer_server::serve(config, store, engine, listener, stop, || {

@@ -1,5 +1,6 @@
 //! `coffer up`: starts the parts, keeps them running, and tells people how to connect.
 
+mod authority;
 mod orphans;
 mod part;
 mod surroundings;
@@ -122,7 +123,7 @@ impl Plan {
         let known_key = dir.known_key();
         let arguments = self.server_arguments(dir, identity, self.settings().listen, true);
         let mut server = Part::start("server", arguments, children)?;
-        server.tell(self.told(known_key.clone(), dir.known_operator_key()));
+        server.tell(self.told(dir.installation()?, known_key.clone(), dir.known_operator_key()));
         let ready: Ready = tokio::select! {
             () = stop.cancelled() => {
                 server.stop(SERVER_STOP).await;
@@ -183,8 +184,9 @@ impl Plan {
             format!("--parent={}", std::process::id()),
         ];
         arguments.extend(self.logging.arguments());
+        let roots = authority::roots(self.settings().network.extra_roots.as_deref())?;
         let mut egress = Part::start("egress", arguments, children)?;
-        egress.tell(surroundings::follow(self.nameservers.clone()));
+        egress.tell(surroundings::follow(self.nameservers.clone(), authority::load(dir)?, roots));
         Ok(Some(egress))
     }
 
@@ -201,7 +203,11 @@ impl Plan {
         arguments.extend(node.pool_size.map(|size| format!("--pool-size={}", size.as_bytes())));
         arguments.extend(node.memory_reserve.map(|size| format!("--memory-reserve={}", size.as_bytes())));
         arguments.extend(self.ephemeral.then(|| "--ephemeral".to_string()));
-        arguments.extend((!self.settings().network.enabled).then(|| "--no-network".to_string()));
+        if self.settings().network.enabled {
+            arguments.push(flag("authority", &dir.authority_file()));
+        } else {
+            arguments.push("--no-network".to_string());
+        }
         arguments.extend(self.logging.arguments());
         arguments
     }
@@ -227,8 +233,14 @@ impl Plan {
     }
 
     /// What the server, and each that takes its place, is told when it starts.
-    fn told(&self, known_key: Option<String>, known_operator_key: Option<String>) -> watch::Receiver<String> {
-        let told = Told { settings: self.resolved.handover().clone(), known_key, known_operator_key };
+    fn told(
+        &self,
+        installation: String,
+        known_key: Option<String>,
+        known_operator_key: Option<String>,
+    ) -> watch::Receiver<String> {
+        let settings = self.resolved.handover().clone();
+        let told = Told { settings, installation, known_key, known_operator_key };
         watch::channel(serde_json::to_string(&told).expect("plain values")).1
     }
 

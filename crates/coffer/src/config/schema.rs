@@ -79,6 +79,8 @@ impl Schema {
             let text = |key| schema.get(key).and_then(Value::as_str).unwrap_or_default();
             // Lines of a comment are lines of its source, not of the page.
             let doc = text("description").replace('\n', " ");
+            // Structs say which section they are; here that is known.
+            let doc = doc.strip_prefix(&format!("`[{path}]`: ")).map(capitalised).unwrap_or(doc);
             if schema.get("properties").is_some() {
                 self.sections.push(Section { path: path.clone(), doc });
                 self.walk(&path, schema, &default);
@@ -92,6 +94,11 @@ impl Schema {
             self.settings.push(Setting { kind: kind(schema), path, doc, default, variables, bounds });
         }
     }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// A keyword of a schema, also where the value may be unset and the keyword is one level down.

@@ -4,10 +4,12 @@
 //! its own struct, which becomes a section here by one line.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use coffer_core::settings::{ByteSize, Period, SecretText};
 use coffer_node::WarmChoice;
+use coffer_server::{LimitSettings, MetricsSettings, OutputSettings, TraceSettings, UsageSettings};
+use coffer_store::{BadMasterKey, KeySource, MasterKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +32,13 @@ pub(crate) struct Settings {
     pub(crate) template: Template,
     pub(crate) node: Node,
     pub(crate) network: Network,
+    pub(crate) secrets: Secrets,
     pub(crate) sandbox: Sandbox,
+    pub(crate) limits: LimitSettings,
+    pub(crate) output: OutputSettings,
+    pub(crate) usage: UsageSettings,
+    pub(crate) metrics: MetricsSettings,
+    pub(crate) traces: TraceSettings,
     pub(crate) log: Log,
     pub(crate) e2b: E2b,
     pub(crate) github: GitHub,
@@ -72,6 +80,20 @@ pub(crate) struct Node {
     pub(crate) memory_reserve: Option<ByteSize>,
 }
 
+/// What secrets are sealed under. By default a file `master-key` that the first start makes in the data
+/// directory's `server`, and that `POST /api/v1/admin/master-key/rotate` rotates.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Secrets {
+    /// The master key itself (`coffer-master-…`), instead of a file.
+    #[schemars(extend("x-env" = "COFFER_MASTER_KEY"))]
+    pub(crate) master_key: Option<SecretText>,
+    /// The master key before it, or several with commas between: what is sealed under them is sealed anew at
+    /// the start.
+    #[schemars(extend("x-env" = "COFFER_MASTER_KEY_PREVIOUS"))]
+    pub(crate) previous_master_keys: Option<SecretText>,
+}
+
 /// Sandboxes' way out.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -82,6 +104,9 @@ pub(crate) struct Network {
     /// nameservers by default.
     #[schemars(extend("x-env" = "COFFER_NAMESERVERS"))]
     pub(crate) nameservers: Vec<String>,
+    /// A PEM file of authorities to believe besides the machine's own, where headers are put into requests to
+    /// hosts with certificates of a private authority.
+    pub(crate) extra_roots: Option<PathBuf>,
 }
 
 /// What each sandbox gets, and how long it may live.
@@ -156,7 +181,13 @@ impl Default for Settings {
             template: Template::default(),
             node: Node::default(),
             network: Network::default(),
+            secrets: Secrets::default(),
             sandbox: Sandbox::default(),
+            limits: LimitSettings::default(),
+            output: OutputSettings::default(),
+            usage: UsageSettings::default(),
+            metrics: MetricsSettings::default(),
+            traces: TraceSettings::default(),
             log: Log::default(),
             e2b: E2b::default(),
             github: GitHub::default(),
@@ -178,7 +209,7 @@ impl Default for Node {
 
 impl Default for Network {
     fn default() -> Self {
-        Self { enabled: true, nameservers: Vec::new() }
+        Self { enabled: true, nameservers: Vec::new(), extra_roots: None }
     }
 }
 
@@ -200,6 +231,17 @@ impl Default for Sandbox {
 impl Default for Log {
     fn default() -> Self {
         Self { filter: "info".into(), format: LogFormat::Text }
+    }
+}
+
+impl Secrets {
+    /// Where the master key is; `data` is the server's own directory.
+    pub(crate) fn key_source(&self, data: &Path) -> Result<KeySource, BadMasterKey> {
+        let Some(current) = &self.master_key else { return Ok(KeySource::File(data.join("master-key"))) };
+        let previous = self.previous_master_keys.as_ref().map_or("", SecretText::reveal);
+        let previous = previous.split(',').filter(|text| !text.trim().is_empty()).map(MasterKey::parse);
+        let previous = previous.collect::<Result<_, _>>()?;
+        Ok(KeySource::Given { current: MasterKey::parse(current.reveal())?, previous })
     }
 }
 
@@ -233,6 +275,8 @@ impl Settings {
         let key = self.e2b.api_key.as_ref().map(SecretText::reveal);
         let key = key.is_none_or(|key| coffer_store::ApiKeySecret::parse(key).is_some());
         ensure(key, "e2b.api_key", "must be `e2b_` and 40 hexadecimal digits in lower case")?;
+        let keys = self.secrets.key_source(Path::new(""));
+        keys.map_err(|error| Complaint::of("secrets.master_key", &format!("must be one: {error}")))?;
         let filter = tracing_subscriber::EnvFilter::try_new(&self.log.filter);
         filter.map_err(|_| {
             Complaint::of("log.filter", "must be a filter such as `info` or `coffer_node=debug`")

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use coffer_egress::nameservers;
+use coffer_egress::{AuthorityText, nameservers};
 use nix::ifaddrs::getifaddrs;
 use tokio::sync::watch;
 
@@ -13,12 +13,17 @@ use crate::egress::Surroundings;
 const EVERY: Duration = Duration::from_secs(2);
 
 /// The surroundings as they are now, as JSON, and a task that keeps them so.
-pub(super) fn follow(chosen: Vec<SocketAddr>) -> watch::Receiver<String> {
-    let (sender, receiver) = watch::channel(written(&chosen));
+pub(super) fn follow(chosen: Vec<SocketAddr>, authority: AuthorityText, roots: String) -> watch::Receiver<String> {
+    let written = move || {
+        let mut now = look(&chosen);
+        (now.authority, now.roots) = (Some(authority.clone()), roots.clone());
+        serde_json::to_string(&now).expect("addresses and text")
+    };
+    let (sender, receiver) = watch::channel(written());
     tokio::spawn(async move {
         while !sender.is_closed() {
             tokio::time::sleep(EVERY).await;
-            let now = written(&chosen);
+            let now = written();
             sender.send_if_modified(|known| {
                 let changed = *known != now;
                 *known = now;
@@ -29,10 +34,6 @@ pub(super) fn follow(chosen: Vec<SocketAddr>) -> watch::Receiver<String> {
     receiver
 }
 
-fn written(chosen: &[SocketAddr]) -> String {
-    serde_json::to_string(&look(chosen)).expect("two lists of addresses")
-}
-
 /// Looks around; nameservers that an operator chose come before the machine's own.
 fn look(chosen: &[SocketAddr]) -> Surroundings {
     let nameservers = if chosen.is_empty() {
@@ -40,7 +41,7 @@ fn look(chosen: &[SocketAddr]) -> Surroundings {
     } else {
         chosen.to_vec()
     };
-    Surroundings { nameservers, addresses: own_addresses() }
+    Surroundings { nameservers, addresses: own_addresses(), ..Surroundings::default() }
 }
 
 fn own_addresses() -> Vec<IpAddr> {
