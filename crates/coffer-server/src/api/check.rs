@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use coffer_core::{LifetimePolicy, OnTimeout, TemplateRef};
+use coffer_store::Bounds;
 use coffer_wire::e2b::{NewSandbox, VolumeMount};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -88,6 +89,7 @@ pub(super) fn create(
         template,
         metadata,
         env_vars,
+        secrets: BTreeMap::new(),
         timeout_ms,
         on_timeout,
         auto_resume,
@@ -95,6 +97,7 @@ pub(super) fn create(
         network: new.network,
         reach,
         allow_internet_access: new.allow_internet_access,
+        bounds: Bounds::default(),
         idempotency,
     })
 }

@@ -4,12 +4,17 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use coffer_core::StateName;
 use coffer_engine::EngineError;
-use coffer_store::{NameError, StoreError};
+use coffer_store::{NameError, OverQuota, StoreError};
 use coffer_wire::e2b::ErrorBody;
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::fleet::{Busy, FleetError, Step};
+use crate::fleet::{Busy, FleetError, SecretUse, Step};
+use crate::limits::TryAgainIn;
+
+/// A deadline that is worth waiting for.
+const NEAR_MS: i64 = 300_000;
 
 /// By this new SDKs know that a sandbox's own agent is to blame.
 const GUEST_UNRESPONSIVE: &str = "sandbox_snapshot_guest_agent_unresponsive";
@@ -23,6 +28,8 @@ pub(crate) struct ApiError {
     hint: Option<String>,
     error_code: Option<&'static str>,
     retry_after_s: Option<u32>,
+    /// What a program may want to know of it.
+    details: Option<Value>,
 }
 
 /// Every way to be refused. A code is for ever: clients decide by it.
@@ -31,7 +38,9 @@ pub(crate) struct ApiError {
 pub(crate) enum Code {
     BadRequest,
     Unauthorized,
+    BudgetExceeded,
     Forbidden,
+    CommandRefused,
     NotFound,
     MethodNotAllowed,
     RequestTimeout,
@@ -40,6 +49,10 @@ pub(crate) enum Code {
     PayloadTooLarge,
     Invalid,
     IdempotencyKeyReused,
+    OtherInstallation,
+    Gone,
+    QuotaExceeded,
+    RateLimited,
     Internal,
     NotSupported,
     Unavailable,
@@ -50,7 +63,8 @@ impl Code {
         match self {
             Self::BadRequest => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::BudgetExceeded => StatusCode::PAYMENT_REQUIRED,
+            Self::Forbidden | Self::CommandRefused => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
@@ -58,6 +72,9 @@ impl Code {
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Self::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Invalid | Self::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::OtherInstallation => StatusCode::MISDIRECTED_REQUEST,
+            Self::Gone => StatusCode::GONE,
+            Self::QuotaExceeded | Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::NotSupported => StatusCode::NOT_IMPLEMENTED,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -68,7 +85,9 @@ impl Code {
         match self {
             Self::BadRequest => "bad_request",
             Self::Unauthorized => "unauthorized",
+            Self::BudgetExceeded => "budget_exceeded",
             Self::Forbidden => "forbidden",
+            Self::CommandRefused => "command_refused",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::RequestTimeout => "request_timeout",
@@ -77,6 +96,10 @@ impl Code {
             Self::PayloadTooLarge => "payload_too_large",
             Self::Invalid => "invalid",
             Self::IdempotencyKeyReused => "idempotency_key_reused",
+            Self::OtherInstallation => "other_installation",
+            Self::Gone => "gone",
+            Self::QuotaExceeded => "quota_exceeded",
+            Self::RateLimited => "rate_limited",
             Self::Internal => "internal",
             Self::NotSupported => "not_supported",
             Self::Unavailable => "unavailable",
@@ -86,7 +109,7 @@ impl Code {
 
 impl ApiError {
     pub(crate) fn of(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None, error_code: None, retry_after_s: None }
+        Self { code, message: message.into(), hint: None, error_code: None, retry_after_s: None, details: None }
     }
 
     /// 400: the request itself is wrong; sending it again will not help.
@@ -173,6 +196,13 @@ impl ApiError {
             FleetError::GuestUnresponsive(_) => {
                 Self::conflict(error.to_string()).with_code(GUEST_UNRESPONSIVE)
             }
+            FleetError::Exhausted(_) => Self::of(Code::BudgetExceeded, error.to_string())
+                .hint("an admin of the project can raise it at /api/v1/budgets"),
+            FleetError::Secret(SecretUse::Sealed(_) | SecretUse::SandboxSealed) => {
+                Self::conflict(error.to_string()).hint("put the lost master key back, or set the secret anew")
+            }
+            FleetError::Secret(_) => Self::of(Code::Invalid, error.to_string()),
+            FleetError::OverQuota(over) => Self::over_quota(&over),
             FleetError::EndedEarly | FleetError::Raced => Self::conflict(error.to_string()),
             FleetError::FirstUnderWay => Self::conflict(error.to_string()).retry_after(1),
             FleetError::FirstFailed | FleetError::DiedEarly => {
@@ -183,6 +213,28 @@ impl ApiError {
             FleetError::NotReady(_) => Self::of(Code::Internal, error.to_string()),
             FleetError::Broken => Self::internal(),
         }
+    }
+
+    /// 429: the project may have no more. Where something ends soon, it says when.
+    fn over_quota(over: &OverQuota) -> Self {
+        let message = over.to_string();
+        let details = json!({
+            "quota": over.quota, "limit": over.limit, "used": over.used, "asked": over.asked
+        });
+        let refusal = Self { details: Some(details), ..Self::of(Code::QuotaExceeded, message) };
+        let refusal = refusal.hint("end or pause sandboxes, or have an operator raise it; GET /api/v1/quotas shows it");
+        match over.frees_in_ms {
+            Some(in_ms) if in_ms <= NEAR_MS => {
+                refusal.retry_after(u32::try_from(in_ms / 1000 + 1).unwrap_or(u32::MAX))
+            }
+            _ => refusal,
+        }
+    }
+
+    /// 429: this key, or this address, asks too often.
+    pub(crate) fn too_fast(wait: TryAgainIn) -> Self {
+        let message = "too many requests with this key, or too many with wrong ones from this address";
+        Self::of(Code::RateLimited, message).retry_after(wait.seconds())
     }
 
     fn engine(error: EngineError, id: &str) -> Self {
@@ -202,6 +254,9 @@ impl ApiError {
                 tracing::warn!("the engine is away: {why}");
                 busy("the host of the sandboxes does not answer right now", 1)
             }
+            EngineError::Resting { retry_after_s } => {
+                busy("the host of the sandboxes does not answer right now", retry_after_s)
+            }
             EngineError::Failed(why) => {
                 tracing::error!("the engine failed: {why}");
                 Self::internal()
@@ -216,6 +271,11 @@ impl ApiError {
             StoreError::Transient { .. } | StoreError::Closed => {
                 tracing::warn!("the store is away: {error}");
                 Self::of(Code::Unavailable, "the records do not answer right now").retry_after(1)
+            }
+            StoreError::Sealed { .. } => {
+                tracing::error!("{error}");
+                Self::of(Code::Unavailable, "this needs a master key that is not here")
+                    .hint("an operator finds at /api/v1/admin/master-key which one")
             }
             StoreError::Database { .. } | StoreError::Unreadable { .. } => {
                 tracing::error!("the store failed: {}", crate::fleet::chain(&error));
@@ -255,6 +315,8 @@ struct OwnBody<'a> {
     message: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a Value>,
     request_id: String,
 }
 
@@ -277,6 +339,7 @@ impl Refusal {
                 code: error.code,
                 message: &error.message,
                 hint: error.hint.as_deref(),
+                details: error.details.as_ref(),
                 request_id: request_id.to_string(),
             })
             .into_response(),

@@ -33,10 +33,15 @@ use coffer_store::Store;
 use http::{Method, Uri};
 use tokio::sync::Semaphore;
 
+use crate::commands::Commands;
 use crate::events::Events;
 use crate::fleet::Fleet;
+use crate::limits::Limiter;
+use crate::output::Output;
+use crate::telemetry::Telemetry;
 pub(crate) use audit::AuditLog;
 use auth::{Caller, Write};
+pub(crate) use network::policy as policy_of;
 use error::{ApiError, Code, Shape};
 
 /// What handlers need.
@@ -46,6 +51,7 @@ pub(crate) struct App {
     pub(crate) store: Store,
     pub(crate) policy: LifetimePolicy,
     pub(crate) limits: Limits,
+    pub(crate) limiter: Arc<Limiter>,
     pub(crate) domain: Option<String>,
     pub(crate) default_template: String,
     pub(crate) started_ms: Millis,
@@ -53,10 +59,22 @@ pub(crate) struct App {
     pub(crate) events: Events,
     /// Room for reading journals, which sandboxes may make as long as they can.
     pub(crate) journals: Semaphore,
+    /// Room for lists of files and processes, which are as long as sandboxes make them.
+    pub(crate) listings: Semaphore,
+    /// Room for WebSockets.
+    pub(crate) sockets: Arc<Semaphore>,
+    pub(crate) commands: Arc<Commands>,
+    pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) output: Arc<Output>,
 }
 
 /// Journals read at a time.
 pub(crate) const MOST_JOURNALS: usize = 8;
+
+/// Lists of files and processes read at a time.
+pub(crate) const MOST_LISTINGS: usize = 8;
+
+pub(crate) use v1::MOST_SOCKETS;
 
 /// Every route.
 pub(crate) fn router(app: App) -> Router {

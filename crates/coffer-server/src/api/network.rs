@@ -3,11 +3,17 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use coffer_core::network::{E2bNetwork, NamePattern, Policy, Proxy, policy_from_e2b};
+use coffer_core::network::{
+    BadHeader, BadHeaderHost, E2bNetwork, HeaderName, HeaderRule, HeaderText, NamePattern, Policy, Proxy,
+    policy_from_e2b,
+};
 use coffer_wire::e2b::{EgressProxy, Network, NetworkRule, NetworkUpdate};
 
 const MOST_DNS_SERVERS: usize = 8;
 const MOST_HTTPS_PORTS: usize = 64;
+const MOST_RULES: usize = 10;
+const MOST_RULE_HEADERS: usize = 20;
+const LONGEST_RULE_VALUE: usize = 2048;
 const LONGEST_CA_CERT: usize = 64 * 1024;
 
 /// Checks the network part of a create request; the error is for the person who sent it.
@@ -32,13 +38,14 @@ pub(super) fn check_update(update: &NetworkUpdate) -> Result<(), String> {
 }
 
 /// What a new sandbox may reach.
-pub(super) fn policy(network: Option<&Network>, internet: Option<bool>) -> Result<Policy, String> {
+pub(crate) fn policy(network: Option<&Network>, internet: Option<bool>) -> Result<Policy, String> {
     let own = network.and_then(|network| network.policy.as_ref());
     let allow_out = network.and_then(|network| network.allow_out.as_deref());
     let deny_out = network.and_then(|network| network.deny_out.as_deref());
     let dns_servers = network.and_then(|network| network.dns_servers.as_deref());
     let policy = choose(own, internet, allow_out, deny_out, dns_servers)?;
-    through(policy, network.and_then(|network| network.egress_proxy.as_ref()))
+    let policy = through(policy, network.and_then(|network| network.egress_proxy.as_ref()))?;
+    with_rules(policy, network.and_then(|network| network.rules.as_ref()))
 }
 
 /// What a sandbox may reach after `update`.
@@ -50,7 +57,29 @@ pub(super) fn updated_policy(update: &NetworkUpdate) -> Result<Policy, String> {
         update.deny_out.as_deref(),
         update.dns_servers.as_deref(),
     )?;
-    through(policy, update.egress_proxy.as_ref())
+    with_rules(through(policy, update.egress_proxy.as_ref())?, update.rules.as_ref())
+}
+
+/// The same policy with E2B's rules, which come after its own.
+fn with_rules(policy: Policy, rules: Option<&BTreeMap<String, Vec<NetworkRule>>>) -> Result<Policy, String> {
+    let mut headers = policy.headers().to_vec();
+    for (host, rules) in rules.into_iter().flatten() {
+        let of = rules.iter().filter_map(|rule| rule.transform.as_ref()?.headers.as_ref()).flatten();
+        let read = |(name, text): (&String, &String)| {
+            if text.contains("${e2b.") {
+                return Err("rules cannot use workload identity tokens here".to_string());
+            }
+            let (name, text) = (HeaderName::parse(name), HeaderText::parse(text));
+            let wrong = |error: BadHeader| format!("rules for '{}': {error}", cut(host));
+            Ok((name.map_err(wrong)?, text.map_err(wrong)?))
+        };
+        let of: BTreeMap<_, _> = of.map(read).collect::<Result<_, _>>()?;
+        if !of.is_empty() {
+            let hosts = vec![host.parse().map_err(|error: BadHeaderHost| format!("rules: {error}"))?];
+            headers.push(HeaderRule { hosts, headers: of, plain_http: false });
+        }
+    }
+    policy.with_headers(headers).map_err(|error| error.to_string())
 }
 
 /// The same policy, through E2B's proxy if there is one. Never past it: what we cannot do is refused.
@@ -84,6 +113,9 @@ fn choose(
             "network.policy stands alone: leave out allowOut, denyOut and allow_internet_access".into()
         );
     }
+    if own.is_withheld() {
+        return Err("network.policy cannot be withheld".into());
+    }
     if own.proxy().is_some() {
         return Err("network.policy has no proxy of its own: use egressProxy beside it".into());
     }
@@ -106,10 +138,17 @@ pub(super) fn updated(old: Option<Network>, update: NetworkUpdate) -> Network {
     }
 }
 
-/// The settings as they are shown: without the proxy's password.
+/// The settings as they are shown: without the proxy's password, and without headers that refer to no secret.
 pub(super) fn shown(mut network: Network) -> Network {
     if let Some(proxy) = &mut network.egress_proxy {
         proxy.password = None;
+    }
+    network.policy = network.policy.map(Policy::shown);
+    for rule in network.rules.iter_mut().flat_map(BTreeMap::values_mut).flatten() {
+        let headers = rule.transform.iter_mut().filter_map(|transform| transform.headers.as_mut());
+        for value in headers.flat_map(BTreeMap::values_mut).filter(|value| !value.contains("${secret:")) {
+            *value = "***".to_string();
+        }
     }
     network
 }
@@ -132,15 +171,22 @@ fn check_egress(
     proxy.map_or(Ok(()), check_proxy)
 }
 
-/// Rules put headers into requests. Whoever asks for them relies on them, so they are not just left out.
+/// Rules put headers into requests; bounds as E2B has them. What they say is checked where it is read.
 fn check_rules(rules: &BTreeMap<String, Vec<NetworkRule>>) -> Result<(), String> {
-    match rules.keys().next() {
-        None => Ok(()),
-        Some(domain) => Err(format!(
-            "rules would set headers for '{}', which this server does not do yet: leave them out",
-            cut(domain)
-        )),
+    if rules.len() > MOST_RULES {
+        return Err(format!("rules may name at most {MOST_RULES} domains"));
     }
+    for (domain, rules) in rules {
+        let headers = rules.iter().filter_map(|rule| rule.transform.as_ref()?.headers.as_ref());
+        if rules.len() > 1 || headers.clone().any(|headers| headers.len() > MOST_RULE_HEADERS) {
+            let shown = cut(domain);
+            return Err(format!("rules for '{shown}' may have one transform of {MOST_RULE_HEADERS} headers"));
+        }
+        if headers.flat_map(BTreeMap::values).any(|value| value.len() > LONGEST_RULE_VALUE) {
+            return Err(format!("a header in rules may have at most {LONGEST_RULE_VALUE} bytes"));
+        }
+    }
+    Ok(())
 }
 
 fn check_proxy(proxy: &EgressProxy) -> Result<(), String> {
@@ -213,6 +259,8 @@ mod tests {
             json!({"allowOut": ["example.com", "*.example.com"], "denyOut": ["0.0.0.0/0"]}),
             json!({"denyOut": ["8.8.8.8"], "dnsServers": ["1.1.1.1", "2606:4700::1111"]}),
             json!({"rules": {}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"X-Token": "v"}}}], "b.com": []}}),
+            json!({"policy": {"base": "web", "headers": [{"hosts": ["a.com"], "headers": {"X": "${secret:T}"}}]}}),
             json!({"egressProxy": {"address": "proxy.example.com:1080", "username": "u", "password": "p"}}),
             json!({"egressProxy": null, "allowPublicTraffic": null}),
             json!({"maskRequestHost": "custom-host.example.com:${PORT}", "httpsPorts": [8443]}),
@@ -236,7 +284,13 @@ mod tests {
             json!({"allowOut": ["a.*.com"], "denyOut": ["0.0.0.0/0"]}),
             json!({"allowOut": ["999.1.1.1"], "denyOut": ["0.0.0.0/0"]}),
             json!({"dnsServers": ["dns.example.com"]}),
-            json!({"rules": {"a.com": [{"transform": {"headers": {"X-Token": "v"}}}]}}),
+            json!({"rules": {"not a name": [{"transform": {"headers": {"X-Token": "v"}}}]}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"Host": "v"}}}]}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"X": "a\r\nb"}}}]}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"X": "${e2b.identity.tokens.t}"}}}]}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"X": "v"}}}, {"transform": {}}]}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"X": "v".repeat(2049)}}}]}}),
+            json!({"policy": {"base": "web", "withheld": true}}),
             json!({"egressProxy": {"address": "proxy.example.com"}}),
             json!({"egressProxy": {"address": "a.com:1", "password": "p"}}),
             json!({"maskRequestHost": "a\r\nX: y"}),

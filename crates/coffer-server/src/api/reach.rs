@@ -54,6 +54,23 @@ pub(super) struct PolicyShape {
     #[schema(example = json!(["*.example.com:22"]))]
     allow: Option<Vec<String>>,
     deny: Option<Vec<String>>,
+    /// Headers that are put into requests to named hosts on their way out.
+    headers: Option<Vec<HeaderRuleShape>>,
+}
+
+/// Headers for some hosts. TLS to them is opened on the way out, under an authority that sandboxes trust.
+#[derive(Debug, ToSchema)]
+#[schema(as = HeaderRule)]
+#[expect(dead_code, reason = "describes a type of another crate")]
+pub(super) struct HeaderRuleShape {
+    /// Names or `*.` and a name, with `:port` where HTTPS is not at 443.
+    #[schema(example = json!(["api.example.com"]), min_items = 1, max_items = 32)]
+    hosts: Vec<String>,
+    /// Values may refer to secrets.
+    #[schema(example = json!({"Authorization": "Bearer ${secret:NAME}"}))]
+    headers: std::collections::BTreeMap<String, String>,
+    /// Also put them into plain HTTP at port 80; not by default.
+    plain_http: Option<bool>,
 }
 
 /// A refused connection or question.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use coffer_core::network::Policy;
@@ -10,11 +11,11 @@ use coffer_core::{
     TemplateRef,
 };
 use coffer_engine::{CreateSandbox, EngineError};
-use coffer_store::{Changes, Idempotency, Inserted, NewSandbox, Placement, ProjectScope, SandboxRow, Secret};
+use coffer_store::{Asking, Bounds, Changes, Idempotency, Inserted, NewSandbox, Placement, ProjectScope, SandboxRow, Secret};
 use coffer_wire::agentd::ENVD_VERSION;
 use coffer_wire::e2b::Network;
 
-use super::ledger::stored;
+use super::ledger::{self, stored};
 use super::record::{Claim, Ending};
 use super::{Fleet, FleetError, Record, Step};
 use crate::agent::{self, AgentError};
@@ -34,6 +35,8 @@ pub(crate) struct CreateSpec {
     pub(crate) template: TemplateRef,
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) env_vars: BTreeMap<String, String>,
+    /// Variables that have a secret's value, by the secret's name.
+    pub(crate) secrets: BTreeMap<String, String>,
     pub(crate) timeout_ms: Millis,
     pub(crate) on_timeout: OnTimeout,
     pub(crate) auto_resume: bool,
@@ -43,6 +46,7 @@ pub(crate) struct CreateSpec {
     /// What they mean.
     pub(crate) reach: Policy,
     pub(crate) allow_internet_access: Option<bool>,
+    pub(crate) bounds: Bounds,
     /// The request's idempotency key and a digest of what it asks for.
     pub(crate) idempotency: Option<(String, String)>,
 }
@@ -68,23 +72,35 @@ impl Fleet {
         scope: ProjectScope,
         spec: CreateSpec,
     ) -> Result<SandboxRow, FleetError> {
+        self.usage.admits(scope.project(), None)?;
+        self.expect_room(scope.project(), &self.limits, Asking::ToBegin).await?;
+        self.check_secrets(scope.project(), &spec.secrets).await?;
+        let (reach, told) = self.reach_of(scope.project(), spec.reach.clone()).await?;
         let template = self.resolve(&spec.template).await?;
         let new = self.plan(&spec, &template);
         let record = Arc::new(Record::new(creating(&new, scope.project())));
+        record.told.store(told, Ordering::Relaxed);
         let claim = record.claim(Step::Create).await?;
         // From here on a list of the engine's that has this id is no surprise.
         self.enrol(record.clone());
         let fleet = self.clone();
         self.carry_through(async move {
-            let id = new.id;
-            let made = fleet.make(scope, new, template, spec.reach, spec.idempotency, claim).await;
+            let (id, begun) = (new.id, std::time::Instant::now());
+            let mut span = fleet.span("sandbox.create", &record);
+            span.set("sandbox.template", || template.clone().into());
+            let metrics = &fleet.telemetry.metrics;
+            metrics.spawned(&template);
+            let name = template.clone();
+            let made = fleet.make(scope, new, template, reach, spec.idempotency, claim).await;
             match &made {
                 Ok(row) if row.id == id => {
+                    metrics.created(&name, begun.elapsed());
                     fleet.sample_soon.notify_one();
                     tracing::info!(sandbox.id = %id, "sandbox {id} is ready");
                 }
                 Ok(_) => {}
                 Err(error) => {
+                    span.fail(|| chain(error));
                     tracing::warn!(sandbox.id = %id, "could not make sandbox {id}: {}", chain(error))
                 }
             }
@@ -115,10 +131,11 @@ impl Fleet {
             alias: Some(template.to_string()),
             metadata: spec.metadata.clone(),
             env_vars: spec.env_vars.clone(),
+            secrets: spec.secrets.clone(),
             limits: self.limits,
             lifetime: Lifetime {
                 started_ms: now,
-                deadline_ms: self.policy.deadline(now, now, spec.timeout_ms),
+                deadline_ms: self.policy_for(&spec.bounds).deadline(now, now, spec.timeout_ms),
                 on_timeout: spec.on_timeout,
             },
             timeout_s: spec.timeout_ms / 1000,
@@ -130,6 +147,7 @@ impl Fleet {
             allow_internet_access: spec.allow_internet_access,
             envd_version: ENVD_VERSION.to_string(),
             created_ms: now,
+            bounds: spec.bounds,
         }
     }
 
@@ -161,10 +179,15 @@ impl Fleet {
                 }
             }
             None => {
-                let (inserted, up) = tokio::join!(
-                    self.store.insert_sandbox(&scope, new.clone(), None),
-                    self.bring_up(&claim.record, &order)
-                );
+                let insert = async {
+                    let inserted = self.store.insert_sandbox(&scope, new.clone(), None).await;
+                    if !matches!(inserted, Ok(Inserted::New)) {
+                        // Whoever waits for it to answer need not.
+                        claim.record.doomed.cancel();
+                    }
+                    inserted
+                };
+                let (up, inserted) = tokio::join!(self.bring_up(&claim.record, &order), insert);
                 (inserted, Some(up))
             }
         };
@@ -174,6 +197,20 @@ impl Fleet {
                 self.forget(new.id);
                 drop(claim);
                 return self.await_twin(*first).await;
+            }
+            Ok(Inserted::OverQuota(over)) => {
+                if up.is_some() {
+                    // The answer does not wait for it. Until it is gone its id is no surprise.
+                    let (fleet, id) = (self.clone(), new.id);
+                    self.steps.spawn(async move {
+                        fleet.destroy_quietly(id).await;
+                        fleet.forget(id);
+                        drop(claim);
+                    });
+                } else {
+                    self.forget(new.id);
+                }
+                return Err(self.over_quota(scope.project(), over));
             }
             Ok(Inserted::KeyReusedDifferently) => {
                 self.forget(new.id);
@@ -187,32 +224,44 @@ impl Fleet {
                 return Err(error.into());
             }
         };
-        let running = match up {
-            Ok(placement) => self.begin(&claim, placement, timeout_ms).await,
-            Err(error) => Err(error),
+        let placement = match up {
+            Ok(placement) => placement,
+            Err(error) => return Err(self.give_up(claim, error).await),
         };
-        match running {
-            Ok(row) => Ok(row),
-            Err(error) => {
-                let message = chain(&error);
-                let ended_by_others = claim.record.live().ending.clone();
-                claim.record.live().ending.get_or_insert(Ending::Failed(Fault::CreateFailed { message }));
-                if matches!(error, FleetError::Engine(EngineError::Unavailable(_))) {
-                    // It would not answer this either for a while; the client need not wait for it.
-                    let fleet = self.clone();
-                    self.steps.spawn(async move { fleet.end(claim).await });
-                } else {
-                    self.end(claim).await;
-                }
-                Err(match (ended_by_others, error) {
-                    (Some(Ending::Failed(_)), _)
-                    | (None, FleetError::NotReady(AgentError::Refused(_) | AgentError::Cut(_))) => {
-                        FleetError::DiedEarly
-                    }
-                    (Some(Ending::Destroyed(_)), _) => FleetError::EndedEarly,
-                    (None, error) => error,
-                })
+        match self.begin(&claim, placement, timeout_ms) {
+            Ok(begun) => {
+                let row = begun.row.clone();
+                let promise = self.recording.clone().read_owned().await;
+                let fleet = self.clone();
+                self.steps.spawn(async move {
+                    fleet.put_on_record(claim, begun).await;
+                    drop(promise);
+                });
+                Ok(row)
             }
+            Err(error) => Err(self.give_up(claim, error).await),
+        }
+    }
+
+    /// Ends a sandbox that did not come to be, and says why.
+    async fn give_up(self: &Arc<Self>, claim: Claim, error: FleetError) -> FleetError {
+        let message = chain(&error);
+        let ended_by_others = claim.record.live().ending.clone();
+        claim.record.live().ending.get_or_insert(Ending::Failed(Fault::CreateFailed { message }));
+        if matches!(&error, FleetError::Engine(error) if error.is_away()) {
+            // It would not answer this either for a while; the client need not wait for it.
+            let fleet = self.clone();
+            self.steps.spawn(async move { fleet.end(claim).await });
+        } else {
+            self.end(claim).await;
+        }
+        match (ended_by_others, error) {
+            (Some(Ending::Failed(_)), _)
+            | (None, FleetError::NotReady(AgentError::Refused(_) | AgentError::Cut(_))) => {
+                FleetError::DiedEarly
+            }
+            (Some(Ending::Destroyed(_)), _) => FleetError::EndedEarly,
+            (None, error) => error,
         }
     }
 
@@ -231,7 +280,7 @@ impl Fleet {
         }
         let placement = stored(placement);
         record.live().row.placement = Some(placement.clone());
-        let init = record.init();
+        let init = self.init_of(record).await?;
         tokio::select! {
             ready = agent::init(&placement.socket, &init, INIT_PATIENCE) => ready.map_err(FleetError::NotReady)?,
             () = record.doomed.cancelled() => return Err(FleetError::EndedEarly),
@@ -239,29 +288,58 @@ impl Fleet {
         Ok(placement)
     }
 
-    /// Puts a sandbox that answers on record as running.
-    async fn begin(
-        &self,
-        claim: &Claim,
-        placement: Placement,
-        timeout_ms: Millis,
-    ) -> Result<SandboxRow, FleetError> {
-        let record = &claim.record;
+    /// Lets a sandbox that answers run. Its owner need not wait until the store says so too: the row that
+    /// says that it is being made was flushed, and after a crash in between the sandbox itself tells that
+    /// it was told whose it is (see [`super::reconcile`]). Until then other steps wait, as for an update.
+    fn begin(&self, claim: &Claim, placement: Placement, timeout_ms: Millis) -> Result<Begun, FleetError> {
         let now = now_ms();
+        let record = &claim.record;
+        let mut live = record.live();
+        let mut row = live.row.clone();
+        row.state = row.state.after(Cause::Ready)?;
+        row.lifetime.started_ms = now;
+        row.lifetime.deadline_ms = self.policy_for(&row.bounds).deadline(now, now, timeout_ms);
+        row.lease_until_ms = row.bounds.lease_s.map(|lease_s| now.saturating_add(lease_s * 1000));
+        row.placement = Some(placement.clone());
         let changes = Changes {
-            started_ms: Some(now),
-            deadline_ms: Some(self.policy.deadline(now, now, timeout_ms)),
+            started_ms: Some(row.lifetime.started_ms),
+            deadline_ms: Some(row.lifetime.deadline_ms),
             placement: Some(placement),
             ..Changes::default()
         };
-        self.advance(claim, Cause::Ready, changes).await?;
-        record.activity.note();
-        let mut live = record.live();
+        live.adopt(row.clone());
+        live.under_way = Some(Step::Update);
+        self.account(&row);
         // Whoever asked for its end meanwhile has cancelled the run that begins here.
         if live.ending.is_none() {
             live.begin_run();
         }
-        Ok(live.row.clone())
+        record.activity.note();
+        Ok(Begun { row, changes })
+    }
+
+    /// Has the store say what [`Fleet::begin`] began. A sandbox that cannot be on record must not be.
+    async fn put_on_record(&self, claim: Claim, begun: Begun) {
+        let Begun { row, changes } = begun;
+        let (operator, reason) = (self.store.operator(), ledger::reason(&Cause::Ready));
+        let written =
+            self.store.transition(&operator, row.id, StateName::Creating, row.state, &reason, changes).await;
+        if let Err(error) = written {
+            let id = row.id;
+            tracing::error!(sandbox.id = %id, "sandbox {id} runs and could not be put on record: {}", chain(&error));
+            let fault = Fault::CreateFailed { message: chain(&error) };
+            {
+                let mut live = claim.record.live();
+                live.row.state = SandboxState::Creating;
+                live.ending.get_or_insert(Ending::Failed(fault));
+            }
+            self.end(claim).await;
+        }
+    }
+
+    /// Waits until everything is on record that clients were told of, so that a list has it.
+    pub(crate) async fn recorded(&self) {
+        drop(self.recording.write().await);
     }
 
     /// The outcome of an earlier, equal request.
@@ -281,8 +359,14 @@ impl Fleet {
     }
 }
 
+/// A sandbox that runs, and what the store has yet to say of it.
+struct Begun {
+    row: SandboxRow,
+    changes: Changes,
+}
+
 /// The row as the store will have it.
-fn creating(new: &NewSandbox, project: ProjectId) -> SandboxRow {
+pub(super) fn creating(new: &NewSandbox, project: ProjectId) -> SandboxRow {
     let new = new.clone();
     SandboxRow {
         id: new.id,
@@ -294,7 +378,9 @@ fn creating(new: &NewSandbox, project: ProjectId) -> SandboxRow {
         template_id: new.template_id,
         alias: new.alias,
         metadata: new.metadata,
+        sealed: false,
         env_vars: new.env_vars,
+        secrets: new.secrets,
         limits: new.limits,
         lifetime: new.lifetime,
         timeout_s: new.timeout_s,
@@ -307,6 +393,9 @@ fn creating(new: &NewSandbox, project: ProjectId) -> SandboxRow {
         envd_version: new.envd_version,
         created_ms: new.created_ms,
         ended_ms: None,
+        bounds: new.bounds,
+        lease_until_ms: None,
+        installation: None,
     }
 }
 

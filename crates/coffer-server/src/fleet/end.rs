@@ -56,16 +56,22 @@ impl Fleet {
             Ending::Destroyed(reason) => Cause::Destroyed(*reason),
             Ending::Failed(fault) => Cause::Failed(fault.clone()),
         };
-        self.take_down_the_last(&record).await;
+        let _span = self.span("sandbox.end", &record);
+        let ((), last_words) =
+            tokio::join!(self.take_down_the_last(&record), self.output.last_words(&record));
         match ending {
             // A crash in between finds the row ended, or the sandbox lost, which is what its owner asked for.
             Ending::Destroyed(_) => {
-                tokio::join!(self.destroy_quietly(id), self.record_end(&claim, cause.clone()));
+                tokio::join!(
+                    self.destroy_quietly(id),
+                    self.record_end(&claim, cause.clone()),
+                    self.output.conclude(&record, last_words)
+                );
             }
             // The engine knows what it died of until it is destroyed there.
             Ending::Failed(_) => {
                 self.record_end(&claim, cause.clone()).await;
-                self.destroy_quietly(id).await;
+                tokio::join!(self.destroy_quietly(id), self.output.conclude(&record, last_words));
             }
         }
         {

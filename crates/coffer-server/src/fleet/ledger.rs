@@ -15,20 +15,32 @@ impl Fleet {
         cause: Cause,
         changes: Changes,
     ) -> Result<(), FleetError> {
-        let before = claim.record.live().row.state.clone();
         let reason = reason(&cause);
+        self.advance_for(claim, cause, changes, &reason).await
+    }
+
+    /// The same, with words of its own in the sandbox's history.
+    pub(super) async fn advance_for(
+        &self,
+        claim: &Claim,
+        cause: Cause,
+        changes: Changes,
+        reason: &str,
+    ) -> Result<(), FleetError> {
+        let before = claim.record.live().row.state.clone();
         let after = before.clone().after(cause)?;
         let row = self
             .store
-            .transition(&self.store.operator(), claim.record.id, before.name(), after, &reason, changes)
+            .transition(&self.store.operator(), claim.record.id, before.name(), after, reason, changes)
             .await?;
+        self.account(&row);
         claim.record.live().adopt(row);
         Ok(())
     }
 }
 
 /// What the history of a sandbox says of a change.
-fn reason(cause: &Cause) -> String {
+pub(super) fn reason(cause: &Cause) -> String {
     let reason = match cause {
         Cause::Ready => "ready",
         Cause::Froze(Kept::MemoryAndFiles) => "paused with its memory",
@@ -38,7 +50,9 @@ fn reason(cause: &Cause) -> String {
         Cause::Destroyed(DestroyReason::Timeout) => "destroyed at its timeout",
         Cause::Destroyed(DestroyReason::Idle) => "destroyed because nothing used it",
         Cause::Destroyed(DestroyReason::MaximumLifetime) => "destroyed at the longest lifetime allowed",
+        Cause::Destroyed(DestroyReason::LeaseExpired) => "destroyed: lease expired",
         Cause::Destroyed(DestroyReason::Shutdown) => "destroyed with the server",
+        Cause::Destroyed(DestroyReason::Budget) => "destroyed because its budget is spent",
         Cause::Failed(fault) => return describe(fault),
     };
     reason.to_string()

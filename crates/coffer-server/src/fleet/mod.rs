@@ -6,6 +6,7 @@
 //! compare-and-set, then memory: a crash in between leaves the earlier state on record, and
 //! [`reconcile`] makes the engine agree with it again.
 
+mod accounts;
 mod create;
 mod deadlines;
 pub(crate) mod end;
@@ -14,32 +15,42 @@ mod ledger;
 mod metrics;
 mod orphans;
 mod pause;
+mod quota;
 mod reconcile;
 mod record;
 mod refusals;
 mod route;
 mod samples;
+mod secrets;
 mod settings;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use coffer_core::{LifetimePolicy, Limits, Refused, SandboxId};
 use coffer_engine::{Engine, EngineError, TemplateInfo};
-use coffer_store::{ChangeError, ProjectScope, Store, StoreError};
+use coffer_store::{ChangeError, OverQuota, ProjectScope, Store, StoreError};
 pub(crate) use create::{CreateSpec, chain};
 pub(crate) use end::describe;
 pub(crate) use pause::{Boot, Connected};
 pub(crate) use record::{Busy, Record, Step};
+pub(crate) use secrets::SecretUse;
+use secrets::explain_missing;
 pub(crate) use settings::network_of;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use crate::agent::AgentError;
+use crate::clock::now_ms;
+use crate::output::Output;
+use crate::telemetry::{self, Telemetry};
+use crate::usage::{Exhausted, Usage};
 
 /// The template of requests that name none of their own.
 const DEFAULT_TEMPLATE: &str = "base";
@@ -65,11 +76,36 @@ pub(crate) struct Fleet {
     steps: TaskTracker,
     background: Arc<Semaphore>,
     checks: Arc<Semaphore>,
+    /// Held for reading while a sandbox runs and the store does not say so yet.
+    recording: Arc<tokio::sync::RwLock<()>>,
     /// A sandbox began to run and has no sample yet.
     sample_soon: Notify,
     templates: Mutex<Option<(Instant, Arc<[TemplateInfo]>)>>,
     /// One comparison with the engine's list at a time.
     comparing: tokio::sync::Mutex<()>,
+    telemetry: Arc<Telemetry>,
+    pub(crate) usage: Arc<Usage>,
+    output: Arc<Output>,
+    /// A secret has changed, and the engine has not heard of it.
+    tell_secrets: Notify,
+    /// Projects that were over quota a moment ago.
+    full: quota::Full,
+    pub(crate) found: Found,
+}
+
+/// What was found and put right since the start, for whoever shows it.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Sandboxes, or what was left of them, that should not have been there.
+    pub(crate) orphans: AtomicU64,
+    /// Sandboxes that were to be there and were not.
+    pub(crate) lost: AtomicU64,
+    /// Sandboxes in another state than they should have been.
+    pub(crate) repaired: AtomicU64,
+    /// Requests for more than a project may have.
+    pub(crate) over_quota: AtomicU64,
+    /// Sandboxes whose owners were no longer there.
+    pub(crate) expired_leases: AtomicU64,
 }
 
 impl fmt::Debug for Fleet {
@@ -93,6 +129,8 @@ pub(crate) enum FleetError {
     EndedEarly,
     #[error("the sandbox died while it was being made")]
     DiedEarly,
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
     #[error("the idempotency key was used for a different request")]
     KeyReused,
     #[error("the first request with this idempotency key failed")]
@@ -107,6 +145,10 @@ pub(crate) enum FleetError {
     Engine(#[from] EngineError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("{0}")]
+    OverQuota(OverQuota),
+    #[error(transparent)]
+    Secret(#[from] SecretUse),
     #[error("the record of the sandbox was changed by somebody else")]
     Raced,
     #[error("a step of the server's own broke")]
@@ -118,6 +160,7 @@ impl From<ChangeError> for FleetError {
         match error {
             ChangeError::NotFound => Self::NotFound,
             ChangeError::Raced { .. } => Self::Raced,
+            ChangeError::OverQuota(over) => Self::OverQuota(over),
             ChangeError::Store(error) => Self::Store(error),
         }
     }
@@ -130,6 +173,9 @@ impl Fleet {
         engine: Arc<dyn Engine>,
         policy: LifetimePolicy,
         limits: Limits,
+        telemetry: Arc<Telemetry>,
+        usage: Arc<Usage>,
+        output: Arc<Output>,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, FleetError> {
         let fleet = Arc::new(Self {
@@ -141,14 +187,30 @@ impl Fleet {
             steps: TaskTracker::new(),
             background: Arc::new(Semaphore::new(MOST_BACKGROUND_STEPS)),
             checks: Arc::new(Semaphore::new(MOST_CHECKS)),
+            recording: Arc::default(),
             sample_soon: Notify::new(),
             templates: Mutex::default(),
             comparing: tokio::sync::Mutex::default(),
+            telemetry,
+            usage,
+            output,
+            tell_secrets: Notify::new(),
+            full: quota::Full::default(),
+            found: Found::default(),
         });
         // Before the first list, so that nothing that happens after it is missed.
         let notices = fleet.engine.notices();
+        explain_missing(&fleet.store).await;
         fleet.load().await?;
         fleet.reconcile().await?;
+        // What ran meanwhile has something to tell.
+        for record in fleet.everyone() {
+            fleet.output.wake(&record);
+        }
+        fleet.usage.confirm();
+        fleet.usage.look_at_budgets(now_ms()).await?;
+        fleet.steps.spawn(fleet.clone().keep_accounts(stop.clone()));
+        fleet.steps.spawn(fleet.clone().keep_told(fleet.engine.notices(), stop.clone()));
         fleet.steps.spawn(fleet.clone().heed(notices, stop.clone()));
         fleet.steps.spawn(fleet.clone().keep_deadlines(stop.clone()));
         fleet.steps.spawn(fleet.clone().keep_checking(stop.clone()));
@@ -173,7 +235,7 @@ impl Fleet {
     }
 
     /// A live sandbox, whoever owns it: for the proxy, whose callers prove themselves to agentd.
-    fn any(&self, id: SandboxId) -> Option<Arc<Record>> {
+    pub(crate) fn any(&self, id: SandboxId) -> Option<Arc<Record>> {
         self.records.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
@@ -186,6 +248,7 @@ impl Fleet {
     }
 
     fn forget(&self, id: SandboxId) {
+        self.usage.stop(id, true);
         self.records.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
@@ -194,6 +257,8 @@ impl Fleet {
         &self,
         step: impl Future<Output = Result<T, FleetError>> + Send + 'static,
     ) -> Result<T, FleetError> {
+        // With the request's span, so that lines of the log and spans say whose step it is.
+        let step = telemetry::within(telemetry::current(), step.in_current_span());
         self.steps.spawn(step).await.unwrap_or(Err(FleetError::Broken))
     }
 

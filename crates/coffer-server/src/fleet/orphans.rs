@@ -34,6 +34,8 @@ impl Fleet {
 
     /// Takes down that something was removed which should not have been there.
     pub(super) async fn record_orphan(&self, id: SandboxId, had: &[String]) {
+        self.telemetry.metrics.found_orphan();
+        self.found.orphans.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let payload = json!({ "had": had });
         match self.store.record_event_of(&self.store.operator(), id, KIND, payload, now_ms()).await {
             // Without a row it was never anybody's.

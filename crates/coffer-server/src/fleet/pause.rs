@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use coffer_core::{Cause, Fault, Kept, Millis, OnTimeout, SandboxState, StateName};
 use coffer_engine::EngineError;
-use coffer_store::{Changes, Placement, SandboxRow};
+use coffer_store::{Asking, Changes, Placement, SandboxRow};
 
 use super::create::{INIT_PATIENCE, chain};
-use super::ledger::stored;
+use super::ledger::{reason, stored};
 use super::record::{Claim, Ending};
-use super::{Fleet, FleetError, Record, Step};
+use super::{Fleet, FleetError, Record, SecretUse, Step};
 use crate::agent;
 use crate::clock::now_ms;
 
@@ -54,15 +54,40 @@ impl Fleet {
     }
 
     pub(super) async fn pause_claimed(&self, claim: &Claim, kept: Kept) -> Result<(), FleetError> {
+        self.pause_for(claim, kept, None).await
+    }
+
+    /// Pauses, for a reason that its history tells.
+    pub(super) async fn pause_for(
+        &self,
+        claim: &Claim,
+        kept: Kept,
+        why: Option<&str>,
+    ) -> Result<(), FleetError> {
+        let mut span = self.span("sandbox.pause", &claim.record);
+        let paused = self.pause_now(claim, kept, why).await;
+        if let Err(error) = &paused {
+            span.fail(|| chain(error));
+        }
+        paused
+    }
+
+    async fn pause_now(&self, claim: &Claim, kept: Kept, why: Option<&str>) -> Result<(), FleetError> {
         let record = &claim.record;
         let state = record.live().row.state.clone();
         // Asked before the engine is: what the state refuses must change nothing.
         state.after(Cause::Froze(kept))?;
         match kept {
             Kept::MemoryAndFiles => self.engine.freeze(record.id).await?,
-            Kept::FilesOnly => self.engine.stop(record.id).await?,
+            Kept::FilesOnly => {
+                let last_words = self.output.last_words(record).await;
+                self.engine.stop(record.id).await?;
+                self.output.conclude(record, last_words).await;
+            }
         }
-        if let Err(error) = self.advance(claim, Cause::Froze(kept), Changes::default()).await {
+        let cause = Cause::Froze(kept);
+        let why = why.map_or_else(|| reason(&cause), str::to_string);
+        if let Err(error) = self.advance_for(claim, cause, Changes::default(), &why).await {
             // Not on record: undo it. Where even that fails, the next comparison repairs it.
             if let Err(undo) = self.wake(claim, kept).await {
                 let id = record.id;
@@ -103,6 +128,9 @@ impl Fleet {
         timeout_ms: Millis,
         boot: Boot,
     ) -> Result<Connected, FleetError> {
+        if record.live().row.sealed {
+            return Err(SecretUse::SandboxSealed.into());
+        }
         let (claim, paused) = loop {
             let is_paused = || record.live().row.state.name() == StateName::Paused;
             let paused = is_paused();
@@ -132,10 +160,31 @@ impl Fleet {
         boot: Boot,
         on_timeout: Option<OnTimeout>,
     ) -> Result<SandboxRow, FleetError> {
+        let mut span = self.span("sandbox.resume", &claim.record);
+        let resumed = self.resume_now(claim, timeout_ms, boot, on_timeout).await;
+        if let Err(error) = &resumed {
+            span.fail(|| chain(error));
+        }
+        resumed
+    }
+
+    async fn resume_now(
+        &self,
+        claim: &Claim,
+        timeout_ms: Millis,
+        boot: Boot,
+        on_timeout: Option<OnTimeout>,
+    ) -> Result<SandboxRow, FleetError> {
         let record = &claim.record;
+        self.usage.admits(record.project, Some(record.id))?;
         let state = record.live().row.state.clone();
         state.clone().after(Cause::Thawed)?;
         let SandboxState::Paused { kept } = state else { return Err(FleetError::Broken) };
+        let (limits, bounds) = {
+            let live = record.live();
+            (live.row.limits, live.row.bounds)
+        };
+        self.expect_room(record.project, &limits, Asking::ToResume).await?;
         let kept = match boot {
             Boot::Cold if kept == Kept::MemoryAndFiles => {
                 self.engine.stop(record.id).await?;
@@ -150,20 +199,24 @@ impl Fleet {
         let now = now_ms();
         let changes = Changes {
             started_ms: Some(now),
-            deadline_ms: Some(self.policy.deadline(now, now, timeout_ms)),
+            deadline_ms: Some(self.policy_for(&bounds).deadline(now, now, timeout_ms)),
             on_timeout,
             placement,
             ..Changes::default()
         };
         if let Err(error) = self.advance(claim, Cause::Thawed, changes).await {
             self.put_back(claim, kept).await;
-            return Err(error);
+            return Err(match error {
+                FleetError::OverQuota(over) => self.over_quota(record.project, over),
+                error => error,
+            });
         }
         record.activity.note();
         self.sample_soon.notify_one();
         let mut live = record.live();
         if live.ending.is_none() {
             live.begin_run();
+            self.output.wake(record);
         }
         let id = record.id;
         tracing::info!(sandbox.id = %id, "sandbox {id} runs again");
@@ -189,7 +242,8 @@ impl Fleet {
             return Ok(None);
         };
         record.live().row.placement = Some(placement.clone());
-        agent::init(&placement.socket, &record.init(), INIT_PATIENCE).await.map_err(FleetError::NotReady)?;
+        let init = self.init_of(record).await?;
+        agent::init(&placement.socket, &init, INIT_PATIENCE).await.map_err(FleetError::NotReady)?;
         Ok(Some(placement))
     }
 

@@ -5,7 +5,8 @@
 //!
 //! | on record | engine | then |
 //! |---|---|---|
-//! | creating (and nobody is at it) | anything | destroyed, `error` |
+//! | creating (and nobody is at it) | running, and knows whose it is | `running`: its owner may have been told |
+//! | creating (and nobody is at it) | anything else | destroyed, `error` |
 //! | running, paused | nothing | `error`: lost |
 //! | running, paused | dead | `error` with its cause, destroyed |
 //! | running | frozen | thawed |
@@ -16,7 +17,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use coffer_core::{Cause, Fault, Kept, SandboxId, SandboxState};
 use coffer_engine::{RunState, SandboxStatus};
@@ -27,11 +29,17 @@ use super::create::chain;
 use super::end::fault_of;
 use super::record::Claim;
 use super::{Fleet, FleetError, MOST_BACKGROUND_STEPS, Record, Step};
+use crate::agent;
+
+/// How long a sandbox whose making was cut off may take to say whose it is.
+const NAME_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Fleet {
     /// Takes up every sandbox that the store has as live.
     pub(super) async fn load(&self) -> Result<(), FleetError> {
+        let marks = self.usage.marks().await?;
         for row in self.store.live_sandboxes(&self.store.operator()).await? {
+            self.usage.adopt(&row, marks.get(&row.id).copied());
             self.enrol(Arc::new(Record::new(row)));
         }
         Ok(())
@@ -86,9 +94,16 @@ impl Fleet {
                 }
                 _ => Fault::Lost,
             };
+            self.found.lost.fetch_add(1, Ordering::Relaxed);
             return self.doom(&record, fault);
         };
         let repaired = match (&state, &status.run) {
+            (SandboxState::Creating, RunState::Running) if was_named(&record, &status).await => {
+                let placement = Some(super::ledger::stored(status.placement.clone()));
+                let begun = self.advance(&claim, Cause::Ready, Changes { placement, ..Changes::default() }).await;
+                record.live().begin_run();
+                begun
+            }
             (SandboxState::Creating, _) => {
                 let message = "the server stopped meanwhile".to_string();
                 return self.doom(&record, Fault::CreateFailed { message });
@@ -120,6 +135,7 @@ impl Fleet {
         let id = record.id;
         match repaired {
             Ok(()) => {
+                self.found.repaired.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(sandbox.id = %id, "sandbox {id} was {:?} on its host, not {state:?}: repaired", status.run);
             }
             Err(error) => {
@@ -149,12 +165,27 @@ impl Fleet {
             let Ok(after) = row.state.after(Cause::Failed(fault.clone())) else { continue };
             let reason = super::end::describe(&fault);
             match self.store.transition(&operator, id, before, after, &reason, Changes::default()).await {
-                Ok(_) => tracing::warn!(sandbox.id = %id, "sandbox {id} was live on record and nowhere else"),
+                Ok(_) => {
+                    self.found.lost.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(sandbox.id = %id, "sandbox {id} was live on record and nowhere else");
+                }
                 // It ended properly while we looked.
-                Err(coffer_store::ChangeError::Raced { .. } | coffer_store::ChangeError::NotFound) => {}
+                Err(
+                    coffer_store::ChangeError::Raced { .. }
+                    | coffer_store::ChangeError::NotFound
+                    | coffer_store::ChangeError::OverQuota(_),
+                ) => {}
                 Err(coffer_store::ChangeError::Store(error)) => return Err(error.into()),
             }
         }
         Ok(())
     }
+}
+
+/// Whether the agentd of a sandbox was told whose it is, which is the last thing before its owner is told.
+async fn was_named(record: &Record, status: &SandboxStatus) -> bool {
+    let row = record.row();
+    let token = row.access_token.as_ref().map(coffer_store::Secret::reveal);
+    let named = agent::variables(&status.placement.socket, token, NAME_PATIENCE).await;
+    named.is_ok_and(|variables| variables.get("E2B_SANDBOX_ID") == Some(&row.id.to_string()))
 }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::refusals::Reported;
 use super::samples::Samples;
 use crate::clock::now_ms;
+use crate::output::Follow;
 use crate::routing::Activity;
 
 /// What is being done to a sandbox.
@@ -61,6 +63,9 @@ pub(crate) struct Record {
     live: Mutex<Live>,
     samples: Mutex<Samples>,
     reported: Mutex<Reported>,
+    pub(crate) follow: Follow,
+    /// The version of the project's secrets that the engine has for it; 0 for none.
+    pub(crate) told: AtomicU64,
     /// Counts what others may wait for: claims given back.
     changed: watch::Sender<u64>,
     /// Cancelled as soon as the sandbox is to end; a create under way then gives up.
@@ -73,6 +78,10 @@ pub(crate) struct Live {
     pub(crate) row: SandboxRow,
     /// When its timeout comes, by a clock that never jumps; the row has the same as a date.
     pub(crate) deadline: Instant,
+    /// When this run began, by the same clock.
+    pub(crate) began: Instant,
+    /// When its owner must have said again that it is wanted, by the same clock.
+    pub(crate) lease: Option<Instant>,
     pub(crate) under_way: Option<Step>,
     /// Who asked first for its end.
     pub(crate) ending: Option<Ending>,
@@ -110,10 +119,15 @@ impl Record {
             activity: Activity::new(),
             samples: Mutex::default(),
             reported: Mutex::default(),
+            follow: Follow::default(),
+            told: AtomicU64::new(0),
             changed: watch::Sender::new(0),
             doomed: CancellationToken::new(),
             live: Mutex::new(Live {
                 deadline: monotonic(row.lifetime.deadline_ms),
+                began: long_ago(row.lifetime.started_ms),
+                // The owner could not say so while no server was there: it has its whole time again.
+                lease: lease_from(now, &row),
                 row,
                 under_way: None,
                 ending: None,
@@ -280,6 +294,8 @@ impl Live {
     /// A new run begins.
     pub(crate) fn begin_run(&mut self) {
         self.gone = CancellationToken::new();
+        self.began = Instant::now();
+        self.lease = lease_from(self.began, &self.row);
         self.health = Health { next_check: Instant::now() + super::health::INTERVAL, failures: 0 };
         self.pause_again = None;
     }
@@ -300,6 +316,20 @@ impl Drop for Claim {
         }
         self.record.changed.send_modify(|count| *count += 1);
     }
+}
+
+/// When a lease that is renewed now runs out.
+pub(super) fn lease_from(now: Instant, row: &SandboxRow) -> Option<Instant> {
+    let lease_s = u64::try_from(row.bounds.lease_s?).unwrap_or(0);
+    Some(now + Duration::from_secs(lease_s))
+}
+
+/// The moment of a date that is past.
+fn long_ago(at_ms: Millis) -> Instant {
+    let now = Instant::now();
+    let ago = u64::try_from(now_ms().saturating_sub(at_ms)).unwrap_or(0);
+    // The clock may have begun later than that, with the host.
+    now.checked_sub(Duration::from_millis(ago)).unwrap_or(now)
 }
 
 /// The moment of a date on the clock that never jumps.

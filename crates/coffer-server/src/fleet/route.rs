@@ -71,6 +71,7 @@ impl Directory for Arc<Fleet> {
                 match verdict(&record) {
                     Verdict::Go(target) => {
                         record.activity.note();
+                        self.output.wake(&record);
                         return Route::Running(*target);
                     }
                     Verdict::NotFound => return Route::NotFound,

@@ -8,7 +8,7 @@ use coffer_core::{Millis, StateName};
 use coffer_store::{Deadline, SandboxRow};
 use coffer_wire::e2b::{Network, NetworkUpdate};
 
-use super::record::Claim;
+use super::record::{Claim, lease_from};
 use super::{Fleet, FleetError, Record, Step};
 use crate::clock::now_ms;
 
@@ -57,8 +57,9 @@ impl Fleet {
         how: fn(Millis) -> Deadline,
     ) -> Result<SandboxRow, FleetError> {
         let record = &claim.record;
-        let row = running(record)?;
-        let deadline = self.policy.deadline(row.lifetime.started_ms, now_ms(), timeout_ms);
+        running(record)?;
+        let allowed_ms = self.allowed_ms(&record.live(), timeout_ms, Instant::now());
+        let deadline = now_ms().saturating_add(allowed_ms);
         let deadline_ms = self.store.set_deadline(&self.store.operator(), record.id, how(deadline)).await?;
         record.activity.note();
         let mut live = record.live();
@@ -67,6 +68,27 @@ impl Fleet {
         live.adopt(row.clone());
         live.pause_again = None;
         Ok(row)
+    }
+
+    /// Notes that the owner of a running sandbox is there, and returns until when that is believed; `None`
+    /// where it has no lease.
+    pub(crate) async fn heartbeat(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+    ) -> Result<Option<Millis>, FleetError> {
+        let claim = record.claim(Step::Update).await?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let record = &claim.record;
+            let Some(lease_s) = running(record)?.bounds.lease_s else { return Ok(None) };
+            let until_ms = now_ms().saturating_add(lease_s * 1000);
+            fleet.store.renew_lease(&fleet.store.operator(), record.id, until_ms).await?;
+            let mut live = record.live();
+            live.row.lease_until_ms = Some(until_ms);
+            live.lease = lease_from(Instant::now(), &live.row);
+            Ok(Some(until_ms))
+        })
+        .await
     }
 
     /// Replaces what a running sandbox may reach. The engine comes first: what it did not take is not on
@@ -85,7 +107,9 @@ impl Fleet {
             let allow_internet_access = update.allow_internet_access;
             let network = merge(network_of(&row), update);
             let network = serde_json::to_value(network).expect("plain data");
+            let (reach, told) = fleet.reach_of(row.project, reach).await?;
             fleet.engine.set_network(row.id, &reach).await?;
+            claim.record.told.store(told, std::sync::atomic::Ordering::Relaxed);
             let operator = fleet.store.operator();
             fleet.store.set_network(&operator, row.id, Some(network.clone()), allow_internet_access).await?;
             let mut live = claim.record.live();

@@ -2,11 +2,24 @@
 
 mod agents;
 mod audit;
+mod budgets;
 mod events;
+mod exec;
+mod executions;
+mod files;
+mod inside;
 mod keys;
+mod limits;
+mod logs;
 mod page;
+mod policy;
 mod projects;
 mod sandboxes;
+mod secrets;
+mod scrape;
+mod socket;
+mod stream;
+mod usage;
 
 use std::sync::Arc;
 
@@ -21,6 +34,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{App, reach};
+pub(crate) use socket::MOST_SOCKETS;
 
 /// Why a request was not done.
 #[derive(Debug, Serialize, ToSchema)]
@@ -33,6 +47,9 @@ pub(crate) struct ErrorShape {
     message: String,
     /// What to do about it, where there is something.
     hint: Option<String>,
+    /// Facts for programs, where there are some: for `quota_exceeded` its `quota`, `limit`, `used` and `asked`.
+    #[schema(value_type = Option<Object>)]
+    details: Option<serde_json::Value>,
     /// Names this request in the server's log and in the audit log.
     request_id: String,
 }
@@ -76,13 +93,71 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(agents::create, agents::list))
         .routes(routes!(agents::detail, agents::remove))
         .routes(routes!(audit::list))
+        .routes(routes!(limits::own_settings, limits::set_own_settings))
+        .routes(routes!(limits::settings, limits::set_settings))
+        .routes(routes!(limits::own_quotas))
+        .routes(routes!(limits::quotas, limits::set_quotas))
+        .routes(routes!(limits::heartbeat))
+        .routes(routes!(usage::own))
+        .routes(routes!(usage::all))
+        .routes(routes!(budgets::create, budgets::list))
+        .routes(routes!(budgets::detail, budgets::replace, budgets::remove))
         .routes(routes!(events::list))
         .routes(routes!(events::stream))
+        .routes(routes!(executions::list))
+        .routes(routes!(executions::detail))
+        .routes(routes!(executions::output))
+        .routes(routes!(executions::of_sandbox))
+        .routes(routes!(logs::search))
+        .routes(routes!(stream::follow))
+        .routes(routes!(socket::open))
+        .routes(routes!(exec::exec))
+        .routes(routes!(exec::execute))
+        .routes(routes!(exec::list))
+        .routes(routes!(exec::kill))
+        .routes(routes!(files::list, files::act))
+        .routes(routes!(files::read, files::look, files::write, files::remove))
+        .routes(routes!(secrets::list))
+        .routes(routes!(secrets::put, secrets::remove))
+        .routes(routes!(secrets::master_key))
+        .routes(routes!(secrets::rotate))
+        .routes(routes!(policy::show, policy::replace))
+        .routes(routes!(policy::check))
+}
+
+/// The same, with what any of them may answer.
+fn whole() -> OpenApiRouter<Arc<App>> {
+    let mut router = described();
+    let refusal = |why: &str| {
+        let shape = utoipa::openapi::Ref::from_schema_name("Error");
+        let content = utoipa::openapi::ContentBuilder::new().schema(Some(shape)).build();
+        utoipa::openapi::ResponseBuilder::new().description(why).content("application/json", content).build()
+    };
+    for (path, item) in &mut router.get_openapi_mut().paths.paths {
+        let operations =
+            [&mut item.get, &mut item.head, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+        for operation in operations.into_iter().flatten() {
+            let mut add = |status: &str, why: &str| {
+                let responses = &mut operation.responses.responses;
+                responses.entry(status.to_string()).or_insert_with(|| refusal(why).into());
+            };
+            if path.starts_with("/api/v1/sandboxes/{id}") {
+                add("421", "another installation holds the sandbox");
+            }
+            if operation.security.is_none() {
+                add("429", "too many requests, or over quota");
+            }
+        }
+    }
+    // A part that goes on to the end of the path is like any other to OpenAPI.
+    let paths = &mut router.get_openapi_mut().paths.paths;
+    *paths = std::mem::take(paths).into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
+    router
 }
 
 /// The routes, with their description at `/api/v1/openapi.json` and a page to read it at `/api/v1/docs`.
 pub(super) fn router() -> Router<Arc<App>> {
-    let (router, openapi) = described().split_for_parts();
+    let (router, openapi) = whole().split_for_parts();
     let openapi: Arc<str> = openapi.to_pretty_json().expect("a description is plain data").into();
     router
         .route(
@@ -91,13 +166,14 @@ pub(super) fn router() -> Router<Arc<App>> {
                 ([(http::header::CONTENT_TYPE, "application/json")], openapi.to_string()).into_response()
             }),
         )
+        .route("/metrics", get(scrape::show))
         .route("/api/v1/docs", get(|| async { Html(include_str!("docs.html")) }))
 }
 
 /// The description as text, as it is kept in the repository.
 #[cfg(test)]
 fn description() -> String {
-    let mut text = described().split_for_parts().1.to_pretty_json().unwrap();
+    let mut text = whole().split_for_parts().1.to_pretty_json().unwrap();
     text.push('\n');
     text
 }
@@ -114,6 +190,9 @@ async fn health() -> Json<Health> {
     Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
+/// Who asks whether the server is ready wants to know it soon.
+const READY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// Whether the server can do its work: its records and the host of its sandboxes answer.
 #[utoipa::path(
     get, path = "/api/v1/ready", tag = "server", security(()),
@@ -123,7 +202,12 @@ async fn ready(
     axum::extract::State(app): axum::extract::State<Arc<App>>,
 ) -> Result<Json<Health>, super::error::ApiError> {
     app.store.answers().await.map_err(super::error::ApiError::store)?;
-    app.fleet.engine_answers().await.map_err(|error| super::error::ApiError::fleet(error, ""))?;
+    let answers = tokio::time::timeout(READY_PATIENCE, app.fleet.engine_answers()).await;
+    let late = |_| {
+        let message = "the host of the sandboxes does not answer right now";
+        super::error::ApiError::of(super::error::Code::Unavailable, message).retry_after(1)
+    };
+    answers.map_err(late)?.map_err(|error| super::error::ApiError::fleet(error, ""))?;
     Ok(Json(Health { status: "ready", version: env!("CARGO_PKG_VERSION") }))
 }
 
@@ -147,7 +231,7 @@ mod tests {
 
     #[test]
     fn every_path_is_ours_and_every_refusal_is_described() {
-        let openapi = described().split_for_parts().1;
+        let openapi = whole().split_for_parts().1;
         let openapi = serde_json::to_value(openapi).unwrap();
         for (path, operations) in openapi["paths"].as_object().unwrap() {
             assert!(path.starts_with("/api/v1/"), "{path}");

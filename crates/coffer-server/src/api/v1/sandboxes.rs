@@ -7,15 +7,16 @@ use axum::Json;
 use axum::extract::State;
 use coffer_core::network::{Base, Policy};
 use coffer_core::{AgentId, DestroyReason, Kept, OnTimeout, SandboxState, StateName, TemplateRef};
-use coffer_store::{Cursor, ListFilter, Order, SandboxRow, Transition};
+use coffer_store::{Bounds, Cursor, ListFilter, Order, SandboxRow, Transition};
 use coffer_wire::e2b::Network;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::ErrorShape;
+use super::limits::within;
 use super::page::{Page, PageQuery, Part};
-use crate::api::auth::{Caller, Named, NamedId, Read, Write};
+use crate::api::auth::{not_here, Caller, Named, NamedId, Read, Write};
 use crate::api::body::{Checked, MaybeChecked};
 use crate::api::context::Context;
 use crate::api::error::{ApiError, Code};
@@ -23,10 +24,11 @@ use crate::api::query::Query;
 use crate::api::reach::PolicyShape;
 use crate::api::{App, check, network};
 use crate::clock::rfc3339;
+use crate::limits::InForce;
 use crate::fleet::{Boot, Connected, CreateSpec, describe};
 
-/// An hour, unless a request says otherwise.
-const USUAL_TIMEOUT_S: i64 = 3600;
+/// The longest that an owner may be silent.
+const LONGEST_LEASE_S: i64 = 86_400;
 
 /// A sandbox to be made.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -37,10 +39,22 @@ pub(super) struct NewSandbox {
     metadata: BTreeMap<String, String>,
     /// For every process in it.
     env: BTreeMap<String, String>,
-    /// How long it lives unless that is changed, in seconds; an hour by default.
+    /// Variables that get the value of a secret of the project, by its name.
+    #[schema(example = json!({"GITHUB_TOKEN": "github"}))]
+    secrets: BTreeMap<String, String>,
+    /// How long it lives unless that is changed, in seconds; by default what its project says, or an hour.
     #[schema(minimum = 1)]
     timeout_s: Option<i64>,
     on_timeout: Option<AtTimeout>,
+    /// It ends, or pauses, when nothing used it for so many seconds; 0 is never.
+    #[schema(minimum = 0)]
+    idle_s: Option<i64>,
+    /// The longest it may run in all, in seconds; no more than its project allows.
+    #[schema(minimum = 1)]
+    max_lifetime_s: Option<i64>,
+    /// It ends, or pauses, when its owner sends no heartbeat for so many seconds.
+    #[schema(minimum = 1, maximum = 86400)]
+    lease_s: Option<i64>,
     /// Whether traffic wakes it from a pause.
     auto_resume: bool,
     /// What it may reach; the web by default.
@@ -54,7 +68,7 @@ pub(super) struct NewSandbox {
 /// What happens when the time is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum AtTimeout {
+pub(super) enum AtTimeout {
     Kill,
     Pause,
     PauseFilesOnly,
@@ -101,6 +115,14 @@ pub(super) struct Sandbox {
     on_timeout: AtTimeout,
     auto_resume: bool,
     ended_at: Option<String>,
+    /// Seconds after which it is over when nothing used it.
+    idle_s: Option<i64>,
+    max_lifetime_s: Option<i64>,
+    lease_s: Option<i64>,
+    /// When it is over unless its owner sends a heartbeat.
+    lease_expires_at: Option<String>,
+    /// The installation whose host holds it.
+    installation: Option<String>,
 }
 
 /// One step in a sandbox's life.
@@ -122,7 +144,7 @@ pub(super) struct PauseBody {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ResumeBody {
-    /// How long it lives from now on, in seconds; an hour by default.
+    /// How long it lives from now on, in seconds; by default what its project says, or an hour.
     #[schema(minimum = 1)]
     timeout_s: Option<i64>,
 }
@@ -153,6 +175,7 @@ pub(super) struct SandboxQuery {
 fn shown(row: SandboxRow) -> Sandbox {
     let reason = match &row.state {
         SandboxState::Error { fault } => Some(describe(fault)),
+        SandboxState::Terminated { reason: DestroyReason::LeaseExpired } => Some("lease expired".to_string()),
         SandboxState::Terminated { reason } => Some(format!("{reason:?}").to_lowercase()),
         SandboxState::Paused { kept: Kept::FilesOnly } => Some("its files are kept".to_string()),
         SandboxState::Paused { kept: Kept::MemoryAndFiles } => Some("its processes are kept".to_string()),
@@ -174,7 +197,31 @@ fn shown(row: SandboxRow) -> Sandbox {
         on_timeout: row.lifetime.on_timeout.into(),
         auto_resume: row.auto_resume,
         ended_at: row.ended_ms.map(rfc3339),
+        idle_s: row.bounds.idle_s.filter(|idle_s| *idle_s > 0),
+        max_lifetime_s: row.bounds.max_lifetime_s,
+        lease_s: row.bounds.lease_s,
+        lease_expires_at: row.lease_until_ms.map(rfc3339),
+        installation: row.installation,
     }
+}
+
+/// The timeout of a request that names none.
+fn usual_timeout_s(app: &App, project: &InForce) -> i64 {
+    project.timeout_s.min(app.policy.longest_timeout_ms / 1000)
+}
+
+/// What bounds a new sandbox's life: what its request says within what its project allows.
+fn bounds(app: &App, new: &NewSandbox, project: &InForce) -> Result<Bounds, ApiError> {
+    let maximum_s = app.policy.maximum_ms / 1000;
+    let maximum_s = project.max_lifetime_s.map_or(maximum_s, |longest| longest.min(maximum_s));
+    within("max_lifetime_s", new.max_lifetime_s, 1, maximum_s)?;
+    within("idle_s", new.idle_s, 0, i64::MAX / 1000)?;
+    within("lease_s", new.lease_s, 1, LONGEST_LEASE_S)?;
+    Ok(Bounds {
+        idle_s: new.idle_s.or(project.idle_s),
+        max_lifetime_s: new.max_lifetime_s.or(project.max_lifetime_s),
+        lease_s: new.lease_s,
+    })
 }
 
 /// The row of a sandbox, live or over.
@@ -217,10 +264,17 @@ pub(super) async fn create(
         known.ok_or_else(|| ApiError::nothing("agent", agent))?;
     }
     let template = new.template.as_deref().unwrap_or(&app.default_template).parse::<TemplateRef>();
-    let timeout_ms = app.policy.check(new.timeout_s.unwrap_or(USUAL_TIMEOUT_S));
+    let project = app.limiter.of(caller.scope.project());
+    let timeout_ms = app.policy.check(new.timeout_s.unwrap_or_else(|| usual_timeout_s(&app, &project)));
+    let bounds = bounds(&app, &new, &project)?;
     check::metadata(&new.metadata)?;
     check::env(&new.env)?;
-    let on_timeout = new.on_timeout.unwrap_or(AtTimeout::Kill);
+    // Names of variables must be good whatever they will hold.
+    check::env(&new.secrets)?;
+    if let Some(both) = new.secrets.keys().find(|name| new.env.contains_key(*name)) {
+        return Err(ApiError::invalid("secrets", format!("has '{both}', which env has too")));
+    }
+    let on_timeout = new.on_timeout.unwrap_or_else(|| project.on_timeout.into());
     if on_timeout == AtTimeout::PauseFilesOnly && new.auto_resume {
         return Err(ApiError::invalid("auto_resume", "cannot be combined with pause_files_only"));
     }
@@ -232,6 +286,7 @@ pub(super) async fn create(
         template: template.map_err(|error| ApiError::invalid("template", error.to_string()))?,
         metadata: new.metadata,
         env_vars: new.env,
+        secrets: new.secrets,
         timeout_ms: timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?,
         on_timeout: on_timeout.into(),
         auto_resume: new.auto_resume,
@@ -239,6 +294,7 @@ pub(super) async fn create(
         network: Some(network),
         reach,
         allow_internet_access: None,
+        bounds,
         idempotency,
     };
     let row = app.fleet.create(caller.scope, spec).await.map_err(|error| ApiError::fleet(error, "new"))?;
@@ -276,6 +332,7 @@ pub(super) async fn list(
         cursor: part.after,
         ..ListFilter::default()
     };
+    app.fleet.recorded().await;
     let page = app.store.list(&caller.scope, &filter).await.map_err(ApiError::store)?;
     let next = page.next.map(|next| next.to_string());
     Ok(Json(Page::new(page.rows.into_iter().map(shown).collect(), next)))
@@ -314,6 +371,7 @@ pub(super) async fn history(
     State(app): State<Arc<App>>,
     named: NamedId<Read>,
 ) -> Result<Json<Page<LifeStep>>, ApiError> {
+    app.fleet.recorded().await;
     let steps = app.store.transitions(&named.caller.scope, named.id).await.map_err(ApiError::store)?;
     if steps.is_empty() {
         return Err(ApiError::no_sandbox(&named.text));
@@ -342,7 +400,10 @@ pub(super) async fn destroy(
     let scope = &named.caller.scope;
     let Some(record) = app.fleet.find(scope, named.id) else {
         let over = app.store.sandbox(scope, named.id).await.map_err(ApiError::store)?;
-        return over.map(|_| StatusCode::NO_CONTENT).ok_or_else(|| ApiError::no_sandbox(&named.text));
+        return match over {
+            Some(row) if app.store.holder_elsewhere(&row).is_none() => Ok(StatusCode::NO_CONTENT),
+            _ => Err(not_here(&app, scope, named.id, &named.text).await),
+        };
     };
     let destroyed = app.fleet.destroy(record, DestroyReason::Requested).await;
     destroyed.map_err(|error| ApiError::fleet(error, &named.text))?;
@@ -385,7 +446,8 @@ pub(super) async fn resume(
     named: Named<Write>,
     MaybeChecked(body): MaybeChecked<ResumeBody>,
 ) -> Result<Json<Sandbox>, ApiError> {
-    let timeout_ms = app.policy.check(body.timeout_s.unwrap_or(USUAL_TIMEOUT_S));
+    let project = app.limiter.of(named.record.project);
+    let timeout_ms = app.policy.check(body.timeout_s.unwrap_or_else(|| usual_timeout_s(&app, &project)));
     let timeout_ms = timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?;
     let connected = app.fleet.connect(named.record, timeout_ms, Boot::AsPaused).await;
     let (Connected::Running(row) | Connected::Resumed(row)) =

@@ -1,0 +1,325 @@
+//! Secrets by reference: in a sandbox's environment, and in the headers that egress puts into its requests.
+//!
+//! Rows have names, never values. Values are looked up when agentd is named and when the engine is told what a
+//! sandbox may reach, and again for the latter when a secret has changed or the engine was away: it keeps
+//! values in memory only.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use coffer_core::network::{HeaderRule, HeaderText, Policy};
+use coffer_core::{ProjectId, StateName};
+use coffer_engine::EngineNotice;
+use coffer_store::{MissingKey, SandboxRow, SecretValues, Store};
+use coffer_wire::agentd::Init;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use super::create::chain;
+use super::{Fleet, FleetError, Record, Step, network_of};
+
+/// How often another server's changes of secrets are looked for.
+const LOOK: Duration = Duration::from_secs(10);
+const BEGIN: &str = "${secret:";
+
+/// Why a secret cannot be used as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SecretUse {
+    #[error("there is no secret '{0}'")]
+    Unknown(String),
+    #[error("the secret '{0}' is for headers to its own hosts only")]
+    OtherHost(String),
+    #[error("the secret '{0}' was sealed under a master key that is not here")]
+    Sealed(String),
+    #[error("the secret '{0}' cannot stand in a header: it has other than visible characters, or too many")]
+    NoHeader(String),
+    #[error("`${{` in the value of a header begins a reference: write `${{secret:NAME}}`")]
+    NoReference,
+    #[error("the sandbox's own settings were sealed under a master key that is not here")]
+    SandboxSealed,
+}
+
+/// The environment that names of secrets stand for.
+pub(crate) fn variables(
+    names: &BTreeMap<String, String>,
+    values: &SecretValues,
+) -> Result<BTreeMap<String, String>, SecretUse> {
+    let value = |(variable, name): (&String, &String)| {
+        let secret = values.get(name).ok_or_else(|| SecretUse::Unknown(name.clone()))?;
+        if secret.hosts.is_some() {
+            return Err(SecretUse::OtherHost(name.clone()));
+        }
+        let value = secret.value.as_ref().ok_or_else(|| SecretUse::Sealed(name.clone()))?;
+        Ok((variable.clone(), value.reveal().to_string()))
+    };
+    names.iter().map(value).collect()
+}
+
+/// The policy with the values of secrets in place of their names.
+fn with_values(policy: Policy, values: &SecretValues) -> Result<Policy, SecretUse> {
+    policy.map_headers(|rule, text| filled(rule, text, values))
+}
+
+fn filled(rule: &HeaderRule, text: &HeaderText, values: &SecretValues) -> Result<HeaderText, SecretUse> {
+    let mut rest = text.reveal();
+    let mut whole = String::new();
+    let mut last = None;
+    while let Some((before, after)) = rest.split_once("${") {
+        whole.push_str(before);
+        let reference = after.strip_prefix(&BEGIN[2..]).and_then(|after| after.split_once('}'));
+        let (name, after) = reference.ok_or(SecretUse::NoReference)?;
+        let secret = values.get(name).ok_or_else(|| SecretUse::Unknown(name.to_string()))?;
+        let is_for = |hosts: &Vec<_>| {
+            rule.hosts.iter().all(|host| hosts.iter().any(|pattern| host.is_within(pattern)))
+        };
+        if !secret.hosts.as_ref().is_none_or(is_for) {
+            return Err(SecretUse::OtherHost(name.to_string()));
+        }
+        let value = secret.value.as_ref().ok_or_else(|| SecretUse::Sealed(name.to_string()))?;
+        whole.push_str(value.reveal());
+        last = Some(name);
+        rest = after;
+    }
+    whole.push_str(rest);
+    HeaderText::parse(&whole).map_err(|_| SecretUse::NoHeader(last.unwrap_or_default().to_string()))
+}
+
+/// Whether the engine must be told secrets for this sandbox. Asked of every sandbox, often.
+fn has_secrets(row: &SandboxRow) -> bool {
+    let Some(network) = &row.network else { return false };
+    let is_there =
+        |value: &serde_json::Value| !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty());
+    is_there(&network["rules"])
+        || is_there(&network["egressProxy"])
+        || is_there(&network["policy"]["headers"])
+}
+
+/// Says at the start what cannot be read for lack of a master key, and what to do about it.
+pub(super) async fn explain_missing(store: &Store) {
+    match store.master_key(&store.operator()).await {
+        Ok(status) => {
+            for missing in status.missing {
+                let MissingKey { id, projects, secrets, sandboxes } = missing;
+                tracing::error!(
+                    "master key {id} is not here: {secrets} secrets and the tokens and settings of {sandboxes} live \
+                     sandboxes in {projects} projects cannot be read. Put it back, as a second line of the master \
+                     key's file or in secrets.previous_master_keys, and start again; or set those secrets anew and \
+                     destroy those sandboxes. Everything else works."
+                );
+            }
+        }
+        Err(error) => tracing::warn!("could not look whether a master key is missing: {error}"),
+    }
+}
+
+impl Fleet {
+    /// What the engine is told of a policy, and which values that was made with.
+    pub(super) async fn reach_of(
+        &self,
+        project: ProjectId,
+        policy: Policy,
+    ) -> Result<(Policy, u64), FleetError> {
+        if policy.headers().is_empty() {
+            return Ok((policy, 0));
+        }
+        let mut values = self.store.secret_values(project).await?;
+        let mut filled = with_values(policy.clone(), &values);
+        if matches!(filled, Err(SecretUse::Unknown(_))) {
+            // Another server may have just made it.
+            values = self.store.read_secrets(project).await?;
+            filled = with_values(policy, &values);
+        }
+        Ok((filled?, values.version))
+    }
+
+    /// Whether the secrets that a new sandbox names can be used; from memory, most often.
+    pub(super) async fn check_secrets(
+        &self,
+        project: ProjectId,
+        names: &BTreeMap<String, String>,
+    ) -> Result<(), FleetError> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let values = self.store.secret_values(project).await?;
+        match variables(names, &values) {
+            Err(SecretUse::Unknown(_)) => {
+                variables(names, &*self.store.read_secrets(project).await?)?;
+            }
+            checked => {
+                checked?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a sandbox's agentd is told when it starts.
+    pub(super) async fn init_of(&self, record: &Record) -> Result<Init, FleetError> {
+        let (sealed, names, project) = {
+            let live = record.live();
+            (live.row.sealed, live.row.secrets.clone(), record.project)
+        };
+        if sealed {
+            return Err(SecretUse::SandboxSealed.into());
+        }
+        let mut init = record.init();
+        if !names.is_empty() {
+            let values = self.store.secret_values(project).await?;
+            init.env_vars.extend(variables(&names, &values)?);
+        }
+        Ok(init)
+    }
+
+    /// Has the engine hear of changed secrets soon.
+    pub(crate) fn secrets_changed(&self) {
+        self.tell_secrets.notify_one();
+    }
+
+    /// Tells the engine of secrets that it does not have, until `stop`.
+    pub(super) async fn keep_told(
+        self: Arc<Self>,
+        mut notices: broadcast::Receiver<EngineNotice>,
+        stop: CancellationToken,
+    ) {
+        loop {
+            self.tell_all().await;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.tell_secrets.notified() => {}
+                () = tokio::time::sleep(LOOK) => {}
+                notice = notices.recv() => match notice {
+                    Ok(EngineNotice::Died { .. }) => {}
+                    Err(broadcast::error::RecvError::Closed) => return,
+                    // It may be another node, which was told nothing.
+                    Ok(EngineNotice::Reconnected) | Err(broadcast::error::RecvError::Lagged(_)) => {
+                        for record in self.everyone() {
+                            record.told.store(0, Ordering::Relaxed);
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    async fn tell_all(self: &Arc<Self>) {
+        let mut versions: HashMap<ProjectId, u64> = HashMap::new();
+        for record in self.everyone() {
+            if !has_secrets(&record.live().row) {
+                continue;
+            }
+            let version = match versions.get(&record.project) {
+                Some(version) => *version,
+                None => match self.store.read_secrets(record.project).await {
+                    Ok(values) => *versions.entry(record.project).or_insert(values.version),
+                    Err(error) => {
+                        tracing::warn!("could not read the secrets of project {}: {error}", record.project);
+                        continue;
+                    }
+                },
+            };
+            if record.told.load(Ordering::Relaxed) != version
+                && let Some(claim) = record.try_claim(Step::Update)
+            {
+                let told = self.tell(&record).await;
+                drop(claim);
+                self.heal(&record).await;
+                if let Err(error) = told {
+                    let id = record.id;
+                    tracing::warn!(sandbox.id = %id, "sandbox {id} does not have its secrets: {}", chain(&error));
+                }
+            }
+        }
+    }
+
+    /// Tells the engine what a sandbox may reach, secrets and all; without them where they cannot be had, so that
+    /// nothing goes out that should have had one.
+    async fn tell(&self, record: &Record) -> Result<(), FleetError> {
+        let row = record.row();
+        if row.sealed || !matches!(row.state.name(), StateName::Running | StateName::Paused) {
+            return Ok(());
+        }
+        let policy = crate::api::policy_of(network_of(&row).as_ref(), row.allow_internet_access);
+        let policy = policy.map_err(|error| {
+            tracing::error!(sandbox.id = %row.id, "network settings on record that make no sense: {error}");
+            FleetError::Broken
+        })?;
+        match self.reach_of(row.project, policy.clone()).await {
+            Ok((reach, version)) => {
+                self.engine.set_network(row.id, &reach).await?;
+                // Where no header refers to anything, the version does not matter and is that of now.
+                let now =
+                    self.store.cached_secret_values(row.project).map_or(version, |values| values.version);
+                record.told.store(if version == 0 { now } else { version }, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                self.engine.set_network(row.id, &policy.without_secrets()).await?;
+                Err(error)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn policy(value: &str, host: &str) -> Policy {
+        let headers = json!([{"hosts": [host], "headers": {"authorization": value}}]);
+        serde_json::from_value(json!({"base": "web", "headers": headers})).unwrap()
+    }
+
+    async fn values() -> Arc<SecretValues> {
+        let database = coffer_testkit::TestDatabase::sqlite();
+        let store = database.open().await;
+        let project = store.create_project(&store.operator(), "p").await.unwrap();
+        let key = store.create_key(&store.operator(), project, "k").await.unwrap();
+        let Some(coffer_store::Authenticated::Project(whom)) =
+            store.authenticate(key.reveal()).await.unwrap()
+        else {
+            panic!("a key of a project");
+        };
+        let hosts = vec![coffer_core::network::NamePattern::parse("*.a.com").unwrap()];
+        for (name, value, hosts) in
+            [("open", "open value", None), ("bound", "bound value", Some(hosts)), ("lines", "a\nb", None)]
+        {
+            let value = coffer_store::Secret::new(value);
+            store.put_secret(&whom.scope, &name.parse().unwrap(), &value, hosts).await.unwrap();
+        }
+        store.secret_values(project).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn references_are_filled_in_and_nothing_else_is() {
+        let values = values().await;
+        let filled = |text: &str, host: &str| {
+            let filled = with_values(policy(text, host), &values)?;
+            Ok(filled.headers()[0].headers.values().next().unwrap().reveal().to_string())
+        };
+        assert_eq!(filled("Bearer ${secret:open}!", "b.com").unwrap(), "Bearer open value!");
+        assert_eq!(filled("${secret:open}${secret:bound}", "x.a.com").unwrap(), "open valuebound value");
+        assert_eq!(filled("plain $ {} text", "b.com").unwrap(), "plain $ {} text");
+        for (text, host, why) in [
+            ("${secret:none}", "b.com", SecretUse::Unknown("none".into())),
+            ("${secret:bound}", "b.com", SecretUse::OtherHost("bound".into())),
+            ("${secret:bound}", "*.com", SecretUse::OtherHost("bound".into())),
+            ("${secret:lines}", "b.com", SecretUse::NoHeader("lines".into())),
+            ("${secret:open", "b.com", SecretUse::NoReference),
+            ("${e2b.identity.tokens.x}", "b.com", SecretUse::NoReference),
+        ] {
+            assert_eq!(filled(text, host), Err(why), "{text} {host}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_is_for_hosts_is_no_variable() {
+        let values = values().await;
+        let of = |name: &str| variables(&BTreeMap::from([("V".to_string(), name.to_string())]), &values);
+        assert_eq!(of("open").unwrap()["V"], "open value");
+        assert_eq!(of("bound"), Err(SecretUse::OtherHost("bound".into())));
+        assert_eq!(of("none"), Err(SecretUse::Unknown("none".into())));
+    }
+}
