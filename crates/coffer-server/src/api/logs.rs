@@ -1,33 +1,30 @@
-//! What happened in a sandbox: its own transitions, and its processes as agentd tells of them.
+//! What happened in a sandbox, as E2B tells of it: its own transitions, and its processes from the log.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use coffer_core::{Millis, SandboxState};
 use coffer_store::Transition;
-use coffer_wire::agentd::{JournalRecord, OutputStream, ProcessFact};
+use coffer_wire::agentd::OutputStream;
 use coffer_wire::e2b::{LogEntry, LogLevel, LogLine, Logs, LogsV2};
 
 use super::App;
 use super::auth::{NamedId, Read};
 use super::error::ApiError;
 use super::query::Query;
-use crate::agent;
 use crate::clock::rfc3339;
+use crate::output::{Kind, LogRecord, Way};
 
 const MOST_ENTRIES: i64 = 1000;
 const LONGEST_SEARCH: usize = 256;
 const LONGEST_MESSAGE: usize = 4096;
 
-/// Of a journal no more is read for one answer.
-const MOST_PAGES: usize = 8;
-const MOST_RECORDS: usize = 20_000;
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a sandbox may take to tell what it has not told yet.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// An entry before it is shown, with its time to sort by.
 struct Entry {
@@ -45,8 +42,9 @@ pub(super) async fn v1(
 ) -> Result<Json<Logs>, ApiError> {
     let from_ms = query.number("start")?.unwrap_or(0);
     let limit = limit(&query)?;
-    let entries = all(&app, &named).await?.into_iter().filter(|entry| entry.time_ms >= from_ms);
-    let entries: Vec<LogEntry> = entries.take(limit).map(Entry::show).collect();
+    let entries =
+        entries(&app, &named, Way::Forward { from_ms }, limit, |entry| entry.time_ms >= from_ms).await?;
+    let entries: Vec<LogEntry> = entries.into_iter().map(Entry::show).collect();
     let logs = entries
         .iter()
         .map(|entry| LogLine { timestamp: entry.timestamp.clone(), line: line(entry) })
@@ -76,19 +74,19 @@ pub(super) async fn v2(
     if search.len() > LONGEST_SEARCH {
         return Err(ApiError::bad_request(format!("search may have at most {LONGEST_SEARCH} bytes")));
     }
-    let mut entries = all(&app, &named).await?;
-    if backward {
-        entries.reverse();
-    }
-    let within = |entry: &Entry| match cursor {
-        None => true,
-        Some(cursor) if backward => entry.time_ms <= cursor,
-        Some(cursor) => entry.time_ms >= cursor,
+    let way = match backward {
+        false => Way::Forward { from_ms: cursor.unwrap_or(0) },
+        true => Way::Backward { from_ms: cursor.unwrap_or(i64::MAX) },
     };
-    let wanted = entries
-        .into_iter()
-        .filter(|entry| within(entry) && entry.level >= least && entry.message.contains(search));
-    Ok(Json(LogsV2 { logs: wanted.take(limit).map(Entry::show).collect() }))
+    let wanted = |entry: &Entry| {
+        let within = match way {
+            Way::Forward { from_ms } => entry.time_ms >= from_ms,
+            Way::Backward { from_ms } => entry.time_ms <= from_ms,
+        };
+        within && entry.level >= least && entry.message.contains(search)
+    };
+    let entries = entries(&app, &named, way, limit, wanted).await?;
+    Ok(Json(LogsV2 { logs: entries.into_iter().map(Entry::show).collect() }))
 }
 
 fn limit(query: &Query) -> Result<usize, ApiError> {
@@ -99,39 +97,42 @@ fn limit(query: &Query) -> Result<usize, ApiError> {
     usize::try_from(limit).map_err(|_| ApiError::internal())
 }
 
-/// Everything that is known, oldest first.
-async fn all(app: &App, named: &NamedId<Read>) -> Result<Vec<Entry>, ApiError> {
+/// What is known of a sandbox and wanted, in order, at most `limit`.
+async fn entries(
+    app: &App,
+    named: &NamedId<Read>,
+    way: Way,
+    limit: usize,
+    wanted: impl Fn(&Entry) -> bool + Send + Sync,
+) -> Result<Vec<Entry>, ApiError> {
     let scope = &named.caller.scope;
+    app.fleet.recorded().await;
     let transitions = app.store.transitions(scope, named.id).await.map_err(ApiError::store)?;
     if transitions.is_empty() {
         return Err(ApiError::no_sandbox(&named.text));
     }
-    let mut entries: Vec<Entry> = transitions.into_iter().map(of_transition).collect();
-    let socket = app.fleet.find(scope, named.id).and_then(|record| {
-        let live = record.live();
-        live.socket().filter(|_| live.is_steady())
-    });
-    if let Some(socket) = socket {
-        let mut records = Vec::new();
-        let read = async {
-            let _turn = app.journals.acquire().await;
-            let mut from = 0;
-            for _ in 0..MOST_PAGES {
-                // A sandbox that does not answer still has its transitions to show.
-                let Ok(page) = agent::journal(&socket, from, PATIENCE).await else { break };
-                let stuck = page.records.is_empty() || page.next <= from;
-                records.extend(page.records);
-                from = page.next;
-                if stuck || records.len() >= MOST_RECORDS {
-                    break;
-                }
-            }
-        };
-        // For all of it, so that slow sandboxes do not keep others waiting.
-        let _ = tokio::time::timeout(PATIENCE, read).await;
-        entries.extend(records.into_iter().take(MOST_RECORDS).map(of_process));
+    if let Some(record) = app.fleet.find(scope, named.id) {
+        // A sandbox that does not answer still has its history to show.
+        let _turn = app.journals.acquire().await;
+        app.output.catch_up(&record, PATIENCE).await;
     }
-    entries.sort_by_key(|entry| entry.time_ms);
+    let mut entries: Vec<Entry> = transitions.into_iter().map(of_transition).filter(&wanted).collect();
+    let mut found = 0;
+    let scanned = app.output.scan(scope, named.id, way, |record| {
+        let mut of_record: Vec<Entry> = of_record(&record).filter(&wanted).collect();
+        if matches!(way, Way::Backward { .. }) {
+            of_record.reverse();
+        }
+        found += of_record.len();
+        entries.extend(of_record);
+        if found >= limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    scanned.await.map_err(ApiError::store)?;
+    match way {
+        Way::Forward { .. } => entries.sort_by_key(|entry| entry.time_ms),
+        Way::Backward { .. } => entries.sort_by_key(|entry| std::cmp::Reverse(entry.time_ms)),
+    }
+    entries.truncate(limit);
     Ok(entries)
 }
 
@@ -149,30 +150,67 @@ fn of_transition(transition: Transition) -> Entry {
     }
 }
 
-fn of_process(record: JournalRecord) -> Entry {
-    let mut fields =
-        BTreeMap::from([("event".into(), "process".into()), ("pid".into(), record.pid.to_string())]);
-    let (level, message) = match record.what {
-        ProcessFact::Started { command } => {
-            (LogLevel::Info, format!("process {} started: {command}", record.pid))
+/// What a record of the log says: a line for each line of output.
+fn of_record(record: &LogRecord) -> impl Iterator<Item = Entry> {
+    let mut fields = BTreeMap::from([
+        ("event".into(), "process".into()),
+        ("execution".into(), record.execution.to_string()),
+    ]);
+    let (level, messages) = match record.kind {
+        Kind::Started => {
+            fields.insert("pid".into(), record.offset.to_string());
+            let command = String::from_utf8_lossy(&record.data);
+            (LogLevel::Info, vec![format!("process {} started: {command}", record.offset)])
         }
-        ProcessFact::Output { stream, data, .. } => {
-            let stream = match stream {
-                OutputStream::Stdout => "stdout",
-                OutputStream::Stderr => "stderr",
-                OutputStream::Pty => "pty",
-            };
-            fields.insert("stream".into(), stream.into());
-            let data = BASE64_STANDARD.decode(data).unwrap_or_default();
-            (LogLevel::Debug, String::from_utf8_lossy(&data).trim_end().to_string())
+        Kind::Output(stream) => {
+            fields.insert("stream".into(), stream_name(stream).into());
+            (LogLevel::Debug, lines(&record.data).map(|line| line.text).collect())
         }
-        ProcessFact::Ended { exit_code, status } => {
+        Kind::Ended => {
+            let end: serde_json::Value = serde_json::from_slice(&record.data).unwrap_or_default();
+            let exit_code = end["exit_code"].as_i64().unwrap_or(-1);
             fields.insert("exit_code".into(), exit_code.to_string());
+            fields.insert("pid".into(), end["pid"].to_string());
             let level = if exit_code == 0 { LogLevel::Info } else { LogLevel::Warn };
-            (level, format!("process {} ended: {status}", record.pid))
+            let status = end["status"].as_str().unwrap_or_default();
+            (level, vec![format!("process {} ended: {status}", end["pid"])])
+        }
+        Kind::Gap(stream) => {
+            fields.insert("stream".into(), stream_name(stream).into());
+            (LogLevel::Warn, vec![format!("{} bytes of output were not heard of", record.missed_bytes())])
+        }
+        Kind::Truncated => {
+            (LogLevel::Warn, vec!["the process has written too much: the rest is only counted".into()])
         }
     };
-    Entry { time_ms: record.time_ms, level, message: message.chars().take(LONGEST_MESSAGE).collect(), fields }
+    let time_ms = record.time_ms;
+    messages.into_iter().map(move |message| Entry { time_ms, level, message, fields: fields.clone() })
+}
+
+/// Part of some output.
+pub(super) struct Line {
+    pub(super) text: String,
+    /// Where in the output the next line begins.
+    pub(super) end: usize,
+}
+
+/// The lines of some output that are not empty; very long ones in parts.
+pub(super) fn lines(data: &[u8]) -> impl Iterator<Item = Line> {
+    let mut end = 0;
+    let parts = data.split_inclusive(|&byte| byte == b'\n').flat_map(|line| line.chunks(LONGEST_MESSAGE));
+    let lines = parts.map(move |part| {
+        end += part.len();
+        Line { text: String::from_utf8_lossy(part).trim_end().to_string(), end }
+    });
+    lines.filter(|line| !line.text.is_empty())
+}
+
+pub(super) const fn stream_name(stream: OutputStream) -> &'static str {
+    match stream {
+        OutputStream::Stdout => "stdout",
+        OutputStream::Stderr => "stderr",
+        OutputStream::Pty => "pty",
+    }
 }
 
 impl Entry {

@@ -47,7 +47,7 @@ const MOST_SEGMENTS: u32 = 4096;
 const MOST_SCANNED: usize = 64;
 
 /// `[output]`: what is kept of what processes write, and for how long.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OutputSettings {
     /// Kept of one execution; what it writes beyond is only counted.

@@ -107,6 +107,11 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
+    /// Where it reads on.
+    pub(crate) const fn position(&self) -> i64 {
+        self.position
+    }
+
     /// The next record. Giving up waiting loses nothing.
     pub(crate) async fn next(&mut self) -> Option<Arc<LogRecord>> {
         loop {

@@ -3,9 +3,10 @@
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
-use coffer_wire::agentd::{Init, JournalPage, JournalRecord, OutputStream, ProcessFact};
+use coffer_wire::agentd::{Init, JournalAck, JournalPage, JournalRecord, OutputStream, ProcessFact};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -14,6 +15,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::guest::Guest;
 
 /// How an agentd behaves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub(crate) enum Manners {
     Broken,
     /// Answers `/init` with more than anybody should read.
     Endless,
+    /// Has run a command already.
+    Talkative,
     /// Answers questions for its journal with this.
     Journal(&'static str),
     /// The same, `.0` times in a row.
@@ -44,6 +49,7 @@ struct Shared {
     frozen: watch::Sender<bool>,
     manners: Manners,
     inits: Mutex<Vec<Init>>,
+    journal: watch::Sender<Journal>,
 }
 
 impl FakeAgentd {
@@ -53,15 +59,38 @@ impl FakeAgentd {
             frozen: watch::Sender::new(manners == Manners::Deaf),
             manners,
             inits: Mutex::default(),
+            guest: Guest::default(),
+            journal: watch::Sender::new(Journal::new(manners)),
         });
         let stop = CancellationToken::new();
         tokio::spawn(serve(listener, shared.clone(), stop.clone()));
         Self { shared, _alive: Arc::new(stop.drop_guard()) }
     }
 
+    /// Puts something into its journal.
+    pub(crate) fn happen(&self, pid: u32, what: ProcessFact) {
+        self.shared.journal.send_modify(|journal| journal.tell(pid, what));
+    }
+
+    /// What the server said that it has.
+    pub(crate) fn acks(&self) -> Vec<JournalAck> {
+        self.shared.journal.borrow().acks.clone()
+    }
+
     /// While frozen it accepts connections and answers nothing.
     pub(crate) fn freeze(&self, frozen: bool) {
         self.shared.frozen.send_replace(frozen);
+    }
+
+    /// As if a server had told it whose it is.
+    pub(crate) fn tell(&self, sandbox: &str) {
+        let env_vars = [("E2B_SANDBOX_ID".to_string(), sandbox.to_string())].into();
+        self.shared.inits.lock().unwrap().push(Init { env_vars, ..Init::default() });
+    }
+
+    /// What its clients use.
+    pub(crate) fn guest(&self) -> &Guest {
+        &self.shared.guest
     }
 
     /// What it was told by `/init`, each time.
@@ -100,6 +129,9 @@ async fn answer(
     }
     let (parts, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
+    if let Some(reply) = shared.guest.answer(&parts, &body).await {
+        return Ok(reply);
+    }
     let (status, body) = match (&parts.method, parts.uri.path()) {
         (&Method::POST, "/init") if shared.manners == Manners::Broken => {
             (StatusCode::INTERNAL_SERVER_ERROR, Bytes::from_static(b"no"))
@@ -112,13 +144,26 @@ async fn answer(
             (StatusCode::NO_CONTENT, Bytes::new())
         }
         (&Method::GET, "/health") => (StatusCode::NO_CONTENT, Bytes::new()),
+        (&Method::GET, "/envs") => {
+            let inits = shared.inits.lock().unwrap();
+            let told = inits.last().map(|init| init.env_vars.clone()).unwrap_or_default();
+            (StatusCode::OK, serde_json::to_vec(&told).unwrap().into())
+        }
         (&Method::GET, "/coffer/journal") => {
             let journal = match shared.manners {
                 Manners::Journal(text) => Bytes::from_static(text.as_bytes()),
                 Manners::LongJournal(times, text) => text.repeat(times).into(),
-                _ => journal(parts.uri.query()),
+                _ => journal(parts.uri.query(), &shared).await,
             };
             (StatusCode::OK, journal)
+        }
+        (&Method::POST, "/coffer/journal/ack") => {
+            let ack: JournalAck = serde_json::from_slice(&body).unwrap();
+            shared.journal.send_modify(|journal| {
+                journal.records.retain(|record| record.offset >= ack.upto);
+                journal.acks.push(ack);
+            });
+            (StatusCode::NO_CONTENT, Bytes::new())
         }
         _ => (StatusCode::NOT_FOUND, Bytes::new()),
     };
@@ -127,22 +172,49 @@ async fn answer(
     Ok(response)
 }
 
-/// Two pages: a process that started and wrote, then its end.
-fn journal(query: Option<&str>) -> Bytes {
-    let record = |offset, what| JournalRecord { offset, time_ms: 4_000_000_000_000, pid: 42, what };
-    let records = match query {
-        Some("from=0") => vec![
-            record(0, ProcessFact::Started { command: "echo hello".into() }),
-            record(
-                1,
-                ProcessFact::Output { stream: OutputStream::Stdout, position: 0, data: "aGVsbG8K".into() },
-            ),
-        ],
-        Some("from=2") => {
-            vec![record(2, ProcessFact::Ended { exit_code: 3, status: "exit status 3".into() })]
+/// What happened, until the server has it.
+#[derive(Debug)]
+struct Journal {
+    records: Vec<JournalRecord>,
+    next: u64,
+    boot: u64,
+    acks: Vec<JournalAck>,
+}
+
+impl Journal {
+    fn new(manners: Manners) -> Self {
+        let boot = rand::random::<u64>() >> 1;
+        let mut journal = Self { records: Vec::new(), next: 0, boot, acks: Vec::new() };
+        if manners == Manners::Talkative {
+            let command = "echo hello".into();
+            journal.tell(42, ProcessFact::Started { command, tag: None, cwd: None, user: None });
+            let (stream, data) = (OutputStream::Stdout, "aGVsbG8K".into());
+            journal.tell(42, ProcessFact::Output { stream, position: 0, data });
+            journal.tell(42, ProcessFact::Ended { exit_code: 3, status: "exit status 3".into(), untold: 0 });
         }
-        _ => Vec::new(),
+        journal
+    }
+
+    fn tell(&mut self, pid: u32, what: ProcessFact) {
+        // Far in the future: the server has a clock of its own.
+        self.records.push(JournalRecord { offset: self.next, time_ms: 4_000_000_000_000, pid, what });
+        self.next += 1;
+    }
+}
+
+/// Pages of two records, so that there are several.
+async fn journal(query: Option<&str>, shared: &Shared) -> Bytes {
+    let number = |name: &str| -> u64 {
+        let mut pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(key, _)| *key == name).map_or(0, |(_, value)| value.parse().unwrap())
     };
-    let next = if query == Some("from=0") { 2 } else { 3 };
-    serde_json::to_vec(&JournalPage { records, next, dropped: 0 }).unwrap().into()
+    let (from, wait) = (number("from"), number("wait"));
+    let mut journal = shared.journal.subscribe();
+    let came = journal.wait_for(|journal| journal.next > from);
+    let _ = tokio::time::timeout(Duration::from_secs(wait), came).await;
+    let journal = shared.journal.borrow();
+    let fresh = journal.records.iter().filter(|record| record.offset >= from);
+    let records: Vec<_> = fresh.take(2).cloned().collect();
+    let next = records.last().map_or(journal.next.max(from), |last| last.offset + 1);
+    serde_json::to_vec(&JournalPage { records, next, dropped: 0, boot: journal.boot }).unwrap().into()
 }

@@ -10,6 +10,7 @@ use http::Method;
 use http_body_util::Full;
 use serde_json::{Value, json};
 
+use crate::agentd::Manners;
 use crate::app::{TestApp, policy};
 use crate::engine::Op;
 
@@ -290,6 +291,7 @@ async fn metrics_come_soon_and_have_every_field() {
 #[tokio::test]
 async fn logs_tell_of_the_sandbox_and_its_processes() {
     let app = TestApp::start().await;
+    app.engine.set_manners(Manners::Talkative);
     let id = app.create(json!({})).await;
     let logs = app.get(&format!("/sandboxes/{id}/logs")).await.expect(200).json();
     assert_eq!(logs["logs"].as_array().unwrap().len(), logs["logEntries"].as_array().unwrap().len());
