@@ -5,7 +5,10 @@ use jiff::Timestamp;
 
 /// Now, in milliseconds since the Unix epoch.
 pub(crate) fn now_ms() -> Millis {
-    Timestamp::now().as_millisecond()
+    let now = Timestamp::now().as_millisecond();
+    #[cfg(test)]
+    let now = now + tests::STEP.get();
+    now
 }
 
 /// RFC 3339 with milliseconds, in UTC.
@@ -18,8 +21,13 @@ pub(crate) fn rfc3339(ms: Millis) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    thread_local! {
+        /// How far somebody has set the wall clock forward (or back), as this test sees it.
+        pub(crate) static STEP: std::cell::Cell<Millis> = const { std::cell::Cell::new(0) };
+    }
 
     #[test]
     fn times_have_a_zone_and_milliseconds() {

@@ -10,12 +10,17 @@ use std::time::Duration;
 
 use coffer_core::ProjectId;
 use coffer_store::{Event, ProjectScope, Store, StoreError};
+use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::clock::now_ms;
 
 /// Events kept in memory for each project that is read.
 const KEPT: usize = 1024;
 const PAGE: u32 = 500;
+/// The kind of what a reader is told who comes too late for some events.
+const GAP: &str = "gap";
 /// Other servers write too, and do not tell us.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -43,6 +48,8 @@ impl Wanted {
 pub(crate) struct Events {
     store: Store,
     tails: Mutex<HashMap<ProjectId, Weak<Tail>>>,
+    /// As many as there are readers, and this one.
+    readers: Arc<()>,
     stop: CancellationToken,
 }
 
@@ -58,7 +65,12 @@ struct Tail {
 impl Events {
     /// Readers end with `stop`.
     pub(crate) fn new(store: Store, stop: CancellationToken) -> Self {
-        Self { store, tails: Mutex::default(), stop }
+        Self { store, tails: Mutex::default(), readers: Arc::default(), stop }
+    }
+
+    /// How many read now.
+    pub(crate) fn readers(&self) -> usize {
+        Arc::strong_count(&self.readers) - 1
     }
 
     /// Reads what `scope` sees after `after`, or after the newest.
@@ -72,7 +84,7 @@ impl Events {
         let tail = self.tail(scope, newest);
         let position = after.unwrap_or(newest);
         let changes = tail.newest.subscribe();
-        Ok(Reader {
+        let mut reader = Reader {
             store: self.store.clone(),
             scope,
             wanted,
@@ -81,7 +93,10 @@ impl Events {
             tail,
             changes,
             stop: self.stop.clone(),
-        })
+            _counted: self.readers.clone(),
+        };
+        reader.pass_gap().await?;
+        Ok(reader)
     }
 
     fn tail(&self, scope: ProjectScope, newest: i64) -> Arc<Tail> {
@@ -152,9 +167,15 @@ pub(crate) struct Reader {
     tail: Arc<Tail>,
     changes: watch::Receiver<i64>,
     stop: CancellationToken,
+    _counted: Arc<()>,
 }
 
 impl Reader {
+    /// The last event that was looked at.
+    pub(crate) const fn position(&self) -> i64 {
+        self.position
+    }
+
     /// The next event that is wanted; `None` when the server stops.
     pub(crate) async fn next(&mut self) -> Option<Arc<Event>> {
         loop {
@@ -191,8 +212,28 @@ impl Reader {
         true
     }
 
+    /// Where events that it has not seen were removed for their age, it is told so and goes on after them.
+    async fn pass_gap(&mut self) -> Result<(), StoreError> {
+        let pruned = self.store.pruned_event(&self.scope).await?;
+        if self.position < pruned {
+            let payload = json!({ "after": self.position, "until": pruned });
+            let (subject, kind) = (self.scope.project().to_string(), GAP.to_string());
+            self.page.push_back(Arc::new(Event { sequence: pruned, subject, kind, payload, at_ms: now_ms() }));
+            self.position = pruned;
+        }
+        Ok(())
+    }
+
     async fn read_stored(&mut self) -> Option<()> {
-        match self.store.events(&self.scope, self.position, PAGE).await {
+        // A slow reader may have been overtaken.
+        let read = async {
+            let events = self.store.events(&self.scope, self.position, PAGE).await?;
+            if events.first().is_none_or(|first| first.sequence > self.position + 1) {
+                self.pass_gap().await?;
+            }
+            Ok(events)
+        };
+        match read.await {
             Ok(events) => {
                 match events.last() {
                     Some(last) => self.position = last.sequence,

@@ -8,25 +8,36 @@
 
 mod agent;
 mod api;
+mod breaker;
 mod clock;
+mod commands;
 mod drain;
 mod events;
 mod fleet;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod limits;
 mod listen;
+mod output;
 mod proxy;
 mod routing;
+mod telemetry;
+mod usage;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::{LifetimePolicy, Limits};
 use coffer_engine::Engine;
 use coffer_store::Store;
+pub use limits::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings};
+pub use output::OutputSettings;
+pub use telemetry::{BadTraceSetting, MetricsSettings, TraceSettings};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+pub use usage::UsageSettings;
 
 /// How long steps under way may take after a stop was asked for.
 const LAST_STEPS: Duration = Duration::from_secs(15);
@@ -43,6 +54,15 @@ pub struct ServerConfig {
     pub domain: Option<String>,
     /// The template of a sandbox whose creator names none.
     pub default_template: String,
+    /// What names this server's host where several share a database: rows of sandboxes bear it.
+    pub installation: Option<String>,
+    pub limits: LimitSettings,
+    pub metrics: MetricsSettings,
+    pub traces: TraceSettings,
+    pub usage: UsageSettings,
+    pub output: OutputSettings,
+    /// The server's own directory, where output is kept.
+    pub server_dir: PathBuf,
 }
 
 impl Default for ServerConfig {
@@ -53,6 +73,13 @@ impl Default for ServerConfig {
             default_limits: Limits::default(),
             domain: None,
             default_template: "base".to_string(),
+            installation: None,
+            limits: LimitSettings::default(),
+            metrics: MetricsSettings::default(),
+            traces: TraceSettings::default(),
+            usage: UsageSettings::default(),
+            output: OutputSettings::default(),
+            server_dir: PathBuf::from("."),
         }
     }
 }
@@ -74,36 +101,76 @@ pub async fn serve(
     stop: CancellationToken,
     ready: impl FnOnce(),
 ) -> Result<(), ServeError> {
+    let telemetry = telemetry::Telemetry::start(&config.metrics, &config.traces)
+        .map_err(|error| ServeError(Box::new(error)))?;
+    let (engine, breaker) = breaker::GuardedEngine::start(engine, stop.child_token());
+    telemetry.watch(breaker);
+    let telemetry = Arc::new(telemetry);
+    let usage = Arc::new(usage::Usage::new(config.usage, store.clone()));
+    let output_dir = config.server_dir.join("output");
+    let output = output::Output::new(
+        store.clone(),
+        &output_dir,
+        config.output,
+        telemetry.clone(),
+        stop.child_token(),
+    );
+    let failed = |error: coffer_store::StoreError| ServeError(Box::new(error));
+    if let Some(installation) = &config.installation {
+        store.act_for(&store.operator(), installation).await.map_err(failed)?;
+    }
+    let limiter = limits::Limiter::start(&store, config.limits, stop.child_token()).await.map_err(failed)?;
     let fleet = fleet::Fleet::start(
         store.clone(),
         engine,
         config.lifetime,
         config.default_limits,
+        telemetry.clone(),
+        usage,
+        output.clone(),
         stop.child_token(),
     )
     .await
     .map_err(|error| ServeError(Box::new(error)))?;
-    let proxy = proxy::Proxy::new(Arc::new(fleet.clone()));
+    let commands = commands::Commands::start(store.clone(), output.clone(), stop.child_token());
+    let commands = commands.await.map_err(failed)?;
     let written = CancellationToken::new();
     let (audit, audit_writer) = api::AuditLog::start(store.clone(), written.clone());
+    let gate = commands::Gatekeeper {
+        fleet: fleet.clone(),
+        commands: commands.clone(),
+        audit: audit.clone(),
+    };
+    let proxy = proxy::Proxy::new(Arc::new(fleet.clone()), Arc::new(gate));
     let api = api::router(api::App {
         fleet: fleet.clone(),
         store: store.clone(),
         policy: config.lifetime,
         limits: config.default_limits,
+        limiter,
         domain: config.domain,
         default_template: config.default_template,
         started_ms: clock::now_ms(),
         audit,
         events: events::Events::new(store.clone(), stop.child_token()),
         journals: tokio::sync::Semaphore::new(api::MOST_JOURNALS),
+        listings: tokio::sync::Semaphore::new(api::MOST_LISTINGS),
+        sockets: Arc::new(tokio::sync::Semaphore::new(api::MOST_SOCKETS)),
+        commands,
+        telemetry: telemetry.clone(),
+        output: output.clone(),
     });
     tracing::info!("serving on {}", config.listen);
     ready();
     listen::serve(listener, Arc::new(listen::Front { api, proxy }), stop).await;
     fleet.finish(LAST_STEPS).await;
+    output.finish(LAST_STEPS).await;
+    if let Err(error) = fleet.settle_accounts().await {
+        tracing::warn!("the last usage is not on record: {error}");
+    }
     written.cancel();
     let _ = tokio::time::timeout(LAST_STEPS, audit_writer).await;
+    telemetry.finish().await;
     store.close().await;
     Ok(())
 }

@@ -78,7 +78,7 @@ async fn prune_sandboxes(
         "DELETE FROM sandboxes WHERE id IN (
              SELECT s.id FROM sandboxes AS s
              WHERE s.project_id = $1 AND s.ended_ms < $2
-                 AND NOT EXISTS (SELECT 1 FROM output_segments AS o WHERE o.sandbox_id = s.id)
+                 AND NOT EXISTS (SELECT 1 FROM output_segments AS o WHERE o.sandbox_id = s.id AND o.state <> 'pruned')
              ORDER BY s.ended_ms LIMIT $3)",
     )
     .bind(project.to_string())

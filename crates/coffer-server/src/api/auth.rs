@@ -8,16 +8,18 @@ use std::marker::PhantomData;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, RawPathParams};
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams};
 use coffer_core::{KeyId, Role, SandboxId};
 use coffer_store::{Authenticated, Operator, ProjectScope, Secret};
 use http::request::Parts;
-use http::{HeaderMap, header};
+use http::{HeaderMap, Method, header};
 
 use super::App;
 use super::context::Of;
 use super::error::{ApiError, Code};
 use crate::fleet::Record;
+use crate::limits::Pace;
+use crate::routing::Client;
 
 /// What a handler needs of its caller.
 pub(crate) trait Need: Send + Sync + 'static {
@@ -102,12 +104,33 @@ async fn authenticate(parts: &Parts, app: &App) -> Result<(Authenticated, Secret
     let refused = |message| ApiError::of(Code::Unauthorized, message);
     let key =
         shown_key(&parts.headers).ok_or_else(|| refused("no API key; send one as the header X-API-KEY"))?;
+    let peer = parts.extensions.get::<Client>().map(|client| client.peer.ip());
+    if let Some(peer) = peer {
+        app.limiter.may_try(peer, key).map_err(ApiError::too_fast)?;
+    }
     let known = app.store.authenticate(key).await.map_err(ApiError::store)?;
-    let whom = known.ok_or_else(|| refused("invalid API key"))?;
-    if let Some(context) = parts.extensions.get::<Arc<Of>>() {
+    let Some(whom) = known else {
+        if let Some(peer) = peer {
+            app.limiter.refused(peer);
+        }
+        return Err(refused("invalid API key"));
+    };
+    if let Some(context) = parts.extensions.get::<Arc<Of>>()
+        && !context.is_authenticated()
+    {
+        // Before it is known whose the request is: those turned away here would fill the audit log.
+        app.limiter.admit(whom.key(), key, pace(parts)).map_err(ApiError::too_fast)?;
         context.authenticated(whom);
     }
     Ok((whom, Secret::new(key)))
+}
+
+fn pace(parts: &Parts) -> Pace {
+    let route = parts.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
+    match route {
+        Some("/sandboxes" | "/v2/sandboxes" | "/api/v1/sandboxes") if parts.method == Method::POST => Pace::Create,
+        _ => Pace::Other,
+    }
 }
 
 /// `X-API-KEY`, or `Authorization: Bearer`.
@@ -133,9 +156,25 @@ impl<N: Need> FromRequestParts<Arc<App>> for Named<N> {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
         let NamedId { id, text, caller } = NamedId::<N>::from_request_parts(parts, app).await?;
-        let record = app.fleet.find(&caller.scope, id);
-        let record = record.ok_or_else(|| ApiError::no_sandbox(&text))?;
+        let Some(record) = app.fleet.find(&caller.scope, id) else {
+            return Err(not_here(app, &caller.scope, id, &text).await);
+        };
         Ok(Self { record, id: text, needs: PhantomData })
+    }
+}
+
+/// What to say of a sandbox that this server does not hold: another one may.
+pub(crate) async fn not_here(app: &App, scope: &ProjectScope, id: SandboxId, text: &str) -> ApiError {
+    let row = match app.store.sandbox(scope, id).await {
+        Ok(row) => row,
+        Err(error) => return ApiError::store(error),
+    };
+    match row.as_ref().and_then(|row| app.store.holder_elsewhere(row)) {
+        Some(holder) => {
+            let message = format!("sandbox '{id}' is held by installation '{holder}', not by this one");
+            ApiError::of(Code::OtherInstallation, message).hint("ask the server of that installation")
+        }
+        None => ApiError::no_sandbox(text),
     }
 }
 
@@ -152,10 +191,13 @@ impl<N: Need> FromRequestParts<Arc<App>> for NamedId<N> {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
         let caller = Caller::from_request_parts(parts, app).await?;
-        let (_, text) = last_of_path(parts, app).await?;
+        let text = sandbox_of_path(parts, app).await?;
         // Old clients append what was called the client id.
         let id = text.split('-').next().unwrap_or_default();
         let id = id.parse().map_err(|_| ApiError::no_sandbox(&text))?;
+        if let Some(context) = parts.extensions.get::<Arc<Of>>() {
+            context.about(id);
+        }
         Ok(Self { id, text, caller })
     }
 }
@@ -172,6 +214,15 @@ impl<T: FromStr + Send> FromRequestParts<Arc<App>> for Id<T> {
         let shown: String = text.chars().take(64).collect();
         text.parse().map(Self).map_err(|_| ApiError::nothing(&kind, shown))
     }
+}
+
+/// The part of the path that names the sandbox, whatever follows it.
+async fn sandbox_of_path(parts: &mut Parts, app: &Arc<App>) -> Result<String, ApiError> {
+    let params = RawPathParams::from_request_parts(parts, app)
+        .await
+        .map_err(|_| ApiError::bad_request("the path is not text"))?;
+    let named = params.iter().find(|(name, _)| *name == "id").map(|(_, value)| value.to_string());
+    named.ok_or_else(ApiError::internal)
 }
 
 /// The last named part of the path, with its name.

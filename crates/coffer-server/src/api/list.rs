@@ -33,6 +33,7 @@ pub(super) async fn running(
     };
     let mut all = Vec::new();
     loop {
+        app.fleet.recorded().await;
         let page = app.store.list(&caller.scope, &filter).await.map_err(ApiError::store)?;
         all.extend(visible(&app, &caller.scope, page.rows));
         filter.cursor = page.next;
@@ -48,6 +49,7 @@ pub(super) async fn page(
     caller: Caller<Read>,
     query: Query,
 ) -> Result<(HeaderMap, Json<Vec<ListedSandbox>>), ApiError> {
+    app.fleet.recorded().await;
     let page = app.store.list(&caller.scope, &filter(&query)?).await.map_err(ApiError::store)?;
     let mut headers = HeaderMap::new();
     headers.insert("x-total-running", page.total_running.into());
@@ -62,7 +64,8 @@ pub(super) async fn page(
 fn visible(app: &App, scope: &ProjectScope, rows: Vec<SandboxRow>) -> Vec<ListedSandbox> {
     let rows = rows.into_iter().filter(|row| {
         let record = app.fleet.find(scope, row.id);
-        record.is_some_and(|record| record.live().ending.is_none())
+        // What another installation holds, only the records tell.
+        record.map_or(app.store.holder_elsewhere(row).is_some(), |record| record.live().ending.is_none())
     });
     rows.filter_map(|row| show::listed(&row)).collect()
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use coffer_core::{DestroyReason, Kept, Millis, OnTimeout};
+use coffer_store::Bounds;
 use coffer_wire::e2b::{
     ConnectRequest, NetworkUpdate, NewSandbox, PauseRequest, RefreshRequest, ResumeRequest, Sandbox,
     SandboxDetail, TimeoutRequest,
@@ -53,7 +54,11 @@ async fn create(
     idempotency_key: Option<String>,
 ) -> Result<Created, ApiError> {
     let spec = check::create(new, generation, &app.policy, idempotency_key)?;
-    let spec = CreateSpec { agent: caller.scope.agent(), ..spec };
+    // Its timeout is E2B's to say; what bounds every sandbox of the project bounds this one too.
+    let project = app.limiter.of(caller.scope.project());
+    let bounds =
+        Bounds { idle_s: project.idle_s, max_lifetime_s: project.max_lifetime_s, ..Bounds::default() };
+    let spec = CreateSpec { agent: caller.scope.agent(), bounds, ..spec };
     let row = app.fleet.create(caller.scope, spec).await.map_err(|error| ApiError::fleet(error, "new"))?;
     Ok((StatusCode::CREATED, Json(show::sandbox(&row, app.domain.as_deref()))))
 }

@@ -27,10 +27,10 @@ pub(crate) struct TestApp {
     pub(crate) key: String,
     pub(crate) other_key: String,
     address: SocketAddr,
-    config: ServerConfig,
+    pub(crate) config: ServerConfig,
     stop: CancellationToken,
     server: Option<JoinHandle<()>>,
-    database: TestDatabase,
+    pub(crate) database: TestDatabase,
     _dir: TempDir,
 }
 
@@ -82,6 +82,12 @@ impl TestApp {
     }
 
     pub(crate) async fn with(lifetime: LifetimePolicy, domain: Option<&str>) -> Self {
+        let domain = domain.map(String::from);
+        Self::configured(ServerConfig { lifetime, domain, ..ServerConfig::default() }).await
+    }
+
+    /// With settings of the test's own.
+    pub(crate) async fn configured(config: ServerConfig) -> Self {
         let dir = TempDir::new().unwrap();
         let database = TestDatabase::chosen().await;
         let store = database.open().await;
@@ -93,10 +99,9 @@ impl TestApp {
         let engine = FakeEngine::new(dir.path().to_path_buf());
         let config = ServerConfig {
             listen: "127.0.0.1:0".parse().unwrap(),
-            lifetime,
             default_limits: Limits::default(),
-            domain: domain.map(String::from),
-            ..ServerConfig::default()
+            server_dir: dir.path().to_path_buf(),
+            ..config
         };
         let mut app = Self {
             engine,
@@ -112,6 +117,25 @@ impl TestApp {
         };
         app.boot().await;
         app
+    }
+
+    /// A second server with a host of its own, on the same records.
+    pub(crate) async fn neighbour(&self, config: ServerConfig) -> Self {
+        let dir = TempDir::new().unwrap();
+        let mut neighbour = Self {
+            engine: FakeEngine::new(dir.path().to_path_buf()),
+            store: self.database.open().await,
+            key: self.key.clone(),
+            other_key: self.other_key.clone(),
+            address: config.listen,
+            config,
+            stop: CancellationToken::new(),
+            server: None,
+            database: self.database.clone(),
+            _dir: dir,
+        };
+        neighbour.boot().await;
+        neighbour
     }
 
     async fn boot(&mut self) {

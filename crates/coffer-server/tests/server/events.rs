@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::app::TestApp;
 
 /// A reader of the stream.
-struct Reader {
+pub(crate) struct Reader {
     body: hyper::body::Incoming,
     text: String,
 }
 
 impl Reader {
-    async fn open(app: &TestApp, query: &str, last: Option<i64>) -> Self {
+    pub(crate) async fn open(app: &TestApp, query: &str, last: Option<i64>) -> Self {
         let mut request = app.request(Method::GET, &format!("/api/v1/events/stream{query}"));
         if let Some(last) = last {
             request = request.header("last-event-id", last);
@@ -35,7 +35,7 @@ impl Reader {
     }
 
     /// The next event; `None` when the server ends the stream.
-    async fn next(&mut self) -> Option<(i64, String, Value)> {
+    pub(crate) async fn next(&mut self) -> Option<(i64, String, Value)> {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
                 let field =

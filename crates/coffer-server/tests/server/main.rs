@@ -8,14 +8,22 @@ mod app;
 mod deadlines;
 mod engine;
 mod events;
+mod guest;
 mod hostile;
+mod inside;
 mod lifecycle;
+mod limits;
 mod listing;
 mod network;
+mod output;
+mod policy;
 mod races;
 mod reconcile;
 mod refusals;
+mod sockets;
 mod tenancy;
+mod traces;
+mod usage;
 mod watching;
 
 #[test]

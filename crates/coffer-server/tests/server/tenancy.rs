@@ -41,11 +41,16 @@ fn operations(openapi: &Value, fill: impl Fn(&str) -> String) -> Vec<(Method, St
 fn body(method: &Method, path: &str) -> Value {
     match (method.as_str(), path) {
         ("PUT", path) if path.ends_with("/network") => json!({"base": "public"}),
+        ("POST", path) if path.ends_with("/exec") || path.ends_with("/execute") => json!({"command": "true"}),
+        ("POST", path) if path.ends_with("/files") => json!({"action": "mkdir", "path": "/x"}),
         ("POST", path) if path.ends_with("/timeout") => json!({"timeout_s": 5}),
         ("POST", path) if path.ends_with("/keys") => json!({"name": "mischief"}),
         ("POST", path) if path.ends_with("/agents") || path.ends_with("/projects") => {
             json!({"name": "mischief"})
         }
+        ("PUT", path) if path.contains("/budgets/") => json!({"amount": 1}),
+        ("POST", path) if path.ends_with("/budgets") => json!({"amount": 1, "period": "month"}),
+        ("PUT", path) if path.ends_with("/settings") || path.ends_with("/quotas") => json!({}),
         ("PATCH", _) => json!({"name": "mischief"}),
         _ => Value::Null,
     }
@@ -57,12 +62,17 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let sandbox = app.create(json!({})).await;
     let (agent, _) = agent(&app, "mine").await;
     let made = app.post("/api/v1/keys", json!({"name": "mine"})).await.expect(201).json();
+    let budget = json!({"period": "day", "amount": 1});
+    let budget = app.post("/api/v1/budgets", budget).await.expect(201).json();
     let mine = app.scope().await.project().to_string();
     let fill = |name: &str| match name {
         "id" => sandbox.clone(),
         "agent" => agent.clone(),
         "key" => made["id"].as_str().unwrap().to_string(),
         "project" => mine.clone(),
+        "path" => "etc/hosts".to_string(),
+        "pid" => "1".to_string(),
+        "budget" => budget["id"].as_str().unwrap().to_string(),
         other => panic!("no id for {other}: teach this test"),
     };
     let openapi = app.get("/api/v1/openapi.json").await.expect(200).json();

@@ -18,7 +18,7 @@ use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
 use crate::api::App;
 use crate::api::auth::{Caller, Read};
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Code};
 use crate::api::query::Query;
 use crate::clock::rfc3339;
 use crate::events::{Reader, Wanted};
@@ -50,7 +50,7 @@ pub(super) struct EventQuery {
     kind: Option<String>,
 }
 
-fn shown(event: &EventRow) -> Event {
+pub(super) fn shown(event: &EventRow) -> Event {
     Event {
         sequence: event.sequence,
         subject: event.subject.clone(),
@@ -60,9 +60,19 @@ fn shown(event: &EventRow) -> Event {
     }
 }
 
-fn wanted(query: &Query) -> Wanted {
+pub(super) fn wanted(query: &Query) -> Wanted {
     let kinds = query.all("kind").flat_map(|value| value.split(',')).filter(|kind| !kind.is_empty());
     Wanted { subject: query.text("subject").map(str::to_string), kinds: kinds.map(str::to_string).collect() }
+}
+
+/// Where a reader wants to go on.
+pub(super) fn after(headers: &HeaderMap, query: &Query) -> Result<Option<i64>, ApiError> {
+    let last = headers.get("last-event-id").map(|last| last.to_str().ok().and_then(|text| text.parse().ok()));
+    match last {
+        Some(Some(last)) if last >= 0 => Ok(Some(last)),
+        Some(_) => Err(ApiError::bad_request("Last-Event-ID must be a number that is not negative")),
+        None => query.number("after"),
+    }
 }
 
 /// Events, oldest first.
@@ -70,6 +80,7 @@ fn wanted(query: &Query) -> Wanted {
     get, path = "/api/v1/events", tag = "events", params(PageQuery, EventQuery),
     responses(
         (status = 200, body = Page<Event>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 410, body = ErrorShape, description = "what comes after the cursor was removed for its age"),
         (status = 422, body = ErrorShape)
     )
 )]
@@ -81,6 +92,12 @@ pub(super) async fn list(
     let part: Part<i64> = Part::of(&query)?;
     let wanted = wanted(&query);
     let after = part.after.unwrap_or(0);
+    let pruned = app.store.pruned_event(&caller.scope).await.map_err(ApiError::store)?;
+    if part.after.is_some_and(|after| after < pruned) {
+        let message = format!("events up to {pruned} were removed for their age");
+        return Err(ApiError::of(Code::Gone, message).hint("begin again without a cursor"));
+    }
+    app.fleet.recorded().await;
     let events = app.store.events(&caller.scope, after, part.to_fetch()).await.map_err(ApiError::store)?;
     // The cursor is where the look ended, also where nothing of the page was wanted.
     let mut page = part.page(events, |event| event.sequence.to_string(), |event| event);
@@ -91,7 +108,8 @@ pub(super) async fn list(
 /// Events as they happen, after those that are on record already.
 ///
 /// A reader that comes back with `Last-Event-ID` (or `after`) misses nothing. One that is too slow is
-/// cut off, and comes back the same way.
+/// cut off, and comes back the same way. One that comes back so late that events were removed meanwhile is
+/// told by an event of kind `gap`, which says after and until which sequence.
 #[utoipa::path(
     get, path = "/api/v1/events/stream", tag = "events",
     params(
@@ -110,12 +128,7 @@ pub(super) async fn stream(
     headers: HeaderMap,
     query: Query,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, ApiError> {
-    let last = headers.get("last-event-id").map(|last| last.to_str().ok().and_then(|text| text.parse().ok()));
-    let after = match last {
-        Some(Some(last)) if last >= 0 => Some(last),
-        Some(_) => return Err(ApiError::bad_request("Last-Event-ID must be a number that is not negative")),
-        None => query.number("after")?,
-    };
+    let after = after(&headers, &query)?;
     let reader = app.events.reader(caller.scope, after, wanted(&query)).await.map_err(ApiError::store)?;
     let events = futures_util::stream::unfold(reader, async |mut reader: Reader| {
         let event = reader.next().await?;

@@ -47,7 +47,7 @@ fn tagged(project: ProjectRow) -> (HeaderMap, Json<Project>) {
 }
 
 /// The version that `If-Match` asks for; none where it asks for nothing.
-fn wanted_version(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
+pub(super) fn wanted_version(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
     let Some(tag) = headers.get(header::IF_MATCH) else { return Ok(None) };
     let text = tag.to_str().unwrap_or_default().trim();
     if text == "*" {
@@ -58,8 +58,8 @@ fn wanted_version(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
     version.map(Some).ok_or_else(changed_meanwhile)
 }
 
-fn changed_meanwhile() -> ApiError {
-    ApiError::of(Code::PreconditionFailed, "the project is of another version than If-Match says")
+pub(super) fn changed_meanwhile() -> ApiError {
+    ApiError::of(Code::PreconditionFailed, "it is of another version than If-Match says")
         .hint("read it again and repeat the change with its ETag")
 }
 

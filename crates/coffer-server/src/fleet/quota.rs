@@ -1,0 +1,70 @@
+//! Projects that may have no more.
+//!
+//! The store decides, while the engine is at work already. Where it refused a moment ago it is asked before:
+//! whoever goes on asking costs a look at the records, and no sandbox that is made only to be destroyed.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use coffer_core::{LifetimePolicy, Limits, ProjectId};
+use coffer_store::{Asking, Bounds, OverQuota};
+
+use super::{Fleet, FleetError};
+
+/// How long a refusal is remembered.
+const REMEMBERED: Duration = Duration::from_secs(10);
+
+/// Projects that were refused lately, and when.
+#[derive(Debug, Default)]
+pub(super) struct Full(Mutex<HashMap<ProjectId, Instant>>);
+
+impl Full {
+    fn is_suspect(&self, project: ProjectId) -> bool {
+        let full = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        full.get(&project).is_some_and(|at| at.elapsed() < REMEMBERED)
+    }
+
+    fn note(&self, project: ProjectId) {
+        let mut full = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        full.retain(|_, at| at.elapsed() < REMEMBERED);
+        full.insert(project, Instant::now());
+    }
+}
+
+impl Fleet {
+    /// Refuses early what the store is likely to refuse.
+    pub(super) async fn expect_room(
+        &self,
+        project: ProjectId,
+        limits: &Limits,
+        asking: Asking,
+    ) -> Result<(), FleetError> {
+        if !self.full.is_suspect(project) {
+            return Ok(());
+        }
+        match self.store.refusal(&self.store.operator(), project, limits, asking).await? {
+            Some(over) => Err(self.over_quota(project, over)),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes down that a project asked for more than it may have.
+    pub(super) fn over_quota(&self, project: ProjectId, over: OverQuota) -> FleetError {
+        self.full.note(project);
+        self.found.over_quota.fetch_add(1, Ordering::Relaxed);
+        FleetError::OverQuota(over)
+    }
+
+    /// The bounds on one sandbox's life.
+    pub(super) fn policy_for(&self, bounds: &Bounds) -> LifetimePolicy {
+        let longest = bounds.max_lifetime_s.map_or(i64::MAX, |longest| longest.saturating_mul(1000));
+        let idle_ms = match bounds.idle_s {
+            None => self.policy.idle_ms,
+            Some(0) => None,
+            Some(idle_s) => Some(idle_s.saturating_mul(1000)),
+        };
+        LifetimePolicy { maximum_ms: self.policy.maximum_ms.min(longest), idle_ms, ..self.policy }
+    }
+}

@@ -1,0 +1,118 @@
+//! What callers may use, how fast they may ask, and how long records are kept.
+//!
+//! Quotas are counted by the store, in the transaction that adds to them; what is here are the settings they
+//! begin with. Rates are token buckets in this process. Settings of projects are held in memory, so that a
+//! create need not look them up, and followed: a change made on another server is heard within seconds.
+
+mod projects;
+mod rate;
+mod settings;
+mod sweep;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use coffer_core::{KeyId, ProjectId};
+use coffer_store::{ProjectSettings, Store, StoreError};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use projects::InForce;
+use projects::Projects;
+use rate::{Buckets, Strangers};
+pub(crate) use rate::TryAgainIn;
+pub use settings::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings};
+
+/// Keeps callers within their limits.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    settings: LimitSettings,
+    projects: Projects,
+    requests: Buckets<KeyId>,
+    creates: Buckets<KeyId>,
+    strangers: Strangers,
+    pub(crate) counts: Counts,
+}
+
+/// What was done about limits since the start, for whoever shows it.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Requests turned away for their rate, by key and by address.
+    pub(crate) rate_limited: AtomicU64,
+    pub(crate) sweeps: AtomicU64,
+    pub(crate) failed_sweeps: AtomicU64,
+    /// Rows that sweeps removed.
+    pub(crate) swept_sandboxes: AtomicU64,
+    pub(crate) swept_events: AtomicU64,
+    pub(crate) swept_audit: AtomicU64,
+}
+
+/// What a request does, as far as rates go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Makes a sandbox, which costs more than anything else.
+    Create,
+    Other,
+}
+
+impl Limiter {
+    /// Reads the projects' settings, and follows them and sweeps until `stop`.
+    pub(crate) async fn start(
+        store: &Store,
+        settings: LimitSettings,
+        stop: CancellationToken,
+    ) -> Result<Arc<Self>, StoreError> {
+        let rates = settings.rates;
+        store.set_default_quotas(settings.quotas.in_force());
+        let limiter = Arc::new(Self {
+            settings,
+            projects: Projects::load(store).await?,
+            requests: Buckets::new(rates.requests_per_s, rates.requests_burst),
+            creates: Buckets::new(rates.creates_per_s, rates.creates_burst),
+            strangers: Strangers::new(rates.wrong_keys_per_s, rates.wrong_keys_burst),
+            counts: Counts::default(),
+        });
+        tokio::spawn(projects::follow(limiter.clone(), store.clone(), stop.clone()));
+        tokio::spawn(sweep::keep_sweeping(limiter.clone(), store.clone(), stop));
+        Ok(limiter)
+    }
+
+    /// What holds for a project.
+    pub(crate) fn of(&self, project: ProjectId) -> InForce {
+        InForce::new(&self.projects.of(project), &self.settings)
+    }
+
+    /// Takes over what was just set here.
+    pub(crate) fn set(&self, project: ProjectId, settings: ProjectSettings) {
+        self.projects.set(project, settings);
+    }
+
+    /// Counts a request of a good key.
+    pub(crate) fn admit(&self, key: KeyId, shown: &str, pace: Pace) -> Result<(), TryAgainIn> {
+        let now = Instant::now();
+        self.strangers.is_known(shown);
+        let admitted = match pace {
+            Pace::Create => self.creates.take(key, now),
+            Pace::Other => self.requests.take(key, now),
+        };
+        self.counted(admitted)
+    }
+
+    /// Whether a key that nobody has shown yet may be looked up for this address.
+    pub(crate) fn may_try(&self, peer: IpAddr, shown: &str) -> Result<(), TryAgainIn> {
+        self.counted(self.strangers.may_try(peer, shown, Instant::now()))
+    }
+
+    /// Counts a wrong key.
+    pub(crate) fn refused(&self, peer: IpAddr) {
+        self.strangers.refused(peer, Instant::now());
+    }
+
+    fn counted(&self, admitted: Result<(), TryAgainIn>) -> Result<(), TryAgainIn> {
+        if admitted.is_err() {
+            self.counts.rate_limited.fetch_add(1, Ordering::Relaxed);
+        }
+        admitted
+    }
+}
