@@ -1,16 +1,21 @@
 //! The server's own calls to a sandbox's agentd. Everything it answers is hostile: every call has
 //! a deadline and a longest answer.
 
+mod guest;
+
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coffer_wire::agentd::{Init, JournalPage};
-use http::{Method, Request, StatusCode, header};
+use coffer_wire::agentd::{Init, JournalAck, JournalPage};
+use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
+
+pub(crate) use guest::{Events, Guest, GuestError, accepted};
 
 /// No answer to the server is longer.
 const LONGEST_ANSWER: usize = 4 * 1024 * 1024;
@@ -43,10 +48,36 @@ pub(crate) async fn health(socket: &Path, patience: Duration) -> Result<(), Agen
     call(socket, Method::GET, "/health", Vec::new(), patience).await.map(drop)
 }
 
-/// What happened to the sandbox's processes since `from`.
-pub(crate) async fn journal(socket: &Path, from: u64, patience: Duration) -> Result<JournalPage, AgentError> {
-    let path = format!("/coffer/journal?from={from}");
+/// What happened to the sandbox's processes since `from`; agentd waits `wait_s` for something to happen.
+pub(crate) async fn journal(
+    socket: &Path,
+    from: u64,
+    wait_s: u64,
+    patience: Duration,
+) -> Result<JournalPage, AgentError> {
+    let path = format!("/coffer/journal?from={from}&wait={wait_s}");
+    let patience = patience + Duration::from_secs(wait_s);
     let body = call(socket, Method::GET, &path, Vec::new(), patience).await?;
+    serde_json::from_slice(&body).map_err(|error| AgentError::Nonsense(error.to_string()))
+}
+
+/// Tells agentd what of its journal is on record.
+pub(crate) async fn acknowledge(socket: &Path, ack: &JournalAck, patience: Duration) -> Result<(), AgentError> {
+    let body = serde_json::to_vec(ack).expect("plain numbers");
+    call(socket, Method::POST, "/coffer/journal/ack", body, patience).await.map(drop)
+}
+
+/// The variables that agentd was told at last.
+pub(crate) async fn variables(
+    socket: &Path,
+    token: Option<&str>,
+    patience: Duration,
+) -> Result<BTreeMap<String, String>, AgentError> {
+    let mut request = request(Method::GET, "/envs", Vec::new());
+    if let Some(token) = token.and_then(|token| HeaderValue::from_str(token).ok()) {
+        request.headers_mut().insert("x-access-token", token);
+    }
+    let body = ask(socket, request, patience).await?;
     serde_json::from_slice(&body).map_err(|error| AgentError::Nonsense(error.to_string()))
 }
 
@@ -72,6 +103,20 @@ async fn call(
     body: Vec<u8>,
     patience: Duration,
 ) -> Result<Bytes, AgentError> {
+    ask(socket, request(method, path, body), patience).await
+}
+
+fn request(method: Method, path: &str, body: Vec<u8>) -> Request<Full<Bytes>> {
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, "sandbox")
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(body)))
+        .expect("a fixed method and path")
+}
+
+async fn ask(socket: &Path, request: Request<Full<Bytes>>, patience: Duration) -> Result<Bytes, AgentError> {
     tokio::time::timeout(patience, async {
         let stream = connect(socket).await.map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => AgentError::Refused(error),
@@ -83,13 +128,6 @@ async fn call(
         };
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "sandbox")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body)))
-            .expect("a fixed method and path");
         let exchange = async {
             let response = sender.send_request(request).await.map_err(broken)?;
             let status = response.status();

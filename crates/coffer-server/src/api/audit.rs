@@ -26,7 +26,7 @@ impl AuditLog {
         (Self { records }, tokio::spawn(write_all(store, inbox, stop)))
     }
 
-    pub(super) async fn write(&self, record: AuditRecord) {
+    pub(crate) async fn write(&self, record: AuditRecord) {
         if self.records.send(record).await.is_err() {
             tracing::error!("the audit log takes no more records");
         }

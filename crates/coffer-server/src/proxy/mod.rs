@@ -136,16 +136,23 @@ impl Proxy {
         request: Request<Incoming>,
         target: &Target,
     ) -> Result<Request<Source>, Box<Response<Body>>> {
-        let Some(guard) = self.gate.guard(target.sandbox) else { return Ok(request.map(Source::Client)) };
-        match starts::look(request, &guard, &self.looks).await {
-            Ok(request) => Ok(request),
-            Err(refused) => {
-                if let Some(what) = &refused.what {
-                    self.gate.refused(target.sandbox, what).await;
-                }
-                Err(Box::new(refused.answer))
-            }
+        // agentd starts nothing for any other method.
+        let guard = self.gate.guard(target.sandbox).filter(|_| *request.method() == Method::POST);
+        let Some(guard) = guard else { return Ok(request.map(Source::Client)) };
+        let (parts, mut body) = request.into_parts();
+        let client = parts.extensions.get::<Client>().cloned().unwrap_or_else(detached);
+        let waits = parts.headers.contains_key(EXPECT);
+        let refused = match starts::look(parts, &mut body, &guard, &self.looks).await {
+            Ok(request) => return Ok(request.map(Source::Whole)),
+            Err(refused) => refused,
+        };
+        if !waits {
+            self.drains.drain(body, DRAINED, &client);
         }
+        if let Some(what) = &refused.what {
+            self.gate.refused(target.sandbox, what).await;
+        }
+        Err(Box::new(refused.answer))
     }
 
     /// Answers for the sandbox.

@@ -6,14 +6,15 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use coffer_core::command::CommandPolicy;
 use coffer_wire::envd::process::StartRequest;
 use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use percent_encoding::percent_decode_str;
 use prost::Message;
@@ -21,7 +22,6 @@ use serde::Serialize;
 use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
 
-use super::body::Source;
 use crate::routing::{Guard, RefusedCommand};
 
 /// Requests that are being read to be looked at.
@@ -67,17 +67,13 @@ fn contains_ignoring_case(text: &str, wanted: &str) -> bool {
     text.as_bytes().windows(wanted.len()).any(|window| window.eq_ignore_ascii_case(wanted.as_bytes()))
 }
 
-/// Lets a request pass that may start its command.
+/// Lets a request pass that may start its command. What is left of the body of one that may not is the caller's.
 pub(super) async fn look(
-    request: Request<Incoming>,
+    mut parts: Parts,
+    body: &mut Incoming,
     guard: &Guard,
     looks: &Semaphore,
-) -> Result<Request<Source>, Refused> {
-    // agentd starts nothing for any other method.
-    if *request.method() != Method::POST {
-        return Ok(request.map(Source::Client));
-    }
-    let (mut parts, body) = request.into_parts();
+) -> Result<Request<Full<Bytes>>, Refused> {
     if let Some(token) = &guard.access_token {
         let mut given = parts.headers.get_all(ACCESS_TOKEN).iter();
         let is_right = match (given.next(), given.next()) {
@@ -101,10 +97,8 @@ pub(super) async fn look(
         return Err(unclear("the request is compressed"));
     }
     let _room = looks.acquire().await.map_err(|_| unclear("the server stops"))?;
-    let bytes = match tokio::time::timeout(WITHIN, Limited::new(body, LONGEST).collect()).await {
-        Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(unclear("the request is too long")),
-        Ok(Err(_)) => return Err(unclear("the request broke off")),
+    let bytes = match tokio::time::timeout(WITHIN, read(body)).await {
+        Ok(read) => read.map_err(unclear)?,
         Err(_) => return Err(unclear("the request did not come in time")),
     };
     let message = one_envelope(&bytes).ok_or_else(|| unclear("the request is not one plain message"))?;
@@ -117,7 +111,21 @@ pub(super) async fn look(
     parts.headers.remove(EXPECT);
     parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(written.len()));
     parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static(codec.name()));
-    Ok(Request::from_parts(parts, Source::Whole(Full::new(written))))
+    Ok(Request::from_parts(parts, Full::new(written)))
+}
+
+/// The whole of a body that is not too long.
+async fn read(body: &mut Incoming) -> Result<Bytes, &'static str> {
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| "the request broke off")?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > LONGEST {
+            return Err("the request is too long");
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes.freeze())
 }
 
 fn check(policy: &CommandPolicy, start: &StartRequest, codec: Codec) -> Result<(), Refused> {

@@ -8,6 +8,7 @@ mod listening;
 mod load;
 mod routing;
 mod smuggling;
+mod starts;
 mod streaming;
 mod tls;
 
@@ -34,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Proxy;
 use crate::listen::{Front, serve};
-use crate::routing::{Activity, Directory, Route, Target, Wake};
+use crate::routing::{Activity, Directory, Gate, Guard, RefusedCommand, Route, Target, Wake};
 
 /// Waits, but not for ever.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
@@ -46,6 +47,19 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 struct Book {
     routes: Mutex<HashMap<String, Route>>,
     secured: Mutex<Vec<(SandboxId, String)>>,
+    guard: Mutex<Option<Guard>>,
+    refused: Mutex<Vec<RefusedCommand>>,
+}
+
+#[async_trait]
+impl Gate for Book {
+    fn guard(&self, _: SandboxId) -> Option<Guard> {
+        self.guard.lock().unwrap().clone()
+    }
+
+    async fn refused(&self, _: SandboxId, what: &RefusedCommand) {
+        self.refused.lock().unwrap().push(what.clone());
+    }
 }
 
 #[async_trait]
@@ -85,7 +99,7 @@ impl World {
         };
         let book = Arc::new(Book::default());
         let api = Router::new().fallback(|| async { (StatusCode::IM_A_TEAPOT, "the API") });
-        let front = Arc::new(Front { api, proxy: Proxy::new(book.clone()) });
+        let front = Arc::new(Front { api, proxy: Proxy::new(book.clone(), book.clone()) });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
