@@ -64,6 +64,16 @@ pub enum EngineError {
     /// The engine is away or broke off; the same call may work again soon.
     #[error("the engine does not answer: {0}")]
     Unavailable(String),
+    /// It has not answered for a while and is not asked again just yet; nothing was sent.
+    #[error("the engine does not answer and is left alone for {retry_after_s} s")]
+    Resting { retry_after_s: u32 },
     #[error("the engine failed: {0}")]
     Failed(String),
+}
+
+impl EngineError {
+    /// Whether nobody answered: the same call may work later.
+    pub const fn is_away(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::Resting { .. })
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
@@ -30,6 +31,7 @@ impl Telemetry {
         now.register("coffer_build_info", "The version that runs, as a label", build);
         self.sandboxes(&mut now, fleet);
         node(&mut now, fleet).await;
+        self.breakers(&mut now);
         gauge(&mut now, "coffer_event_readers", "Open event streams", events.readers() as f64);
         let load = store.write_load();
         gauge(
@@ -44,6 +46,16 @@ impl Telemetry {
         encode_registry(&mut text, &now).expect("text takes all");
         encode_eof(&mut text).expect("text takes all");
         text
+    }
+
+    fn breakers(&self, now: &mut Registry) {
+        let standing: Levels<1> = Levels::default();
+        for breaker in self.breakers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let level = standing.get_or_create(&label([("dependency", breaker.name())]));
+            level.set(f64::from(breaker.standing() as u8));
+        }
+        let help = "Whether a dependency is asked: 0 closed (it is), 1 half open, 2 open (it is left alone)";
+        now.register("coffer_circuit_breaker_state", help, standing);
     }
 
     fn sandboxes(&self, now: &mut Registry, fleet: &Fleet) {

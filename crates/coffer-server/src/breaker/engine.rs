@@ -1,0 +1,120 @@
+//! The engine behind a breaker.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use coffer_core::SandboxId;
+use coffer_core::network::{Policy as NetworkPolicy, Refusals};
+use coffer_engine::{
+    CreateSandbox, Engine, EngineError, EngineNotice, NodeInfo, Placement, Sample, SandboxStatus,
+    TemplateInfo,
+};
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+
+use super::{Breaker, Policy};
+
+/// A call waits half a minute for a node that is away, so these are five such waits; a restart, which
+/// takes a second, fails none.
+const POLICY: Policy =
+    Policy { failures: 5, pause: Duration::from_secs(1), longest_pause: Duration::from_secs(30) };
+
+/// An engine that is left alone while it does not answer.
+#[derive(Debug)]
+pub(crate) struct GuardedEngine {
+    engine: Arc<dyn Engine>,
+    breaker: Arc<Breaker>,
+}
+
+impl GuardedEngine {
+    /// Guards `engine`, until `stop`. As soon as it says that it is connected again, it is asked again.
+    pub(crate) fn start(engine: Arc<dyn Engine>, stop: CancellationToken) -> (Arc<Self>, Arc<Breaker>) {
+        let breaker = Arc::new(Breaker::new("node", POLICY));
+        let (mut notices, closing) = (engine.notices(), breaker.clone());
+        tokio::spawn(async move {
+            loop {
+                let notice = tokio::select! {
+                    () = stop.cancelled() => return,
+                    notice = notices.recv() => notice,
+                };
+                match notice {
+                    Ok(EngineNotice::Reconnected) => closing.close(),
+                    Ok(EngineNotice::Died { .. }) | Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                }
+            }
+        });
+        (Arc::new(Self { engine, breaker: breaker.clone() }), breaker)
+    }
+
+    async fn ask<T>(&self, call: impl Future<Output = Result<T, EngineError>>) -> Result<T, EngineError> {
+        let leave = self.breaker.admit().map_err(|open| EngineError::Resting {
+            // Rounded up: a client that waits less is refused again.
+            retry_after_s: u32::try_from(open.retry_after.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).max(1),
+        })?;
+        let answer = call.await;
+        match &answer {
+            Err(EngineError::Unavailable(_)) => leave.failed(),
+            _ => leave.answered(),
+        }
+        answer
+    }
+}
+
+#[async_trait]
+impl Engine for GuardedEngine {
+    async fn info(&self) -> Result<NodeInfo, EngineError> {
+        self.ask(self.engine.info()).await
+    }
+
+    async fn templates(&self) -> Result<Vec<TemplateInfo>, EngineError> {
+        self.ask(self.engine.templates()).await
+    }
+
+    async fn create(&self, spec: &CreateSandbox) -> Result<Placement, EngineError> {
+        self.ask(self.engine.create(spec)).await
+    }
+
+    async fn destroy(&self, sandbox: SandboxId) -> Result<(), EngineError> {
+        self.ask(self.engine.destroy(sandbox)).await
+    }
+
+    async fn freeze(&self, sandbox: SandboxId) -> Result<(), EngineError> {
+        self.ask(self.engine.freeze(sandbox)).await
+    }
+
+    async fn thaw(&self, sandbox: SandboxId) -> Result<(), EngineError> {
+        self.ask(self.engine.thaw(sandbox)).await
+    }
+
+    async fn stop(&self, sandbox: SandboxId) -> Result<(), EngineError> {
+        self.ask(self.engine.stop(sandbox)).await
+    }
+
+    async fn start(&self, sandbox: SandboxId) -> Result<Placement, EngineError> {
+        self.ask(self.engine.start(sandbox)).await
+    }
+
+    async fn set_network(&self, sandbox: SandboxId, policy: &NetworkPolicy) -> Result<(), EngineError> {
+        self.ask(self.engine.set_network(sandbox, policy)).await
+    }
+
+    async fn refusals(&self, sandbox: SandboxId, after: u64) -> Result<Refusals, EngineError> {
+        self.ask(self.engine.refusals(sandbox, after)).await
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxStatus>, EngineError> {
+        self.ask(self.engine.list()).await
+    }
+
+    async fn stats(&self) -> Result<Vec<Sample>, EngineError> {
+        self.ask(self.engine.stats()).await
+    }
+
+    fn notices(&self) -> broadcast::Receiver<EngineNotice> {
+        self.engine.notices()
+    }
+}
