@@ -18,7 +18,7 @@ import pytest
 from coffer_up import CofferUp, eventually, inventory
 from e2b import CommandExitException, Sandbox
 
-from places import GATE, GATE_V6, HOST, HOST_V6
+from places import API_NAME, GATE, GATE_V6, HOST, HOST_V6
 
 HERE = pathlib.Path(__file__).parent
 CLONE_NEWNET = 0x40000000
@@ -28,6 +28,19 @@ PATIENCE_S = 120
 
 def ip(*arguments: str):
     subprocess.run(["ip", *arguments], check=True)
+
+
+def certify(scratch: pathlib.Path, name: str) -> tuple[pathlib.Path, pathlib.Path]:
+    """An authority of the world's, and a certificate of it with its key."""
+    authority, key, leaf = scratch / "authority.pem", scratch / "authority-key.pem", scratch / "certified.pem"
+    request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    subject = ["-subj", "/CN=An authority of the world", "-keyout", key, "-out", authority]
+    subprocess.run([*request, *subject], check=True, capture_output=True)
+    of = ["-CA", authority, "-CAkey", key, "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]
+    of += ["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", leaf, "-out", scratch / "leaf.pem"]
+    subprocess.run([*request, *of], check=True, capture_output=True)
+    leaf.write_bytes(leaf.read_bytes() + (scratch / "leaf.pem").read_bytes())
+    return authority, leaf
 
 
 class World:
@@ -42,8 +55,9 @@ class World:
         subprocess.run(command, check=True, capture_output=True)
         with certificate.open("ab") as file:
             file.write((scratch / "public").read_bytes())
+        self.authority, certified = certify(scratch, API_NAME)
         self.process = subprocess.Popen(
-            ["unshare", "--net", sys.executable, HERE / "world.py", self.events, certificate],
+            ["unshare", "--net", sys.executable, HERE / "world.py", self.events, certificate, certified],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -114,6 +128,7 @@ def world(tmp_path_factory):
 @pytest.fixture(scope="session")
 def up(world, tmp_path_factory):
     options = ["--ephemeral", "--nameserver", GATE, "--warm-slots", "2"]
+    options += ["--set", f"network.extra_roots={world.authority}"]
     with CofferUp(tmp_path_factory.mktemp("coffer") / "data", *options, pool_size="2GiB") as running:
         os.environ.update(running.env())
         yield running

@@ -5,6 +5,8 @@ GATE, GATE_V6 = "93.184.100.1", "2606:2800:100::1"  # the world's end of its onl
 
 SITE, SITE_V6 = "93.184.216.34", "2606:2800:220:1::34"
 OTHER = "93.184.216.35"
+# Speaks TLS with a certificate of an authority that `coffer up` was told to believe.
+API, API_NAME = "93.184.216.36", "api.test"
 
 # The host's link leads to these too, so whoever dials them gets there and is seen.
 PRIVATE = "10.9.9.9"
@@ -16,6 +18,7 @@ NAMES = {
     "www.example.com": [SITE],
     "deep.down.example.com": [SITE],
     "other.test": [OTHER],
+    API_NAME: [API],
     "inner.test": [PRIVATE],
     "metadata.test": [METADATA],
     "host.test": [HOST],

@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.parse
 
-from places import GATE, GATE_V6, INNER, NAMES, OTHER, PRIVATE, REBINDING, SITE, SITE_V6
+from places import API, API_NAME, GATE, GATE_V6, INNER, NAMES, OTHER, PRIVATE, REBINDING, SITE, SITE_V6
 
 record_lock = threading.Lock()
 rebinding_asked = 0
@@ -53,7 +53,11 @@ class Site(http.server.BaseHTTPRequestHandler):
                 self.wfile.flush()
                 time.sleep(0.1)
             return
+        if where == "/headers" or where.startswith("/repository.git/"):
+            record(kind="headers", path=where, name=self.headers.get("Host"), token=self.headers.get("X-Token"))
         body = f"site {here} as {self.headers.get('Host', '')}\n".encode()
+        if where == "/repository.git/info/refs":
+            body = f"{'0' * 39}1\trefs/heads/main\n".encode()
         if where == "/bytes":
             body = bytes(int(query["n"]))
         self.send_response(302 if where == "/go" else 200)
@@ -134,13 +138,18 @@ def main():
     run("ip", "link", "set", "world", "up")
     run("ip", "address", "add", f"{GATE}/24", "dev", "world")
     run("ip", "-6", "address", "add", f"{GATE_V6}/64", "dev", "world", "nodad")
-    for address in [SITE, SITE_V6, OTHER, *INNER]:
+    for address in [SITE, SITE_V6, OTHER, API, *INNER]:
         run("ip", "address", "add", address, "dev", "lo")
     for port in (80, 443, 8443):
         site = Sites(("::", port), Site)
         if port == 443:
             site.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             site.tls.load_cert_chain(sys.argv[2])
+            certified = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            certified.load_cert_chain(sys.argv[3])
+            site.tls.sni_callback = lambda stream, name, _, certified=certified: (
+                setattr(stream, "context", certified) if name == API_NAME else None
+            )
         start(site)
     start(socketserver.ThreadingUDPServer((GATE, 53), Names))
     print("ready", flush=True)

@@ -8,6 +8,7 @@
 mod connections;
 mod control;
 mod forbidden;
+mod headers;
 mod names;
 mod policies;
 mod proxy;
