@@ -4,9 +4,11 @@
 //! fake. Engines declare what they can do; what they cannot is a typed refusal.
 #![forbid(unsafe_code)]
 
+mod behalf;
 mod node;
 
 use async_trait::async_trait;
+pub use behalf::{on_behalf, on_behalf_of};
 use coffer_core::SandboxId;
 use coffer_core::network::{Policy, Refusals};
 pub use coffer_wire::node::{

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     CreateSandbox, Engine, EngineError, EngineNotice, NodeInfo, Placement, Sample, SandboxStatus,
-    TemplateInfo,
+    TemplateInfo, on_behalf,
 };
 
 /// A request waits this long for a connection and its reply.
@@ -26,10 +26,17 @@ const RETRY: Duration = Duration::from_millis(100);
 
 type Answer = oneshot::Sender<Result<Reply, EngineError>>;
 
+/// A question, and on whose behalf it is asked.
+#[derive(Debug, Clone)]
+struct Ask {
+    request: Request,
+    behalf: Option<Arc<str>>,
+}
+
 /// A request that was sent and not answered yet.
 #[derive(Debug)]
 struct Waiting {
-    request: Request,
+    ask: Ask,
     answer: Answer,
     /// Whether a node before this one was asked already.
     repeated: bool,
@@ -38,7 +45,7 @@ struct Waiting {
 /// Talks to one node over its Unix socket.
 #[derive(Debug, Clone)]
 pub struct NodeEngine {
-    asks: mpsc::Sender<(Request, Answer)>,
+    asks: mpsc::Sender<(Ask, Answer)>,
     notices: Arc<broadcast::Sender<EngineNotice>>,
 }
 
@@ -55,7 +62,7 @@ impl NodeEngine {
         let (answer, reply) = oneshot::channel();
         let gone = || EngineError::Unavailable("its client has stopped".into());
         tokio::time::timeout(PATIENCE, async {
-            self.asks.send((request, answer)).await.map_err(|_| gone())?;
+            self.asks.send((Ask { request, behalf: on_behalf() }, answer)).await.map_err(|_| gone())?;
             reply.await.map_err(|_| gone())?
         })
         .await
@@ -67,7 +74,7 @@ impl NodeEngine {
 
 async fn stay_connected(
     socket: PathBuf,
-    mut inbox: mpsc::Receiver<(Request, Answer)>,
+    mut inbox: mpsc::Receiver<(Ask, Answer)>,
     notices: Arc<broadcast::Sender<EngineNotice>>,
     stop: CancellationToken,
 ) {
@@ -108,8 +115,8 @@ enum Ended {
 /// soon. What two nodes left unanswered fails; perhaps it is what they died of.
 async fn serve(
     stream: UnixStream,
-    inbox: &mut mpsc::Receiver<(Request, Answer)>,
-    again: &mut Vec<(Request, Answer)>,
+    inbox: &mut mpsc::Receiver<(Ask, Answer)>,
+    again: &mut Vec<(Ask, Answer)>,
     notices: &broadcast::Sender<EngineNotice>,
 ) -> Ended {
     let (mut from_node, mut to_node) = stream.into_split();
@@ -141,10 +148,11 @@ async fn serve(
                 Some(Err(error)) => break Ended::Disconnected(error.to_string()),
             },
             ask = next_ask(again, inbox) => {
-                let Some((request, answer, repeated)) = ask else { break Ended::CallersGone };
+                let Some((ask, answer, repeated)) = ask else { break Ended::CallersGone };
                 next_id += 1;
-                let frame = ToNode { id: next_id, request: request.clone() };
-                waiting.insert(next_id, Waiting { request, answer, repeated });
+                let Ask { request, behalf } = ask.clone();
+                let frame = ToNode { id: next_id, request, request_id: behalf.map(|id| id.to_string()) };
+                waiting.insert(next_id, Waiting { ask, answer, repeated });
                 if let Err(error) = write_frame(&mut to_node, &frame).await {
                     break Ended::Disconnected(error.to_string());
                 }
@@ -152,11 +160,11 @@ async fn serve(
         }
     };
     reader.abort();
-    for Waiting { request, answer, repeated } in waiting.into_values() {
+    for Waiting { ask, answer, repeated } in waiting.into_values() {
         if repeated {
             let _ = answer.send(Err(EngineError::Unavailable("the node went away before it replied".into())));
         } else {
-            again.push((request, answer));
+            again.push((ask, answer));
         }
     }
     ended
@@ -165,16 +173,16 @@ async fn serve(
 /// The next request to send, and whether it was sent before. Nothing when there are no callers any
 /// more.
 async fn next_ask(
-    again: &mut Vec<(Request, Answer)>,
-    inbox: &mut mpsc::Receiver<(Request, Answer)>,
-) -> Option<(Request, Answer, bool)> {
-    while let Some((request, answer)) = again.pop() {
+    again: &mut Vec<(Ask, Answer)>,
+    inbox: &mut mpsc::Receiver<(Ask, Answer)>,
+) -> Option<(Ask, Answer, bool)> {
+    while let Some((ask, answer)) = again.pop() {
         // Unless its caller has lost patience.
         if !answer.is_closed() {
-            return Some((request, answer, true));
+            return Some((ask, answer, true));
         }
     }
-    inbox.recv().await.map(|(request, answer)| (request, answer, false))
+    inbox.recv().await.map(|(ask, answer)| (ask, answer, false))
 }
 
 impl From<NodeError> for EngineError {

@@ -10,6 +10,7 @@ use coffer_wire::node::{FromNode, NodeError, NodeErrorCode, Request, ToNode, rea
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use crate::node::Node;
 
@@ -64,7 +65,7 @@ async fn converse(node: &Arc<Node>, stream: UnixStream, stop: &CancellationToken
             // Dropped half-way only when the connection ends anyway.
             frame = read_frame::<ToNode>(&mut from_server) => frame,
         };
-        let ToNode { id, request } = match frame {
+        let ToNode { id, request, request_id } = match frame {
             Ok(Some(frame)) => frame,
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
@@ -72,7 +73,8 @@ async fn converse(node: &Arc<Node>, stream: UnixStream, stop: &CancellationToken
         let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
         let (node, answers) = (node.clone(), answers.clone());
         let requests = node.requests.clone();
-        requests.spawn(async move {
+        let span = request_id.map_or_else(Span::none, |id| tracing::info_span!("request", request.id = %id));
+        let answer = async move {
             let kind = describe(&request);
             let result = node.answer(request).await;
             if let Err(NodeError { code: NodeErrorCode::Internal, message }) = &result {
@@ -80,7 +82,8 @@ async fn converse(node: &Arc<Node>, stream: UnixStream, stop: &CancellationToken
             }
             let _ = answers.send(FromNode::Reply { id, result }).await;
             drop(place);
-        });
+        };
+        requests.spawn(answer.instrument(span));
     };
     drop(answers);
     // Answers that are still coming are sent, if the server still reads.

@@ -107,13 +107,15 @@ async fn call(
 }
 
 fn request(method: Method, path: &str, body: Vec<u8>) -> Request<Full<Bytes>> {
-    Request::builder()
+    let mut request = Request::builder()
         .method(method)
         .uri(path)
         .header(header::HOST, "sandbox")
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(Full::new(Bytes::from(body)))
-        .expect("a fixed method and path")
+        .header(header::CONTENT_TYPE, "application/json");
+    if let Some(id) = coffer_engine::on_behalf() {
+        request = request.header("x-request-id", &*id);
+    }
+    request.body(Full::new(Bytes::from(body))).expect("a fixed method and path")
 }
 
 async fn ask(socket: &Path, request: Request<Full<Bytes>>, patience: Duration) -> Result<Bytes, AgentError> {

@@ -23,6 +23,9 @@ const LONGEST_FRAME: usize = 16 * 1024 * 1024;
 pub struct ToNode {
     pub id: u64,
     pub request: Request,
+    /// The request to the server on whose behalf this is, for logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -301,7 +304,11 @@ mod tests {
     #[tokio::test]
     async fn a_frame_reads_back() {
         let (mut left, mut right) = tokio::io::duplex(64);
-        let sent = ToNode { id: 7, request: Request::Destroy { sandbox: SandboxId::generate() } };
+        let sent = ToNode {
+            id: 7,
+            request: Request::Destroy { sandbox: SandboxId::generate() },
+            request_id: Some("r1".into()),
+        };
         let (written, read) = tokio::join!(write_frame(&mut left, &sent), read_frame::<ToNode>(&mut right));
         written.unwrap();
         assert_eq!(format!("{:?}", read.unwrap().unwrap()), format!("{sent:?}"));

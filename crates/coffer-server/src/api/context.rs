@@ -117,7 +117,7 @@ pub(super) async fn accompany(
         sandbox.id = Empty
     );
     let work = telemetry::within(traced.context(), next.run(request).instrument(span));
-    let answer = work.await;
+    let answer = coffer_engine::on_behalf_of(Some(id.to_string().into()), work).await;
     let (mut answer, refusal) = Refusal::render(answer, shape, id);
     let metrics = &app.telemetry.metrics;
     metrics.answered(&method, route.as_deref(), answer.status(), began.elapsed());

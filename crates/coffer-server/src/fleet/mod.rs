@@ -39,7 +39,7 @@ pub(crate) use end::describe;
 pub(crate) use pause::{Boot, Connected};
 pub(crate) use record::{Busy, Record, Step};
 pub(crate) use secrets::SecretUse;
-use secrets::explain_missing;
+use secrets::{explain_missing, patterns_of};
 pub(crate) use settings::network_of;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -202,6 +202,8 @@ impl Fleet {
         let notices = fleet.engine.notices();
         explain_missing(&fleet.store).await;
         fleet.load().await?;
+        fleet.read_secrets().await;
+        fleet.output.look_for(patterns_of(fleet.store.clone()));
         fleet.reconcile().await?;
         // What ran meanwhile has something to tell.
         for record in fleet.everyone() {
@@ -259,6 +261,7 @@ impl Fleet {
     ) -> Result<T, FleetError> {
         // With the request's span, so that lines of the log and spans say whose step it is.
         let step = telemetry::within(telemetry::current(), step.in_current_span());
+        let step = coffer_engine::on_behalf_of(coffer_engine::on_behalf(), step);
         self.steps.spawn(step).await.unwrap_or(Err(FleetError::Broken))
     }
 
