@@ -47,10 +47,17 @@ pub(crate) struct Breaker {
 
 #[derive(Debug)]
 enum State {
-    Closed { failures: u32 },
-    Open { until: Instant, pause: Duration },
+    Closed {
+        failures: u32,
+    },
+    Open {
+        until: Instant,
+        pause: Duration,
+    },
     /// One question is under way; the pause is what led here.
-    HalfOpen { pause: Duration },
+    HalfOpen {
+        pause: Duration,
+    },
 }
 
 /// The breaker is open.
@@ -211,7 +218,10 @@ mod tests {
         }
         for most in [1.25, 2.5, 5.0, 5.0] {
             let wait = breaker.admit().unwrap_err().retry_after;
-            assert!(wait.as_secs_f64() <= most && wait.as_secs_f64() >= most * 0.6 - 0.01, "{wait:?} of {most}");
+            assert!(
+                wait.as_secs_f64() <= most && wait.as_secs_f64() >= most * 0.6 - 0.01,
+                "{wait:?} of {most}"
+            );
             tokio::time::advance(wait).await;
             fail(&breaker);
         }

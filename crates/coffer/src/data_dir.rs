@@ -158,7 +158,16 @@ impl DataDir {
                 tracing::warn!("could not remove {}: {error}", directory.display());
             }
         }
-        for file in ["env", "operator-key", "installation", "authority.pem", "authority-key.pem", "server-uid", "egress-uid", "lock"] {
+        for file in [
+            "env",
+            "operator-key",
+            "installation",
+            "authority.pem",
+            "authority-key.pem",
+            "server-uid",
+            "egress-uid",
+            "lock",
+        ] {
             let _ = std::fs::remove_file(self.root.join(file));
         }
         // Only if nothing of the user's is in it.

@@ -53,7 +53,9 @@ impl GuardedEngine {
     async fn ask<T>(&self, call: impl Future<Output = Result<T, EngineError>>) -> Result<T, EngineError> {
         let leave = self.breaker.admit().map_err(|open| EngineError::Resting {
             // Rounded up: a client that waits less is refused again.
-            retry_after_s: u32::try_from(open.retry_after.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).max(1),
+            retry_after_s: u32::try_from(open.retry_after.as_millis().div_ceil(1000))
+                .unwrap_or(u32::MAX)
+                .max(1),
         })?;
         let answer = call.await;
         match &answer {

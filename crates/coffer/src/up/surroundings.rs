@@ -13,7 +13,11 @@ use crate::egress::Surroundings;
 const EVERY: Duration = Duration::from_secs(2);
 
 /// The surroundings as they are now, as JSON, and a task that keeps them so.
-pub(super) fn follow(chosen: Vec<SocketAddr>, authority: AuthorityText, roots: String) -> watch::Receiver<String> {
+pub(super) fn follow(
+    chosen: Vec<SocketAddr>,
+    authority: AuthorityText,
+    roots: String,
+) -> watch::Receiver<String> {
     let written = move || {
         let mut now = look(&chosen);
         (now.authority, now.roots) = (Some(authority.clone()), roots.clone());
