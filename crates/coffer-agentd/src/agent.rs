@@ -50,6 +50,11 @@ impl Agent {
         Arc::clone(&self.init.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Whether no server has said yet whose it is.
+    pub(crate) fn is_nobodys(&self) -> bool {
+        self.init().env_vars.is_empty()
+    }
+
     pub(crate) fn set_init(&self, init: Init) {
         if std::process::id() == 1 {
             leave_marks(Path::new("/run/e2b"), &init);

@@ -43,6 +43,9 @@ use crate::agent::Agent;
 const FILE_THREADS: usize = 16;
 const FILE_THREAD_IDLE: Duration = Duration::from_secs(5);
 
+/// A sandbox that is nobody's after this long waits for its owner, and has time to prepare.
+const QUIET: Duration = Duration::from_millis(10);
+
 /// Runs agentd as the process's arguments say.
 pub fn main() -> ExitCode {
     let outcome = arguments().and_then(|sockets| {
@@ -134,6 +137,15 @@ async fn run(sockets: Sockets) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
     tokio::spawn(listen::serve_unix(Arc::clone(&agent), listener));
+    if std::process::id() == 1 {
+        let agent = Arc::clone(&agent);
+        tokio::spawn(async move {
+            tokio::time::sleep(QUIET).await;
+            if agent.is_nobodys() {
+                process::Processes::rehearse();
+            }
+        });
+    }
     // A first process never returns: with it the sandbox would end.
     loop {
         agent.processes.reap();

@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::account::Account;
+use crate::account::{Account, Accounts};
 use crate::connect::{Code, RpcError};
 use crate::journal::Journal;
 use crate::path;
@@ -159,6 +159,23 @@ impl Processes {
         let watched = Arc::clone(&process);
         tokio::spawn(async move { all.see_through(watched, pumps, lifetime).await });
         Ok(process)
+    }
+
+    /// Starts a shell that does nothing, so that the first command does not have to wait until the files that
+    /// every program needs have been looked up and our own memory is there. Nobody is told of it.
+    pub(crate) fn rehearse() {
+        let root = Account { name: "root".into(), uid: 0, gid: 0, home: "/".into(), groups: vec![0] };
+        let _unreadable = Accounts::read();
+        let spec = Spec {
+            command: "/bin/bash",
+            args: &["-c".into(), ":".into()],
+            env: &[("PATH".into(), DEFAULT_PATH.into()), ("LANG".into(), "C.UTF-8".into())],
+            cwd: Path::new("/"),
+            account: &root,
+            io: Io::Pipes { stdin: false },
+        };
+        // Not every template has one.
+        let _unstarted = spawn::spawn(&spec);
     }
 
     fn disown(&self, pid: u32) {

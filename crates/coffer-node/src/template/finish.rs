@@ -20,6 +20,10 @@ pub(super) const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost
 /// A sandbox is thrown away whole: pip needs no protection of the system from itself.
 pub(super) const PIP_CONF: &str = "[global]\nbreak-system-packages = true\n";
 
+/// One file in place of two dozen that every program opens when it starts: a sixth of what starting a small
+/// one costs.
+const LOCALE: &str = "localedef --add-to-archive /usr/lib/locale/C.utf8";
+
 /// Says what is inside, and fails when something of it cannot run.
 const CHECK: &str = r#"
 . /etc/os-release; echo "$PRETTY_NAME"
@@ -32,7 +36,7 @@ echo "$(dpkg-query -W | wc -l) packages"
 "#;
 
 /// What is written into every build, as part of its recipe.
-pub(super) const TEXTS: [&str; 5] = [USER, SUDOERS, HOSTS, PIP_CONF, CHECK];
+pub(super) const TEXTS: [&str; 6] = [USER, SUDOERS, HOSTS, PIP_CONF, LOCALE, CHECK];
 
 /// Gives back notes about what is inside.
 pub(super) fn finish(run: &mut Run<'_>, plan: &Plan) -> Result<Vec<String>, BuildError> {
@@ -48,6 +52,7 @@ pub(super) fn finish(run: &mut Run<'_>, plan: &Plan) -> Result<Vec<String>, Buil
     tree.own("home/user", UID, UID)?;
     tree.directory("etc/sudoers.d", 0o750)?;
     tree.file("etc/sudoers.d/user", 0o440, SUDOERS)?;
+    run.inside("localedef", LOCALE)?;
     let notes = run.inside("the check of what was built", CHECK)?;
     clean(tree)?;
     write_etc(tree, &plan.sources)?;
