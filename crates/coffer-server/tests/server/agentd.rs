@@ -50,6 +50,7 @@ struct Shared {
     manners: Manners,
     inits: Mutex<Vec<Init>>,
     journal: watch::Sender<Journal>,
+    guest: Guest,
 }
 
 impl FakeAgentd {
