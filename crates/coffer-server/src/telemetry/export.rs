@@ -21,6 +21,8 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
+use crate::breaker::{Breaker, Policy};
+
 use super::otlp::{ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, Scope, ScopeSpans, Span};
 use super::{BadTraceSetting, TraceSettings};
 
@@ -32,9 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const TRIES: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Batches in a row that failed before the next ones are dropped untried, and for how long.
-const OPENS_AFTER: u32 = 3;
-const OPEN_FOR: Duration = Duration::from_secs(30);
+/// After so many batches in a row that failed the next ones are dropped untried for a while.
+const POLICY: Policy =
+    Policy { failures: 3, pause: Duration::from_secs(15), longest_pause: Duration::from_secs(120) };
 /// For the last batch, when the server stops.
 const FAREWELL: Duration = Duration::from_secs(3);
 const LARGEST_ANSWER: usize = 64 * 1024;
@@ -43,6 +45,7 @@ const LARGEST_ANSWER: usize = 64 * 1024;
 #[derive(Clone)]
 pub(super) struct Destination {
     pub(super) name: &'static str,
+    pub(super) breaker: Arc<Breaker>,
     host: String,
     port: u16,
     tls: Option<TlsConnector>,
@@ -118,7 +121,8 @@ impl Destination {
         let agent = concat!("coffer/", env!("CARGO_PKG_VERSION"));
         headers.insert(USER_AGENT, HeaderValue::from_static(agent));
         let path = format!("{}{path}", uri.path().trim_end_matches('/'));
-        Ok(Self { name, host, port, tls, path, headers })
+        let breaker = Arc::new(Breaker::new(name, POLICY));
+        Ok(Self { name, breaker, host, port, tls, path, headers })
     }
 
     /// Sends once; answers with the status, and how long to wait before a retry where it was told.
@@ -158,7 +162,7 @@ impl Destination {
         answered
     }
 
-    /// Sends, more than once where that may help. `false` when it was all in vain.
+    /// Sends, more than once where that may help.
     async fn deliver(&self, body: Bytes, stop: &CancellationToken) -> Result<(), String> {
         let mut pause = FIRST_PAUSE;
         for attempt in 1.. {
@@ -212,7 +216,6 @@ pub(super) async fn export(
     stop: CancellationToken,
 ) {
     let mut batch = Vec::new();
-    let (mut failures, mut closed_until) = (0u32, None::<tokio::time::Instant>);
     loop {
         let ending = tokio::select! {
             received = inbox.recv_many(&mut batch, LARGEST_BATCH) => received == 0,
@@ -229,44 +232,39 @@ pub(super) async fn export(
         let spans = std::mem::take(&mut batch);
         let count = spans.len() as u64;
         if count > 0 {
-            let is_open = closed_until.is_some_and(|until| tokio::time::Instant::now() < until);
-            let delivered = if is_open && !ending {
-                Err(String::new())
-            } else {
-                let deliver = destination.deliver(encoded(spans).into(), &stop);
-                if ending {
-                    let last = tokio::time::timeout(FAREWELL, deliver).await;
-                    last.unwrap_or_else(|_| Err("it did not answer in time".into()))
-                } else {
-                    deliver.await
-                }
-            };
-            match delivered {
-                Ok(()) => {
-                    sent.inc_by(count);
-                    if failures >= OPENS_AFTER {
-                        tracing::info!("spans reach {} again", destination.name);
-                    }
-                    (failures, closed_until) = (0, None);
-                }
-                Err(why) => {
-                    dropped.inc_by(count);
-                    if !is_open {
-                        failures += 1;
-                        if failures <= OPENS_AFTER {
-                            tracing::warn!("{count} spans did not reach {}: {why}", destination.name);
-                        }
-                        if failures >= OPENS_AFTER {
-                            closed_until = Some(tokio::time::Instant::now() + OPEN_FOR);
-                        }
-                    }
-                }
+            let attempted = attempt(&destination, spans, ending, &stop).await;
+            let outcome = if attempted.is_ok() { &sent } else { &dropped };
+            outcome.inc_by(count);
+            if let Err(Some(why)) = attempted {
+                tracing::warn!("{count} spans did not reach {}: {why}", destination.name);
             }
         }
         if ending {
             return;
         }
     }
+}
+
+/// Sends a batch, unless the destination is being left alone: then there is nothing to say about why not.
+async fn attempt(
+    destination: &Destination,
+    spans: Vec<Span>,
+    is_last: bool,
+    stop: &CancellationToken,
+) -> Result<(), Option<String>> {
+    let leave = destination.breaker.admit().map_err(|_| None)?;
+    let deliver = destination.deliver(encoded(spans).into(), stop);
+    let delivered = if is_last {
+        let last = tokio::time::timeout(FAREWELL, deliver).await;
+        last.unwrap_or_else(|_| Err("it did not answer in time".into()))
+    } else {
+        deliver.await
+    };
+    match delivered {
+        Ok(()) => leave.answered(),
+        Err(_) => leave.failed(),
+    }
+    delivered.map_err(Some)
 }
 
 async fn gather(inbox: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>, stop: &CancellationToken) {

@@ -129,7 +129,7 @@ impl Metrics {
         for direction in ["sent", "received"] {
             let _ = self.egress_bytes.get_or_create(&label([("direction", direction)]));
         }
-        for code in ["quota_exceeded", "rate_limited", "budget_exceeded", "command_denied"] {
+        for code in ["quota_exceeded", "rate_limited", "budget_exceeded", "command_refused"] {
             let _ = self.refusals.get_or_create(&label([("code", code)]));
         }
     }

@@ -10,15 +10,19 @@ mod otlp;
 mod scrape;
 mod trace;
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use coffer_core::settings::SecretText;
+use coffer_store::ExecutionRow;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::breaker::Breaker;
 pub(crate) use metrics::Metrics;
+use metrics::Outcome;
 pub(crate) use trace::{Active, Traces, Whose, current, parse_traceparent, within};
 
 /// `[metrics]`: who may read `/metrics`.
@@ -59,6 +63,7 @@ pub(crate) struct Telemetry {
     pub(crate) metrics: Metrics,
     pub(crate) traces: Traces,
     pub(crate) public: bool,
+    breakers: Mutex<Vec<Arc<Breaker>>>,
     exporters: TaskTracker,
     stop: CancellationToken,
 }
@@ -75,8 +80,41 @@ impl Telemetry {
     /// Starts the exporters.
     pub(crate) fn start(settings: &MetricsSettings, traces: &TraceSettings) -> Result<Self, BadTraceSetting> {
         let (metrics, exporters, stop) = (Metrics::new(), TaskTracker::new(), CancellationToken::new());
-        let traces = Traces::start(export::destinations(traces)?, &metrics, &exporters, &stop);
-        Ok(Self { metrics, traces, public: settings.public, exporters, stop })
+        let destinations = export::destinations(traces)?;
+        let breakers = destinations.iter().map(|destination| destination.breaker.clone()).collect();
+        let traces = Traces::start(destinations, &metrics, &exporters, &stop);
+        Ok(Self { metrics, traces, public: settings.public, breakers: Mutex::new(breakers), exporters, stop })
+    }
+
+    /// From now on figures tell how this breaker stands.
+    pub(crate) fn watch(&self, breaker: Arc<Breaker>) {
+        self.breakers.lock().unwrap_or_else(PoisonError::into_inner).push(breaker);
+    }
+
+    /// An execution is over and on record: its command is redacted there.
+    pub(crate) fn executed(&self, row: &ExecutionRow) {
+        let took = row.ended_ms.unwrap_or(row.started_ms).saturating_sub(row.started_ms);
+        let took = Duration::from_millis(u64::try_from(took).unwrap_or(0));
+        let outcome = match row.exit_code {
+            Some(0) => Outcome::Succeeded,
+            // A shell's way to say that a signal ended it is an exit code, too.
+            Some(code) if (0..128).contains(&code) => Outcome::Failed,
+            _ => Outcome::Killed,
+        };
+        self.metrics.executed(outcome, took);
+        let whose = Whose { id: row.sandbox, project: row.project, agent: row.agent };
+        let mut span = self.traces.step("sandbox.execution", &whose);
+        span.began(row.started_ms);
+        span.set("execution.id", || row.id.to_string().into());
+        span.set("process.command_line", || row.command.clone().into());
+        span.set("execution.outcome", || outcome.as_str().into());
+        if let Some(code) = row.exit_code {
+            span.set("process.exit.code", || code.into());
+        }
+        if outcome != Outcome::Succeeded {
+            span.fail(|| row.status.clone().unwrap_or_default());
+        }
+        span.ended_after(took);
     }
 
     /// Has the exporters send what they have, and does not wait long for it.

@@ -150,7 +150,7 @@ impl Traces {
             start_time_unix_nano: nanos(now_ms()),
             ..Span::default()
         };
-        Active(Some(Box::new(Open { span, context: own, began: std::time::Instant::now(), sinks: self.sinks.clone() })))
+        Active(Some(Box::new(Open { span, context: own, began: std::time::Instant::now(), took: None, sinks: self.sinks.clone() })))
     }
 }
 
@@ -185,6 +185,8 @@ struct Open {
     span: Span,
     context: SpanContext,
     began: std::time::Instant,
+    /// Where that is known otherwise.
+    took: Option<std::time::Duration>,
     sinks: Arc<[Sink]>,
 }
 
@@ -226,6 +228,13 @@ impl Active {
         }
     }
 
+    /// It took so long, however long ago it was.
+    pub(crate) fn ended_after(mut self, took: std::time::Duration) {
+        if let Some(open) = &mut self.0 {
+            open.took = Some(took);
+        }
+    }
+
     /// It ended in failure.
     pub(crate) fn fail(&mut self, why: impl FnOnce() -> String) {
         if let Some(open) = &mut self.0 {
@@ -239,7 +248,8 @@ impl Active {
 impl Drop for Open {
     fn drop(&mut self) {
         // By the clock that never jumps, so that no span ends before it began.
-        let took = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let took = self.took.unwrap_or_else(|| self.began.elapsed());
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.span.end_time_unix_nano = self.span.start_time_unix_nano.saturating_add(took);
         let span = std::mem::take(&mut self.span);
         let Some((last, others)) = self.sinks.split_last() else { return };
