@@ -57,7 +57,7 @@ def test_exec_answers_what_the_command_did(api, box, eventually):
         return row.status_code == 200 and row.json()["state"] != "running" and row.json()
 
     row = eventually(recorded)
-    assert (row["exit_code"], row["sandbox_id"]) == (3, box.sandbox_id)
+    assert (row["exit_code"], row["sandbox"]) == (3, box.sandbox_id)
     missing = api.post(f"/sandboxes/{box.sandbox_id}/exec", json={"command": "true", "cwd": "/nowhere"})
     assert missing.status_code == 422, missing.text
     nobody = api.post(f"/sandboxes/{box.sandbox_id}/exec", json={"command": "true", "user": "nobody-here"})

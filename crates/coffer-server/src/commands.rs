@@ -4,8 +4,8 @@
 //! [`LOOK`]. When the records do not answer, what was known stays in force.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use coffer_core::command::{CommandPolicy, Judgement};
@@ -25,6 +25,12 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Of a command, in an event.
 const LONGEST_TOLD: usize = 256;
+
+/// Refusals that are told of for each sandbox without a token, in so long: anybody can ask it for commands.
+const MOST_TOLD: u32 = 30;
+const TOLD_IN: Duration = Duration::from_secs(10);
+/// Sandboxes of which that is counted.
+const MOST_COUNTED: usize = 4096;
 
 /// The policies of all projects that have one.
 #[derive(Debug)]
@@ -129,6 +135,23 @@ pub(crate) struct Gatekeeper {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) commands: Arc<Commands>,
     pub(crate) audit: AuditLog,
+    pub(crate) told: Mutex<HashMap<SandboxId, (Instant, u32)>>,
+}
+
+impl Gatekeeper {
+    /// Whether there is room for one more refusal of an open sandbox.
+    fn may_tell(&self, sandbox: SandboxId) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= MOST_COUNTED {
+            told.retain(|_, (since, _)| since.elapsed() < TOLD_IN);
+        }
+        let (since, count) = told.entry(sandbox).or_insert_with(|| (Instant::now(), 0));
+        if since.elapsed() >= TOLD_IN {
+            (*since, *count) = (Instant::now(), 0);
+        }
+        *count += 1;
+        *count <= MOST_TOLD
+    }
 }
 
 #[async_trait]
@@ -142,6 +165,10 @@ impl Gate for Gatekeeper {
 
     async fn refused(&self, sandbox: SandboxId, what: &RefusedCommand) {
         let Some(record) = self.fleet.any(sandbox) else { return };
+        let open = record.live().row.access_token.is_none();
+        if open && !self.may_tell(sandbox) {
+            return;
+        }
         self.commands.tell(&record, what, "e2b").await;
         let id = AuditId::generate();
         self.audit

@@ -107,19 +107,23 @@ pub async fn serve(
     telemetry.watch(breaker);
     let telemetry = Arc::new(telemetry);
     let usage = Arc::new(usage::Usage::new(config.usage, store.clone()));
+    let failed = |error: coffer_store::StoreError| ServeError(Box::new(error));
+    // First of all: what belongs to another installation is not for this one to touch.
+    if let Some(installation) = &config.installation {
+        store.act_for(&store.operator(), installation).await.map_err(failed)?;
+    }
+    let logs = (config.output.archive_after, config.output.prune_after);
+    let limiter =
+        limits::Limiter::start(&store, config.limits, logs, stop.child_token()).await.map_err(failed)?;
     let output_dir = config.server_dir.join("output");
     let output = output::Output::new(
         store.clone(),
         &output_dir,
         config.output,
         telemetry.clone(),
+        limiter.clone(),
         stop.child_token(),
     );
-    let failed = |error: coffer_store::StoreError| ServeError(Box::new(error));
-    if let Some(installation) = &config.installation {
-        store.act_for(&store.operator(), installation).await.map_err(failed)?;
-    }
-    let limiter = limits::Limiter::start(&store, config.limits, stop.child_token()).await.map_err(failed)?;
     let fleet = fleet::Fleet::start(
         store.clone(),
         engine,
@@ -140,6 +144,7 @@ pub async fn serve(
         fleet: fleet.clone(),
         commands: commands.clone(),
         audit: audit.clone(),
+        told: std::sync::Mutex::default(),
     };
     let proxy = proxy::Proxy::new(Arc::new(fleet.clone()), Arc::new(gate));
     let api = api::router(api::App {

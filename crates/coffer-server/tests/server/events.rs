@@ -115,6 +115,20 @@ async fn readers_are_told_what_they_want_and_may_see() {
 }
 
 #[tokio::test]
+async fn a_revoked_key_ends_its_stream() {
+    let app = TestApp::start().await;
+    let made = app.post("/api/v1/keys", json!({"name": "r", "role": "read"})).await.expect(201).json();
+    let request = http::Request::get("/api/v1/events/stream").header("host", app.address().to_string());
+    let request = request.header("x-api-key", made["key"].as_str().unwrap());
+    let read = app.send(request.body(Full::default()).unwrap());
+    let revoke = async {
+        app.delete(&format!("/api/v1/keys/{}", made["id"].as_str().unwrap())).await.expect(204);
+    };
+    let (ended, ()) = tokio::join!(read, revoke);
+    assert!(matches!(ended.status, 200 | 401), "{}", ended.status);
+}
+
+#[tokio::test]
 async fn many_readers_far_behind_and_near_get_the_same() {
     let app = TestApp::start().await;
     let scope = app.scope().await;

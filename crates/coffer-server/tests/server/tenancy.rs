@@ -48,6 +48,7 @@ fn body(method: &Method, path: &str) -> Value {
         ("POST", path) if path.ends_with("/agents") || path.ends_with("/projects") => {
             json!({"name": "mischief"})
         }
+        ("PUT", path) if path.contains("/secrets/") => json!({"value": "mischief"}),
         ("PUT", path) if path.contains("/budgets/") => json!({"amount": 1}),
         ("POST", path) if path.ends_with("/budgets") => json!({"amount": 1, "period": "month"}),
         ("PUT", path) if path.ends_with("/settings") || path.ends_with("/quotas") => json!({}),
@@ -64,6 +65,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let made = app.post("/api/v1/keys", json!({"name": "mine"})).await.expect(201).json();
     let budget = json!({"period": "day", "amount": 1});
     let budget = app.post("/api/v1/budgets", budget).await.expect(201).json();
+    app.put("/api/v1/secrets/mine-alone", json!({"value": "secret-of-mine"})).await.expect(201);
     let mine = app.scope().await.project().to_string();
     let fill = |name: &str| match name {
         "id" => sandbox.clone(),
@@ -72,6 +74,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         "project" => mine.clone(),
         "path" => "etc/hosts".to_string(),
         "pid" => "1".to_string(),
+        "secret" => "mine-alone".to_string(),
         "budget" => budget["id"].as_str().unwrap().to_string(),
         other => panic!("no id for {other}: teach this test"),
     };
@@ -111,6 +114,8 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         assert_eq!(answer.status, 404, "{method} {path}: {}", answer.text());
     }
     assert_eq!(app.row(&sandbox).await, row, "something was changed");
+    let secrets = app.get("/api/v1/secrets").await.expect(200).json();
+    assert_eq!((&secrets["items"][0]["name"], &secrets["items"][0]["version"]), (&json!("mine-alone"), &json!(1)));
     let touched: Vec<_> = app.engine.asked().into_iter().filter(|op| !asked.contains(op)).collect();
     // What the other project made for itself is its own.
     assert!(touched.iter().all(|(_, id)| id.to_string() != sandbox), "{touched:?}");

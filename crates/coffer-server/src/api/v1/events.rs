@@ -2,13 +2,13 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::Sse;
 use axum::response::sse;
-use coffer_store::Event as EventRow;
+use coffer_store::{Event as EventRow, Secret, Store};
 use futures_util::Stream;
 use http::HeaderMap;
 use serde::Serialize;
@@ -25,6 +25,9 @@ use crate::events::{Reader, Wanted};
 
 /// A reader that is told nothing for so long is told so.
 const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// How often a stream looks whether its key is still good.
+pub(super) const KEY_LOOK: Duration = Duration::from_secs(3);
 
 /// Something that happened in a project.
 #[derive(Debug, Serialize, ToSchema)]
@@ -130,11 +133,39 @@ pub(super) async fn stream(
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, ApiError> {
     let after = after(&headers, &query)?;
     let reader = app.events.reader(caller.scope, after, wanted(&query)).await.map_err(ApiError::store)?;
-    let events = futures_util::stream::unfold(reader, async |mut reader: Reader| {
+    let keyed = Keyed { reader, store: app.store.clone(), key: caller.key, looked: Instant::now() };
+    let events = futures_util::stream::unfold(keyed, async |mut reader: Keyed| {
         let event = reader.next().await?;
         let data = serde_json::to_string(&shown(&event)).expect("an event is plain data");
         let told = sse::Event::default().id(event.sequence.to_string()).event(&event.kind).data(data);
         Some((Ok(told), reader))
     });
     Ok(Sse::new(events).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive")))
+}
+
+/// A reader whose key may be revoked meanwhile.
+struct Keyed {
+    reader: Reader,
+    store: Store,
+    key: Secret,
+    looked: Instant,
+}
+
+impl Keyed {
+    /// The next event; `None` when the server stops or the key is no longer good.
+    async fn next(&mut self) -> Option<Arc<EventRow>> {
+        loop {
+            let rest = KEY_LOOK.saturating_sub(self.looked.elapsed());
+            if !rest.is_zero()
+                && let Ok(event) = tokio::time::timeout(rest, self.reader.next()).await
+            {
+                return event;
+            }
+            // When the records do not answer, the next look tells.
+            if matches!(self.store.authenticate(self.key.reveal()).await, Ok(None)) {
+                return None;
+            }
+            self.looked = Instant::now();
+        }
+    }
 }

@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response, Sse, sse};
 use bytes::Bytes;
-use coffer_core::{ExecutionId, Millis};
+use coffer_core::{ExecutionId, KeyId, Millis};
 use coffer_store::{ExecutionRow, ExecutionSource, ExecutionState, Idempotency, NewExecution, TakenKey};
 use coffer_wire::agentd::OutputStream;
 use coffer_wire::envd::process::process_event::data_event::Output as Data;
@@ -305,7 +305,10 @@ async fn run(
             }
         }
     }
-    let begun = begin(&app, &record, guest, id, &order, &named).await;
+    let (background, most) = (order.background, order.most);
+    let beginning = begin(app.clone(), record, guest, id, order, named.caller.key_id);
+    // To its end, also when nobody waits any more: what is on record as running must run.
+    let begun = tokio::spawn(beginning).await.unwrap_or_else(|_| Err(ApiError::internal()));
     if begun.is_err()
         && let Some((key, _)) = &idempotency
         && let Err(error) = app.store.release_execution_key(&scope, key, id).await
@@ -313,7 +316,7 @@ async fn run(
         tracing::warn!("an idempotency key stays taken: {error}");
     }
     let run = begun?;
-    if order.background {
+    if background {
         return Ok(running(id, run.pid, run.started_ms));
     }
     let wants_stream = headers.get_all(header::ACCEPT).iter().any(|value| {
@@ -323,7 +326,7 @@ async fn run(
         let told = Sse::new(run.tell()).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive"));
         return Ok(told.into_response());
     }
-    run.finish(order.most).await.map(|ran| Json(ran).into_response())
+    run.finish(most).await.map(|ran| Json(ran).into_response())
 }
 
 fn running(id: ExecutionId, pid: u32, started_ms: Millis) -> Response {
@@ -344,16 +347,16 @@ struct Run {
 
 /// Puts the command on record and starts it.
 async fn begin(
-    app: &App,
-    record: &Arc<Record>,
+    app: Arc<App>,
+    record: Arc<Record>,
     guest: Guest,
     id: ExecutionId,
-    order: &Order,
-    named: &NamedId<Write>,
+    order: Order,
+    actor: KeyId,
 ) -> Result<Run, ApiError> {
     let announced = NewExecution {
         id,
-        actor: Some(named.caller.key_id),
+        actor: Some(actor),
         command: order.shown.clone(),
         cwd: order.cwd.clone(),
         user: order.user.clone(),
@@ -381,11 +384,11 @@ async fn begin(
             _ => Err(GuestError::Refused { code: "unknown".into(), message: "it did not start".into() }),
         }
     };
-    let (announced, begun) = tokio::join!(app.output.announce(record, announced), starting);
+    let (announced, begun) = tokio::join!(app.output.announce(&record, announced), starting);
     let (pid, events) = match begun {
         Ok(begun) => begun,
         Err(error) => {
-            if let Err(error) = app.output.abandon(record, id, &error.to_string()).await {
+            if let Err(error) = app.output.abandon(&record, id, &error.to_string()).await {
                 tracing::warn!(sandbox.id = %record.id, "an execution that failed stays on record as running: {error}");
             }
             // What it names is part of the request, not of the path.
@@ -402,7 +405,7 @@ async fn begin(
         let _gone = end(&guest, pid, Signal::Sigkill).await;
         return Err(ApiError::store(error));
     }
-    if let Some(stdin) = order.stdin.clone() {
+    if let Some(stdin) = order.stdin {
         // Beside its output: who reads nothing until it is read itself would wait for ever.
         tokio::spawn(feed(guest.clone(), pid, stdin));
     }

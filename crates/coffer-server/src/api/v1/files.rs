@@ -275,8 +275,8 @@ async fn listing(
         ("Range" = Option<String>, Header, description = "`bytes=0-99`"),
     ),
     responses(
-        (status = 200, content_type = "application/octet-stream", description = "the contents, or a directory's entries"),
-        (status = 206, content_type = "application/octet-stream"), (status = 304, description = "not changed"),
+        (status = 200, content_type = "*/*", body = String, description = "the contents, or a directory's entries"),
+        (status = 206, content_type = "*/*", body = String), (status = 304, description = "not changed"),
         (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
         (status = 409, body = ErrorShape), (status = 412, description = "changed"),
         (status = 416, description = "no such part"), (status = 422, body = ErrorShape),

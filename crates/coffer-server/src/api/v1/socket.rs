@@ -17,7 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::ErrorShape;
-use super::events::{EventQuery, after, shown, wanted};
+use super::events::{EventQuery, KEY_LOOK, after, shown, wanted};
 use crate::api::App;
 use crate::api::auth::{Caller, Read};
 use crate::api::error::{ApiError, Code};
@@ -37,8 +37,6 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 const SILENT: Duration = Duration::from_secs(50);
 /// Who takes nothing for so long is too slow.
 const SLOW: Duration = Duration::from_secs(10);
-/// How often the key is looked at again.
-const LOOK: Duration = Duration::from_secs(3);
 /// What a client may send; it has nothing to say.
 const LONGEST_MESSAGE: usize = 4096;
 
@@ -155,7 +153,7 @@ async fn follow(
     position: &mut i64,
 ) -> Over {
     let mut heartbeat = interval(HEARTBEAT);
-    let mut look = interval(LOOK);
+    let mut look = interval(KEY_LOOK);
     for ticks in [&mut heartbeat, &mut look] {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.reset();
