@@ -286,12 +286,14 @@ impl Store {
         write.await
     }
 
-    /// Sandboxes that are over and have executions on record as running.
+    /// Sandboxes of this installation that are over and have executions on record as running.
     pub async fn sandboxes_with_lost_executions(&self) -> Result<Vec<SandboxId>, StoreError> {
         let rows = sqlx::query(
             "SELECT DISTINCT sandbox_id FROM executions WHERE state = 'running' AND sandbox_id IN (
-                 SELECT id FROM sandboxes WHERE state NOT IN ('creating', 'running', 'paused')) LIMIT 1000",
+                 SELECT id FROM sandboxes WHERE state NOT IN ('creating', 'running', 'paused')
+                     AND ($1 IS NULL OR installation IS NULL OR installation = $1)) LIMIT 1000",
         )
+        .bind(self.installation())
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;

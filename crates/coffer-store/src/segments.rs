@@ -102,9 +102,13 @@ impl Store {
     }
 
     /// Segments in that state whose last record is older, the oldest first. One that may still be written to
-    /// is not among them.
+    /// is not among them, nor one whose file is another installation's.
+    ///
+    /// Of one project, or of all that have no settings of their own; and only of sandboxes that this
+    /// installation holds, or held: the files are there.
     pub async fn segments_older(
         &self,
+        project: Option<ProjectId>,
         state: SegmentState,
         than_ms: Millis,
         limit: u32,
@@ -115,12 +119,20 @@ impl Store {
                          WHERE later.sandbox_id = o.sandbox_id AND later.number > o.number)
                      OR EXISTS (SELECT 1 FROM sandboxes AS s
                          WHERE s.id = o.sandbox_id AND s.state NOT IN ('creating', 'running', 'paused')))
+                 AND ($4 IS NULL OR EXISTS (SELECT 1 FROM sandboxes AS s
+                         WHERE s.id = o.sandbox_id AND COALESCE(s.installation, $4) = $4))
+                 AND CASE WHEN $5 IS NULL
+                     THEN NOT EXISTS (SELECT 1 FROM project_settings AS p WHERE p.project_id = o.project_id)
+                     ELSE o.project_id = $5 END
              ORDER BY last_ms LIMIT $3"
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(state.as_str().to_string())
             .bind(than_ms)
+            .bind(self.installation())
             .bind(i64::from(limit))
+            .bind(self.installation())
+            .bind(project.map(|project| project.to_string()))
             .fetch_all(self.database().readers())
             .await
             .doing(READ)?;

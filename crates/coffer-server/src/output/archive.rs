@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_core::SandboxId;
 use coffer_core::settings::Period;
+use coffer_core::{ProjectId, SandboxId};
 use coffer_store::{ExecutionState, SegmentRow, SegmentState, StoreError};
 
 use super::Output;
@@ -34,17 +34,26 @@ impl Output {
             let status = "its sandbox ended";
             self.store.end_executions(sandbox, None, ExecutionState::Lost, status, now_ms()).await?;
         }
-        let before = |age: Period| now_ms().saturating_sub(age.as_millis());
-        let (pruned, archived) = (before(self.settings.prune_after), before(self.settings.archive_after));
-        self.each(SegmentState::Plain, pruned, SegmentState::Pruned).await?;
-        self.each(SegmentState::Archived, pruned, SegmentState::Pruned).await?;
-        self.each(SegmentState::Plain, archived, SegmentState::Archived).await
+        for (project, kept) in self.limiter.retentions() {
+            let before = |age: Period| now_ms().saturating_sub(age.as_millis());
+            let (pruned, archived) = (before(kept.logs), before(kept.archive_logs));
+            self.each(project, SegmentState::Plain, pruned, SegmentState::Pruned).await?;
+            self.each(project, SegmentState::Archived, pruned, SegmentState::Pruned).await?;
+            self.each(project, SegmentState::Plain, archived, SegmentState::Archived).await?;
+        }
+        Ok(())
     }
 
     /// Brings all segments of that state and age into the next, some at a time.
-    async fn each(&self, state: SegmentState, than_ms: i64, next: SegmentState) -> Result<(), StoreError> {
+    async fn each(
+        &self,
+        project: Option<ProjectId>,
+        state: SegmentState,
+        than_ms: i64,
+        next: SegmentState,
+    ) -> Result<(), StoreError> {
         loop {
-            let segments = self.store.segments_older(state, than_ms, STEP).await?;
+            let segments = self.store.segments_older(project, state, than_ms, STEP).await?;
             let found = segments.len();
             let done = match next {
                 SegmentState::Pruned => self.prune(segments).await?,
@@ -74,7 +83,8 @@ impl Output {
         self.store.change_segments(done.clone()).await?;
         // Only now: readers find one of the two at any time.
         for segment in &done {
-            let still = self.store.segments(&self.store.operator(), segment.sandbox, segment.end() - 1, 1).await?;
+            let still =
+                self.store.segments(&self.store.operator(), segment.sandbox, segment.end() - 1, 1).await?;
             if still.first().is_some_and(|now| now.state == SegmentState::Archived)
                 && let Err(error) = self.files.delete_plain(segment).await
             {

@@ -14,19 +14,19 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use coffer_core::{ExecutionId, SandboxState};
 use coffer_store::{
-    Collected, ExecutionFilter, ExecutionRow, ExecutionSource, ExecutionState, NewExecution, Process, SegmentState,
-    StoreError,
+    Collected, ExecutionFilter, ExecutionRow, ExecutionSource, ExecutionState, NewExecution, Process,
+    SegmentState, StoreError,
 };
 use coffer_wire::agentd::{JournalAck, JournalPage, JournalRecord, OutputStream, ProcessFact};
 use serde_json::json;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
+use super::Output;
 use super::batch::Batch;
 use super::follow::{Running, State, Stream};
 use super::record::Kind;
 use super::redact::Patterns;
-use super::Output;
 use crate::agent::{self, AgentError};
 use crate::clock::now_ms;
 use crate::fleet::{Record, Step};
@@ -123,7 +123,13 @@ impl Output {
                 Ok(Look::More) => self.pause(HURRY, Some(&gone)).await,
                 Ok(Look::Something) => self.pause(GATHER, Some(&gone)).await,
                 Ok(Look::Nothing) => {
-                    let busy = record.follow.state.lock().await.as_ref().is_some_and(|state| !state.running.is_empty());
+                    let busy = record
+                        .follow
+                        .state
+                        .lock()
+                        .await
+                        .as_ref()
+                        .is_some_and(|state| !state.running.is_empty());
                     if !busy && record.activity.idle_ms() >= LINGER_MS {
                         break;
                     }
@@ -189,7 +195,8 @@ impl Output {
         let state = record.follow.state.clone().lock_owned().await;
         let look = self.clone().record_page(record.clone(), state, page, Rest::Hold);
         // To its end, whatever becomes of us: half a write must not be read over.
-        let (look, ack) = self.tasks.spawn(look).await.unwrap_or(Err(CollectError::Nonsense("it broke the reader")))?;
+        let (look, ack) =
+            self.tasks.spawn(look).await.unwrap_or(Err(CollectError::Nonsense("it broke the reader")))?;
         if let Some(ack) = ack {
             agent::acknowledge(socket, &ack, PATIENCE).await?;
         }
@@ -228,8 +235,12 @@ impl Output {
 
     /// Reads what a sandbox has to tell before it ends, within a moment.
     pub(crate) async fn last_words(&self, record: &Record) -> Vec<JournalPage> {
-        let socket = record.live().socket();
-        let Some(socket) = socket.filter(|_| record.follow.was_used()) else { return Vec::new() };
+        let socket = {
+            let live = record.live();
+            // One that is paused would not answer.
+            live.socket().filter(|_| live.row.state == SandboxState::Running && record.follow.was_used())
+        };
+        let Some(socket) = socket else { return Vec::new() };
         let mut pages = Vec::new();
         let reading = async {
             let mut from = self.position(record).await;
@@ -337,7 +348,8 @@ impl Output {
             None => self.load(&record).await?,
         };
         let boot = i64::try_from(page.boot).map_err(|_| CollectError::Nonsense("its start is no number"))?;
-        let next = i64::try_from(page.next).map_err(|_| CollectError::Nonsense("its position is no number"))?;
+        let next =
+            i64::try_from(page.next).map_err(|_| CollectError::Nonsense("its position is no number"))?;
         if page.records.len() > MOST_RECORDS {
             return Err(CollectError::Nonsense("the page is too long"));
         }
@@ -416,7 +428,14 @@ impl Output {
                     }
                     // Its start was dropped.
                     let new = new_execution(String::new(), None, None);
-                    self.begin(record, state, intake, new, Process { boot, pid, journal_offset: signed(offset) }, time_ms);
+                    self.begin(
+                        record,
+                        state,
+                        intake,
+                        new,
+                        Process { boot, pid, journal_offset: signed(offset) },
+                        time_ms,
+                    );
                 }
                 let Some(running) = state.running.get_mut(&pid) else { return Ok(()) };
                 if running.row.process.is_none_or(|process| process.journal_offset <= signed(offset)) {
@@ -508,6 +527,7 @@ impl Output {
         let mut executions = intake.over;
         let reach = |row: &mut ExecutionRow| row.positions = row.positions.map(|(first, _)| (first, end));
         executions.iter_mut().for_each(reach);
+        let over = executions.clone();
         for running in state.running.values_mut().filter(|running| running.changed) {
             running.changed = false;
             reach(&mut running.row);
@@ -522,6 +542,7 @@ impl Output {
             executions,
         };
         self.store.record_collected(collected).await?;
+        over.iter().for_each(|row| self.telemetry.executed(row));
         self.tell(record.id, std::mem::take(&mut intake.batch.records));
         state.segment = intake.batch.into_segment();
         state.on_disk += i64::try_from(added).unwrap_or(0);

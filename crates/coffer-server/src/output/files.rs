@@ -57,7 +57,9 @@ impl Files {
     ) -> io::Result<T> {
         let _turn = self.room.acquire().await;
         let dir = self.dir.clone();
-        tokio::task::spawn_blocking(move || work(&dir)).await.unwrap_or_else(|panic| Err(io::Error::other(panic)))
+        tokio::task::spawn_blocking(move || work(&dir))
+            .await
+            .unwrap_or_else(|panic| Err(io::Error::other(panic)))
     }
 
     /// Writes and syncs.
@@ -106,7 +108,8 @@ impl Files {
             let contents = read_plain(&plain(dir, sandbox, number), bytes)?;
             let target = compressed(dir, sandbox, number);
             let draft = target.with_extension("draft");
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+            let mut file =
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
             let packed = zstd::encode_all(&contents[..], LEVEL)?;
             file.write_all(&packed)?;
             file.sync_all()?;
@@ -233,9 +236,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let files = Files::new(&dir.path().join("output"));
         let sandbox = SandboxId::generate();
-        let add = |at, bytes: &[u8]| {
-            files.append(vec![Addition { sandbox, number: 0, at, bytes: bytes.to_vec() }])
-        };
+        let add =
+            |at, bytes: &[u8]| files.append(vec![Addition { sandbox, number: 0, at, bytes: bytes.to_vec() }]);
         add(0, b"first").await.unwrap();
         add(5, b" torn, as the server died here").await.unwrap();
         // The index has only the first five bytes.

@@ -128,7 +128,8 @@ impl Running {
 impl State {
     /// The first record that agentd has to keep, given that all before `next` were taken in.
     pub(super) fn needed_from(&self) -> u64 {
-        let held = self.running.values().flat_map(|running| [running.main.held_since, running.error.held_since]);
+        let held =
+            self.running.values().flat_map(|running| [running.main.held_since, running.error.held_since]);
         held.flatten().min().unwrap_or(self.next).min(self.next)
     }
 

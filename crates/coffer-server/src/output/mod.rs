@@ -39,6 +39,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::now_ms;
 use crate::fleet::Record;
+use crate::limits::Limiter;
+use crate::telemetry::Telemetry;
 use files::{Contents, Files};
 use record::Records;
 
@@ -81,6 +83,8 @@ pub(crate) struct Output {
     settings: OutputSettings,
     values: RwLock<Values>,
     tails: Mutex<tail::Tails>,
+    telemetry: Arc<Telemetry>,
+    limiter: Arc<Limiter>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -122,7 +126,14 @@ pub(crate) struct LogPage {
 
 impl Output {
     /// Keeps its files in `dir`; all work ends with `stop`.
-    pub(crate) fn new(store: Store, dir: &Path, settings: OutputSettings, stop: CancellationToken) -> Arc<Self> {
+    pub(crate) fn new(
+        store: Store,
+        dir: &Path,
+        settings: OutputSettings,
+        telemetry: Arc<Telemetry>,
+        limiter: Arc<Limiter>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
         let known = Arc::new(Patterns::default());
         let output = Arc::new(Self {
             store,
@@ -130,6 +141,8 @@ impl Output {
             settings,
             values: RwLock::new(Arc::new(move |_| known.clone())),
             tails: Mutex::default(),
+            telemetry,
+            limiter,
             tasks: TaskTracker::new(),
             stop,
         });
@@ -146,7 +159,6 @@ impl Output {
     }
 
     /// Has the values of secrets looked up there from now on.
-    #[expect(dead_code, reason = "called by whoever keeps the secrets")]
     pub(crate) fn look_for(&self, values: Values) {
         *self.values.write().unwrap_or_else(PoisonError::into_inner) = values;
     }

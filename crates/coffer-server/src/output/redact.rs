@@ -301,7 +301,8 @@ mod tests {
     #[test]
     fn known_values_and_well_known_shapes_are_found() {
         let patterns = Patterns::new(&["hunter2hunter2", "abcdef", "cdefgh", "two\nlines", "short"]);
-        let key = format!("-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----", "A".repeat(900));
+        let key =
+            format!("-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----", "A".repeat(900));
         for (text, expected) in [
             ("pw=hunter2hunter2.", "pw=[redacted]."),
             ("abcdefgh", "[redacted]"),
@@ -315,7 +316,10 @@ mod tests {
             ("Authorization: Bearer abc.def-ghi_jkl/mno", "Authorization: [redacted]"),
             ("xoxb-1234567890-abc", "[redacted]"),
             (&format!("x{key}\ny"), "x[redacted]\ny"),
-            ("-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----", "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----"),
+            (
+                "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----",
+                "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----",
+            ),
         ] {
             assert_eq!(String::from_utf8(whole(&patterns, text.as_bytes())).unwrap(), expected);
             assert_eq!(patterns.redact(text), expected);

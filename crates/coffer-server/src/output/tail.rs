@@ -77,8 +77,7 @@ impl Output {
                 Some(tail) => tail,
                 None => {
                     tails.retain(|_, tail| tail.strong_count() > 0);
-                    let tail =
-                        Arc::new(Tail { kept: RwLock::default(), end: watch::Sender::new(0) });
+                    let tail = Arc::new(Tail { kept: RwLock::default(), end: watch::Sender::new(0) });
                     tails.insert(sandbox, Arc::downgrade(&tail));
                     tail
                 }

@@ -87,8 +87,15 @@ async fn what_ran_and_what_it_wrote_is_on_record_without_secrets() {
     let total = (15 + first.len() + second.len() + 18) as u64;
     assert_eq!(
         json!([
-            found["command"], found["exit_code"], found["cwd"], found["user"], found["pid"], found["source"],
-            found["output_bytes_total"], found["output_bytes_lost"], found["truncated"]
+            found["command"],
+            found["exit_code"],
+            found["cwd"],
+            found["user"],
+            found["pid"],
+            found["source"],
+            found["output_bytes_total"],
+            found["output_bytes_lost"],
+            found["truncated"]
         ]),
         json!(["login --token [redacted]", 3, "/home/user", "user", 7, "e2b", total, 6, false]),
     );
@@ -100,9 +107,14 @@ async fn what_ran_and_what_it_wrote_is_on_record_without_secrets() {
     assert_eq!(output(&app, &found, "stream=stderr").await, "oh no\nagain\n");
 
     let execution = found["id"].as_str().unwrap();
-    let page = app.get(&format!("/api/v1/executions/{execution}/output?stream=stderr")).await.expect(200).json();
-    let items: Vec<_> =
-        page["items"].as_array().unwrap().iter().map(|item| json!([item["kind"], item["text"], item["missing_bytes"]])).collect();
+    let page =
+        app.get(&format!("/api/v1/executions/{execution}/output?stream=stderr")).await.expect(200).json();
+    let items: Vec<_> = page["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| json!([item["kind"], item["text"], item["missing_bytes"]]))
+        .collect();
     assert_eq!(
         items,
         [json!(["output", "oh no\n", null]), json!(["gap", null, 6]), json!(["output", "again\n", null])]
@@ -218,7 +230,8 @@ impl Stream {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
-        let response = sender.send_request(request.body(Full::<bytes::Bytes>::default()).unwrap()).await.unwrap();
+        let response =
+            sender.send_request(request.body(Full::<bytes::Bytes>::default()).unwrap()).await.unwrap();
         assert_eq!(response.status(), 200);
         Self { body: response.into_body(), text: String::new() }
     }
@@ -239,7 +252,8 @@ impl Stream {
                 }
                 continue;
             }
-            let frame = tokio::time::timeout(Duration::from_secs(20), self.body.frame()).await.expect("in time")?;
+            let frame =
+                tokio::time::timeout(Duration::from_secs(20), self.body.frame()).await.expect("in time")?;
             let Ok(frame) = frame else { return None };
             self.text += std::str::from_utf8(frame.data_ref().unwrap()).unwrap();
         }
@@ -309,7 +323,9 @@ fn settings(output: OutputSettings) -> ServerConfig {
 #[tokio::test]
 async fn too_much_output_is_counted_and_not_kept() {
     let most_per_execution = ByteSize::kib(100);
-    let app = TestApp::configured(settings(OutputSettings { most_per_execution, ..OutputSettings::default() })).await;
+    let app =
+        TestApp::configured(settings(OutputSettings { most_per_execution, ..OutputSettings::default() }))
+            .await;
     let (id, agentd) = sandbox(&app).await;
     agentd.happen(7, started("yes", None));
     let piece = "y\n".repeat(15_000);
@@ -411,7 +427,8 @@ async fn old_output_is_compressed_and_then_deleted() {
     assert_eq!(extension(&app).unwrap(), "zst");
     assert!(fs::metadata(&files(&app)[0]).unwrap().len() < 2000);
     assert_eq!(output(&app, &found, "").await, whole);
-    let logs = app.get(&format!("/api/v1/sandboxes/{id}/logs?search=again&limit=1000")).await.expect(200).json();
+    let logs =
+        app.get(&format!("/api/v1/sandboxes/{id}/logs?search=again&limit=1000")).await.expect(200).json();
     assert_eq!(logs["items"].as_array().unwrap().len(), 1000);
 
     app.config.output.prune_after = Period::secs(0);
@@ -479,7 +496,8 @@ async fn nobody_else_sees_executions_logs_or_streams() {
     let execution = found["id"].as_str().unwrap();
     let agent = app.post("/api/v1/agents", json!({"name": "a"})).await.expect(201).json();
     let key = json!({"name": "a", "role": "write", "agent_id": agent["id"]});
-    let agents_key = app.post("/api/v1/keys", key).await.expect(201).json()["key"].as_str().unwrap().to_string();
+    let agents_key =
+        app.post("/api/v1/keys", key).await.expect(201).json()["key"].as_str().unwrap().to_string();
     for key in [&app.other_key, &agents_key] {
         for path in [
             format!("/api/v1/executions/{execution}"),
@@ -492,7 +510,8 @@ async fn nobody_else_sees_executions_logs_or_streams() {
             assert_eq!(answer.status, 404, "{path}: {}", answer.text());
         }
         for query in ["", &format!("?sandbox={id}")] {
-            let listed = app.as_key(key, Method::GET, &format!("/api/v1/executions{query}"), Value::Null).await;
+            let listed =
+                app.as_key(key, Method::GET, &format!("/api/v1/executions{query}"), Value::Null).await;
             assert_eq!(listed.expect(200).json()["items"], json!([]));
         }
     }

@@ -1,5 +1,7 @@
 //! Who may do what: roles, agents, operators, other projects, and the log of it all.
 
+use coffer_core::ExecutionId;
+use coffer_store::{ExecutionRow, ExecutionSource, NewExecution};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -16,6 +18,22 @@ async fn agent(app: &TestApp, name: &str) -> (String, String) {
     let id = id.as_str().unwrap().to_string();
     let key = key(app, json!({"name": name, "role": "write", "agent_id": id})).await;
     (id, key)
+}
+
+/// Puts an execution in a sandbox on record.
+async fn executed(app: &TestApp, sandbox: &str) -> String {
+    let new = NewExecution {
+        id: ExecutionId::generate(),
+        actor: None,
+        command: "true".into(),
+        cwd: None,
+        user: None,
+        source: ExecutionSource::Api,
+    };
+    let (id, project) = (new.id, app.scope().await.project());
+    let row = ExecutionRow::new(new, project, sandbox.parse().unwrap(), None, 1);
+    app.store.begin_execution(row).await.unwrap();
+    id.to_string()
 }
 
 /// Every operation of the description, with its path filled by `fill`.
@@ -67,9 +85,11 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let budget = app.post("/api/v1/budgets", budget).await.expect(201).json();
     app.put("/api/v1/secrets/mine-alone", json!({"value": "secret-of-mine"})).await.expect(201);
     let mine = app.scope().await.project().to_string();
+    let execution = executed(&app, &sandbox).await;
     let fill = |name: &str| match name {
         "id" => sandbox.clone(),
         "agent" => agent.clone(),
+        "execution" => execution.clone(),
         "key" => made["id"].as_str().unwrap().to_string(),
         "project" => mine.clone(),
         "path" => "etc/hosts".to_string(),
@@ -86,14 +106,14 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
             continue;
         }
         let answer = app.as_key(&app.other_key, method.clone(), &path, body(&method, &path)).await;
-        let theirs = [&sandbox, &agent, &mine].into_iter().any(|id| path.contains(id.as_str()))
+        let theirs = [&sandbox, &agent, &mine, &execution].into_iter().any(|id| path.contains(id.as_str()))
             || path.contains(made["id"].as_str().unwrap());
         if theirs {
             let expected = if path.contains("/projects") { 403 } else { 404 };
             assert_eq!(answer.status, expected, "{method} {path}: {}", answer.text());
             tried += 1;
         }
-        for id in [&sandbox, &agent, &mine] {
+        for id in [&sandbox, &agent, &mine, &execution] {
             // A refusal may repeat the id that was asked for, and the audit log tells one's own requests.
             let may_tell = theirs || path.ends_with("/audit");
             assert!(may_tell || !answer.text().contains(id.as_str()), "{method} {path}: {}", answer.text());

@@ -4,6 +4,7 @@
 mod agents;
 mod databases;
 mod durability;
+mod executions;
 mod fixtures;
 mod idempotency;
 mod keys;

@@ -105,7 +105,10 @@ pub(super) struct ExecutionQuery {
     until: Option<String>,
 }
 
-fn filter(query: &Query, sandbox: Option<SandboxId>) -> Result<(Part<ExecutionId>, ExecutionFilter), ApiError> {
+fn filter(
+    query: &Query,
+    sandbox: Option<SandboxId>,
+) -> Result<(Part<ExecutionId>, ExecutionFilter), ApiError> {
     let part: Part<ExecutionId> = Part::of(query)?;
     let id = |name: &'static str| ApiError::invalid(name, "is not an id");
     let sandbox = match sandbox {
@@ -137,7 +140,8 @@ fn filter(query: &Query, sandbox: Option<SandboxId>) -> Result<(Part<ExecutionId
 /// A time of a query, in milliseconds since the epoch.
 pub(super) fn time(query: &Query, name: &str) -> Result<Option<i64>, ApiError> {
     let parsed = query.text(name).map(str::parse::<jiff::Timestamp>).transpose();
-    let parsed = parsed.map_err(|_| ApiError::invalid(name, "must be a time such as 2026-01-31T12:00:00Z"))?;
+    let parsed =
+        parsed.map_err(|_| ApiError::invalid(name, "must be a time such as 2026-01-31T12:00:00Z"))?;
     Ok(parsed.map(jiff::Timestamp::as_millisecond))
 }
 
@@ -370,7 +374,8 @@ pub(super) async fn output(
     let mut items = Vec::new();
     let (mut at, mut size, mut pruned) = (from, 0, false);
     while at < last && size < LARGEST_PAGE {
-        let page = app.output.read(&caller.scope, row.sandbox, at, READ_AT_ONCE).await.map_err(ApiError::store)?;
+        let page =
+            app.output.read(&caller.scope, row.sandbox, at, READ_AT_ONCE).await.map_err(ApiError::store)?;
         pruned |= page.missing > 0;
         if page.next <= at {
             break;

@@ -126,9 +126,16 @@ impl Search {
             Some(level) => serde_json::from_value(level.into())
                 .map_err(|_| ApiError::invalid("level", "must be debug, info, warn or error"))?,
         };
-        let sources: Vec<String> =
-            query.all("source").flat_map(|value| value.split(',')).filter(|source| !source.is_empty()).map(Into::into).collect();
-        if !sources.iter().all(|source| ["sandbox", "process", "stdout", "stderr", "pty"].contains(&source.as_str())) {
+        let sources: Vec<String> = query
+            .all("source")
+            .flat_map(|value| value.split(','))
+            .filter(|source| !source.is_empty())
+            .map(Into::into)
+            .collect();
+        if !sources
+            .iter()
+            .all(|source| ["sandbox", "process", "stdout", "stderr", "pty"].contains(&source.as_str()))
+        {
             return Err(ApiError::invalid("source", "must be sandbox, process, stdout, stderr or pty"));
         }
         let limit = query.number("limit")?.unwrap_or(USUAL);
@@ -243,9 +250,9 @@ fn of_record(record: &LogRecord) -> Vec<(LogLine, i64)> {
     };
     let whole = record.data.len();
     match record.kind {
-        Kind::Output(stream) => {
-            lines(&record.data).map(|part| line(LogLevel::Debug, stream_name(stream), part.text, part.end)).collect()
-        }
+        Kind::Output(stream) => lines(&record.data)
+            .map(|part| line(LogLevel::Debug, stream_name(stream), part.text, part.end))
+            .collect(),
         Kind::Started => {
             let command = String::from_utf8_lossy(&record.data);
             vec![line(LogLevel::Info, "process", format!("started: {command}"), whole)]
@@ -298,8 +305,10 @@ pub(super) async fn search(
     let mut walk = Walk::start(app, named, search.place).await?;
     if as_file {
         let name = format!("attachment; filename=\"{id}.log\"");
-        let headers =
-            [(header::CONTENT_TYPE, "text/plain; charset=utf-8".to_string()), (header::CONTENT_DISPOSITION, name)];
+        let headers = [
+            (header::CONTENT_TYPE, "text/plain; charset=utf-8".to_string()),
+            (header::CONTENT_DISPOSITION, name),
+        ];
         return Ok((headers, file(walk, search)).into_response());
     }
     let mut items: Vec<LogLine> = Vec::new();
