@@ -32,7 +32,7 @@ pub(crate) struct Guest {
     pub(crate) signals: Mutex<Vec<SendSignalRequest>>,
     /// Contents by path; none for a directory.
     pub(crate) files: Mutex<BTreeMap<String, Option<Bytes>>>,
-    stdin: watch::Sender<Bytes>,
+    pub(crate) stdin: watch::Sender<Bytes>,
     living: Mutex<Vec<ProcessInfo>>,
 }
 
@@ -132,11 +132,6 @@ impl Guest {
                 let error = Some(Output::Stderr(text.to_string().into_bytes().into()));
                 body.extend(message(Event::Data(DataEvent { output: error, offset: None })));
                 code = 3;
-            }
-            ("cat", _) => {
-                let mut stdin = self.stdin.subscribe();
-                let read = stdin.wait_for(|data| !data.is_empty()).await.unwrap().to_vec();
-                body.extend(out(read));
             }
             ("hang", _) => {
                 let millis = header("connect-timeout-ms").expect("a time limit").parse().unwrap();

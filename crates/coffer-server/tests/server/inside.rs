@@ -53,12 +53,12 @@ async fn a_command_is_run_recorded_and_answered() {
     let failed =
         app.post(&format!("{path}/exec"), json!({"command": "fail bad luck"})).await.expect(200).json();
     assert_eq!((&failed["exit_code"], &failed["stderr"]), (&json!(3), &json!("bad luck")));
-    let fed = app
-        .post(&format!("{path}/exec"), json!({"command": "cat", "stdin": "given"}))
-        .await
-        .expect(200)
-        .json();
-    assert_eq!(fed["stdout"], "given");
+    app.post(&format!("{path}/exec"), json!({"command": "cat", "stdin": "given"})).await.expect(200);
+    assert_eq!(guest.guest().starts.lock().unwrap().last().unwrap().0.stdin, Some(true));
+    let mut stdin = guest.guest().stdin.subscribe();
+    let given = stdin.wait_for(|data| !data.is_empty());
+    let given = tokio::time::timeout(std::time::Duration::from_secs(20), given).await.expect("its input");
+    assert_eq!(&given.unwrap()[..], b"given");
 }
 
 #[tokio::test]

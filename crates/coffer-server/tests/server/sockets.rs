@@ -131,7 +131,8 @@ async fn a_socket_shows_nothing_of_others() {
 async fn a_reader_that_takes_nothing_is_let_go_and_others_are_not_held_up() {
     let app = TestApp::start().await;
     let id = app.create(json!({})).await;
-    let (mut slow, mut quick) = (open(&app, "").await, open(&app, "").await);
+    let large = "?kind=test.large";
+    let (mut slow, mut quick) = (open(&app, large).await, open(&app, large).await);
     let operator = app.store.operator();
     let sandbox = id.parse().unwrap();
     let payload = json!({"text": "x".repeat(200_000)});
