@@ -58,16 +58,17 @@ impl Trust {
         let alone = template.overlays.len() == 1;
         let Some(root) = template.overlays.first_mut() else { return Ok(template) };
         let layers: Vec<PathBuf> = root.layers.iter().map(|layer| layer.path.clone()).collect();
-        let known = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = known().get(&layers).cloned();
-        let layer = match made {
-            Some(layer) => layer,
+        // Held while one is made: two at once would write to the same draft.
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let layer = match made.get(&layers) {
+            Some(layer) => layer.clone(),
             None => {
                 let layer = self.make(&layers, alone)?;
-                known().insert(layers, layer.clone());
+                made.insert(layers, layer.clone());
                 layer
             }
         };
+        drop(made);
         root.layers.insert(0, LayerSpec { path: layer, uid_base: 0 });
         for name in VARIABLES {
             template.info.env.entry(name.to_string()).or_insert_with(|| format!("/{BUNDLE}"));
