@@ -37,10 +37,15 @@ pub(crate) enum AgentError {
     Nonsense(String),
 }
 
-/// Names an agentd; the answer means that the sandbox is ready.
-pub(crate) async fn init(socket: &Path, init: &Init, patience: Duration) -> Result<(), AgentError> {
+/// Names an agentd; the answer means that the sandbox is ready. The connection comes back if it is good for
+/// another request.
+pub(crate) async fn init(
+    socket: &Path,
+    init: &Init,
+    patience: Duration,
+) -> Result<Option<UnixStream>, AgentError> {
     let body = serde_json::to_vec(init).expect("plain strings and numbers");
-    call(socket, Method::POST, "/init", body, patience).await.map(drop)
+    exchange(socket, request(Method::POST, "/init", body), patience).await.map(|(_, connection)| connection)
 }
 
 /// Asks whether agentd still answers.
@@ -62,7 +67,11 @@ pub(crate) async fn journal(
 }
 
 /// Tells agentd what of its journal is on record.
-pub(crate) async fn acknowledge(socket: &Path, ack: &JournalAck, patience: Duration) -> Result<(), AgentError> {
+pub(crate) async fn acknowledge(
+    socket: &Path,
+    ack: &JournalAck,
+    patience: Duration,
+) -> Result<(), AgentError> {
     let body = serde_json::to_vec(ack).expect("plain numbers");
     call(socket, Method::POST, "/coffer/journal/ack", body, patience).await.map(drop)
 }
@@ -119,6 +128,15 @@ fn request(method: Method, path: &str, body: Vec<u8>) -> Request<Full<Bytes>> {
 }
 
 async fn ask(socket: &Path, request: Request<Full<Bytes>>, patience: Duration) -> Result<Bytes, AgentError> {
+    exchange(socket, request, patience).await.map(|(answer, _)| answer)
+}
+
+/// Sends a request over a connection of its own, which comes back with the answer if it is still good.
+async fn exchange(
+    socket: &Path,
+    request: Request<Full<Bytes>>,
+    patience: Duration,
+) -> Result<(Bytes, Option<UnixStream>), AgentError> {
     tokio::time::timeout(patience, async {
         let stream = connect(socket).await.map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => AgentError::Refused(error),
@@ -128,7 +146,7 @@ async fn ask(socket: &Path, request: Request<Full<Bytes>>, patience: Duration) -
             let what = if error.is_parse() { AgentError::Nonsense } else { AgentError::Cut };
             what(error.to_string())
         };
-        let (mut sender, connection) =
+        let (mut sender, mut connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         let exchange = async {
             let response = sender.send_request(request).await.map_err(broken)?;
@@ -138,12 +156,16 @@ async fn ask(socket: &Path, request: Request<Full<Bytes>>, patience: Duration) -
             if status.is_success() { Ok(body) } else { Err(AgentError::Status(status)) }
         };
         // The connection lives only as long as this call, so nothing is left when it is given up.
-        tokio::pin!(exchange, connection);
+        tokio::pin!(exchange);
         tokio::select! {
-            answer = &mut exchange => answer,
+            answer = &mut exchange => {
+                let parts = connection.into_parts();
+                let good = parts.read_buf.is_empty().then(|| parts.io.into_inner());
+                answer.map(|answer| (answer, good))
+            }
             ended = &mut connection => match ended {
                 // The answer may already be complete; the exchange then says so.
-                Ok(()) => exchange.await,
+                Ok(()) => exchange.await.map(|answer| (answer, None)),
                 Err(error) => Err(broken(error)),
             },
         }

@@ -15,13 +15,14 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use coffer_core::SandboxId;
 use coffer_core::command::CommandPolicy;
+use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 
 /// Knows where each sandbox's traffic goes.
@@ -90,6 +91,8 @@ pub(crate) struct Target {
     pub(crate) sandbox: SandboxId,
     /// Where its agentd answers, HTTP/1.1; other ports by `CONNECT 127.0.0.1:<port>`.
     pub(crate) socket: PathBuf,
+    /// A connection to it that is open already, for the first who takes it.
+    pub(crate) spare: Spare,
     /// What `e2b-traffic-access-token` must be on every port but agentd's.
     pub(crate) traffic_token: Option<String>,
     /// Replaces `Host` on every port but agentd's; `${PORT}` in it stands for the port.
@@ -100,6 +103,31 @@ pub(crate) struct Target {
     pub(crate) activity: Activity,
     /// Cancelled when the sandbox ends or pauses: open connections must then be aborted.
     pub(crate) gone: CancellationToken,
+}
+
+/// A connection to a new sandbox's agentd, over which it was told whose it is. Most are used at once, so
+/// whoever comes first need not open another; the rest are not kept open for long.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Spare(Arc<Mutex<Option<UnixStream>>>);
+
+impl Spare {
+    const LIFE: Duration = Duration::from_secs(1);
+
+    pub(crate) fn put(&self, connection: Option<UnixStream>) {
+        let Some(connection) = connection else { return };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        let spare = Arc::downgrade(&self.0);
+        tokio::spawn(async move {
+            tokio::time::sleep(Self::LIFE).await;
+            if let Some(spare) = spare.upgrade() {
+                Self(spare).take();
+            }
+        });
+    }
+
+    pub(crate) fn take(&self) -> Option<UnixStream> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// When a sandbox was last used; cheap to clone and to note.

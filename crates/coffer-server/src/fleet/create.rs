@@ -282,7 +282,9 @@ impl Fleet {
         record.live().row.placement = Some(placement.clone());
         let init = self.init_of(record).await?;
         tokio::select! {
-            ready = agent::init(&placement.socket, &init, INIT_PATIENCE) => ready.map_err(FleetError::NotReady)?,
+            ready = agent::init(&placement.socket, &init, INIT_PATIENCE) => {
+                record.spare.put(ready.map_err(FleetError::NotReady)?);
+            }
             () = record.doomed.cancelled() => return Err(FleetError::EndedEarly),
         }
         Ok(placement)

@@ -21,7 +21,7 @@ use super::refusals::Reported;
 use super::samples::Samples;
 use crate::clock::now_ms;
 use crate::output::Follow;
-use crate::routing::Activity;
+use crate::routing::{Activity, Spare};
 
 /// What is being done to a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,7 @@ pub(crate) struct Record {
     /// The agent that owns it.
     pub(crate) agent: Option<AgentId>,
     pub(crate) activity: Activity,
+    pub(crate) spare: Spare,
     live: Mutex<Live>,
     samples: Mutex<Samples>,
     reported: Mutex<Reported>,
@@ -117,6 +118,7 @@ impl Record {
             project: row.project,
             agent: row.agent,
             activity: Activity::new(),
+            spare: Spare::default(),
             samples: Mutex::default(),
             reported: Mutex::default(),
             follow: Follow::default(),

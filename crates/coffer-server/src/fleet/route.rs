@@ -37,6 +37,7 @@ fn verdict(record: &Record) -> Verdict {
             Verdict::Go(Box::new(Target {
                 sandbox: record.id,
                 socket,
+                spare: record.spare.clone(),
                 traffic_token: live.row.traffic_token.as_ref().map(|token| token.reveal().to_string()),
                 mask_host: setting(&live.row, "maskRequestHost"),
                 https_ports: setting(&live.row, "httpsPorts").unwrap_or_default(),

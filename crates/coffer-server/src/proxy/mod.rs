@@ -243,7 +243,7 @@ async fn forward(
     }
 
     let exchange = if port == agentd::PORT {
-        upstream::ask_agentd(&slot, &target.socket, request, &progress).await
+        upstream::ask_agentd(&slot, &target, request, &progress).await
     } else {
         let speaks = if target.https_ports.contains(&port) { Speaks::Tls } else { Speaks::Plain };
         upstream::ask_port(&slot, &target.socket, port, speaks, request, &progress).await

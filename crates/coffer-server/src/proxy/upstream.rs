@@ -21,6 +21,7 @@ use super::inward::Inward;
 use super::lane::{Link, Slot};
 use super::tls;
 use crate::agent;
+use crate::routing::Target;
 
 /// A Unix socket connects at once or its backlog is full.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -53,11 +54,18 @@ pub(super) struct Exchange {
 /// Sends a request to agentd itself.
 pub(super) async fn ask_agentd(
     slot: &Slot,
-    socket: &Path,
+    target: &Target,
     mut request: Request<Upload>,
     progress: &Arc<Progress>,
 ) -> Result<Exchange, Refusal> {
-    while let Some(mut link) = slot.idle_link() {
+    loop {
+        let mut link = match slot.idle_link() {
+            Some(link) => link,
+            None => match target.spare.take() {
+                Some(spare) => open(spare, Reuse::Yes).await?,
+                None => break,
+            },
+        };
         match ask(slot, &mut link, request, progress).await {
             Ok(response) => return Ok(Exchange { response, link }),
             // It closed under our hand and took nothing of the request.
@@ -65,7 +73,7 @@ pub(super) async fn ask_agentd(
             Err(failure) => return Err(failure.refusal),
         }
     }
-    let stream = until_gone(slot, connect(socket)).await?;
+    let stream = until_gone(slot, connect(&target.socket)).await?;
     let mut link = open(stream, Reuse::Yes).await?;
     match ask(slot, &mut link, request, progress).await {
         Ok(response) => Ok(Exchange { response, link }),

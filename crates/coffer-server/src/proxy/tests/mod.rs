@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Proxy;
 use crate::listen::{Front, serve};
-use crate::routing::{Activity, Directory, Gate, Guard, RefusedCommand, Route, Target, Wake};
+use crate::routing::{Activity, Directory, Gate, Guard, RefusedCommand, Route, Spare, Target, Wake};
 
 /// Waits, but not for ever.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
@@ -91,6 +91,7 @@ impl World {
         let target = Target {
             sandbox,
             socket: dir.path().join("agentd.sock"),
+            spare: Spare::default(),
             traffic_token: None,
             mask_host: None,
             https_ports: Vec::new(),
