@@ -14,9 +14,7 @@ mod engine;
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(crate) use engine::GuardedEngine;
 
@@ -100,11 +98,15 @@ impl Breaker {
 
     /// Leave to ask, unless the other side is being left alone.
     pub(crate) fn admit(&self) -> Result<Leave<'_>, Open> {
+        self.admit_at(Instant::now())
+    }
+
+    fn admit_at(&self, now: Instant) -> Result<Leave<'_>, Open> {
         let mut state = self.state();
         let is_probe = match *state {
             State::Closed { .. } => false,
             State::Open { until, pause } => {
-                let left = until.saturating_duration_since(Instant::now());
+                let left = until.saturating_duration_since(now);
                 if !left.is_zero() {
                     return Err(Open { retry_after: left });
                 }
@@ -124,7 +126,7 @@ impl Breaker {
         }
     }
 
-    fn failed(&self, was_probe: bool) {
+    fn failed(&self, was_probe: bool, now: Instant) {
         let mut state = self.state();
         let pause = match *state {
             State::Closed { failures } if failures + 1 < self.policy.failures => {
@@ -136,7 +138,7 @@ impl Breaker {
             // Asked before it opened: nothing new.
             State::Open { .. } | State::HalfOpen { .. } => return,
         };
-        let until = Instant::now() + pause.mul_f64(rand::random_range(0.75..1.25));
+        let until = now + pause.mul_f64(rand::random_range(0.75..1.25));
         *state = State::Open { until, pause };
         drop(state);
         tracing::warn!(breaker = self.name, "{} does not answer: left alone for {pause:?}", self.name);
@@ -163,9 +165,13 @@ impl Leave<'_> {
     }
 
     /// There was none.
-    pub(crate) fn failed(mut self) {
+    pub(crate) fn failed(self) {
+        self.failed_at(Instant::now());
+    }
+
+    fn failed_at(mut self, now: Instant) {
         self.is_settled = true;
-        self.breaker.failed(self.is_probe);
+        self.breaker.failed(self.is_probe, now);
     }
 }
 
@@ -184,67 +190,70 @@ mod tests {
     const POLICY: Policy =
         Policy { failures: 3, pause: Duration::from_secs(1), longest_pause: Duration::from_secs(4) };
 
-    fn fail(breaker: &Breaker) {
-        breaker.admit().unwrap().failed();
+    fn fail(breaker: &Breaker, now: Instant) {
+        breaker.admit_at(now).unwrap().failed_at(now);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn failures_in_a_row_open_it_and_one_answer_closes_it() {
-        let breaker = Breaker::new("test", POLICY);
-        fail(&breaker);
-        fail(&breaker);
-        breaker.admit().unwrap().answered();
-        fail(&breaker);
-        fail(&breaker);
-        assert_eq!(breaker.standing(), Standing::Closed, "an answer in between starts over");
-        fail(&breaker);
-        assert_eq!(breaker.standing(), Standing::Open);
-        let open = breaker.admit().unwrap_err();
-        assert!(open.retry_after <= Duration::from_millis(1250), "{open:?}");
-        tokio::time::advance(Duration::from_millis(1250)).await;
-        let probe = breaker.admit().unwrap();
-        assert_eq!(breaker.standing(), Standing::HalfOpen);
-        assert!(breaker.admit().is_err(), "one question at a time");
-        probe.answered();
-        assert_eq!(breaker.standing(), Standing::Closed);
-        assert!(breaker.admit().is_ok() && breaker.admit().is_ok());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn pauses_grow_to_the_longest_and_start_over_after_an_answer() {
+    fn open(now: Instant) -> Breaker {
         let breaker = Breaker::new("test", POLICY);
         for _ in 0..3 {
-            fail(&breaker);
+            fail(&breaker, now);
         }
+        assert_eq!(breaker.standing(), Standing::Open);
+        breaker
+    }
+
+    #[test]
+    fn failures_in_a_row_open_it_and_one_answer_closes_it() {
+        let (breaker, now) = (Breaker::new("test", POLICY), Instant::now());
+        fail(&breaker, now);
+        fail(&breaker, now);
+        breaker.admit_at(now).unwrap().answered();
+        fail(&breaker, now);
+        fail(&breaker, now);
+        assert_eq!(breaker.standing(), Standing::Closed, "an answer in between starts over");
+        fail(&breaker, now);
+        assert_eq!(breaker.standing(), Standing::Open);
+        let open = breaker.admit_at(now).unwrap_err();
+        assert!(open.retry_after <= Duration::from_millis(1250), "{open:?}");
+        let later = now + Duration::from_millis(1250);
+        let probe = breaker.admit_at(later).unwrap();
+        assert_eq!(breaker.standing(), Standing::HalfOpen);
+        assert!(breaker.admit_at(later).is_err(), "one question at a time");
+        probe.answered();
+        assert_eq!(breaker.standing(), Standing::Closed);
+        assert!(breaker.admit_at(later).is_ok() && breaker.admit_at(later).is_ok());
+    }
+
+    #[test]
+    fn pauses_grow_to_the_longest_and_start_over_after_an_answer() {
+        let mut now = Instant::now();
+        let breaker = open(now);
         for most in [1.25, 2.5, 5.0, 5.0] {
-            let wait = breaker.admit().unwrap_err().retry_after;
-            assert!(
-                wait.as_secs_f64() <= most && wait.as_secs_f64() >= most * 0.6 - 0.01,
-                "{wait:?} of {most}"
-            );
-            tokio::time::advance(wait).await;
-            fail(&breaker);
+            let wait = breaker.admit_at(now).unwrap_err().retry_after;
+            let seconds = wait.as_secs_f64();
+            assert!(seconds <= most && seconds >= most * 0.6 - 0.01, "{wait:?} of {most}");
+            now += wait;
+            fail(&breaker, now);
         }
         breaker.close();
         for _ in 0..3 {
-            fail(&breaker);
+            fail(&breaker, now);
         }
-        assert!(breaker.admit().unwrap_err().retry_after <= Duration::from_millis(1250));
+        assert!(breaker.admit_at(now).unwrap_err().retry_after <= Duration::from_millis(1250));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_question_that_was_given_up_leaves_the_way_to_the_next() {
-        let breaker = Breaker::new("test", POLICY);
-        for _ in 0..3 {
-            fail(&breaker);
-        }
-        tokio::time::advance(Duration::from_secs(2)).await;
-        drop(breaker.admit().unwrap());
-        breaker.admit().unwrap().answered();
+    #[test]
+    fn a_question_that_was_given_up_leaves_the_way_to_the_next() {
+        let now = Instant::now();
+        let breaker = open(now);
+        let later = now + Duration::from_secs(2);
+        drop(breaker.admit_at(later).unwrap());
+        breaker.admit_at(later).unwrap().answered();
         // What was asked before it opened changes nothing when it fails late.
-        let late: Vec<Leave<'_>> = (0..5).map(|_| breaker.admit().unwrap()).collect();
-        late.into_iter().for_each(Leave::failed);
-        let first = breaker.admit().unwrap_err().retry_after;
+        let late: Vec<Leave<'_>> = (0..5).map(|_| breaker.admit_at(later).unwrap()).collect();
+        late.into_iter().for_each(|leave| leave.failed_at(later));
+        let first = breaker.admit_at(later).unwrap_err().retry_after;
         assert!(first <= Duration::from_millis(1250), "the pause was doubled by stragglers: {first:?}");
     }
 }

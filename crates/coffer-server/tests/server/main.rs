@@ -5,6 +5,7 @@
 
 mod agentd;
 mod app;
+mod breaker;
 mod deadlines;
 mod engine;
 mod events;
@@ -20,6 +21,7 @@ mod policy;
 mod races;
 mod reconcile;
 mod refusals;
+mod secrets;
 mod sockets;
 mod tenancy;
 mod traces;

@@ -1,0 +1,42 @@
+//! A host that does not answer is left alone, and asked again as soon as it is back.
+
+use coffer_engine::EngineError;
+use serde_json::json;
+
+use crate::app::TestApp;
+use crate::engine::Op;
+
+#[tokio::test]
+async fn a_host_that_does_not_answer_is_left_alone_until_it_is_back() {
+    let app = TestApp::start().await;
+    let away = || Some(EngineError::Unavailable("it is away".into()));
+    // What was begun is ended too, so both must go unanswered.
+    app.engine.fail(Op::Create, away());
+    app.engine.fail(Op::Destroy, away());
+    let body = json!({"template": "base"});
+    let creates = || app.engine.asked().iter().filter(|(op, _)| *op == Op::Create).count();
+    let mut tries = 0;
+    loop {
+        let (before, refused) = (creates(), app.post("/api/v1/sandboxes", body.clone()).await.expect(503));
+        assert_eq!(refused.json()["code"], "unavailable");
+        let wait: u32 = refused.header("retry-after").unwrap().parse().unwrap();
+        assert!((1..=2).contains(&wait), "{wait}");
+        if creates() == before {
+            break; // nobody was asked
+        }
+        tries += 1;
+        assert!(tries <= 10, "it was asked {tries} times");
+    }
+    app.engine.fail(Op::Create, None);
+    app.engine.fail(Op::Destroy, None);
+    // Its word that it is connected again counts more than any pause.
+    app.engine.reconnect();
+    for _ in 0..500 {
+        let answer = app.post("/api/v1/sandboxes", body.clone()).await;
+        if answer.status == 201 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("it is not asked again");
+}
