@@ -19,7 +19,7 @@ pub struct AuditRecord {
     pub id: AuditId,
     /// None where it is not known whose the request was.
     pub project: Option<ProjectId>,
-    /// `key:<id>`, `agent:<id>`, `operator:<id>`, `server` or `unknown`.
+    /// `key:<id>`, `agent:<id>`, `operator:<id>`, `token:<sandbox>` (whoever has its token), `server` or `unknown`.
     pub actor: String,
     /// Such as `sandbox.create`.
     pub action: String,
