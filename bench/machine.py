@@ -13,6 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 COFFER = Path(os.environ.get("COFFER_BIN", ROOT / "target/release/coffer"))
 TEMPLATES = Path(os.environ.get("COFFER_TEMPLATE_DIR", "/var/cache/coffer/templates"))
 CLONE_NEWNS = 0x20000
+# In force, and out of the way.
+LIMITS = ["quotas.sandboxes=5000", "rates.creates_per_s=10000", "rates.creates_burst=10000"]
+LIMITS += ["rates.requests_per_s=100000", "rates.requests_burst=100000"]
 
 
 def wait_until(condition, what: str, within_s: float):
@@ -69,6 +72,8 @@ class CofferUp:
         words += ["setpriv", "--pdeathsig", "TERM"]
         words += [COFFER, "up", "--listen", "127.0.0.1:0", "--data-dir", home, "--ephemeral", "--no-build"]
         words += ["--log", os.environ.get("COFFER_LOG", "warn"), *options]
+        for limit in LIMITS:
+            words += ["--set", f"limits.{limit}"]
         self.process = subprocess.Popen(
             [str(word) for word in words],
             pass_fds=[host_mounts],
