@@ -287,7 +287,7 @@ async fn with_hope(
     let any_end = i64::from(over.quota != Quota::DiskMib);
     let row = sqlx::query(
         "SELECT MIN(deadline_ms) AS next FROM sandboxes
-         WHERE project_id = $1 AND state = 'running' AND ($2 = 1 OR on_timeout = 'destroy')",
+         WHERE project_id = $1 AND state IN ('creating', 'running') AND ($2 = 1 OR on_timeout = 'destroy')",
     )
     .bind(project.to_string())
     .bind(any_end)

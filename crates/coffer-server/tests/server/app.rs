@@ -122,6 +122,7 @@ impl TestApp {
     /// A second server with a host of its own, on the same records.
     pub(crate) async fn neighbour(&self, config: ServerConfig) -> Self {
         let dir = TempDir::new().unwrap();
+        let config = ServerConfig { server_dir: dir.path().to_path_buf(), ..config };
         let mut neighbour = Self {
             engine: FakeEngine::new(dir.path().to_path_buf()),
             store: self.database.open().await,
@@ -224,7 +225,15 @@ impl TestApp {
         let mut body = json!({"templateID": "base", "timeout": 300});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let answer = self.post("/v2/sandboxes", body).await.expect(201);
-        answer.json()["sandboxID"].as_str().unwrap().to_string()
+        let id = answer.json()["sandboxID"].as_str().unwrap().to_string();
+        // The answer does not wait until the store says that it runs; who looks there has to.
+        for _ in 0..1000 {
+            if self.row(&id).await.state != SandboxState::Creating {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        id
     }
 
     /// The state that the API shows, or the status of its refusal.

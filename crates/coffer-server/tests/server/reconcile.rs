@@ -105,41 +105,51 @@ async fn a_destroyed_sandbox_that_comes_back_is_destroyed() {
 }
 
 #[tokio::test]
-async fn a_create_cut_off_by_a_crash_is_undone() {
+async fn a_create_cut_off_by_a_crash_is_undone_unless_its_owner_may_know_of_it() {
     let mut app = TestApp::start().await;
     let template = app.row(&app.create(json!({})).await).await;
     let planted = std::cell::Cell::new(None);
     app.restart(async |app| {
-        let id = app.engine.plant().await;
+        let ids = [app.engine.plant().await, app.engine.plant().await];
         let scope = app.scope().await;
-        let new = NewSandbox {
-            id,
-            agent: None,
-            template: template.template,
-            template_id: template.template_id,
-            alias: None,
-            metadata: Default::default(),
-            env_vars: Default::default(),
-            limits: template.limits,
-            lifetime: template.lifetime,
-            timeout_s: 300,
-            auto_resume: false,
-            secure: true,
-            access_token: None,
-            traffic_token: None,
-            network: None,
-            allow_internet_access: None,
-            envd_version: template.envd_version,
-            created_ms: template.created_ms,
-        };
-        app.store.insert_sandbox(&scope, new, None).await.unwrap();
-        planted.set(Some(id));
+        for id in ids {
+            let new = NewSandbox {
+                id,
+                agent: None,
+                template: template.template.clone(),
+                template_id: template.template_id.clone(),
+                alias: None,
+                metadata: Default::default(),
+                env_vars: Default::default(),
+                secrets: Default::default(),
+                limits: template.limits,
+                lifetime: template.lifetime,
+                timeout_s: 300,
+                auto_resume: false,
+                secure: true,
+                access_token: None,
+                traffic_token: None,
+                network: None,
+                allow_internet_access: None,
+                envd_version: template.envd_version.clone(),
+                created_ms: template.created_ms,
+                bounds: Default::default(),
+            };
+            app.store.insert_sandbox(&scope, new, None).await.unwrap();
+        }
+        // The second was told whose it is, and its owner perhaps that it is ready.
+        app.engine.agentd(ids[1]).tell(&ids[1].to_string());
+        planted.set(Some(ids));
     })
     .await;
-    let id = planted.get().unwrap();
-    let state = app.row(&id.to_string()).await.state;
+    let [undone, kept] = planted.get().unwrap();
+    let state = app.row(&undone.to_string()).await.state;
     assert!(matches!(state, SandboxState::Error { fault: Fault::CreateFailed { .. } }), "{state:?}");
-    assert!(!app.engine.ids().contains(&id));
+    assert!(!app.engine.ids().contains(&undone));
+    assert_eq!(app.row(&kept.to_string()).await.state, SandboxState::Running);
+    app.get(&format!("/sandboxes/{kept}")).await.expect(200);
+    app.delete(&format!("/sandboxes/{kept}")).await.expect(204);
+    assert!(!app.engine.ids().contains(&kept));
 }
 
 #[tokio::test]
