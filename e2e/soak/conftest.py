@@ -47,6 +47,12 @@ def installation(*options: str, cut_off: Iterable[float] = ()):
 
 
 @pytest.fixture
+def place():
+    with installation("--set", "limits.rates.requests_per_s=0", "--set", "limits.rates.creates_per_s=0") as place:
+        yield place
+
+
+@pytest.fixture
 def world():
     with installation() as place:
         yield World(place, SEED)
