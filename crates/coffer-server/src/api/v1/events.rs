@@ -132,6 +132,8 @@ pub(super) async fn stream(
     query: Query,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, ApiError> {
     let after = after(&headers, &query)?;
+    // The newest is that of every answer before this.
+    app.fleet.recorded().await;
     let reader = app.events.reader(caller.scope, after, wanted(&query)).await.map_err(ApiError::store)?;
     let keyed = Keyed { reader, store: app.store.clone(), key: caller.key, looked: Instant::now() };
     let events = futures_util::stream::unfold(keyed, async |mut reader: Keyed| {

@@ -108,6 +108,7 @@ pub(super) async fn open(
     let room = app.sockets.clone().try_acquire_owned();
     let room =
         room.map_err(|_| ApiError::of(Code::Unavailable, "too many sockets are open").retry_after(5))?;
+    app.fleet.recorded().await;
     let reader = app.events.reader(caller.scope, after, wanted(&query)).await.map_err(ApiError::store)?;
     let key = caller.key;
     let upgrade =
