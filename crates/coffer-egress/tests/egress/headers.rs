@@ -36,7 +36,8 @@ impl Outside {
 
     fn acceptor(&self, name: &str) -> TlsAcceptor {
         let key = KeyPair::generate().unwrap();
-        let leaf = CertificateParams::new(vec![name.to_string()]).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let leaf =
+            CertificateParams::new(vec![name.to_string()]).unwrap().signed_by(&key, &self.issuer).unwrap();
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
@@ -125,7 +126,8 @@ async fn every_request_of_a_connection_gets_the_token_and_none_of_the_sandboxs_o
     say(&mut inside, b"POST /a HTTP/1.1\r\nHost: api.test\r\naUTHORIZATION: mine\r\nAuthorization: two\r\nContent-Length: 4\r\n\r\nbody").await;
     let sent = head(&mut outside).await;
     assert!(sent.starts_with("POST /a HTTP/1.1\r\n"), "{sent}");
-    let tokens: Vec<_> = sent.lines().filter(|line| line.to_lowercase().starts_with("authorization:")).collect();
+    let tokens: Vec<_> =
+        sent.lines().filter(|line| line.to_lowercase().starts_with("authorization:")).collect();
     assert!(tokens.len() == 1 && tokens[0].ends_with("Bearer one"), "{sent}");
     let mut body = [0; 4];
     outside.read_exact(&mut body).await.unwrap();
@@ -170,16 +172,19 @@ async fn a_request_that_is_doubtful_or_for_another_host_is_not_sent_on() {
         ("GET / HTTP/1.1\r\nHost: api.test\r\n folded\r\n\r\n", "400"),
         ("GET / HTTP/1.1\r\nHost : api.test\r\n\r\n", "400"),
         ("CONNECT api.test:443 HTTP/1.1\r\nHost: api.test\r\n\r\n", "400"),
-        ("POST / HTTP/1.1\r\nHost: api.test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"),
         ("POST / HTTP/1.1\r\nHost: api.test\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", "400"),
         ("POST / HTTP/1.1\r\nHost: api.test\r\nContent-Length: +5\r\n\r\nabcde", "400"),
         ("POST / HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "400"),
-        ("POST / HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n", "400"),
+        (
+            "POST / HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+            "400",
+        ),
         ("POST / HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", "400"),
         ("GET / HTTP/1.1\r\nHost: api.test\r\nX: a\0b\r\n\r\n", "400"),
         ("GET / HTTP/2.0\r\nHost: api.test\r\n\r\n", ""),
         ("\0\0\0\0\0\0\0\0", ""),
-        (&long, "431"),
+        // Too long to be read whole, so that a reset may overtake the answer.
+        (&long, ""),
         (&many, "431"),
     ] {
         let place = Place::new(rules("Bearer hidden")).await;
@@ -191,7 +196,8 @@ async fn a_request_that_is_doubtful_or_for_another_host_is_not_sent_on() {
         let _ = inside.write_all(b"GET /smuggled HTTP/1.1\r\nHost: api.test\r\n\r\n").await;
         let _ = inside.flush().await;
         let answer = rest(&mut inside).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")) || status.is_empty(), "{shown}: {answer}");
+        let answered = answer.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..)).unwrap_or_default();
+        assert!(answered.starts_with(status), "{shown}: {answer}");
         assert!(!answer.contains("hidden"), "{shown}: {answer}");
         assert_eq!(rest(&mut outside).await, "", "{shown}");
     }
@@ -201,18 +207,41 @@ async fn a_request_that_is_doubtful_or_for_another_host_is_not_sent_on() {
 async fn a_body_cannot_become_a_request() {
     let place = Place::new(rules("Bearer hidden")).await;
     for (request, sent) in [
-        ("POST /a HTTP/1.1\r\nHost: api.test\r\nContent-Length: 44\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: other.test\r\n\r\n", 1),
+        (
+            "POST /a HTTP/1.1\r\nHost: api.test\r\nContent-Length: 44\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: other.test\r\n\r\n",
+            1,
+        ),
+        // Two lengths, of which one is believed and sent on.
+        (
+            "POST /a HTTP/1.1\r\nHost: api.test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: other.test\r\n\r\n",
+            1,
+        ),
         // The end of a chunk that is none, a size that is none, and an extension full of lines.
-        ("POST /a HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcGET /smuggled HTTP/1.1\r\nHost: api.test\r\n\r\n", 1),
-        ("POST /a HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: api.test\r\n\r\n", 1),
-        ("POST /a HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nGET /smuggled HTTP/1.1\r\nHost: api.test\r\n\r\n", 1),
-        ("POST /a HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\n3;\nx\r\nabc\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: api.test\r\n\r\n", 1),
+        (
+            "POST /a HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcGET /smuggled HTTP/1.1\r\nHost: api.test\r\n\r\n",
+            1,
+        ),
+        (
+            "POST /a HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: api.test\r\n\r\n",
+            1,
+        ),
+        (
+            "POST /a HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nGET /smuggled HTTP/1.1\r\nHost: api.test\r\n\r\n",
+            1,
+        ),
+        (
+            "POST /a HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\n3;\nx\r\nabc\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: api.test\r\n\r\n",
+            1,
+        ),
     ] {
         let (mut inside, mut outside) = place.open().await;
         let _ = inside.write_all(request.as_bytes()).await;
         let _ = inside.flush().await;
         let _ = inside.shutdown().await;
         let seen = rest(&mut outside).await;
+        let both = seen.to_lowercase().contains("content-length")
+            && seen.to_lowercase().contains("transfer-encoding");
+        assert!(!both, "{request}: {seen}");
         let tokens = seen.matches("Bearer hidden").count();
         assert!(tokens <= sent, "{request}: {seen}");
         if let Some((_, after)) = seen.split_once("\r\n\r\n") {
@@ -231,9 +260,12 @@ async fn other_hosts_and_connections_without_a_name_are_left_alone() {
         let stream = place.world.connect("1.1.1.1:443").await;
         // Whoever trusts only the outside gets through: the certificate is the host's own.
         let connector = place.connector(&[&place.outside.certificate]);
-        let outside = async { place.outside.acceptor(certified).accept(accepted(&place.server).await).await.unwrap() };
+        let outside =
+            async { place.outside.acceptor(certified).accept(accepted(&place.server).await).await.unwrap() };
         let (inside, mut outside) =
-            timeout(PATIENCE, async { tokio::join!(connector.connect(name, stream), outside) }).await.unwrap();
+            timeout(PATIENCE, async { tokio::join!(connector.connect(name, stream), outside) })
+                .await
+                .unwrap();
         let mut inside = inside.unwrap();
         // Even when it says that it is for the other.
         say(&mut inside, b"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n").await;
@@ -284,7 +316,11 @@ async fn what_is_not_known_yet_keeps_the_way_shut() {
 async fn rules_that_went_away_put_nothing_in_any_more() {
     let place = Place::new(rules("Bearer hidden")).await;
     let (mut inside, mut outside) = place.open().await;
-    place.world.egress.replace_policy(place.world.id, serde_json::from_value(json!({"base": "web"})).unwrap()).unwrap();
+    place
+        .world
+        .egress
+        .replace_policy(place.world.id, serde_json::from_value(json!({"base": "web"})).unwrap())
+        .unwrap();
     say(&mut inside, b"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n").await;
     let answer = rest(&mut inside).await;
     assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("connect again"), "{answer}");
@@ -298,7 +334,11 @@ async fn a_websocket_passes_with_the_token_in_its_first_request() {
     say(&mut inside, b"GET /ws HTTP/1.1\r\nHost: api.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n").await;
     let sent = head(&mut outside).await;
     assert!(sent.contains("Bearer one") && sent.to_lowercase().contains("upgrade: websocket"), "{sent}");
-    say(&mut outside, b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nfirst").await;
+    say(
+        &mut outside,
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nfirst",
+    )
+    .await;
     assert!(head(&mut inside).await.starts_with("HTTP/1.1 101"));
     let mut first = [0; 5];
     timeout(PATIENCE, inside.read_exact(&mut first)).await.unwrap().unwrap();
