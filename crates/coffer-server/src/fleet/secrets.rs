@@ -4,9 +4,9 @@
 //! sandbox may reach, and again for the latter when a secret has changed or the engine was away: it keeps
 //! values in memory only.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use coffer_core::network::{HeaderRule, HeaderText, Policy};
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::create::chain;
 use super::{Fleet, FleetError, Record, Step, network_of};
+use crate::output::{Patterns, Values};
 
 /// How often another server's changes of secrets are looked for.
 const LOOK: Duration = Duration::from_secs(10);
@@ -114,7 +115,38 @@ pub(super) async fn explain_missing(store: &Store) {
     }
 }
 
+/// What is to be taken out of a project's output: its values as this server last read them.
+pub(super) fn patterns_of(store: Store) -> Values {
+    let made: Mutex<HashMap<ProjectId, (u64, Arc<Patterns>)>> = Mutex::default();
+    let none = Arc::new(Patterns::default());
+    Arc::new(move |project| {
+        let Some(values) = store.cached_secret_values(project) else { return none.clone() };
+        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        match made.get(&project) {
+            Some((version, patterns)) if *version == values.version => patterns.clone(),
+            _ => {
+                let patterns = Arc::new(Patterns::new(&values.texts().collect::<Vec<_>>()));
+                made.insert(project, (values.version, patterns.clone()));
+                patterns
+            }
+        }
+    })
+}
+
 impl Fleet {
+    /// Reads the secrets of all projects that have sandboxes, which also finds what other servers changed.
+    pub(super) async fn read_secrets(&self) -> HashMap<ProjectId, u64> {
+        let projects: HashSet<ProjectId> = self.everyone().iter().map(|record| record.project).collect();
+        let mut versions = HashMap::new();
+        for project in projects {
+            match self.store.read_secrets(project).await {
+                Ok(values) => drop(versions.insert(project, values.version)),
+                Err(error) => tracing::warn!("could not read the secrets of project {project}: {error}"),
+            }
+        }
+        versions
+    }
+
     /// What the engine is told of a policy, and which values that was made with.
     pub(super) async fn reach_of(
         &self,
@@ -140,7 +172,8 @@ impl Fleet {
         project: ProjectId,
         names: &BTreeMap<String, String>,
     ) -> Result<(), FleetError> {
-        if names.is_empty() {
+        // Once for each project: what a sandbox prints is compared with what is in memory.
+        if names.is_empty() && self.store.cached_secret_values(project).is_some() {
             return Ok(());
         }
         let values = self.store.secret_values(project).await?;
@@ -204,21 +237,12 @@ impl Fleet {
     }
 
     async fn tell_all(self: &Arc<Self>) {
-        let mut versions: HashMap<ProjectId, u64> = HashMap::new();
+        let versions = self.read_secrets().await;
         for record in self.everyone() {
             if !has_secrets(&record.live().row) {
                 continue;
             }
-            let version = match versions.get(&record.project) {
-                Some(version) => *version,
-                None => match self.store.read_secrets(record.project).await {
-                    Ok(values) => *versions.entry(record.project).or_insert(values.version),
-                    Err(error) => {
-                        tracing::warn!("could not read the secrets of project {}: {error}", record.project);
-                        continue;
-                    }
-                },
-            };
+            let Some(&version) = versions.get(&record.project) else { continue };
             if record.told.load(Ordering::Relaxed) != version
                 && let Some(claim) = record.try_claim(Step::Update)
             {

@@ -155,6 +155,11 @@ impl FakeEngine {
         self.inner.lock().unwrap().sandboxes.get_mut(&id).expect("a sandbox").agentd = None;
     }
 
+    /// Makes the engine believe something else, as one that has forgotten would.
+    pub(crate) fn set_policy(&self, id: SandboxId, policy: Policy) {
+        self.inner.lock().unwrap().policies.insert(id, policy);
+    }
+
     /// What a sandbox may reach, as the server last asked for.
     pub(crate) fn policy(&self, id: SandboxId) -> Policy {
         self.inner.lock().unwrap().policies[&id].clone()
@@ -243,6 +248,8 @@ impl Engine for FakeEngine {
             engine: "fake".into(),
             capabilities: Capabilities::default(),
             pool_bytes: None,
+            pool_free_bytes: None,
+            warm_ready: 0,
             warnings: Vec::new(),
             orphans: self.inner.lock().unwrap().orphans.clone(),
         })

@@ -135,7 +135,10 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     }
     assert_eq!(app.row(&sandbox).await, row, "something was changed");
     let secrets = app.get("/api/v1/secrets").await.expect(200).json();
-    assert_eq!((&secrets["items"][0]["name"], &secrets["items"][0]["version"]), (&json!("mine-alone"), &json!(1)));
+    assert_eq!(
+        (&secrets["items"][0]["name"], &secrets["items"][0]["version"]),
+        (&json!("mine-alone"), &json!(1))
+    );
     let touched: Vec<_> = app.engine.asked().into_iter().filter(|op| !asked.contains(op)).collect();
     // What the other project made for itself is its own.
     assert!(touched.iter().all(|(_, id)| id.to_string() != sandbox), "{touched:?}");
