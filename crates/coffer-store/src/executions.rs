@@ -163,7 +163,7 @@ impl ExecutionRow {
 
     /// Bytes of output that it wrote, as far as is known.
     pub const fn total_bytes(&self) -> i64 {
-        self.main.read + self.error.read + self.lost_bytes
+        self.main.read + self.error.read
     }
 }
 

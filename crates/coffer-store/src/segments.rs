@@ -102,7 +102,7 @@ impl Store {
     }
 
     /// Segments in that state whose last record is older, the oldest first. One that may still be written to
-    /// is not among them, nor one whose file is another installation's.
+    /// is not among them.
     ///
     /// Of one project, or of all that have no settings of their own; and only of sandboxes that this
     /// installation holds, or held: the files are there.
@@ -129,7 +129,6 @@ impl Store {
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(state.as_str().to_string())
             .bind(than_ms)
-            .bind(self.installation())
             .bind(i64::from(limit))
             .bind(self.installation())
             .bind(project.map(|project| project.to_string()))

@@ -181,7 +181,7 @@ impl Output {
                     *state = Some(self.load(record).await?);
                     (0, 0)
                 }
-                Some(state) if state.boot.is_none() => (0, 0),
+                Some(state) if state.is_fresh => (0, 0),
                 Some(state) if state.is_holding() => (state.next, WAIT_HELD_S),
                 Some(state) if state.running.is_empty() => (state.next, WAIT_IDLE_S),
                 Some(state) => (state.next, WAIT_RUNNING_S),
@@ -218,7 +218,7 @@ impl Output {
                 if let Some(ack) = ack {
                     agent::acknowledge(&socket, &ack, PATIENCE).await?;
                 }
-                if look != Look::More {
+                if look == Look::Nothing {
                     break;
                 }
             }
@@ -277,9 +277,11 @@ impl Output {
             // It says nothing any more; what was held back is still to be written.
             pages.push(JournalPage { records: Vec::new(), next: *next, dropped: 0, boot });
         }
-        for page in pages {
+        let mut pages = pages.into_iter().peekable();
+        while let Some(page) = pages.next() {
+            let rest = if pages.peek().is_some() { Rest::Hold } else { Rest::LetGo };
             let state = record.follow.state.clone().lock_owned().await;
-            let taken = self.clone().record_page(record.clone(), state, page, Rest::LetGo).await;
+            let taken = self.clone().record_page(record.clone(), state, page, rest).await;
             if let Err(error) = taken {
                 tracing::warn!(sandbox.id = %record.id, "last output is lost: {}", crate::fleet::chain(&error));
                 break;
@@ -299,7 +301,14 @@ impl Output {
 
     /// Where to read on. A journal that is not known yet is read from its beginning.
     async fn position(&self, record: &Record) -> u64 {
-        record.follow.state.lock().await.as_ref().map_or(0, |state| state.next)
+        record
+            .follow
+            .state
+            .lock()
+            .await
+            .as_ref()
+            .filter(|state| !state.is_fresh)
+            .map_or(0, |state| state.next)
     }
 
     async fn load(&self, record: &Record) -> Result<State, CollectError> {
@@ -330,6 +339,7 @@ impl Output {
             running,
             segment,
             on_disk: on_disk.iter().map(|segment| segment.file_bytes).sum(),
+            is_fresh: true,
             seen: 0,
             silences: 0,
         })
@@ -400,6 +410,7 @@ impl Output {
         if changed {
             self.commit(&record, &mut state, intake, boot, next).await?;
         }
+        state.is_fresh = false;
         let ack = changed.then(|| JournalAck { upto: state.needed_from(), mute });
         *guard = Some(state);
         Ok((look, ack))

@@ -65,6 +65,8 @@ pub(super) struct State {
     pub(super) boot: Option<i64>,
     /// Every record before this is on record.
     pub(super) next: u64,
+    /// Whether the journal has to be read from its beginning: what an earlier server held back is there.
+    pub(super) is_fresh: bool,
     /// By pid.
     pub(super) running: HashMap<u32, Running>,
     /// Where the log ends; none where nothing was ever written.
