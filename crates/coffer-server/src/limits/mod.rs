@@ -14,20 +14,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use coffer_core::settings::Period;
 use coffer_core::{KeyId, ProjectId};
 use coffer_store::{ProjectSettings, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use projects::InForce;
 use projects::Projects;
-use rate::{Buckets, Strangers};
+pub(crate) use projects::{InForce, Kept};
 pub(crate) use rate::TryAgainIn;
+use rate::{Buckets, Strangers};
 pub use settings::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings};
 
 /// Keeps callers within their limits.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     settings: LimitSettings,
+    /// After which output is compressed, and removed.
+    logs: (Period, Period),
     projects: Projects,
     requests: Buckets<KeyId>,
     creates: Buckets<KeyId>,
@@ -61,12 +64,14 @@ impl Limiter {
     pub(crate) async fn start(
         store: &Store,
         settings: LimitSettings,
+        logs: (Period, Period),
         stop: CancellationToken,
     ) -> Result<Arc<Self>, StoreError> {
         let rates = settings.rates;
         store.set_default_quotas(settings.quotas.in_force());
         let limiter = Arc::new(Self {
             settings,
+            logs,
             projects: Projects::load(store).await?,
             requests: Buckets::new(rates.requests_per_s, rates.requests_burst),
             creates: Buckets::new(rates.creates_per_s, rates.creates_burst),
@@ -80,7 +85,14 @@ impl Limiter {
 
     /// What holds for a project.
     pub(crate) fn of(&self, project: ProjectId) -> InForce {
-        InForce::new(&self.projects.of(project), &self.settings)
+        InForce::new(&self.projects.of(project), &self.settings, self.logs)
+    }
+
+    /// How long what is over is kept: of projects that have no settings, and of each that has.
+    pub(crate) fn retentions(&self) -> Vec<(Option<ProjectId>, Kept)> {
+        let usual = InForce::new(&ProjectSettings::default(), &self.settings, self.logs).retention;
+        let own = self.projects.all().into_iter().map(|project| (Some(project), self.of(project).retention));
+        std::iter::once((None, usual)).chain(own).collect()
     }
 
     /// Takes over what was just set here.

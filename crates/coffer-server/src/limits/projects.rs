@@ -9,7 +9,7 @@ use coffer_core::{Millis, OnTimeout, ProjectId};
 use coffer_store::{ProjectSettings, Retention, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use super::{LimitSettings, Limiter};
+use super::{LimitSettings, Limiter, RetentionSettings};
 
 /// How soon a change made on another server is heard of.
 const LOOK: Duration = Duration::from_secs(2);
@@ -31,6 +31,11 @@ impl Projects {
     pub(super) fn of(&self, project: ProjectId) -> Arc<ProjectSettings> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.get(&project).cloned().unwrap_or_default()
+    }
+
+    /// Those that have settings of their own.
+    pub(super) fn all(&self) -> Vec<ProjectId> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
 
     pub(super) fn set(&self, project: ProjectId, settings: ProjectSettings) {
@@ -71,18 +76,19 @@ pub(crate) struct InForce {
     pub(crate) retention: Kept,
 }
 
-/// How many days what is over is kept.
+/// How long what is over is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kept {
-    pub(crate) archive_logs_days: i64,
-    pub(crate) logs_days: i64,
-    pub(crate) records_days: i64,
-    pub(crate) events_days: i64,
-    pub(crate) audit_days: i64,
+    /// After this, output is compressed.
+    pub(crate) archive_logs: Period,
+    pub(crate) logs: Period,
+    pub(crate) records: Period,
+    pub(crate) events: Period,
+    pub(crate) audit: Period,
 }
 
 impl InForce {
-    pub(super) fn new(own: &ProjectSettings, server: &LimitSettings) -> Self {
+    pub(super) fn new(own: &ProjectSettings, server: &LimitSettings, logs: (Period, Period)) -> Self {
         let ttl_s = server.sandbox_ttl.as_millis() / 1000;
         // A longest lifetime of the project's bounds what the server would give.
         let timeout_s = own.timeout_s.unwrap_or(ttl_s).min(own.max_lifetime_s.unwrap_or(i64::MAX));
@@ -91,21 +97,23 @@ impl InForce {
             idle_s: own.idle_s,
             max_lifetime_s: own.max_lifetime_s,
             on_timeout: own.on_timeout.unwrap_or(OnTimeout::Destroy),
-            retention: Kept::new(&own.retention, server),
+            retention: Kept::new(&own.retention, &server.retention, logs),
         }
     }
 }
 
 impl Kept {
-    fn new(own: &Retention, server: &LimitSettings) -> Self {
-        let server = &server.retention;
-        let days = |own: Option<i64>, server: Period| own.unwrap_or(server.as_millis().div_euclid(86_400_000)).max(1);
+    fn new(own: &Retention, server: &RetentionSettings, logs: (Period, Period)) -> Self {
+        let days = |own: Option<i64>, server: Period| match own.map(u64::try_from) {
+            Some(Ok(days)) => Period::days(days),
+            _ => server,
+        };
         Self {
-            archive_logs_days: days(own.archive_logs_days, server.archive_logs),
-            logs_days: days(own.logs_days, server.logs),
-            records_days: days(own.records_days, server.records),
-            events_days: days(own.events_days, server.events),
-            audit_days: days(own.audit_days, server.audit),
+            archive_logs: days(own.archive_logs_days, logs.0),
+            logs: days(own.logs_days, logs.1),
+            records: days(own.records_days, server.records),
+            events: days(own.events_days, server.events),
+            audit: days(own.audit_days, server.audit),
         }
     }
 }

@@ -54,14 +54,11 @@ pub struct RateSettings {
     pub wrong_keys_burst: u32,
 }
 
-/// `[limits.retention]`: how long what is over is kept, unless a project says otherwise.
+/// `[limits.retention]`: how long what is over is kept, unless a project says otherwise. How long output is
+/// kept is in `[output]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetentionSettings {
-    /// Output is compressed after this.
-    pub archive_logs: Period,
-    /// Output is removed after this.
-    pub logs: Period,
     /// Sandboxes that have ended are forgotten after this, with their history; those whose output is kept
     /// stay as long as it.
     pub records: Period,
@@ -104,13 +101,7 @@ impl Default for RateSettings {
 
 impl Default for RetentionSettings {
     fn default() -> Self {
-        Self {
-            archive_logs: Period::days(7),
-            logs: Period::days(30),
-            records: Period::days(90),
-            events: Period::days(90),
-            audit: Period::days(365),
-        }
+        Self { records: Period::days(90), events: Period::days(90), audit: Period::days(365) }
     }
 }
 

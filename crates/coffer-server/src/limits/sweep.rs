@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use coffer_core::{Millis, ProjectId};
-use coffer_store::{Cutoffs, Pruned, Store, StoreError};
+use coffer_core::ProjectId;
+use coffer_core::settings::Period;
+use coffer_store::{Cutoffs, ProjectSettings, Pruned, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use super::Limiter;
@@ -19,8 +20,6 @@ const MOST_BATCHES: u32 = 100;
 /// Between two of them, so that a long sweep takes a small share of the database.
 const BREATHER: Duration = Duration::from_millis(20);
 const PROJECTS: u32 = 200;
-
-const DAY_MS: Millis = 86_400_000;
 
 /// Sweeps until `stop`.
 pub(super) async fn keep_sweeping(limiter: Arc<Limiter>, store: Store, stop: CancellationToken) {
@@ -47,7 +46,7 @@ pub(super) async fn keep_sweeping(limiter: Arc<Limiter>, store: Store, stop: Can
 }
 
 async fn sweep(limiter: &Limiter, store: &Store) -> Result<(), StoreError> {
-    let server = super::InForce::new(&coffer_store::ProjectSettings::default(), &limiter.settings);
+    let server = super::InForce::new(&ProjectSettings::default(), &limiter.settings, limiter.logs);
     sweep_one(limiter, store, None, server.retention).await?;
     let mut after = None;
     loop {
@@ -68,11 +67,11 @@ async fn sweep_one(
     kept: Kept,
 ) -> Result<(), StoreError> {
     let now = now_ms();
-    let before = |days: i64| now.saturating_sub(days.saturating_mul(DAY_MS));
+    let before = |age: Period| now.saturating_sub(age.as_millis());
     let cutoffs = Cutoffs {
-        records_ms: before(kept.records_days),
-        events_ms: before(kept.events_days),
-        audit_ms: before(kept.audit_days),
+        records_ms: before(kept.records),
+        events_ms: before(kept.events),
+        audit_ms: before(kept.audit),
     };
     let mut all = Pruned::default();
     for _ in 0..MOST_BATCHES {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use coffer_core::settings::Period;
 use coffer_core::{LifetimePolicy, OnTimeout, ProjectId};
 use coffer_store::{ProjectQuotas, ProjectSettings, Quotas, Retention, Scope, VersionedSettings};
 use http::{HeaderMap, HeaderValue, header};
@@ -167,11 +168,11 @@ fn shown(app: &App, found: VersionedSettings) -> (HeaderMap, Json<Settings>) {
         max_lifetime_s: Some(force.max_lifetime_s.unwrap_or(i64::MAX).min(app.policy.maximum_ms / 1000)),
         on_timeout: Some(force.on_timeout.into()),
         retention: RetentionShape {
-            archive_logs_days: Some(kept.archive_logs_days),
-            logs_days: Some(kept.logs_days),
-            records_days: Some(kept.records_days),
-            events_days: Some(kept.events_days),
-            audit_days: Some(kept.audit_days),
+            archive_logs_days: days(kept.archive_logs),
+            logs_days: days(kept.logs),
+            records_days: days(kept.records),
+            events_days: days(kept.events),
+            audit_days: days(kept.audit),
         },
     };
     let own = SettingsShape {
@@ -188,6 +189,11 @@ fn shown(app: &App, found: VersionedSettings) -> (HeaderMap, Json<Settings>) {
         },
     };
     (tag(found.version), Json(Settings { own, in_force }))
+}
+
+/// Whole days, of what the server may have in smaller parts.
+fn days(period: Period) -> Option<i64> {
+    Some(period.as_millis() / 86_400_000)
 }
 
 fn tag(version: i64) -> HeaderMap {
@@ -359,7 +365,8 @@ pub(super) async fn set_quotas(
     let there = app.store.project(&caller.operator, project).await.map_err(ApiError::store)?;
     there.ok_or_else(|| ApiError::nothing("project", project))?;
     let quotas = Quotas { sandboxes, cpus, memory_mib, disk_mib, forks };
-    let set = app.store.set_quotas(&caller.operator, project, version, quotas).await.map_err(ApiError::store)?;
+    let set =
+        app.store.set_quotas(&caller.operator, project, version, quotas).await.map_err(ApiError::store)?;
     set.ok_or_else(changed_meanwhile)?;
     quota_state(&app, &caller.operator, project).await
 }
