@@ -13,12 +13,22 @@ from coffer_up import ROOT, free_port
 
 MONITORING = ROOT / "monitoring"
 TOOLS = ROOT / "target/test-tools"
+SHARE = TOOLS / "share"
 
 
 def tool(name: str) -> str | None:
     """Debian's packages, unpacked by `scripts/setup test` or installed."""
     path = os.pathsep.join([str(TOOLS), os.environ.get("PATH", ""), "/usr/local/bin"])
     return shutil.which(name, path=path)
+
+
+def surroundings() -> list[str]:
+    """Debian's Alertmanager reads its templates from one place only. Where its package was unpacked and not installed,
+    they are shown to it there, in a mount namespace of its own."""
+    if pathlib.Path("/usr/share/prometheus/alertmanager").exists() or not SHARE.exists():
+        return []
+    show = f'mount -t overlay -o ro,lowerdir={SHARE}:/usr/share overlay /usr/share && exec "$@"'
+    return ["unshare", "--mount", "sh", "-euc", show, "sh"]
 
 
 def shortened(rules: str) -> str:
@@ -98,7 +108,8 @@ class Stack:
 
     def start(self, name: str, *arguments: str):
         with (self.scratch / f"{name}.log").open("wb") as log:
-            self.processes.append(subprocess.Popen([tool(name), *arguments], stdout=log, stderr=log))
+            command = [*surroundings(), tool(name), *arguments]
+            self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
 
     def log(self) -> str:
         return "\n".join(path.read_text()[-1500:] for path in self.scratch.glob("*.log"))

@@ -23,8 +23,18 @@ provoked: set[str] = set()
 
 
 @pytest.fixture
+def calm(webhook):
+    """Sees that alerts have not fired before there is a reason."""
+
+    def look(*names: str):
+        assert not webhook.fired & set(names), "fired before the fault"
+
+    return look
+
+
+@pytest.fixture
 def fires(stack, webhook):
-    """Waits until an alert has fired."""
+    """Waits until alerts have fired."""
 
     def wait(*names: str):
         provoked.update(names)
@@ -66,6 +76,14 @@ def database(up) -> sqlite3.Connection:
     return sqlite3.connect(next(up.data_dir.rglob("coffer.db")), isolation_level=None, timeout=30)
 
 
+def figure(up, name: str) -> float:
+    key = (up.data_dir / "operator-key").read_text().strip()
+    answer = httpx.get(f"http://127.0.0.1:{up.port}/metrics", headers={"Authorization": f"Bearer {key}"})
+    assert answer.status_code == 200, answer.text
+    found = [line.rpartition(" ")[2] for line in answer.text.splitlines() if line.startswith(f"{name} ")]
+    return float(found[0]) if found else 0.0
+
+
 def is_scraped(stack) -> bool:
     """Whether Prometheus has seen the server, before which nothing can rise."""
     answer = httpx.get(f"http://127.0.0.1:{stack.prometheus}/api/v1/query", params={"query": "sandbox_timeout_total"})
@@ -83,27 +101,33 @@ def scraped(stack):
     eventually(look, stack.log, WITHIN_S)
 
 
-def test_timeouts_and_spans_that_nobody_takes(api, fires):
+def test_timeouts_and_spans_that_nobody_takes(api, calm, fires):
+    calm("SandboxTimeouts")
     for _ in range(8):
         create(api, timeout=1)
     fires("SandboxTimeouts", "CofferSpansDropped")
 
 
-def test_sandboxes_that_die(api, fires):
+def test_sandboxes_that_die(api, calm, fires):
+    calm("SandboxHighErrorRate")
     made = [create(api) for _ in range(4)]
     for sandbox in made:
         os.kill(eventually(lambda: first_process(sandbox), sandbox), signal.SIGKILL)
     fires("SandboxHighErrorRate")
 
 
-def test_a_full_disk(up, api, fires):
+def test_a_full_disk(up, api, calm, fires):
+    calm("CofferPoolNearlyFull")
     with Sandbox.create(**up.sdk()) as sandbox:
         sandbox.commands.run("fallocate --length 2500MiB /home/user/large")
         fires("CofferPoolNearlyFull")
+        eventually(lambda: figure(up, 'sandbox_command_total{outcome="succeeded"}') >= 1, "the command is counted")
+        assert figure(up, "sandbox_execution_duration_seconds_count") >= 1
         sandbox.kill()
 
 
-def test_a_slow_database(up, api, fires):
+def test_a_slow_database(up, api, calm, fires):
+    calm("CofferStoreSlow")
     stop = threading.Event()
 
     def hold():
@@ -126,7 +150,8 @@ def test_a_slow_database(up, api, fires):
         destroy(api, sandbox)
 
 
-def test_a_node_that_hangs(up, api, fires):
+def test_a_node_that_hangs(up, api, calm, fires):
+    calm("CofferNodeDown", "CofferApiErrors")
     node = up.part("node")
     os.kill(node, signal.SIGSTOP)
     stop = threading.Event()
@@ -146,7 +171,8 @@ def test_a_node_that_hangs(up, api, fires):
     eventually(lambda: api.get("/api/v1/ready").status_code == 200, "the node is back")
 
 
-def test_a_budget(api, fires):
+def test_a_budget(api, calm, fires):
+    calm("SandboxCostThreshold", "SandboxBudgetSpent")
     sandbox = create(api)
     made = api.post("/api/v1/budgets", json={"period": "total", "amount": 6, "sandbox_id": sandbox})
     assert made.status_code == 201, made.text
@@ -157,7 +183,18 @@ def test_a_budget(api, fires):
     destroy(api, sandbox)
 
 
-def test_an_orphan(up, api, fires):
+def test_a_server_that_hangs(up, calm, fires):
+    calm("CofferDown")
+    server = up.part("server")
+    os.kill(server, signal.SIGSTOP)
+    try:
+        fires("CofferDown")
+    finally:
+        os.kill(server, signal.SIGCONT)
+
+
+def test_an_orphan(up, api, calm, fires):
+    calm("SandboxOrphanFound")
     sandbox = create(api)
     ended = json.dumps({"state": "terminated", "reason": "requested"})
     with database(up) as connection:
@@ -167,15 +204,6 @@ def test_an_orphan(up, api, fires):
     os.kill(up.part("server"), signal.SIGKILL)
     fires("SandboxOrphanFound")
     eventually(lambda: first_process(sandbox) is None, "it is gone")
-
-
-def test_a_server_that_hangs(up, fires):
-    server = up.part("server")
-    os.kill(server, signal.SIGSTOP)
-    try:
-        fires("CofferDown")
-    finally:
-        os.kill(server, signal.SIGCONT)
 
 
 def test_no_alert_was_forgotten():
