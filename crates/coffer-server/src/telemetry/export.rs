@@ -68,7 +68,9 @@ pub(super) fn destinations(settings: &TraceSettings) -> Result<Vec<Destination>,
     let mut all = Vec::new();
     if let Some(endpoint) = set(&settings.endpoint) {
         let mut destination = Destination::at("otlp", "traces.endpoint", &endpoint, "/v1/traces")?;
-        for pair in secret(&settings.headers).unwrap_or_default().split(',').filter(|pair| !pair.trim().is_empty()) {
+        for pair in
+            secret(&settings.headers).unwrap_or_default().split(',').filter(|pair| !pair.trim().is_empty())
+        {
             let bad = |why: &str| BadTraceSetting { setting: "traces.headers", why: why.into() };
             let (name, value) = pair.split_once('=').ok_or_else(|| bad("it is not a list of name=value"))?;
             let name = HeaderName::try_from(name.trim()).map_err(|_| bad("a name is no header's"))?;
@@ -147,7 +149,8 @@ impl Destination {
             hyper::client::conn::http1::handshake(stream).await.map_err(|e| e.to_string())?;
         let connection = tokio::spawn(connection);
         let answered = async {
-            let mut request = Request::post(self.path.as_str()).body(Full::new(body)).map_err(|e| e.to_string())?;
+            let mut request =
+                Request::post(self.path.as_str()).body(Full::new(body)).map_err(|e| e.to_string())?;
             *request.headers_mut() = self.headers.clone();
             let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
             let wait = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -225,7 +228,9 @@ pub(super) async fn export(
             gather(&mut inbox, &mut batch, &stop).await;
         }
         if ending {
-            while batch.len() < LARGEST_BATCH && let Ok(span) = inbox.try_recv() {
+            while batch.len() < LARGEST_BATCH
+                && let Ok(span) = inbox.try_recv()
+            {
                 batch.push(span);
             }
         }
@@ -284,8 +289,10 @@ async fn gather(inbox: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>, stop: &
 
 fn encoded(spans: Vec<Span>) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION");
-    let attributes =
-        vec![KeyValue::new("service.name", "coffer".into()), KeyValue::new("service.version", version.into())];
+    let attributes = vec![
+        KeyValue::new("service.name", "coffer".into()),
+        KeyValue::new("service.version", version.into()),
+    ];
     let scope = Scope { name: "coffer".into(), version: version.into() };
     let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
     let resource_spans = vec![ResourceSpans { resource: Some(Resource { attributes }), scope_spans }];

@@ -54,7 +54,8 @@ pub(crate) fn parse_traceparent(text: &str) -> Option<SpanContext> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let is_hex = |text: &str, length| {
-        text.len() == length && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+        text.len() == length
+            && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
     };
     if !is_hex(version, 2) || version == "ff" || !is_hex(flags, 2) || !is_hex(trace, 32) || !is_hex(span, 16)
     {
@@ -106,7 +107,10 @@ impl Traces {
         if !self.are_on() {
             return Active(None);
         }
-        let own = SpanContext { trace: parent.map_or_else(rand::random, |parent| parent.trace), span: rand::random() };
+        let own = SpanContext {
+            trace: parent.map_or_else(rand::random, |parent| parent.trace),
+            span: rand::random(),
+        };
         self.begin(name(), own, parent, SpanKind::Server)
     }
 
@@ -119,10 +123,9 @@ impl Traces {
         let own = SpanContext { span: rand::random(), ..root };
         let mut step = self.begin(name.to_string(), own, Some(root), SpanKind::Internal);
         if let Some(open) = &mut step.0 {
-            open.span.links.extend(current().map(|asked| Link {
-                trace_id: asked.trace.to_vec(),
-                span_id: asked.span.to_vec(),
-            }));
+            open.span.links.extend(
+                current().map(|asked| Link { trace_id: asked.trace.to_vec(), span_id: asked.span.to_vec() }),
+            );
         }
         step.belongs(sandbox);
         step
@@ -150,7 +153,13 @@ impl Traces {
             start_time_unix_nano: nanos(now_ms()),
             ..Span::default()
         };
-        Active(Some(Box::new(Open { span, context: own, began: std::time::Instant::now(), took: None, sinks: self.sinks.clone() })))
+        Active(Some(Box::new(Open {
+            span,
+            context: own,
+            began: std::time::Instant::now(),
+            took: None,
+            sinks: self.sinks.clone(),
+        })))
     }
 }
 

@@ -165,7 +165,8 @@ impl Usage {
         if charges.is_empty() {
             return Ok(0.0);
         }
-        let nanos: i64 = charges.iter().flat_map(|charge| &charge.days).map(|(_, used)| used.cost_nanos).sum();
+        let nanos: i64 =
+            charges.iter().flat_map(|charge| &charge.days).map(|(_, used)| used.cost_nanos).sum();
         let counted = self.store.charge(&self.store.operator(), charges.clone()).await?;
         let marks = if counted.contains(&false) { self.marks().await? } else { HashMap::new() };
         let mut meters = self.meters();

@@ -101,9 +101,8 @@ async fn receiver(refuse: usize) -> (String, Arc<Mutex<Received>>) {
                 async move {
                     let (parts, body) = request.into_parts();
                     let body = body.collect().await.unwrap().to_bytes();
-                    let header = |name: &str| {
-                        parts.headers.get(name).map(|value| value.to_str().unwrap().to_string())
-                    };
+                    let header =
+                        |name: &str| parts.headers.get(name).map(|value| value.to_str().unwrap().to_string());
                     let mut received = shared.lock().unwrap();
                     let status = if received.refuse > 0 {
                         received.refuse -= 1;
@@ -112,11 +111,8 @@ async fn receiver(refuse: usize) -> (String, Arc<Mutex<Received>>) {
                         let request = Request::decode(body).unwrap();
                         let scopes = request.resource_spans.into_iter().flat_map(|all| all.scope_spans);
                         received.spans.extend(scopes.flat_map(|scope| scope.spans));
-                        let came = (
-                            parts.uri.path().to_string(),
-                            header("authorization"),
-                            header("content-type"),
-                        );
+                        let came =
+                            (parts.uri.path().to_string(), header("authorization"), header("content-type"));
                         received.requests.push(came);
                         200
                     };
@@ -124,7 +120,9 @@ async fn receiver(refuse: usize) -> (String, Arc<Mutex<Received>>) {
                     answer.body(http_body_util::Empty::<bytes::Bytes>::new())
                 }
             });
-            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
+            );
         }
     });
     (address, received)
@@ -202,7 +200,8 @@ async fn langfuse_gets_them_at_its_path_with_its_keys() {
     };
     let app = app(settings).await;
     app.create(json!({})).await;
-    until(&received, "create", |received| received.spans.iter().any(|span| span.name == "sandbox.create")).await;
+    until(&received, "create", |received| received.spans.iter().any(|span| span.name == "sandbox.create"))
+        .await;
     let received = received.lock().unwrap();
     let (path, authorization, _) = &received.requests[0];
     assert_eq!(path, "/api/public/otel/v1/traces");
@@ -226,7 +225,8 @@ async fn a_destination_that_is_away_costs_its_spans_and_nothing_else() {
     let dropped = "coffer_trace_spans_total{destination=\"otlp\",outcome=\"dropped\"} ";
     for _ in 0..1500 {
         let text = app.get("/metrics").await.text();
-        let count = text.lines().find_map(|line| line.strip_prefix(dropped)).expect("it is there from the start");
+        let count =
+            text.lines().find_map(|line| line.strip_prefix(dropped)).expect("it is there from the start");
         if count.parse::<f64>().unwrap() >= 4.0 {
             return;
         }

@@ -145,8 +145,10 @@ async fn tagged(app: &App, budget: BudgetRow) -> Result<(HeaderMap, Json<Budget>
 /// Why a change found no budget to change.
 async fn why_not(app: &App, caller: &Caller<Admin>, budget: BudgetId) -> ApiError {
     match app.store.budget(&caller.scope, budget).await {
-        Ok(Some(_)) => ApiError::of(Code::PreconditionFailed, "the budget is of another version than If-Match says")
-            .hint("read it again and repeat the change with its ETag"),
+        Ok(Some(_)) => {
+            ApiError::of(Code::PreconditionFailed, "the budget is of another version than If-Match says")
+                .hint("read it again and repeat the change with its ETag")
+        }
         Ok(None) => ApiError::nothing("budget", budget),
         Err(error) => ApiError::store(error),
     }
@@ -204,7 +206,8 @@ pub(super) async fn list(
     query: Query,
 ) -> Result<Json<Page<Budget>>, ApiError> {
     let part = Part::of(&query)?;
-    let rows = app.store.budgets(&caller.scope, part.after, part.to_fetch()).await.map_err(ApiError::store)?;
+    let rows =
+        app.store.budgets(&caller.scope, part.after, part.to_fetch()).await.map_err(ApiError::store)?;
     let page = part.page(rows, |row| row.id.to_string(), |row| row);
     let (rows, next) = page.into_parts();
     let mut items = Vec::with_capacity(rows.len());
