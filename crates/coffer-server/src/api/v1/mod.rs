@@ -15,8 +15,8 @@ mod page;
 mod policy;
 mod projects;
 mod sandboxes;
-mod secrets;
 mod scrape;
+mod secrets;
 mod socket;
 mod stream;
 mod usage;
@@ -29,6 +29,7 @@ use axum::response::{Html, IntoResponse};
 use axum::routing::get;
 use serde::Serialize;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
+use utoipa::openapi::{RefOr, Schema};
 use utoipa::{Modify, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -134,9 +135,19 @@ fn whole() -> OpenApiRouter<Arc<App>> {
         utoipa::openapi::ResponseBuilder::new().description(why).content("application/json", content).build()
     };
     for (path, item) in &mut router.get_openapi_mut().paths.paths {
-        let operations =
-            [&mut item.get, &mut item.head, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
-        for operation in operations.into_iter().flatten() {
+        let operations = [
+            ("get", &mut item.get),
+            ("head", &mut item.head),
+            ("put", &mut item.put),
+            ("post", &mut item.post),
+            ("delete", &mut item.delete),
+            ("patch", &mut item.patch),
+        ];
+        let place: Vec<&str> = path.split(['/', '{', '}', '*', '-', '.']).filter(|part| !part.is_empty()).collect();
+        for (method, operation) in operations {
+            let Some(operation) = operation else { continue };
+            // The handlers' own names are short and return; this one is for programs that are made from it.
+            operation.operation_id = Some([&[method], &place[2..]].concat().join("_"));
             let mut add = |status: &str, why: &str| {
                 let responses = &mut operation.responses.responses;
                 responses.entry(status.to_string()).or_insert_with(|| refusal(why).into());
@@ -145,14 +156,49 @@ fn whole() -> OpenApiRouter<Arc<App>> {
                 add("421", "another installation holds the sandbox");
             }
             if operation.security.is_none() {
+                add("403", "the key may not do this");
                 add("429", "too many requests, or over quota");
+                add("503", "the records or the host of the sandboxes do not answer");
             }
+            for (status, response) in &mut operation.responses.responses {
+                if let RefOr::T(response) = response
+                    && response.description.is_empty()
+                {
+                    response.description = status_text(status);
+                }
+            }
+        }
+    }
+    let schemas = &mut router.get_openapi_mut().components.get_or_insert_default().schemas;
+    let parts: Vec<String> = schemas.values().flat_map(flattened).collect();
+    for (name, schema) in schemas {
+        // A shape that is part of another one is not all of it, whatever it allows on its own.
+        if let RefOr::T(Schema::Object(object)) = schema
+            && parts.contains(name)
+        {
+            object.additional_properties = None;
         }
     }
     // A part that goes on to the end of the path is like any other to OpenAPI.
     let paths = &mut router.get_openapi_mut().paths.paths;
     *paths = std::mem::take(paths).into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
     router
+}
+
+/// The names of shapes that a shape is put together from.
+fn flattened(schema: &RefOr<Schema>) -> Vec<String> {
+    let RefOr::T(Schema::AllOf(all)) = schema else { return Vec::new() };
+    let name = |item: &RefOr<Schema>| match item {
+        RefOr::Ref(reference) => reference.ref_location.rsplit('/').next().map(str::to_string),
+        RefOr::T(_) => None,
+    };
+    all.items.iter().filter_map(name).collect()
+}
+
+/// What a status is called.
+fn status_text(status: &str) -> String {
+    let known = status.parse().ok().and_then(|code| http::StatusCode::from_u16(code).ok());
+    known.and_then(|status| status.canonical_reason()).unwrap_or("an answer").to_lowercase()
 }
 
 /// The routes, with their description at `/api/v1/openapi.json` and a page to read it at `/api/v1/docs`.
@@ -233,12 +279,15 @@ mod tests {
     fn every_path_is_ours_and_every_refusal_is_described() {
         let openapi = whole().split_for_parts().1;
         let openapi = serde_json::to_value(openapi).unwrap();
+        let mut names = std::collections::HashSet::new();
         for (path, operations) in openapi["paths"].as_object().unwrap() {
             assert!(path.starts_with("/api/v1/"), "{path}");
             for (method, operation) in operations.as_object().unwrap() {
                 let responses = operation["responses"].as_object().unwrap();
                 let public = operation["security"] == serde_json::json!([{}]);
                 assert!(public || responses.contains_key("401"), "{method} {path} hides 401");
+                assert!(names.insert(operation["operationId"].to_string()), "{method} {path} has another's name");
+                assert!(responses.values().all(|response| response["description"].is_string()), "{method} {path}");
             }
         }
     }
