@@ -152,7 +152,7 @@ impl Proxy {
         if let Some(what) = &refused.what {
             self.gate.refused(target.sandbox, what).await;
         }
-        Err(Box::new(refused.answer))
+        Err(refused.answer)
     }
 
     /// Answers for the sandbox.

@@ -42,7 +42,7 @@ const END: u8 = 0b10;
 /// A request that does not reach the sandbox.
 #[derive(Debug)]
 pub(super) struct Refused {
-    pub(super) answer: Response<Body>,
+    pub(super) answer: Box<Response<Body>>,
     /// What to tell of it; nothing about strangers.
     pub(super) what: Option<RefusedCommand>,
 }
@@ -81,7 +81,7 @@ pub(super) async fn look(
             _ => false,
         };
         if !is_right {
-            return Err(Refused { answer: stranger(), what: None });
+            return Err(Refused { answer: Box::new(stranger()), what: None });
         }
     }
     let codec = Codec::of(&parts.headers);
@@ -140,7 +140,7 @@ fn check(policy: &CommandPolicy, start: &StartRequest, codec: Codec) -> Result<(
 impl Refused {
     fn new(codec: Option<Codec>, words: Vec<String>, why: String, rule: Option<usize>) -> Self {
         let what = RefusedCommand { words, why, rule };
-        Self { answer: denied(codec, &what.why), what: Some(what) }
+        Self { answer: Box::new(denied(codec, &what.why)), what: Some(what) }
     }
 }
 
