@@ -32,7 +32,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Start everything on this machine: the node, the server, and what they need
-    Up(up::Up),
+    Up(Box<up::Up>),
     /// Show and check the settings
     Config(config::Config),
     /// Build and list templates

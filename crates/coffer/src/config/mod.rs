@@ -132,12 +132,12 @@ fn resolve_in(
     for setting in &schema.settings {
         let found = setting.variables.iter().find_map(|name| Some((name, environment.get(name)?)));
         if let Some((name, text)) = found {
-            layers.lay(&setting.path, setting.from_text(text), Origin::Environment(name.clone()));
+            layers.lay(&setting.path, setting.value_of(text), Origin::Environment(name.clone()));
         }
     }
     for given in given {
         let setting = schema.setting(&given.path).expect("checked when the flags were read");
-        layers.lay(&given.path, setting.from_text(&given.value), Origin::Flag(given.flag));
+        layers.lay(&given.path, setting.value_of(&given.value), Origin::Flag(given.flag));
     }
     layers.finish(file.map(|(path, _)| path), doubts)
 }
@@ -277,7 +277,7 @@ impl Layers<'_> {
 impl Setting {
     /// The value that a word of the environment or of a flag stands for. What it does not fit stays text,
     /// and is complained about with the rest.
-    fn from_text(&self, text: &str) -> Value {
+    fn value_of(&self, text: &str) -> Value {
         let as_is = || Value::String(text.to_string());
         match &self.kind {
             Kind::Integer => text.parse::<i64>().map_or_else(|_| as_is(), Value::from),
