@@ -129,9 +129,7 @@ pub async fn serve(
         engine,
         config.lifetime,
         config.default_limits,
-        telemetry.clone(),
-        usage,
-        output.clone(),
+        fleet::Books { telemetry: telemetry.clone(), usage, output: output.clone() },
         stop.child_token(),
     )
     .await

@@ -20,10 +20,11 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use self::buffers::{Buffers, Share};
 use self::socket::{Busy, Socket};
+use crate::api::Of;
 use crate::drain::Drained;
 use crate::proxy::Proxy;
 use crate::routing::Client;
@@ -148,7 +149,8 @@ impl Front {
         let path: String = request.uri().path().chars().take(256).collect();
         let claimed = self.proxy.claims(&request);
         let kind = if claimed { "sandbox" } else { "api" };
-        let span = tracing::info_span!("request", request.id = %id);
+        // A request to the API gets an id and a span of its own there, with whose it is.
+        let span = if claimed { tracing::info_span!("request", request.id = %id) } else { Span::none() };
         let mut response = async {
             if claimed {
                 self.proxy.serve(request).await
@@ -167,11 +169,17 @@ impl Front {
         }
         .instrument(span)
         .await;
+        let given = response.headers().get(REQUEST_ID).and_then(|given| given.to_str().ok());
+        let id = given.map_or(id, str::to_string);
+        let of = response.extensions_mut().remove::<Arc<Of>>();
+        let (project, agent, sandbox) = of.map(|of| of.ids()).unwrap_or_default();
         let status = response.status().as_u16();
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::info!(
             target: "coffer::access",
-            request_id = %id, kind, %method, path, status, duration_ms, %peer,
+            kind, request.id = %id, project.id = project.map(tracing::field::display),
+            agent.id = agent.map(tracing::field::display), sandbox.id = sandbox.map(tracing::field::display),
+            %method, path, status, duration_ms, %peer,
             "{method} {path} {status}"
         );
         let id = HeaderValue::try_from(id).expect("hexadecimal digits");

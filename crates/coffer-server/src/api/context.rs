@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use coffer_core::{AuditId, ProjectId, SandboxId};
+use coffer_core::{AgentId, AuditId, ProjectId, SandboxId};
 use coffer_store::{AuditRecord, Authenticated};
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
@@ -63,6 +63,16 @@ impl Of {
         }
     }
 
+    /// Whose it is, and what it is about.
+    pub(crate) fn ids(&self) -> (Option<ProjectId>, Option<AgentId>, Option<SandboxId>) {
+        let agent = match self.whom.get() {
+            Some(Authenticated::Project(principal)) => principal.scope.agent(),
+            Some(Authenticated::Operator { .. }) | None => None,
+        };
+        let made = || self.subject.get().and_then(|made| made.parse().ok());
+        (self.project(), agent, self.sandbox.get().copied().or_else(made))
+    }
+
     fn actor(&self) -> String {
         match self.whom.get() {
             None => "unknown".to_string(),
@@ -102,8 +112,12 @@ pub(super) async fn accompany(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let context =
-        Arc::new(Of { request_id: AuditId::generate(), whom: OnceLock::new(), subject: OnceLock::new(), sandbox: OnceLock::new() });
+    let context = Arc::new(Of {
+        request_id: AuditId::generate(),
+        whom: OnceLock::new(),
+        subject: OnceLock::new(),
+        sandbox: OnceLock::new(),
+    });
     request.extensions_mut().insert(context.clone());
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_string());
@@ -127,6 +141,8 @@ pub(super) async fn accompany(
     end_trace(&mut traced, &context, id, answer.status(), refusal.as_deref());
     let shown = HeaderValue::try_from(id.to_string()).expect("an id is letters and digits");
     answer.headers_mut().insert("x-request-id", shown);
+    // For the line that the listener writes about it.
+    answer.extensions_mut().insert(context.clone());
     // Of a stranger only the log tells: anybody could fill the disk with refusals.
     let stranger = context.whom.get().is_none();
     if stranger && answer.status() == StatusCode::UNAUTHORIZED {

@@ -40,9 +40,10 @@ use crate::limits::Limiter;
 use crate::output::Output;
 use crate::telemetry::Telemetry;
 pub(crate) use audit::AuditLog;
+pub(crate) use context::Of;
 use auth::{Caller, Write};
-pub(crate) use network::policy as policy_of;
 use error::{ApiError, Code, Shape};
+pub(crate) use network::policy as policy_of;
 
 /// What handlers need.
 #[derive(Debug)]

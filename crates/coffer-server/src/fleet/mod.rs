@@ -114,6 +114,14 @@ impl fmt::Debug for Fleet {
     }
 }
 
+/// Where the fleet writes down what happens, beside the store.
+#[derive(Debug)]
+pub(crate) struct Books {
+    pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) usage: Arc<Usage>,
+    pub(crate) output: Arc<Output>,
+}
+
 /// Why a sandbox was not made, changed or found.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FleetError {
@@ -173,9 +181,7 @@ impl Fleet {
         engine: Arc<dyn Engine>,
         policy: LifetimePolicy,
         limits: Limits,
-        telemetry: Arc<Telemetry>,
-        usage: Arc<Usage>,
-        output: Arc<Output>,
+        Books { telemetry, usage, output }: Books,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, FleetError> {
         let fleet = Arc::new(Self {

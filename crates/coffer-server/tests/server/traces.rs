@@ -164,6 +164,7 @@ async fn a_sandbox_is_one_trace_and_requests_are_linked_to_it() {
     };
     until(&received, "whole story", all).await;
 
+    let project = app.scope().await.project().to_string();
     let received = received.lock().unwrap();
     let by_name: HashMap<_, _> = received.spans.iter().map(|span| (span.name.as_str(), span)).collect();
     let root = by_name["sandbox"];
@@ -174,7 +175,7 @@ async fn a_sandbox_is_one_trace_and_requests_are_linked_to_it() {
         assert!(name == "sandbox" || span.parent_span_id == root.span_id, "{name}");
         assert!(span.start <= span.end && span.start > 0, "{name}");
         assert_eq!(span.attribute("sandbox.id").as_deref(), Some(&*id), "{name}");
-        assert_eq!(span.attribute("project.id"), Some(app.scope().await.project().to_string()), "{name}");
+        assert_eq!(span.attribute("project.id").as_deref(), Some(&*project), "{name}");
     }
     let request = by_name["POST /v2/sandboxes"];
     assert_eq!(request.trace_id[..2], [0x0a, 0xf7], "it goes on with its client's trace");
