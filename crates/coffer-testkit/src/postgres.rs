@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -30,8 +30,8 @@ const KEEPER: &str = r#"
 #[derive(Debug)]
 pub(crate) struct Server {
     directory: PathBuf,
-    /// Its keeper's input.
-    _until_dropped: ChildStdin,
+    /// Its input is open as long as this process lives.
+    _keeper: Child,
 }
 
 impl Server {
@@ -88,7 +88,7 @@ impl Server {
         }
         // Its log goes on and must be read, or it would block on a full pipe.
         std::thread::spawn(move || log.read_to_end(&mut Vec::new()));
-        Self { directory: directory.keep(), _until_dropped: keeper.stdin.take().unwrap() }
+        Self { directory: directory.keep(), _keeper: keeper }
     }
 
     pub(crate) async fn create_database(&self) -> String {
