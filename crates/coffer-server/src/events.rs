@@ -218,7 +218,13 @@ impl Reader {
         if self.position < pruned {
             let payload = json!({ "after": self.position, "until": pruned });
             let (subject, kind) = (self.scope.project().to_string(), GAP.to_string());
-            self.page.push_back(Arc::new(Event { sequence: pruned, subject, kind, payload, at_ms: now_ms() }));
+            self.page.push_back(Arc::new(Event {
+                sequence: pruned,
+                subject,
+                kind,
+                payload,
+                at_ms: now_ms(),
+            }));
             self.position = pruned;
         }
         Ok(())

@@ -128,7 +128,9 @@ async fn authenticate(parts: &Parts, app: &App) -> Result<(Authenticated, Secret
 fn pace(parts: &Parts) -> Pace {
     let route = parts.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
     match route {
-        Some("/sandboxes" | "/v2/sandboxes" | "/api/v1/sandboxes") if parts.method == Method::POST => Pace::Create,
+        Some("/sandboxes" | "/v2/sandboxes" | "/api/v1/sandboxes") if parts.method == Method::POST => {
+            Pace::Create
+        }
         _ => Pace::Other,
     }
 }

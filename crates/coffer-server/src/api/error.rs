@@ -109,7 +109,14 @@ impl Code {
 
 impl ApiError {
     pub(crate) fn of(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None, error_code: None, retry_after_s: None, details: None }
+        Self {
+            code,
+            message: message.into(),
+            hint: None,
+            error_code: None,
+            retry_after_s: None,
+            details: None,
+        }
     }
 
     /// 400: the request itself is wrong; sending it again will not help.
@@ -222,7 +229,8 @@ impl ApiError {
             "quota": over.quota, "limit": over.limit, "used": over.used, "asked": over.asked
         });
         let refusal = Self { details: Some(details), ..Self::of(Code::QuotaExceeded, message) };
-        let refusal = refusal.hint("end or pause sandboxes, or have an operator raise it; GET /api/v1/quotas shows it");
+        let refusal =
+            refusal.hint("end or pause sandboxes, or have an operator raise it; GET /api/v1/quotas shows it");
         match over.frees_in_ms {
             Some(in_ms) if in_ms <= NEAR_MS => {
                 refusal.retry_after(u32::try_from(in_ms / 1000 + 1).unwrap_or(u32::MAX))

@@ -11,7 +11,9 @@ use coffer_core::{
     TemplateRef,
 };
 use coffer_engine::{CreateSandbox, EngineError};
-use coffer_store::{Asking, Bounds, Changes, Idempotency, Inserted, NewSandbox, Placement, ProjectScope, SandboxRow, Secret};
+use coffer_store::{
+    Asking, Bounds, Changes, Idempotency, Inserted, NewSandbox, Placement, ProjectScope, SandboxRow, Secret,
+};
 use coffer_wire::agentd::ENVD_VERSION;
 use coffer_wire::e2b::Network;
 

@@ -16,7 +16,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::ErrorShape;
 use super::limits::within;
 use super::page::{Page, PageQuery, Part};
-use crate::api::auth::{not_here, Caller, Named, NamedId, Read, Write};
+use crate::api::auth::{Caller, Named, NamedId, Read, Write, not_here};
 use crate::api::body::{Checked, MaybeChecked};
 use crate::api::context::Context;
 use crate::api::error::{ApiError, Code};
@@ -24,8 +24,8 @@ use crate::api::query::Query;
 use crate::api::reach::PolicyShape;
 use crate::api::{App, check, network};
 use crate::clock::rfc3339;
-use crate::limits::InForce;
 use crate::fleet::{Boot, Connected, CreateSpec, describe};
+use crate::limits::InForce;
 
 /// The longest that an owner may be silent.
 const LONGEST_LEASE_S: i64 = 86_400;
