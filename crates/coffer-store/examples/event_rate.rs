@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use coffer_core::{Lifetime, Limits, OnTimeout, SandboxId};
-use coffer_store::{Authenticated, Bounds, ChangeError, NewSandbox, Store};
+use coffer_store::{Authenticated, Bounds, ChangeError, KeySource, NewSandbox, Store};
 
 /// Callers at a time; the writer makes groups of what waits, at most this many.
 const CALLERS: usize = 256;
@@ -19,7 +19,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let dir = PathBuf::from(arguments.next().ok_or("no directory")?);
     let events: usize = arguments.next().ok_or("no number of events")?.parse()?;
-    let store = Store::open(&format!("sqlite:{}", dir.join("events.db").display())).await?;
+    let keys = KeySource::File(dir.join("master-key"));
+    let store = Store::open(&format!("sqlite:{}", dir.join("events.db").display()), keys).await?;
     let operator = store.operator();
     let project = store.create_project(&operator, "bench").await?;
     let key = store.create_key(&operator, project, "bench").await?;
