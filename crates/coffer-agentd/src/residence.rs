@@ -12,7 +12,11 @@ pub(crate) fn settle() {
     for (start, length) in maps.lines().filter_map(own_code) {
         // SAFETY: reading a mapping in advance changes nothing that it holds; the kernel checks the range.
         let _old_kernel = unsafe {
-            rustix::mm::madvise(std::ptr::with_exposed_provenance_mut(start), length, Advice::LinuxPopulateRead)
+            rustix::mm::madvise(
+                std::ptr::with_exposed_provenance_mut(start),
+                length,
+                Advice::LinuxPopulateRead,
+            )
         };
     }
 }

@@ -129,8 +129,11 @@ fn set_hostname_within(pidfd: BorrowedFd<'_>, hostname: &str) -> io::Result<()> 
     };
     rustix::thread::move_into_thread_name_spaces(pidfd, NAMES)?;
     let named = rustix::system::sethostname(hostname.as_bytes());
-    rustix::thread::move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::HostNameAndNISDomainName))
-        .expect("the way back to where one came from is open");
+    rustix::thread::move_into_link_name_space(
+        home.as_fd(),
+        Some(LinkNameSpaceType::HostNameAndNISDomainName),
+    )
+    .expect("the way back to where one came from is open");
     Ok(named?)
 }
 

@@ -40,8 +40,8 @@ use crate::limits::Limiter;
 use crate::output::Output;
 use crate::telemetry::Telemetry;
 pub(crate) use audit::AuditLog;
-pub(crate) use context::Of;
 use auth::{Caller, Write};
+pub(crate) use context::Of;
 use error::{ApiError, Code, Shape};
 pub(crate) use network::policy as policy_of;
 

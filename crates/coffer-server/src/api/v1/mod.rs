@@ -143,7 +143,8 @@ fn whole() -> OpenApiRouter<Arc<App>> {
             ("delete", &mut item.delete),
             ("patch", &mut item.patch),
         ];
-        let place: Vec<&str> = path.split(['/', '{', '}', '*', '-', '.']).filter(|part| !part.is_empty()).collect();
+        let place: Vec<&str> =
+            path.split(['/', '{', '}', '*', '-', '.']).filter(|part| !part.is_empty()).collect();
         for (method, operation) in operations {
             let Some(operation) = operation else { continue };
             // The handlers' own names are short and return; this one is for programs that are made from it.
@@ -286,8 +287,14 @@ mod tests {
                 let responses = operation["responses"].as_object().unwrap();
                 let public = operation["security"] == serde_json::json!([{}]);
                 assert!(public || responses.contains_key("401"), "{method} {path} hides 401");
-                assert!(names.insert(operation["operationId"].to_string()), "{method} {path} has another's name");
-                assert!(responses.values().all(|response| response["description"].is_string()), "{method} {path}");
+                assert!(
+                    names.insert(operation["operationId"].to_string()),
+                    "{method} {path} has another's name"
+                );
+                assert!(
+                    responses.values().all(|response| response["description"].is_string()),
+                    "{method} {path}"
+                );
             }
         }
     }

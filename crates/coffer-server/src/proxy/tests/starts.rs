@@ -240,7 +240,10 @@ async fn no_wording_smuggles_a_command_past_the_policy() {
     let mut answers = Vec::new();
     soon(stream.read_to_end(&mut answers)).await.unwrap();
     let answers = String::from_utf8_lossy(&answers);
-    assert_eq!((answers.matches("\r\n\r\nstarted").count(), answers.matches("permission_denied").count()), (2, 2));
+    assert_eq!(
+        (answers.matches("\r\n\r\nstarted").count(), answers.matches("permission_denied").count()),
+        (2, 2)
+    );
     let commands: Vec<_> = started.lock().unwrap().iter().map(|words| words[0].clone()).collect();
     assert_eq!(commands, ["ls", "ls"]);
 }
