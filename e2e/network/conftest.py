@@ -127,7 +127,7 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def up(world, tmp_path_factory):
-    options = ["--ephemeral", "--set", f"network.nameservers={GATE}", "--warm-slots", "2"]
+    options = ["--ephemeral", "--nameserver", GATE, "--warm-slots", "2"]
     options += ["--set", f"network.extra_roots={world.authority}"]
     with CofferUp(tmp_path_factory.mktemp("coffer") / "data", *options, pool_size="2GiB") as running:
         os.environ.update(running.env())

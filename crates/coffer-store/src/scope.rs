@@ -80,6 +80,10 @@ pub trait Scope: sealed::Sealed + Send + Sync {
     #[doc(hidden)]
     fn only(&self) -> Option<ProjectId>;
 
+    /// The one agent whose things may be seen, or none for those of all.
+    #[doc(hidden)]
+    fn only_of(&self) -> Option<AgentId>;
+
     /// What a row must bear as its project or as its agent to be seen, or none for all rows. Ids are never
     /// those of two things, so one value asks for either.
     #[doc(hidden)]
@@ -91,6 +95,10 @@ impl Scope for ProjectScope {
         Some(self.project)
     }
 
+    fn only_of(&self) -> Option<AgentId> {
+        self.agent
+    }
+
     fn owner(&self) -> Option<String> {
         Some(self.agent.map_or_else(|| self.project.to_string(), |agent| agent.to_string()))
     }
@@ -98,6 +106,10 @@ impl Scope for ProjectScope {
 
 impl Scope for Operator {
     fn only(&self) -> Option<ProjectId> {
+        None
+    }
+
+    fn only_of(&self) -> Option<AgentId> {
         None
     }
 

@@ -375,3 +375,30 @@ async fn two_servers_share_records_and_not_sandboxes() {
     there.delete(&format!("/sandboxes/{theirs}")).await.expect(204);
     here.delete(&format!("/api/v1/sandboxes/{theirs}")).await.expect(204);
 }
+
+#[tokio::test]
+async fn an_operator_sees_the_live_sandboxes_of_all_projects() {
+    let app = TestApp::start().await;
+    let over = app.create(json!({})).await;
+    app.delete(&format!("/sandboxes/{over}")).await.expect(204);
+    let mut live = vec![app.create(json!({})).await];
+    let made = app.as_key(&app.other_key, Method::POST, "/api/v1/sandboxes", json!({})).await.expect(201);
+    live.push(made.json()["id"].as_str().unwrap().to_string());
+    let everywhere = "/api/v1/admin/sandboxes";
+    app.as_key(&app.key, Method::GET, everywhere, json!(null)).await.expect(403);
+    let operator = operator(&app).await;
+    let mut seen = Vec::new();
+    let mut path = format!("{everywhere}?limit=1");
+    loop {
+        let page = app.as_key(&operator, Method::GET, &path, json!(null)).await.expect(200).json();
+        for item in page["items"].as_array().unwrap() {
+            assert!(item["project_id"].is_string());
+            seen.push(item["sandbox"]["id"].as_str().unwrap().to_string());
+        }
+        let Some(next) = page["next"].as_str() else { break };
+        path = format!("{everywhere}?limit=1&cursor={next}");
+    }
+    seen.sort();
+    live.sort();
+    assert_eq!(seen, live);
+}

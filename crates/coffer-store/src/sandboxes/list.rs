@@ -7,7 +7,7 @@ use sqlx::{Any, AssertSqlSafe, Row};
 use super::insert::pair_digest;
 use crate::columns::{sandbox_columns, sandbox_row, storable};
 use crate::error::Doing;
-use crate::{Cursor, ListFilter, Order, Page, ProjectScope, Store, StoreError};
+use crate::{Cursor, ListFilter, Order, Page, Scope, Store, StoreError};
 
 /// More pairs than any sandbox is likely to have; keeps a hostile filter from becoming a huge query.
 const MOST_PAIRS: usize = 64;
@@ -16,9 +16,9 @@ const LARGEST_PAGE: u32 = 1000;
 const LIST: &str = "list sandboxes";
 
 impl Store {
-    /// One page of the project's sandboxes. Following [`Page::next`] shows each sandbox that exists all the
+    /// One page of the sandboxes of a project, or of all live ones for the operator. Following [`Page::next`] shows each sandbox that exists all the
     /// while exactly once, however many are made or end meanwhile.
-    pub async fn list(&self, scope: &ProjectScope, filter: &ListFilter) -> Result<Page, StoreError> {
+    pub async fn list(&self, scope: &impl Scope, filter: &ListFilter) -> Result<Page, StoreError> {
         if filter.metadata.len() > MOST_PAIRS {
             return Err(StoreError::TooManyPairs { most: MOST_PAIRS });
         }
@@ -46,7 +46,7 @@ impl Store {
 
 /// Asks for each state apart and merges: one walk along the index for several states would pass every
 /// sandbox that ever ended.
-fn page_query(scope: &ProjectScope, filter: &ListFilter, rows: usize) -> Question {
+fn page_query(scope: &impl Scope, filter: &ListFilter, rows: usize) -> Question {
     let mut question = Question::default();
     let mut conditions = question.matching(scope, filter);
     let (beyond, direction) = match filter.order {
@@ -84,7 +84,7 @@ fn page_query(scope: &ProjectScope, filter: &ListFilter, rows: usize) -> Questio
 const ALL_STATES: [StateName; 5] =
     [StateName::Creating, StateName::Running, StateName::Paused, StateName::Terminated, StateName::Error];
 
-fn count_query(scope: &ProjectScope, filter: &ListFilter) -> Question {
+fn count_query(scope: &impl Scope, filter: &ListFilter) -> Question {
     let mut question = Question::default();
     let conditions = question.matching(scope, filter);
     let running = question.text(StateName::Running.as_str().to_string());
@@ -118,11 +118,14 @@ impl Question {
     }
 
     /// What the filter asks of a sandbox, whatever its state and page.
-    fn matching(&mut self, scope: &ProjectScope, filter: &ListFilter) -> String {
-        let project = self.text(scope.project().to_string());
-        let mut conditions = format!("s.project_id = {project}");
+    fn matching(&mut self, scope: &impl Scope, filter: &ListFilter) -> String {
+        let mut conditions = match scope.only() {
+            Some(project) => format!("s.project_id = {}", self.text(project.to_string())),
+            // An index has these alone; what is over is for its project to look through.
+            None => "s.state IN ('creating', 'running', 'paused')".to_string(),
+        };
         // An agent sees its own; others may ask for those of one.
-        for agent in [scope.agent(), filter.agent].into_iter().flatten() {
+        for agent in [scope.only_of(), filter.agent].into_iter().flatten() {
             conditions += &format!(" AND s.agent_id = {}", self.text(agent.to_string()));
         }
         if let Some(template) = &filter.template {
@@ -138,7 +141,7 @@ impl Question {
             let pair = self.text(pair_digest(key, value));
             conditions += &format!(
                 " AND EXISTS (SELECT 1 FROM sandbox_metadata AS m
-                  WHERE m.project_id = {project} AND m.pair = {pair} AND m.sandbox_id = s.id)"
+                  WHERE m.project_id = s.project_id AND m.pair = {pair} AND m.sandbox_id = s.id)"
             );
         }
         conditions

@@ -79,6 +79,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(health))
         .routes(routes!(ready))
         .routes(routes!(sandboxes::create, sandboxes::list))
+        .routes(routes!(sandboxes::list_all))
         .routes(routes!(sandboxes::detail, sandboxes::destroy))
         .routes(routes!(sandboxes::pause))
         .routes(routes!(sandboxes::resume))

@@ -16,7 +16,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::ErrorShape;
 use super::limits::within;
 use super::page::{Page, PageQuery, Part};
-use crate::api::auth::{Caller, Named, NamedId, Read, Write, not_here};
+use crate::api::auth::{Caller, Named, NamedId, Operating, Read, Write, not_here};
 use crate::api::body::{Checked, MaybeChecked};
 use crate::api::context::Context;
 use crate::api::error::{ApiError, Code};
@@ -241,6 +241,7 @@ async fn row(app: &App, named: &NamedId<Read>) -> Result<SandboxRow, ApiError> {
         (status = 201, body = Sandbox, headers(("Location" = String))), (status = 400, body = ErrorShape),
         (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
         (status = 404, body = ErrorShape, description = "no such template or agent"),
+        (status = 402, body = ErrorShape, description = "its budget is spent"),
         (status = 409, body = ErrorShape), (status = 422, body = ErrorShape), (status = 503, body = ErrorShape)
     )
 )]
@@ -336,6 +337,35 @@ pub(super) async fn list(
     let page = app.store.list(&caller.scope, &filter).await.map_err(ApiError::store)?;
     let next = page.next.map(|next| next.to_string());
     Ok(Json(Page::new(page.rows.into_iter().map(shown).collect(), next)))
+}
+
+/// A sandbox and the project that it belongs to.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct OwnedSandbox {
+    project_id: String,
+    sandbox: Sandbox,
+}
+
+/// The live sandboxes of all projects. For operators.
+#[utoipa::path(
+    get, path = "/api/v1/admin/sandboxes", tag = "sandboxes", params(PageQuery),
+    responses(
+        (status = 200, body = Page<OwnedSandbox>), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list_all(
+    State(app): State<Arc<App>>,
+    caller: Operating,
+    query: Query,
+) -> Result<Json<Page<OwnedSandbox>>, ApiError> {
+    let part: Part<Cursor> = Part::of(&query)?;
+    let filter = ListFilter { limit: part.limit, cursor: part.after, ..ListFilter::default() };
+    app.fleet.recorded().await;
+    let page = app.store.list(&caller.operator, &filter).await.map_err(ApiError::store)?;
+    let next = page.next.map(|next| next.to_string());
+    let owned = |row: SandboxRow| OwnedSandbox { project_id: row.project.to_string(), sandbox: shown(row) };
+    Ok(Json(Page::new(page.rows.into_iter().map(owned).collect(), next)))
 }
 
 fn states(query: &Query) -> Result<Vec<StateName>, ApiError> {
@@ -438,6 +468,7 @@ pub(super) async fn pause(
     responses(
         (status = 200, body = Sandbox), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
         (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 402, body = ErrorShape, description = "its budget is spent"),
         (status = 422, body = ErrorShape), (status = 503, body = ErrorShape)
     )
 )]
