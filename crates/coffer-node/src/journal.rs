@@ -239,7 +239,7 @@ mod tests {
         let spec = CreateSandbox { sandbox: SandboxId::generate(), ..entry.spec.clone() };
         let claimed = Entry { spec, slot: Some(entry.spec.sandbox), ..entry.clone() };
         journal.overwrite(&claimed).unwrap();
-        assert_eq!(journal.read().unwrap(), [claimed.clone()]);
+        assert_eq!(journal.read().unwrap(), std::slice::from_ref(&claimed));
         // Larger than a page, and back.
         let large = Entry { cpus: (0..2000).collect(), ..claimed.clone() };
         journal.overwrite(&large).unwrap();

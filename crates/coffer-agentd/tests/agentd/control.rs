@@ -112,7 +112,7 @@ async fn the_journal_holds_until_it_is_acknowledged() {
     assert_eq!(stdout, [&output(0, b"one"), &output(3, b"two")]);
     assert_eq!(
         records.last().unwrap()["what"],
-        json!({"kind": "ended", "exit_code": 7, "status": "exit status 7"})
+        json!({"kind": "ended", "exit_code": 7, "status": "exit status 7", "untold": 0})
     );
     assert_eq!((&page["next"], &page["dropped"]), (&json!(records.len()), &json!(0)));
 

@@ -38,7 +38,6 @@ impl Home {
             directory: tempfile::Builder::new().prefix("coffer-node-").tempdir().unwrap(),
             run,
             pool: PoolChoice::Auto { size_bytes: Some(POOL_BYTES) },
-            authority: None,
             ephemeral: true,
             warm: WarmChoice::OFF,
         }
@@ -252,6 +251,7 @@ fn config(data_dir: PathBuf, run_dir: PathBuf, template_dir: PathBuf) -> NodeCon
         pool: PoolChoice::Auto { size_bytes: Some(POOL_BYTES) },
         warm: WarmChoice::OFF,
         memory_reserve: None,
+        authority: None,
         server_gid: 0,
         network: true,
         ephemeral: false,
