@@ -1,13 +1,13 @@
 //! What happened in a sandbox, as E2B tells of it: its own transitions, and its processes from the log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::{Millis, SandboxState};
+use coffer_core::{ExecutionId, Millis, SandboxState};
 use coffer_store::Transition;
 use coffer_wire::agentd::OutputStream;
 use coffer_wire::e2b::{LogEntry, LogLevel, LogLine, Logs, LogsV2};
@@ -118,8 +118,9 @@ async fn entries(
     }
     let mut entries: Vec<Entry> = transitions.into_iter().map(of_transition).filter(&wanted).collect();
     let mut found = 0;
+    let mut pids = HashMap::new();
     let scanned = app.output.scan(scope, named.id, way, |record| {
-        let mut of_record: Vec<Entry> = of_record(&record).filter(&wanted).collect();
+        let mut of_record: Vec<Entry> = of_record(&record, &mut pids).filter(&wanted).collect();
         if matches!(way, Way::Backward { .. }) {
             of_record.reverse();
         }
@@ -150,8 +151,12 @@ fn of_transition(transition: Transition) -> Entry {
     }
 }
 
-/// What a record of the log says: a line for each line of output.
-fn of_record(record: &LogRecord) -> impl Iterator<Item = Entry> {
+/// What a record of the log says: a line for each line of output. A record of output does not say whose it is
+/// on the sandbox's own list; `pids` has what those before it said of that.
+fn of_record(
+    record: &LogRecord,
+    pids: &mut HashMap<ExecutionId, String>,
+) -> impl Iterator<Item = Entry> + use<> {
     let mut fields = BTreeMap::from([
         ("event".into(), "process".into()),
         ("execution".into(), record.execution.to_string()),
@@ -183,6 +188,10 @@ fn of_record(record: &LogRecord) -> impl Iterator<Item = Entry> {
             (LogLevel::Warn, vec!["the process has written too much: the rest is only counted".into()])
         }
     };
+    match fields.get("pid") {
+        Some(pid) => drop(pids.insert(record.execution, pid.clone())),
+        None => fields.extend(pids.get(&record.execution).map(|pid| ("pid".into(), pid.clone()))),
+    }
     let time_ms = record.time_ms;
     messages.into_iter().map(move |message| Entry { time_ms, level, message, fields: fields.clone() })
 }

@@ -73,7 +73,6 @@ macro_rules! flags {
 
 /// A field's name as its flag.
 pub(super) fn name(field: &str) -> String {
-    let field = if field == "nameservers" { "nameserver" } else { field };
     format!("--{}", field.replace('_', "-"))
 }
 
@@ -95,8 +94,7 @@ flags! {
     #[arg(hide_short_help = true)]
     memory_reserve "node.memory_reserve" "SIZE";
     /// Whom to ask for the names that sandboxes look up, instead of the machine's own; commas between
-    #[arg(long = "nameserver")]
-    nameservers "network.nameservers" "ADDRESS";
+    nameserver "network.nameservers" "ADDRESS";
     /// The domain of sandbox addresses (`<port>-<id>.<domain>`), where one points at this server
     domain "domain" "DOMAIN";
     /// The longest timeout a sandbox may be given [default: 24h]
