@@ -120,7 +120,9 @@ def test_strangers_are_refused_as_fast_as_they_come(server):
 
     def knock(number: int) -> set[int]:
         found = set()
-        with httpx.Client(base_url=SERVER.geturl(), timeout=120) as client:
+        # From an address of its own: whoever is wrong too often there must not keep others from being told.
+        away = httpx.HTTPTransport(local_address="127.0.0.9")
+        with httpx.Client(base_url=SERVER.geturl(), timeout=120, transport=away) as client:
             for turn in range(150):
                 key = {"X-API-KEY": f"e2b_{number:020x}{turn:020x}"}
                 found.add(client.post("/v2/sandboxes", headers=key, content=body).status_code)
@@ -128,7 +130,8 @@ def test_strangers_are_refused_as_fast_as_they_come(server):
         return found
 
     with Peak(server) as peak, ThreadPoolExecutor(8) as pool:
-        assert set().union(*pool.map(knock, range(8))) == {401}
+        # The first are looked up, the rest of that address are not even that.
+        assert set().union(*pool.map(knock, range(8))) == {401, 429}
         assert healthy()
     assert peak.grown < 64, f"the server grew by {peak.grown:.0f} MiB"
 
