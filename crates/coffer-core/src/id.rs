@@ -19,6 +19,9 @@ pub struct Id<K> {
 /// Marks ids of sandboxes.
 #[derive(Debug)]
 pub enum Sandbox {}
+/// Marks ids of snapshots.
+#[derive(Debug)]
+pub enum Snapshot {}
 /// Marks ids of projects.
 #[derive(Debug)]
 pub enum Project {}
@@ -45,6 +48,8 @@ pub enum Budget {}
 
 /// Names one sandbox, for ever: ids are never reused.
 pub type SandboxId = Id<Sandbox>;
+/// Names one snapshot of a sandbox, for ever.
+pub type SnapshotId = Id<Snapshot>;
 /// Names one project, the owner of everything a request can see.
 pub type ProjectId = Id<Project>;
 /// Names one API key; not secret.

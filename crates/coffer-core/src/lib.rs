@@ -14,7 +14,9 @@ pub mod settings;
 mod state;
 mod template;
 
-pub use id::{AgentId, AuditId, BadId, BudgetId, ExecutionId, Id, KeyId, ProjectId, SandboxId, SecretId};
+pub use id::{
+    AgentId, AuditId, BadId, BudgetId, ExecutionId, Id, KeyId, ProjectId, SandboxId, SecretId, SnapshotId,
+};
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::Limits;
 pub use role::{BadRole, Role};

@@ -9,11 +9,11 @@ mod node;
 
 use async_trait::async_trait;
 pub use behalf::{on_behalf, on_behalf_of};
-use coffer_core::SandboxId;
 use coffer_core::network::{Policy, Refusals};
+use coffer_core::{SandboxId, SnapshotId};
 pub use coffer_wire::node::{
     Capabilities, CreateSandbox, DeathCause, NodeInfo, Notice, Orphan, Placement, RunState, Sample,
-    SandboxStatus, TemplateInfo,
+    SandboxStatus, SnapshotInfo, TemplateInfo,
 };
 pub use node::NodeEngine;
 use tokio::sync::broadcast;
@@ -30,8 +30,30 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn thaw(&self, sandbox: SandboxId) -> Result<(), EngineError>;
     /// Ends all processes and keeps the files.
     async fn stop(&self, sandbox: SandboxId) -> Result<(), EngineError>;
-    /// Boots a stopped sandbox on its files.
-    async fn start(&self, sandbox: SandboxId) -> Result<Placement, EngineError>;
+    /// Boots a stopped sandbox on its files; restores a hibernated one unless `cold`, which loses what
+    /// its memory held.
+    async fn start(&self, sandbox: SandboxId, cold: bool) -> Result<Placement, EngineError>;
+    /// Writes all processes to disk and ends them. Refused, with nothing changed, where the engine
+    /// cannot save memory.
+    async fn hibernate(&self, sandbox: SandboxId) -> Result<(), EngineError>;
+    /// Keeps the files of a sandbox, with `memory` also its processes, as they are at one moment.
+    async fn snapshot(
+        &self,
+        sandbox: SandboxId,
+        snapshot: SnapshotId,
+        memory: bool,
+    ) -> Result<SnapshotInfo, EngineError>;
+    /// Fine for ids the engine does not know. Sandboxes that stand on it go on.
+    async fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<(), EngineError>;
+    /// Every snapshot that sandboxes can start from.
+    async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, EngineError>;
+    /// Makes a sandbox's files what they were in a snapshot, and boots it on them.
+    async fn rollback(
+        &self,
+        sandbox: SandboxId,
+        snapshot: SnapshotId,
+        memory: bool,
+    ) -> Result<Placement, EngineError>;
     /// Puts another policy in force and cuts the connections that it forbids.
     async fn set_network(&self, sandbox: SandboxId, policy: &Policy) -> Result<(), EngineError>;
     /// What was refused after that sequence.
@@ -57,6 +79,8 @@ pub enum EngineError {
     UnknownTemplate(String),
     #[error("the engine has no such sandbox")]
     UnknownSandbox,
+    #[error("the engine has no such snapshot")]
+    UnknownSnapshot,
     #[error("{0}")]
     WrongState(String),
     #[error("the host has no room for this: {0}")]

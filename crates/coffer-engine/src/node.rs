@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use coffer_core::SandboxId;
 use coffer_core::network::{Policy, Refusals};
+use coffer_core::{SandboxId, SnapshotId};
 use coffer_wire::node::{
     FromNode, NodeError, NodeErrorCode, Notice, PROTOCOL, Reply, Request, ToNode, read_frame, write_frame,
 };
@@ -17,11 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     CreateSandbox, Engine, EngineError, EngineNotice, NodeInfo, Placement, Sample, SandboxStatus,
-    TemplateInfo, on_behalf,
+    SnapshotInfo, TemplateInfo, on_behalf,
 };
 
 /// A request waits this long for a connection and its reply.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// One that writes out what a sandbox has, files or memory, this long.
+const PATIENCE_FOR_DISKS: Duration = Duration::from_secs(180);
 const RETRY: Duration = Duration::from_millis(100);
 
 type Answer = oneshot::Sender<Result<Reply, EngineError>>;
@@ -61,13 +63,19 @@ impl NodeEngine {
     async fn ask(&self, request: Request) -> Result<Reply, EngineError> {
         let (answer, reply) = oneshot::channel();
         let gone = || EngineError::Unavailable("its client has stopped".into());
-        tokio::time::timeout(PATIENCE, async {
+        let patience = match request {
+            Request::Snapshot { .. } | Request::Rollback { .. } | Request::Hibernate { .. } => {
+                PATIENCE_FOR_DISKS
+            }
+            _ => PATIENCE,
+        };
+        tokio::time::timeout(patience, async {
             self.asks.send((Ask { request, behalf: on_behalf() }, answer)).await.map_err(|_| gone())?;
             reply.await.map_err(|_| gone())?
         })
         .await
         .unwrap_or_else(|_| {
-            Err(EngineError::Unavailable(format!("no reply within {} s", PATIENCE.as_secs())))
+            Err(EngineError::Unavailable(format!("no reply within {} s", patience.as_secs())))
         })
     }
 }
@@ -194,6 +202,7 @@ impl From<NodeError> for EngineError {
             NodeErrorCode::Unavailable => Self::Unavailable(error.message),
             NodeErrorCode::Unsupported => Self::Unsupported(error.message),
             NodeErrorCode::UnknownSandbox => Self::UnknownSandbox,
+            NodeErrorCode::UnknownSnapshot => Self::UnknownSnapshot,
             NodeErrorCode::ProtocolMismatch | NodeErrorCode::Internal => Self::Failed(error.message),
         }
     }
@@ -255,8 +264,44 @@ impl Engine for NodeEngine {
         self.done(Request::Stop { sandbox }).await
     }
 
-    async fn start(&self, sandbox: SandboxId) -> Result<Placement, EngineError> {
-        self.placed(Request::Start { sandbox }).await
+    async fn start(&self, sandbox: SandboxId, cold: bool) -> Result<Placement, EngineError> {
+        self.placed(Request::Start { sandbox, cold }).await
+    }
+
+    async fn hibernate(&self, sandbox: SandboxId) -> Result<(), EngineError> {
+        self.done(Request::Hibernate { sandbox }).await
+    }
+
+    async fn snapshot(
+        &self,
+        sandbox: SandboxId,
+        snapshot: SnapshotId,
+        memory: bool,
+    ) -> Result<SnapshotInfo, EngineError> {
+        match self.ask(Request::Snapshot { sandbox, snapshot, memory }).await? {
+            Reply::Snapshot(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<(), EngineError> {
+        self.done(Request::DeleteSnapshot { snapshot }).await
+    }
+
+    async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, EngineError> {
+        match self.ask(Request::Snapshots).await? {
+            Reply::Snapshots { snapshots } => Ok(snapshots),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn rollback(
+        &self,
+        sandbox: SandboxId,
+        snapshot: SnapshotId,
+        memory: bool,
+    ) -> Result<Placement, EngineError> {
+        self.placed(Request::Rollback { sandbox, snapshot, memory }).await
     }
 
     async fn set_network(&self, sandbox: SandboxId, policy: &Policy) -> Result<(), EngineError> {

@@ -208,6 +208,8 @@ mod tests {
                 hostname: "e2b.local".into(),
                 limits: Limits::default(),
                 network: coffer_core::network::Policy::default(),
+                snapshot: None,
+                memory: false,
             },
             slot: None,
             template: TemplateInfo {

@@ -17,6 +17,7 @@ mod cgroup;
 mod config;
 mod files;
 mod journal;
+mod memory;
 mod network;
 mod node;
 mod pool;

@@ -30,7 +30,7 @@ use crate::template::{BASE, TemplateStore};
 use crate::trust::Trust;
 use crate::uids::{self, UidRanges};
 use crate::warm::{self, Warm};
-use crate::{NodeConfig, adopt, rpc, scarcity};
+use crate::{NodeConfig, adopt, memory, rpc, scarcity};
 
 /// Requests that are under way when the node stops get this long.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
@@ -338,7 +338,16 @@ impl Node {
             Request::Freeze { sandbox } => self.ask(sandbox, Want::Freeze).await,
             Request::Thaw { sandbox } => self.ask(sandbox, Want::Thaw).await,
             Request::Stop { sandbox } => self.ask(sandbox, Want::Stop).await,
-            Request::Start { sandbox } => self.ask(sandbox, Want::Start).await,
+            Request::Start { sandbox, cold } => self.ask(sandbox, Want::Start { cold }).await,
+            Request::Hibernate { sandbox } => self.ask(sandbox, Want::Hibernate).await,
+            Request::Snapshot { sandbox, snapshot, memory } => {
+                self.ask(sandbox, Want::Snapshot { snapshot, memory }).await
+            }
+            Request::Rollback { sandbox, snapshot, memory } => {
+                self.ask(sandbox, Want::Rollback { snapshot, memory }).await
+            }
+            Request::DeleteSnapshot { snapshot: _ } => Ok(Reply::Done),
+            Request::Snapshots => Ok(Reply::Snapshots { snapshots: Vec::new() }),
             Request::SetNetwork { sandbox, policy } => self.ask(sandbox, Want::SetNetwork(policy)).await,
             Request::Refusals { sandbox, after } => self.refusals(sandbox, after).await,
             Request::List => {
@@ -371,13 +380,14 @@ impl Node {
             let message = format!("the node speaks protocol {PROTOCOL}, not {protocol}");
             return Err(NodeError::new(NodeErrorCode::ProtocolMismatch, message));
         }
+        let lacks = memory::lacks();
         let capabilities = Capabilities {
             disk_quota: self.pool.has_quota(),
             memory_limit: self.cgroups.has(Controller::Memory),
             cpu_limit: self.cgroups.has(Controller::Cpu),
             process_limit: self.cgroups.has(Controller::Pids),
             freeze: self.cgroups.can_freeze(),
-            memory_snapshot: false,
+            memory_snapshot: lacks.is_none(),
             network: self.network.families().is_some(),
         };
         let warnings = self.warnings.clone();
@@ -386,6 +396,7 @@ impl Node {
             protocol: PROTOCOL,
             engine: "linux".into(),
             capabilities,
+            memory_snapshot_lacks: lacks,
             pool_bytes,
             pool_free_bytes: self.pool.free_bytes(),
             warm_ready: self.warm.ready(),

@@ -122,7 +122,14 @@ fn describe(request: &Request) -> String {
         Request::Freeze { sandbox } => format!("freeze of sandbox {sandbox}"),
         Request::Thaw { sandbox } => format!("thaw of sandbox {sandbox}"),
         Request::Stop { sandbox } => format!("stop of sandbox {sandbox}"),
-        Request::Start { sandbox } => format!("start of sandbox {sandbox}"),
+        Request::Start { sandbox, .. } => format!("start of sandbox {sandbox}"),
+        Request::Hibernate { sandbox } => format!("hibernation of sandbox {sandbox}"),
+        Request::Snapshot { sandbox, snapshot, .. } => format!("snapshot {snapshot} of sandbox {sandbox}"),
+        Request::DeleteSnapshot { snapshot } => format!("deletion of snapshot {snapshot}"),
+        Request::Snapshots => "snapshots".into(),
+        Request::Rollback { sandbox, snapshot, .. } => {
+            format!("rollback of sandbox {sandbox} to snapshot {snapshot}")
+        }
         Request::SetNetwork { sandbox, .. } => format!("new network policy of sandbox {sandbox}"),
         Request::Refusals { sandbox, .. } => format!("refusals of sandbox {sandbox}"),
         Request::List => "list".into(),

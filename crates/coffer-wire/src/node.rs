@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use coffer_core::network::{Policy, Refusals, Traffic};
-use coffer_core::{Limits, SandboxId};
+use coffer_core::{Limits, SandboxId, SnapshotId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -58,9 +58,37 @@ pub enum Request {
     Stop {
         sandbox: SandboxId,
     },
-    /// Boots a stopped sandbox on its files.
+    /// Boots a stopped sandbox on its files, restores a hibernated one.
     Start {
         sandbox: SandboxId,
+        /// Boot a hibernated one too; what its memory held is lost.
+        #[serde(default)]
+        cold: bool,
+    },
+    /// Writes all processes to disk and ends them. Refused, with nothing changed, where memory cannot be
+    /// saved.
+    Hibernate {
+        sandbox: SandboxId,
+    },
+    /// Keeps the files of a sandbox as they are at one moment; with `memory` its processes too.
+    /// Repeating it for the same id gives the same answer.
+    Snapshot {
+        sandbox: SandboxId,
+        snapshot: SnapshotId,
+        memory: bool,
+    },
+    /// Nothing starts from it any more. What sandboxes stand on stays until they are gone. Unknown ids
+    /// are fine.
+    DeleteSnapshot {
+        snapshot: SnapshotId,
+    },
+    /// Every snapshot that sandboxes can start from.
+    Snapshots,
+    /// Makes a sandbox's files what they were in a snapshot of it, or of any other, and boots it on them.
+    Rollback {
+        sandbox: SandboxId,
+        snapshot: SnapshotId,
+        memory: bool,
     },
     /// Puts another policy in force. When it is answered, no connection is open that this one forbids.
     SetNetwork {
@@ -89,6 +117,12 @@ pub struct CreateSandbox {
     /// What it may reach. Nothing, for sandboxes of a time before there was a way out.
     #[serde(default)]
     pub network: Policy,
+    /// Start on the files of this snapshot; its template is then the snapshot's, whatever `template` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
+    /// Go on with the snapshot's processes instead of booting.
+    #[serde(default)]
+    pub memory: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -109,6 +143,30 @@ pub enum Reply {
         templates: Vec<TemplateInfo>,
     },
     Refusals(Refusals),
+    Snapshot(SnapshotInfo),
+    Snapshots {
+        snapshots: Vec<SnapshotInfo>,
+    },
+}
+
+/// A snapshot that sandboxes can start from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotInfo {
+    pub snapshot: SnapshotId,
+    /// The sandbox that it was made of.
+    pub sandbox: SandboxId,
+    pub made_ms: i64,
+    /// Whether it has the processes too.
+    pub memory: bool,
+    /// What the sandbox had written on top of what it was made from.
+    pub files_bytes: u64,
+    pub memory_bytes: u64,
+    /// Snapshots that its files stand on, itself included.
+    pub depth: u32,
+    /// How long the sandbox stood still for it.
+    pub paused_us: u64,
+    pub template: TemplateInfo,
+    pub limits: Limits,
 }
 
 /// Where a sandbox's agentd answers.
@@ -124,6 +182,9 @@ pub struct NodeInfo {
     pub protocol: u32,
     pub engine: String,
     pub capabilities: Capabilities,
+    /// Why memory cannot be saved, where it cannot.
+    #[serde(default)]
+    pub memory_snapshot_lacks: Option<String>,
     /// What all sandboxes together may write, where that is bounded.
     pub pool_bytes: Option<u64>,
     /// What of that is free.
@@ -188,6 +249,8 @@ pub enum RunState {
     Running,
     Frozen,
     Stopped,
+    /// Its processes are on disk.
+    Hibernated,
     /// Its first process ended unasked. Everything but this record was given back.
     Dead {
         cause: DeathCause,
@@ -245,6 +308,7 @@ pub enum NodeErrorCode {
     ProtocolMismatch,
     UnknownTemplate,
     UnknownSandbox,
+    UnknownSnapshot,
     WrongState,
     /// Disk, uid ranges or another bounded thing ran out; retrying later may help.
     NoCapacity,

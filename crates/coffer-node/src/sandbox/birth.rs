@@ -14,6 +14,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use crate::cgroup::SandboxCgroup;
 use crate::files;
 use crate::journal::{Durability, Entry, Phase};
+use crate::memory;
 use crate::network::Listeners;
 use crate::node::{Node, blocking};
 use crate::spawner::request::SpawnRequest;
@@ -37,6 +38,13 @@ pub(super) async fn plan(node: &Arc<Node>, spec: &CreateSandbox) -> Result<Entry
     let (node, spec) = (node.clone(), spec.clone());
     blocking(move || {
         check(&spec)?;
+        if spec.memory {
+            return Err(memory::unsupported());
+        }
+        if spec.snapshot.is_some() {
+            let why = "this version of the node makes no snapshots";
+            return Err(NodeError::new(NodeErrorCode::Unsupported, why));
+        }
         let template = find_template(&node, &spec.template)?;
         if !node.pool.has_room().map_err(internal("look at the pool"))? {
             return Err(NodeError::new(NodeErrorCode::NoCapacity, "the disk pool is nearly full"));

@@ -18,8 +18,8 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use coffer_core::SandboxId;
 use coffer_core::network::{Policy, Traffic};
+use coffer_core::{SandboxId, SnapshotId};
 use coffer_wire::node::{
     CreateSandbox, NodeError, NodeErrorCode, Placement, Reply, RunState, Sample, SandboxStatus,
 };
@@ -45,7 +45,10 @@ pub(crate) enum Want {
     Freeze,
     Thaw,
     Stop,
-    Start,
+    Start { cold: bool },
+    Hibernate,
+    Snapshot { snapshot: SnapshotId, memory: bool },
+    Rollback { snapshot: SnapshotId, memory: bool },
     SetNetwork(Policy),
 }
 

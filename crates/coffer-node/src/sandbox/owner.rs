@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::cgroup::SandboxCgroup;
 use crate::journal::{Durability, Entry, Phase};
+use crate::memory;
 use crate::network::Listeners;
 use crate::node::{Node, blocking};
 use crate::reaper::{Record, Remains};
@@ -90,8 +91,10 @@ async fn bring_up(node: &Arc<Node>, spec: &CreateSandbox) -> Result<(Entry, Aliv
     let making = node.warm.making_cold();
     let made = make_anew(node, spec).await;
     drop(making);
-    if made.is_ok() {
-        node.warm.learn(Shape::of(spec));
+    if made.is_ok()
+        && let Some(shape) = Shape::of(spec)
+    {
+        node.warm.learn(shape);
     }
     made
 }
@@ -278,13 +281,25 @@ impl Owner {
             (Want::Freeze, State::Running(alive)) => self.freeze(alive).await,
             (Want::Freeze, State::Frozen(alive)) => (State::Frozen(alive), Ok(Reply::Done)),
             (Want::Thaw, State::Frozen(alive)) => self.thaw(alive),
-            (Want::Thaw | Want::Start, State::Running(alive)) => (State::Running(alive), self.placed()),
+            (Want::Thaw | Want::Start { .. }, State::Running(alive)) => {
+                (State::Running(alive), self.placed())
+            }
             (Want::Stop, State::Running(alive) | State::Frozen(alive)) => self.stop(alive).await,
             (Want::Stop, State::Stopped) => (State::Stopped, Ok(Reply::Done)),
-            (Want::Start, State::Stopped) => self.start().await,
+            (Want::Start { .. }, State::Stopped) => self.start().await,
             (Want::SetNetwork(policy), state @ (State::Running(_) | State::Frozen(_) | State::Stopped)) => {
                 let result = self.set_network(policy, &state).await;
                 (state, result)
+            }
+            (Want::Hibernate, state @ (State::Running(_) | State::Frozen(_))) => {
+                (state, Err(memory::unsupported()))
+            }
+            (Want::Snapshot { memory: true, .. } | Want::Rollback { memory: true, .. }, state) => {
+                (state, Err(memory::unsupported()))
+            }
+            (Want::Snapshot { .. } | Want::Rollback { .. }, state) => {
+                let why = "this version of the node makes no snapshots";
+                (state, Err(NodeError::new(NodeErrorCode::Unsupported, why)))
             }
             (want, state) => {
                 let refused = self.refused(&want, &state);
@@ -321,7 +336,10 @@ impl Owner {
             Want::Freeze => "frozen",
             Want::Thaw => "thawed",
             Want::Stop => "stopped",
-            Want::Start => "started",
+            Want::Start { .. } => "started",
+            Want::Hibernate => "hibernated",
+            Want::Snapshot { .. } => "snapshotted",
+            Want::Rollback { .. } => "rolled back",
             Want::SetNetwork(_) => "given another network policy",
         };
         let message = format!("sandbox {} is {state} and cannot be {asked}", self.id());

@@ -155,7 +155,7 @@ fn overwrite(root: &OwnedFd, path: &str, content: &str) -> io::Result<()> {
 
 /// A slot made into the sandbox that is asked for; nothing when none fits, and then it is made anew.
 pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Entry, Alive)> {
-    let shape = Shape::of(spec);
+    let shape = Shape::of(spec)?;
     if node.warm.is_off() || !node.warm.ask(&shape) {
         return None;
     }

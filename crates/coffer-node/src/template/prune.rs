@@ -112,6 +112,8 @@ mod tests {
             hostname: "x".into(),
             limits: Limits::default(),
             network: coffer_core::network::Policy::default(),
+            snapshot: None,
+            memory: false,
         };
         let entry = Entry {
             spec: spec.clone(),

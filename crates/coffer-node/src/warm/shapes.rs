@@ -24,10 +24,12 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Each field of a request is part of the shape, or a claim must see to it.
-    pub(crate) fn of(spec: &CreateSandbox) -> Self {
-        let CreateSandbox { sandbox: _, template, hostname: _, limits, network: _ } = spec;
-        Self { template: template.clone(), limits: *limits }
+    /// Each field of a request is part of the shape, or a claim must see to it. Nothing for what is made
+    /// from a snapshot: nobody can know beforehand.
+    pub(crate) fn of(spec: &CreateSandbox) -> Option<Self> {
+        let CreateSandbox { sandbox: _, template, hostname: _, limits, network: _, snapshot, memory: _ } =
+            spec;
+        snapshot.is_none().then(|| Self { template: template.clone(), limits: *limits })
     }
 
     /// What to ask for to get a slot of this shape.
@@ -38,6 +40,8 @@ impl Shape {
             hostname: "sandbox".into(),
             limits: self.limits,
             network: Policy::default(),
+            snapshot: None,
+            memory: false,
         }
     }
 }
@@ -135,9 +139,11 @@ mod tests {
     fn the_host_name_is_no_part_of_a_shape_and_the_limits_are() {
         let slot = shape("a").slot();
         let named = CreateSandbox { hostname: "x".into(), sandbox: SandboxId::generate(), ..slot.clone() };
-        assert_eq!(Shape::of(&named), shape("a"));
+        assert_eq!(Shape::of(&named), Some(shape("a")));
         let limits = Limits { memory_mib: 1, ..Limits::default() };
-        assert_ne!(Shape::of(&CreateSandbox { limits, ..slot.clone() }), shape("a"));
-        assert_ne!(Shape::of(&CreateSandbox { template: "b".into(), ..slot }), shape("a"));
+        assert_ne!(Shape::of(&CreateSandbox { limits, ..slot.clone() }), Some(shape("a")));
+        let snapshot = Some(coffer_core::SnapshotId::generate());
+        assert_eq!(Shape::of(&CreateSandbox { snapshot, ..slot.clone() }), None);
+        assert_ne!(Shape::of(&CreateSandbox { template: "b".into(), ..slot }), Some(shape("a")));
     }
 }

@@ -346,6 +346,8 @@ pub(crate) fn spec(limits: Limits) -> CreateSandbox {
         hostname: "e2b.local".into(),
         limits,
         network: coffer_core::network::Policy::default(),
+        snapshot: None,
+        memory: false,
     }
 }
 

@@ -216,7 +216,7 @@ async fn a_confused_root_still_starts() {
     std::os::unix::fs::symlink("/etc", upper.join("proc")).unwrap();
     std::os::unix::fs::symlink("../../../../..", upper.join("run")).unwrap();
     std::fs::write(upper.join("dev"), "a file").unwrap();
-    node.engine.start(sandbox.id).await.unwrap();
+    node.engine.start(sandbox.id, false).await.unwrap();
     assert_eq!(
         sandbox.output("cat /proc/1/comm; test -c /dev/null && ls /run/coffer").await,
         "agentd\nagentd"

@@ -249,6 +249,9 @@ impl ApiError {
         let busy = |message: &str, seconds| Self::of(Code::Unavailable, message).retry_after(seconds);
         match error {
             EngineError::UnknownSandbox => Self::no_sandbox(id),
+            EngineError::UnknownSnapshot => {
+                Self::of(Code::NotFound, "the snapshot is not on the host of the sandboxes")
+            }
             EngineError::UnknownTemplate(name) => {
                 Self::of(Code::NotFound, format!("template '{name}' not found"))
             }

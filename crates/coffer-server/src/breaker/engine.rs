@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use coffer_core::SandboxId;
 use coffer_core::network::{Policy as NetworkPolicy, Refusals};
+use coffer_core::{SandboxId, SnapshotId};
 use coffer_engine::{
     CreateSandbox, Engine, EngineError, EngineNotice, NodeInfo, Placement, Sample, SandboxStatus,
-    TemplateInfo,
+    SnapshotInfo, TemplateInfo,
 };
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -96,8 +96,38 @@ impl Engine for GuardedEngine {
         self.ask(self.engine.stop(sandbox)).await
     }
 
-    async fn start(&self, sandbox: SandboxId) -> Result<Placement, EngineError> {
-        self.ask(self.engine.start(sandbox)).await
+    async fn start(&self, sandbox: SandboxId, cold: bool) -> Result<Placement, EngineError> {
+        self.ask(self.engine.start(sandbox, cold)).await
+    }
+
+    async fn hibernate(&self, sandbox: SandboxId) -> Result<(), EngineError> {
+        self.ask(self.engine.hibernate(sandbox)).await
+    }
+
+    async fn snapshot(
+        &self,
+        sandbox: SandboxId,
+        snapshot: SnapshotId,
+        memory: bool,
+    ) -> Result<SnapshotInfo, EngineError> {
+        self.ask(self.engine.snapshot(sandbox, snapshot, memory)).await
+    }
+
+    async fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<(), EngineError> {
+        self.ask(self.engine.delete_snapshot(snapshot)).await
+    }
+
+    async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, EngineError> {
+        self.ask(self.engine.snapshots()).await
+    }
+
+    async fn rollback(
+        &self,
+        sandbox: SandboxId,
+        snapshot: SnapshotId,
+        memory: bool,
+    ) -> Result<Placement, EngineError> {
+        self.ask(self.engine.rollback(sandbox, snapshot, memory)).await
     }
 
     async fn set_network(&self, sandbox: SandboxId, policy: &NetworkPolicy) -> Result<(), EngineError> {

@@ -169,6 +169,8 @@ impl Fleet {
             hostname: new.id.to_string(),
             limits: new.limits,
             network: reach,
+            snapshot: None,
+            memory: false,
         };
         let (inserted, up) = match &idempotency {
             // Only the row tells whether this request is the first: the engine waits for it.

@@ -231,10 +231,10 @@ impl Fleet {
             Kept::MemoryAndFiles => match self.engine.thaw(record.id).await {
                 Ok(()) => None,
                 // Its processes are gone, as after a restart of the host: its files are not.
-                Err(EngineError::WrongState(_)) => Some(self.engine.start(record.id).await?),
+                Err(EngineError::WrongState(_)) => Some(self.engine.start(record.id, false).await?),
                 Err(error) => return Err(error.into()),
             },
-            Kept::FilesOnly => Some(self.engine.start(record.id).await?),
+            Kept::FilesOnly => Some(self.engine.start(record.id, false).await?),
         };
         let Some(placement) = booted.map(stored) else {
             let socket = record.live().socket().ok_or(FleetError::Broken)?;

@@ -111,11 +111,14 @@ impl Fleet {
             (_, RunState::Dead { cause }) => return self.doom(&record, fault_of(cause)),
             (SandboxState::Running, RunState::Running)
             // A resume boots it anew when its memory turns out to be gone.
-            | (SandboxState::Paused { kept: Kept::MemoryAndFiles }, RunState::Frozen | RunState::Stopped)
-            | (SandboxState::Paused { kept: Kept::FilesOnly }, RunState::Stopped) => {
+            | (
+                SandboxState::Paused { kept: Kept::MemoryAndFiles },
+                RunState::Frozen | RunState::Hibernated | RunState::Stopped,
+            )
+            | (SandboxState::Paused { kept: Kept::FilesOnly }, RunState::Hibernated | RunState::Stopped) => {
                 return self.adopt_placement(&record, status);
             }
-            (SandboxState::Running, RunState::Frozen) => {
+            (SandboxState::Running, RunState::Frozen | RunState::Hibernated) => {
                 self.wake(&claim, Kept::MemoryAndFiles).await.map(drop)
             }
             (SandboxState::Running, RunState::Stopped) => {

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use coffer_core::SandboxId;
 use coffer_core::network::{Policy, Refusal, Refusals, RefusedKind, Traffic};
+use coffer_core::{SandboxId, SnapshotId};
 use coffer_engine::{
     Capabilities, CreateSandbox, DeathCause, Engine, EngineError, EngineNotice, NodeInfo, Orphan, Placement,
-    RunState, Sample, SandboxStatus, TemplateInfo,
+    RunState, Sample, SandboxStatus, SnapshotInfo, TemplateInfo,
 };
 use tokio::sync::{broadcast, watch};
 
@@ -26,6 +26,9 @@ pub(crate) enum Op {
     Stop,
     Start,
     SetNetwork,
+    Hibernate,
+    Snapshot,
+    Rollback,
 }
 
 #[derive(Debug)]
@@ -46,6 +49,7 @@ struct Inner {
     policies: HashMap<SandboxId, Policy>,
     refusals: HashMap<SandboxId, Vec<Refusal>>,
     orphans: Vec<Orphan>,
+    snapshots: HashMap<SnapshotId, SnapshotInfo>,
 }
 
 #[derive(Debug)]
@@ -133,6 +137,8 @@ impl FakeEngine {
             hostname: "planted".into(),
             limits: coffer_core::Limits::default(),
             network: Policy::default(),
+            snapshot: None,
+            memory: false,
         };
         self.create(&spec).await.unwrap();
         spec.sandbox
@@ -247,6 +253,7 @@ impl Engine for FakeEngine {
             protocol: 1,
             engine: "fake".into(),
             capabilities: Capabilities::default(),
+            memory_snapshot_lacks: Some("a fake has no memory".into()),
             pool_bytes: None,
             pool_free_bytes: None,
             warm_ready: 0,
@@ -262,7 +269,13 @@ impl Engine for FakeEngine {
 
     async fn create(&self, spec: &CreateSandbox) -> Result<Placement, EngineError> {
         self.ask(Op::Create, spec.sandbox).await?;
-        let manners = self.inner.lock().unwrap().manners;
+        let manners = {
+            let inner = self.inner.lock().unwrap();
+            if spec.snapshot.is_some_and(|snapshot| !inner.snapshots.contains_key(&snapshot)) {
+                return Err(EngineError::UnknownSnapshot);
+            }
+            inner.manners
+        };
         let (socket, agentd) = self.boot(spec.sandbox, manners);
         let name = if spec.template == "base" { "host" } else { &spec.template };
         let placement = Placement { socket, template: template(name) };
@@ -307,11 +320,77 @@ impl Engine for FakeEngine {
         })
     }
 
-    async fn start(&self, id: SandboxId) -> Result<Placement, EngineError> {
+    async fn start(&self, id: SandboxId, _cold: bool) -> Result<Placement, EngineError> {
         self.ask(Op::Start, id).await?;
         let (socket, agentd) = self.boot(id, Manners::Good);
         let mut placed = None;
-        self.change(id, &[RunState::Stopped], |sandbox| {
+        self.change(id, &[RunState::Stopped, RunState::Hibernated], |sandbox| {
+            sandbox.run = RunState::Running;
+            sandbox.agentd = Some(agentd);
+            sandbox.placement.socket = socket;
+            placed = Some(sandbox.placement.clone());
+        })?;
+        Ok(placed.unwrap())
+    }
+
+    async fn hibernate(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.ask(Op::Hibernate, id).await?;
+        self.change(id, &[RunState::Running, RunState::Frozen], |sandbox| {
+            sandbox.run = RunState::Hibernated;
+            sandbox.agentd = None;
+        })
+    }
+
+    async fn snapshot(
+        &self,
+        id: SandboxId,
+        snapshot: SnapshotId,
+        memory: bool,
+    ) -> Result<SnapshotInfo, EngineError> {
+        self.ask(Op::Snapshot, id).await?;
+        let mut inner = self.inner.lock().unwrap();
+        let template = match inner.sandboxes.get(&id) {
+            Some(sandbox) => sandbox.placement.template.clone(),
+            None => return Err(EngineError::UnknownSandbox),
+        };
+        let made = inner.snapshots.entry(snapshot).or_insert_with(|| SnapshotInfo {
+            snapshot,
+            sandbox: id,
+            made_ms: jiff::Timestamp::now().as_millisecond(),
+            memory,
+            files_bytes: 4096,
+            memory_bytes: 0,
+            depth: 1,
+            paused_us: 100,
+            template,
+            limits: coffer_core::Limits::default(),
+        });
+        Ok(made.clone())
+    }
+
+    async fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<(), EngineError> {
+        self.inner.lock().unwrap().snapshots.remove(&snapshot);
+        Ok(())
+    }
+
+    async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, EngineError> {
+        Ok(self.inner.lock().unwrap().snapshots.values().cloned().collect())
+    }
+
+    async fn rollback(
+        &self,
+        id: SandboxId,
+        snapshot: SnapshotId,
+        _memory: bool,
+    ) -> Result<Placement, EngineError> {
+        self.ask(Op::Rollback, id).await?;
+        if !self.inner.lock().unwrap().snapshots.contains_key(&snapshot) {
+            return Err(EngineError::UnknownSnapshot);
+        }
+        let (socket, agentd) = self.boot(id, Manners::Good);
+        let mut placed = None;
+        let allowed = [RunState::Running, RunState::Frozen, RunState::Stopped, RunState::Hibernated];
+        self.change(id, &allowed, |sandbox| {
             sandbox.run = RunState::Running;
             sandbox.agentd = Some(agentd);
             sandbox.placement.socket = socket;
