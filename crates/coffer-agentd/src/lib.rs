@@ -9,6 +9,7 @@
 
 mod account;
 mod agent;
+mod conduit;
 mod connect;
 mod files;
 #[cfg(any(test, fuzzing))]

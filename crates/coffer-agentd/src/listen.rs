@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -15,11 +17,15 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
 
 use crate::agent::Agent;
+use crate::conduit::{Conduit, Spliced};
 use crate::route::{Door, answer};
 
 /// Connections at once. Those of the server and those from inside do not crowd each other out.
 const SERVER_CONNECTIONS: usize = 4096;
 const INSIDE_CONNECTIONS: usize = 256;
+
+/// Room on the way to the server for pieces of a download: with less, the two wake each other more often.
+const SEND_BUFFER: usize = 1 << 20;
 
 /// The request line and all headers.
 const HEAD_LIMIT: usize = 64 << 10;
@@ -32,13 +38,20 @@ const SERVER_HEAD_TIME: Duration = Duration::from_secs(3600);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) async fn serve_unix(agent: Arc<Agent>, listener: UnixListener) {
-    let accept = |context: &mut Context<'_>| listener.poll_accept(context).map_ok(|(stream, _)| stream);
+    let accept = |context: &mut Context<'_>| {
+        listener.poll_accept(context).map_ok(|(stream, _)| {
+            // Where the host allows less, it is less.
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER);
+            let conduit = Conduit::default();
+            (Spliced::new(stream, conduit.clone()), Some(conduit))
+        })
+    };
     serve_all(agent, Door::Server, SERVER_CONNECTIONS, accept).await;
 }
 
 pub(crate) async fn serve_tcp(agent: Arc<Agent>, listener: TcpListener) {
     let accept = |context: &mut Context<'_>| {
-        let at_once = |(stream, _): (TcpStream, _)| stream.set_nodelay(true).map(|()| stream);
+        let at_once = |(stream, _): (TcpStream, _)| stream.set_nodelay(true).map(|()| (stream, None));
         listener.poll_accept(context).map(|accepted| accepted.and_then(at_once))
     };
     serve_all(agent, Door::Inside, INSIDE_CONNECTIONS, accept).await;
@@ -48,7 +61,7 @@ async fn serve_all<Io>(
     agent: Arc<Agent>,
     door: Door,
     at_once: usize,
-    mut accept: impl FnMut(&mut Context<'_>) -> Poll<io::Result<Io>>,
+    mut accept: impl FnMut(&mut Context<'_>) -> Poll<io::Result<(Io, Option<Conduit>)>>,
 ) where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -58,10 +71,10 @@ async fn serve_all<Io>(
             return;
         };
         match poll_fn(&mut accept).await {
-            Ok(stream) => {
+            Ok((stream, conduit)) => {
                 let agent = Arc::clone(&agent);
                 tokio::spawn(async move {
-                    serve(agent, door, stream).await;
+                    serve(agent, door, stream, conduit).await;
                     drop(place);
                 });
             }
@@ -70,12 +83,17 @@ async fn serve_all<Io>(
     }
 }
 
-async fn serve<Io>(agent: Arc<Agent>, door: Door, stream: Io)
+async fn serve<Io>(agent: Arc<Agent>, door: Door, stream: Io, conduit: Option<Conduit>)
 where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(move |request| {
+    // Stand-ins are passed on, never copied.
+    let vectored = conduit.is_some();
+    let service = service_fn(move |mut request: Request<Incoming>| {
         let agent = Arc::clone(&agent);
+        if let Some(conduit) = &conduit {
+            request.extensions_mut().insert(conduit.clone());
+        }
         async move { Ok::<_, Infallible>(answer(agent, door, request).await) }
     });
     let head_time = match door {
@@ -83,7 +101,11 @@ where
         Door::Inside => INSIDE_HEAD_TIME,
     };
     // A connection that ends badly is the client's to notice; it will have gone away.
-    let _ended = http1::Builder::new()
+    let mut builder = http1::Builder::new();
+    if vectored {
+        builder.writev(true);
+    }
+    let _ended = builder
         .timer(TokioTimer::new())
         .header_read_timeout(head_time)
         .max_buf_size(HEAD_LIMIT)

@@ -51,10 +51,10 @@ async fn dispatch(agent: Arc<Agent>, door: Door, request: Request<Incoming>) -> 
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
     let query = Query::parse(parts.uri.query().unwrap_or_default());
-    let method = match parts.method {
+    let method = match &parts.method {
         // The HTTP layer leaves the body of the answer out.
-        Method::HEAD => Method::GET,
-        method => method,
+        &Method::HEAD => Method::GET,
+        method => method.clone(),
     };
 
     match (&method, path, door) {
@@ -62,7 +62,7 @@ async fn dispatch(agent: Arc<Agent>, door: Door, request: Request<Incoming>) -> 
             return not_stored(reply::empty(StatusCode::NO_CONTENT));
         }
         (&Method::GET, "/files", _) => {
-            return files::download(&agent, &parts.headers, &query).await;
+            return files::download(&agent, &parts, &query).await;
         }
         (&Method::POST, "/files", _) => {
             return files::upload(&agent, &parts.headers, &query, body).await;

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures_util::stream;
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
@@ -19,6 +20,7 @@ use super::encoding::{self, Coding};
 use super::off_thread;
 use super::range::{self, Part, Version};
 use crate::agent::{self, Agent};
+use crate::conduit::{Conduit, Feed};
 use crate::path;
 use crate::query::Query;
 use crate::reply::{self, Body, Refusal, Reply};
@@ -30,14 +32,22 @@ const CHUNK: usize = 256 << 10;
 /// Looked at to guess whether it is text.
 const SNIFFED: usize = 512;
 
-pub(crate) async fn download(agent: &Arc<Agent>, headers: &HeaderMap, query: &Query) -> Reply {
-    match serve(agent, headers, query).await {
+/// Shorter ones are not worth a pipe.
+const SPLICED: u64 = 128 << 10;
+
+pub(crate) async fn download(agent: &Arc<Agent>, asked: &Parts, query: &Query) -> Reply {
+    match serve(agent, &asked.headers, query, asked.extensions.get()).await {
         Ok(reply) => reply,
         Err(refusal) => refusal.reply(),
     }
 }
 
-async fn serve(agent: &Agent, headers: &HeaderMap, query: &Query) -> Result<Reply, Refusal> {
+async fn serve(
+    agent: &Agent,
+    headers: &HeaderMap,
+    query: &Query,
+    conduit: Option<&Conduit>,
+) -> Result<Reply, Refusal> {
     let init = agent.init();
     signature::permit(headers, query, Operation::Read, &init).map_err(Refusal::unauthorized)?;
     let account = agent::account(query.get("username"), &init).map_err(Refusal::unauthorized)?;
@@ -87,12 +97,16 @@ async fn serve(agent: &Agent, headers: &HeaderMap, query: &Query) -> Result<Repl
         .map_err(|error| Refusal::from_io("error reading file", &error))?;
     let rest = if unsized_file { u64::MAX } else { end - first };
     let exact = !unsized_file;
-    *reply.body_mut() = match coding {
-        Coding::Identity => body(Plain { file: opened.file, rest, exact, spare: Spare::default() }),
-        Coding::Gzip => body(Compressed {
-            source: Plain { file: opened.file, rest, exact: false, spare: Spare::default() },
+    let plain = |exact| Plain { file: opened.file, rest, exact, spare: Spare::default() };
+    *reply.body_mut() = match (coding, conduit) {
+        (Coding::Gzip, _) => body(Compressed {
+            source: plain(false),
             encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())),
         }),
+        (Coding::Identity, Some(conduit)) if exact && rest >= SPLICED => {
+            body(Moved { source: plain(exact), feed: Feed::new(conduit.clone()) })
+        }
+        (Coding::Identity, _) => body(plain(exact)),
     };
     Ok(reply)
 }
@@ -305,6 +319,30 @@ impl Pieces for Plain {
         buffer.truncate(wanted);
         self.rest -= buffer.len() as u64;
         Ok(Some(self.spare.lend(buffer)))
+    }
+}
+
+/// Goes to the server without a copy.
+struct Moved {
+    source: Plain,
+    feed: Feed,
+}
+
+impl Pieces for Moved {
+    fn next(&mut self) -> io::Result<Option<Bytes>> {
+        if self.source.rest == 0 {
+            return Ok(None);
+        }
+        match self.feed.next(&self.source.file, self.source.rest) {
+            Ok(piece) if piece.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(piece) => {
+                self.source.rest -= piece.len() as u64;
+                Ok(Some(piece))
+            }
+            // A file system without it.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.source.next(),
+            Err(error) => Err(error),
+        }
     }
 }
 
