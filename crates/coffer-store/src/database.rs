@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::error::{Cause, Doing, OpenError, StoreError};
 use crate::load::Load;
-use crate::writer::Writer;
+use crate::writer::{Effect, Writer};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
@@ -91,6 +91,16 @@ impl Database {
         self.write_to(Durability::Synced, doing, work).await
     }
 
+    /// The same for work that only reads and records events: there is nothing to take back.
+    pub(crate) async fn tell<T, E, W>(&self, doing: &'static str, work: W) -> Result<T, E>
+    where
+        W: for<'c> FnOnce(&'c mut AnyConnection) -> Work<'c, T, E> + Send + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        self.run(Durability::Synced, Effect::Events, doing, work).await
+    }
+
     /// The same, as durable as is asked for.
     pub(crate) async fn write_to<T, E, W>(
         &self,
@@ -103,9 +113,24 @@ impl Database {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
+        self.run(durability, Effect::Rows, doing, work).await
+    }
+
+    async fn run<T, E, W>(
+        &self,
+        durability: Durability,
+        effect: Effect,
+        doing: &'static str,
+        work: W,
+    ) -> Result<T, E>
+    where
+        W: for<'c> FnOnce(&'c mut AnyConnection) -> Work<'c, T, E> + Send + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
         let _under_way = self.load.begin();
         let done = match &self.kind {
-            Kind::Sqlite { writer, .. } => writer.write(doing, durability, work).await,
+            Kind::Sqlite { writer, .. } => writer.write(doing, durability, effect, work).await,
             Kind::Postgres { pool } => {
                 let pool = pool.clone();
                 // A task of its own: a caller that stops waiting must not leave its write undecided.

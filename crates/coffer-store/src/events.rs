@@ -3,6 +3,7 @@
 use coffer_core::{Millis, ProjectId, SandboxId};
 use sqlx::{AnyConnection, Row};
 
+use crate::deferred::{self, NewEvent};
 use crate::error::Doing;
 use crate::{ChangeError, Event, ProjectScope, Quotas, Scope, Store, StoreError, columns, quotas};
 
@@ -76,7 +77,7 @@ impl Store {
         at_ms: Millis,
     ) -> Result<(), ChangeError> {
         let owner = scope.owner();
-        let recorded = self.database().write(RECORD, move |connection| {
+        let recorded = self.database().tell(RECORD, move |connection| {
             Box::pin(async move {
                 let project = sqlx::query(
                     "SELECT project_id FROM sandboxes
@@ -112,8 +113,8 @@ fn event(row: &sqlx::any::AnyRow) -> Result<Event, StoreError> {
 const READ: &str = "read events";
 const RECORD: &str = "record an event";
 
-/// Appends to the log of `project`. It holds the project's row until the commit, so it comes last in its
-/// transaction.
+/// Appends to the log of `project`. Where that is done at once it holds the project's row until the commit,
+/// so it comes last in its transaction.
 pub(crate) async fn record(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -122,10 +123,14 @@ pub(crate) async fn record(
     payload: &serde_json::Value,
     at_ms: Millis,
 ) -> Result<(), StoreError> {
-    record_holding(connection, project, subject, kind, payload, at_ms).await.map(drop)
+    let event = NewEvent { project, subject, kind, payload: payload.to_string(), at_ms };
+    match deferred::defer(event) {
+        Ok(()) => Ok(()),
+        Err(event) => append(connection, event).await.map(drop),
+    }
 }
 
-/// The same, and returns the quotas that are on the project's row, which it holds.
+/// Appends at once, and returns the quotas that are on the project's row, which it holds.
 pub(crate) async fn record_holding(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -134,11 +139,16 @@ pub(crate) async fn record_holding(
     payload: &serde_json::Value,
     at_ms: Millis,
 ) -> Result<Quotas, StoreError> {
+    let event = NewEvent { project, subject, kind, payload: payload.to_string(), at_ms };
+    append(connection, event).await
+}
+
+async fn append(connection: &mut AnyConnection, event: NewEvent) -> Result<Quotas, StoreError> {
     let counter = sqlx::query(
         "UPDATE projects SET last_event = last_event + 1 WHERE id = $1
          RETURNING last_event, most_sandboxes, most_cpus, most_memory_mib, most_disk_mib, most_forks",
     )
-    .bind(project.to_string())
+    .bind(event.project.to_string())
     .fetch_one(&mut *connection)
     .await
     .doing(RECORD)?;
@@ -147,12 +157,12 @@ pub(crate) async fn record_holding(
         "INSERT INTO events (project_id, sequence, subject, kind, payload, at_ms)
          VALUES ($1, $2, $3, $4, $5, $6)",
     )
-    .bind(project.to_string())
+    .bind(event.project.to_string())
     .bind(sequence)
-    .bind(subject)
-    .bind(kind)
-    .bind(payload.to_string())
-    .bind(at_ms)
+    .bind(event.subject)
+    .bind(event.kind)
+    .bind(event.payload)
+    .bind(event.at_ms)
     .execute(connection)
     .await
     .doing(RECORD)?;

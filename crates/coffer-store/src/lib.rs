@@ -18,6 +18,7 @@ mod audit;
 mod budgets;
 mod columns;
 mod database;
+mod deferred;
 mod error;
 mod events;
 mod executions;

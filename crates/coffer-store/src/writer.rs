@@ -7,6 +7,8 @@
 //! BEGIN IMMEDIATE ─ SAVEPOINT ─ work ─ RELEASE ─ SAVEPOINT ─ work fails ─ ROLLBACK TO ─ … ─ COMMIT ─ answers
 //! ```
 //!
+//! The group's events go into the log together, before the commit (see `deferred`).
+//!
 //! Under load the groups grow by themselves, since writes queue while a commit is under way. A group of
 //! which nothing must outlive a crash of the host itself ([`Durability::Cached`]) is committed without the
 //! flush; the next one that flushes flushes it too, as the log is one.
@@ -19,12 +21,21 @@ use sqlx::{AnyConnection, Connection};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::database::{Durability, Work, connect_sqlite_writer};
+use crate::deferred;
 use crate::error::{Cause, StoreError};
 
 /// Writes that may wait; a caller beyond waits for room.
 const QUEUE: usize = 1024;
 /// Bounds how long the first of a group waits for its answer.
 const LARGEST_GROUP: usize = 256;
+
+/// What there is to take back of work that fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Rows,
+    /// It only reads, and records events, which are not written yet.
+    Events,
+}
 
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -47,6 +58,7 @@ impl Writer {
         &self,
         doing: &'static str,
         durability: Durability,
+        effect: Effect,
         work: W,
     ) -> Result<T, E>
     where
@@ -55,7 +67,7 @@ impl Writer {
         E: From<StoreError> + Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
-        let job = Caller { doing, work: Some(work), result: None, answer };
+        let job = Caller { doing, effect, work: Some(work), result: None, answer };
         self.asks.send(Ask::Write(Box::new(job), durability)).await.map_err(|_| StoreError::Closed)?;
         answered.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
     }
@@ -70,6 +82,8 @@ impl Writer {
 
 /// One caller's write.
 trait Job: Send {
+    fn effect(&self) -> Effect;
+
     /// Does the work and says whether it is to be kept.
     fn run<'c>(
         &'c mut self,
@@ -82,6 +96,7 @@ trait Job: Send {
 
 struct Caller<W, T, E> {
     doing: &'static str,
+    effect: Effect,
     work: Option<W>,
     result: Option<Result<T, E>>,
     answer: oneshot::Sender<Result<T, E>>,
@@ -93,6 +108,10 @@ where
     T: Send,
     E: From<StoreError> + Send,
 {
+    fn effect(&self) -> Effect {
+        self.effect
+    }
+
     fn run<'c>(
         &'c mut self,
         connection: &'c mut AnyConnection,
@@ -166,7 +185,10 @@ async fn write_group(
         None => connect_sqlite_writer(&options).await,
     };
     let written = match opened {
-        Ok(mut open) => commit_group(&mut open, &mut group, durability).await.map(|()| open),
+        Ok(mut open) => {
+            let committed = deferred::collecting(commit_group(&mut open, &mut group, durability));
+            committed.await.map(|()| open)
+        }
         Err(error) => Err(error),
     };
     let (connection, committed) = match written {
@@ -191,22 +213,28 @@ async fn commit_group(
     };
     run(connection, begin).await?;
     let mut anything_kept = false;
-    if let [only] = group {
-        // Alone, its savepoint would be the transaction.
-        anything_kept = only.run(connection).await;
-    } else {
-        for job in group {
+    // Alone, its savepoint would be the transaction.
+    let alone = group.len() == 1;
+    for job in group {
+        let (events, saved) = (deferred::count(), !alone && job.effect() == Effect::Rows);
+        if saved {
             run(connection, "SAVEPOINT caller").await?;
-            if job.run(connection).await {
-                anything_kept = true;
-            } else {
-                // Fails when the work's error has ended the whole transaction (disk full, say), and
-                // then the whole group must hear of it.
-                run(connection, "ROLLBACK TO caller").await?;
+        }
+        if job.run(connection).await {
+            anything_kept = true;
+            if saved {
+                run(connection, "RELEASE caller").await?;
             }
-            run(connection, "RELEASE caller").await?;
+            continue;
+        }
+        deferred::forget_from(events);
+        if saved {
+            // Fails when the work's error has ended the whole transaction (disk full, say), and
+            // then the whole group must hear of it.
+            run(connection, "ROLLBACK TO caller; RELEASE caller").await?;
         }
     }
+    deferred::write(connection).await?;
     run(connection, if anything_kept { "COMMIT" } else { "ROLLBACK" }).await
 }
 
@@ -232,7 +260,7 @@ mod tests {
     }
 
     async fn execute(writer: &Writer, sql: &'static str) -> Result<(), StoreError> {
-        let work = writer.write("test", Durability::Synced, move |connection| {
+        let work = writer.write("test", Durability::Synced, Effect::Rows, move |connection| {
             Box::pin(async move { run(connection, sql).await.doing("test") })
         });
         work.await
@@ -242,8 +270,9 @@ mod tests {
     async fn a_panic_costs_its_own_group_only() {
         let directory = tempfile::tempdir().unwrap();
         let writer = writer(&directory).await;
-        let panics =
-            writer.write("test", Durability::Synced, |_| Box::pin(async { panic!("a panic on purpose") }));
+        let panics = writer.write("test", Durability::Synced, Effect::Rows, |_| {
+            Box::pin(async { panic!("a panic on purpose") })
+        });
         let answer: Result<(), StoreError> = panics.await;
         assert!(matches!(answer, Err(StoreError::Closed)), "{answer:?}");
         execute(&writer, "INSERT INTO notes VALUES ('after')").await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coffer_core::{SandboxState, StateName};
+use coffer_core::{SandboxId, SandboxState, StateName};
 use coffer_store::{Changes, ListFilter, StoreError};
 use futures_util::future::join_all;
 
@@ -50,6 +50,41 @@ on_both! {
         assert_eq!(page.rows.len(), 41);
         let events = store.events(&scope, 0, 1000).await.unwrap();
         assert!(events.iter().map(|event| event.sequence).eq(1..=41));
+    }
+
+    async fn events_of_many_callers_are_in_order_and_without_gaps(database: &TestDatabase) {
+        let store = database.open().await;
+        let (left, right) = (project(&store, "left").await, project(&store, "right").await);
+        let (of_left, of_right) =
+            (create(&store, &left, sandbox()).await, create(&store, &right, sandbox()).await);
+        let callers = (0..30).map(|caller| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for number in 0..5 {
+                    let said = serde_json::json!({ "caller": caller, "number": number });
+                    let about = [of_left, of_right, SandboxId::generate()][caller % 3];
+                    let told = store.record_event_of(&store.operator(), about, "test.said", said, 7).await;
+                    assert_eq!(told.is_ok(), caller % 3 < 2, "{told:?}");
+                    if caller % 3 == 0 {
+                        create(&store, &right, sandbox()).await;
+                    }
+                }
+            })
+        });
+        join_all(callers).await.into_iter().for_each(Result::unwrap);
+        for (scope, subject, created) in [(left, of_left, 1), (right, of_right, 51)] {
+            let events = store.events(&scope, 0, 1000).await.unwrap();
+            assert!(events.iter().map(|event| event.sequence).eq(1..=created + 50));
+            let said: Vec<_> = events.iter().filter(|event| event.kind == "test.said").collect();
+            assert!(said.iter().all(|event| event.subject == subject.to_string() && event.at_ms == 7));
+            let mut numbers = std::collections::HashMap::<i64, Vec<i64>>::new();
+            for event in said {
+                let number = |name: &str| event.payload[name].as_i64().unwrap();
+                numbers.entry(number("caller")).or_default().push(number("number"));
+            }
+            assert_eq!(numbers.len(), 10);
+            assert!(numbers.values().all(|numbers| *numbers == [0, 1, 2, 3, 4]), "{numbers:?}");
+        }
     }
 
     async fn a_write_is_carried_through_when_its_caller_leaves(database: &TestDatabase) {
