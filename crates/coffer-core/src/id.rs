@@ -46,6 +46,18 @@ pub enum SecretValue {}
 #[derive(Debug)]
 pub enum Budget {}
 
+/// Marks ids of durable runs.
+#[derive(Debug)]
+pub enum Run {}
+
+/// Marks ids of processes that execute runs.
+#[derive(Debug)]
+pub enum Runner {}
+
+/// Marks ids of tasks.
+#[derive(Debug)]
+pub enum Task {}
+
 /// Names one sandbox, for ever: ids are never reused.
 pub type SandboxId = Id<Sandbox>;
 /// Names one snapshot of a sandbox, for ever.
@@ -64,6 +76,12 @@ pub type AuditId = Id<Audit>;
 pub type BudgetId = Id<Budget>;
 /// Names one execution: a process that somebody started in a sandbox.
 pub type ExecutionId = Id<Execution>;
+/// Names one durable run.
+pub type RunId = Id<Run>;
+/// Names one process that executes runs.
+pub type RunnerId = Id<Runner>;
+/// Names one task.
+pub type TaskId = Id<Task>;
 
 /// The text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,8 @@ mod state;
 mod template;
 
 pub use id::{
-    AgentId, AuditId, BadId, BudgetId, ExecutionId, Id, KeyId, ProjectId, SandboxId, SecretId, SnapshotId,
+    AgentId, AuditId, BadId, BudgetId, ExecutionId, Id, KeyId, ProjectId, RunId, RunnerId, SandboxId,
+    SecretId, SnapshotId, TaskId,
 };
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::Limits;

@@ -29,6 +29,7 @@ mod policy;
 mod projects;
 mod prune;
 mod quotas;
+mod runs;
 mod sandbox;
 mod sandboxes;
 mod scope;
@@ -61,6 +62,10 @@ pub use policy::{TakenKey, VersionedPolicy};
 pub use projects::Project;
 pub use prune::{Cutoffs, Pruned};
 pub use quotas::{Asking, InUse, OverQuota, ProjectQuotas, Quota, Quotas};
+pub use runs::{
+    JournalError, NewRun, RunEnd, RunError, RunFailure, RunHold, RunRow, RunSignal, RunState, Slots, StepRow,
+    StepState, TakenRun, Unwinding,
+};
 pub use sandbox::{
     BadCursor, Bounds, Changes, Cursor, Deadline, Event, Idempotency, Inserted, ListFilter, NewSandbox,
     Order, Page, PlacedTemplate, Placement, SandboxRow, Transition,

@@ -1,0 +1,81 @@
+//! Why a step or a run did not go on.
+
+use coffer_core::Millis;
+use coffer_store::{JournalError, RunFailure, StoreError};
+
+/// Why a try of a step failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct StepError {
+    /// For programs: what a person sees is the message.
+    pub code: String,
+    pub message: String,
+    /// Whether the same may work soon.
+    pub transient: bool,
+}
+
+impl StepError {
+    /// Trying again would fail again.
+    pub fn fatal(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into(), transient: false }
+    }
+
+    /// Trying again may help.
+    pub fn transient(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into(), transient: true }
+    }
+
+    pub(crate) fn failure(&self) -> RunFailure {
+        RunFailure::new(self.code.clone(), &self.message)
+    }
+}
+
+impl From<StoreError> for StepError {
+    fn from(error: StoreError) -> Self {
+        let transient = matches!(error, StoreError::Transient { .. } | StoreError::Closed);
+        Self { code: "store".into(), message: error.to_string(), transient }
+    }
+}
+
+/// Why the code of a run is to return. Pass it on with `?`.
+#[derive(Debug)]
+pub struct Stop(pub(crate) Why);
+
+#[derive(Debug)]
+pub(crate) enum Why {
+    Failed(RunFailure),
+    /// To be taken up again at that time, or by a signal of that name.
+    Parked {
+        until_ms: Millis,
+        signal: Option<String>,
+    },
+    /// All that had been done was passed by: now it can be undone.
+    Unwinding,
+    /// Another runner has the run.
+    Lost,
+    Store(StoreError),
+}
+
+impl Stop {
+    /// The run failed, of its own accord.
+    pub fn failed(code: impl Into<String>, message: impl AsRef<str>) -> Self {
+        Self(Why::Failed(RunFailure::new(code, message)))
+    }
+
+    /// What failed, where that is why.
+    pub const fn failure(&self) -> Option<&RunFailure> {
+        match &self.0 {
+            Why::Failed(failure) => Some(failure),
+            _ => None,
+        }
+    }
+}
+
+impl From<JournalError> for Stop {
+    fn from(error: JournalError) -> Self {
+        Self(match error {
+            JournalError::Lost => Why::Lost,
+            JournalError::Store(error) => Why::Store(error),
+        })
+    }
+}

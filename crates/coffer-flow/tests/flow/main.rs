@@ -1,0 +1,11 @@
+//! Durable runs on both databases, with servers that die wherever they can.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
+mod cancel;
+mod kill;
+mod outside;
+mod queue;
+mod retry;
+mod servers;
+mod waits;
+mod world;

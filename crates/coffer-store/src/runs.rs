@@ -1,0 +1,450 @@
+//! Durable runs: what was asked for, and what became of it.
+//!
+//! `journal` is what the runner that holds a run writes, `runners` is who holds which. Here is what everybody
+//! else may do: ask for a run, look at it, speak to it, and have it end.
+
+mod journal;
+mod runners;
+
+use coffer_core::{Millis, ProjectId, RunId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row};
+
+use crate::columns::{id, storable};
+use crate::error::Doing;
+use crate::{ProjectScope, Scope, Store, StoreError, events, now_ms};
+
+pub use journal::{JournalError, RunEnd, RunHold};
+pub use runners::{Slots, TakenRun};
+
+const READ: &str = "read runs";
+const ASK: &str = "ask for a run";
+const SIGNAL: &str = "signal a run";
+/// What waits for a run to take it.
+const MOST_SIGNALS: i64 = 1000;
+/// Of an error, what is kept.
+const LONGEST_MESSAGE: usize = 4096;
+
+/// How a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// Waits for a slot.
+    Queued,
+    /// Has begun; somebody acts for it, or will soon.
+    Running,
+    /// Waits for a time or a signal.
+    Parked,
+    Done,
+    Failed,
+    Cancelled,
+    /// Whoever takes it up dies: a person must look.
+    Stuck,
+}
+
+impl RunState {
+    pub const ALL: [Self; 7] =
+        [Self::Queued, Self::Running, Self::Parked, Self::Done, Self::Failed, Self::Cancelled, Self::Stuck];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Parked => "parked",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Stuck => "stuck",
+        }
+    }
+
+    /// Whether nothing will happen to it any more.
+    pub const fn is_over(self) -> bool {
+        matches!(self, Self::Done | Self::Failed | Self::Cancelled | Self::Stuck)
+    }
+}
+
+/// Why what a run did is being undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unwinding {
+    Cancelled,
+    Failed,
+}
+
+impl Unwinding {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cancelled => "cancelled",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Why a run, or one try of a step, failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunFailure {
+    /// For programs.
+    pub code: String,
+    /// For people.
+    pub message: String,
+    /// The step that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// Steps whose undo failed too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_undone: Vec<String>,
+}
+
+impl RunFailure {
+    /// A failure with its message cut to what is kept.
+    pub fn new(code: impl Into<String>, message: impl AsRef<str>) -> Self {
+        let message = message.as_ref();
+        let message = storable(&message[..message.floor_char_boundary(LONGEST_MESSAGE)]);
+        Self { code: code.into(), message, step: None, not_undone: Vec::new() }
+    }
+}
+
+/// A run to be.
+#[derive(Debug, Clone)]
+pub struct NewRun {
+    pub id: RunId,
+    /// Which code it is.
+    pub kind: &'static str,
+    /// What it is about. Of the runs of one subject one at a time is executed.
+    pub subject: String,
+    pub input: Value,
+    /// Lower comes first.
+    pub rank: i64,
+}
+
+/// A run on record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRow {
+    pub id: RunId,
+    pub project: ProjectId,
+    pub kind: String,
+    pub subject: String,
+    pub input: Value,
+    pub state: RunState,
+    /// How often it was taken up since it last finished a step.
+    pub takes: i64,
+    /// When it is to go on, where it is parked.
+    pub wake_ms: Millis,
+    /// Why it is to end, where somebody asked for that.
+    pub cancel: Option<String>,
+    pub unwinding: Option<Unwinding>,
+    pub output: Option<Value>,
+    pub failure: Option<RunFailure>,
+    pub created_ms: Millis,
+    pub started_ms: Option<Millis>,
+    pub ended_ms: Option<Millis>,
+}
+
+/// How a step stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepState {
+    UnderWay,
+    Done,
+    Failed,
+    Undone,
+    UndoFailed,
+}
+
+impl StepState {
+    pub const ALL: [Self; 5] = [Self::UnderWay, Self::Done, Self::Failed, Self::Undone, Self::UndoFailed];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::UnderWay => "under_way",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Undone => "undone",
+            Self::UndoFailed => "undo_failed",
+        }
+    }
+}
+
+/// A step on record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepRow {
+    pub name: String,
+    pub position: i64,
+    pub state: StepState,
+    pub starts: i64,
+    pub failures: i64,
+    pub output: Option<Value>,
+    pub error: Option<RunFailure>,
+    pub started_ms: Millis,
+    pub ended_ms: Option<Millis>,
+}
+
+/// Something that was said to a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunSignal {
+    pub number: i64,
+    pub name: String,
+    pub payload: Value,
+}
+
+/// A run was not told what it should have been.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum RunError {
+    #[error("there is no such run")]
+    NotFound,
+    #[error("the run is over")]
+    Over,
+    #[error("the run has {MOST_SIGNALS} signals already")]
+    TooManySignals,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+const COLUMNS: &str = "id, project_id, kind, subject, input, state, takes, wake_ms, cancel_reason, unwinding, \
+                       output, failure, created_ms, started_ms, ended_ms";
+const STEP_COLUMNS: &str = "name, position, state, starts, failures, output, error, started_ms, ended_ms";
+
+impl Store {
+    /// Asks for a run; it is queued once this returns.
+    pub async fn insert_run(&self, scope: &ProjectScope, new: NewRun) -> Result<(), StoreError> {
+        let project = scope.project();
+        let inserted = self.database().write(ASK, move |connection| {
+            Box::pin(async move { insert(connection, project, &new, now_ms()).await })
+        });
+        inserted.await
+    }
+
+    /// The run of that id, if it is in scope.
+    pub async fn run(&self, scope: &impl Scope, run: RunId) -> Result<Option<RunRow>, StoreError> {
+        let sql = format!("SELECT {COLUMNS} FROM runs WHERE id = $1 AND ($2 IS NULL OR project_id = $2)");
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(run.to_string())
+            .bind(scope.only().map(|project| project.to_string()))
+            .fetch_optional(self.database().readers())
+            .await
+            .doing(READ)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// The steps of a run in the order in which they first began.
+    pub async fn run_steps(&self, scope: &impl Scope, run: RunId) -> Result<Vec<StepRow>, StoreError> {
+        let sql = format!(
+            "SELECT {STEP_COLUMNS} FROM run_steps WHERE run_id = $1 AND ($2 IS NULL OR project_id = $2)
+             ORDER BY position"
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(run.to_string())
+            .bind(scope.only().map(|project| project.to_string()))
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
+        rows.iter().map(step).collect()
+    }
+
+    /// Says something to a run that is not over, and wakes it where it waits. Returns the signal's number.
+    pub async fn signal_run(
+        &self,
+        scope: &impl Scope,
+        run: RunId,
+        name: &str,
+        payload: Value,
+    ) -> Result<i64, RunError> {
+        let (only, name) = (scope.only(), storable(name));
+        let signalled = self.database().write(SIGNAL, move |connection| {
+            Box::pin(async move { signal(connection, only, run, name, payload).await })
+        });
+        signalled.await
+    }
+
+    /// Has a run end: at once where it has not begun, else whoever acts for it undoes what was done.
+    pub async fn cancel_run(&self, scope: &impl Scope, run: RunId, reason: &str) -> Result<(), RunError> {
+        let (only, reason) = (scope.only(), RunFailure::new("", reason).message);
+        let cancelled = self.database().write("cancel a run", move |connection| {
+            Box::pin(async move { cancel(connection, only, run, reason).await })
+        });
+        cancelled.await
+    }
+}
+
+pub(crate) async fn insert(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    new: &NewRun,
+    at_ms: Millis,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO runs (id, project_id, kind, subject, input, state, rank, wake_ms, created_ms)
+         VALUES ($1, $2, $3, $4, $5, 'queued', $6, $7, $7)",
+    )
+    .bind(new.id.to_string())
+    .bind(project.to_string())
+    .bind(new.kind.to_string())
+    .bind(new.subject.clone())
+    .bind(new.input.to_string())
+    .bind(new.rank)
+    .bind(at_ms)
+    .execute(&mut *connection)
+    .await
+    .doing(ASK)?;
+    let told = json!({ "run": new.id, "kind": new.kind });
+    events::record(connection, project, new.subject.clone(), "run.queued".into(), &told, at_ms).await
+}
+
+async fn signal(
+    connection: &mut AnyConnection,
+    only: Option<ProjectId>,
+    run: RunId,
+    name: String,
+    payload: Value,
+) -> Result<i64, RunError> {
+    let now = now_ms();
+    // First of all: it holds the run's row, so that a run that is about to park sees the signal or is woken.
+    let held = sqlx::query(
+        "UPDATE runs SET wake_ms = CASE WHEN state = 'parked' THEN $1 ELSE wake_ms END
+         WHERE id = $2 AND ($3 IS NULL OR project_id = $3) RETURNING project_id, subject, state",
+    )
+    .bind(now)
+    .bind(run.to_string())
+    .bind(only.map(|project| project.to_string()))
+    .fetch_optional(&mut *connection)
+    .await
+    .doing(SIGNAL)?;
+    let held = held.ok_or(RunError::NotFound)?;
+    if state(&held)?.is_over() {
+        return Err(RunError::Over);
+    }
+    let project: ProjectId = id(&held, "project_id")?;
+    let before = sqlx::query("SELECT COUNT(*) AS number FROM run_signals WHERE run_id = $1")
+        .bind(run.to_string())
+        .fetch_one(&mut *connection)
+        .await
+        .doing(SIGNAL)?;
+    let number: i64 = before.try_get("number").doing(SIGNAL)?;
+    if number >= MOST_SIGNALS {
+        return Err(RunError::TooManySignals);
+    }
+    sqlx::query(
+        "INSERT INTO run_signals (run_id, number, project_id, name, payload, at_ms)
+         VALUES ($1, $2, $3, $4, $5, $6)",
+    )
+    .bind(run.to_string())
+    .bind(number)
+    .bind(project.to_string())
+    .bind(name.clone())
+    .bind(payload.to_string())
+    .bind(now)
+    .execute(&mut *connection)
+    .await
+    .doing(SIGNAL)?;
+    let told = json!({ "run": run, "signal": name, "number": number });
+    let subject: String = held.try_get("subject").doing(SIGNAL)?;
+    events::record(connection, project, subject, "run.signalled".into(), &told, now).await?;
+    Ok(number)
+}
+
+pub(crate) async fn cancel(
+    connection: &mut AnyConnection,
+    only: Option<ProjectId>,
+    run: RunId,
+    reason: String,
+) -> Result<(), RunError> {
+    const CANCEL: &str = "cancel a run";
+    let now = now_ms();
+    let held = sqlx::query(
+        "UPDATE runs SET cancel_ms = COALESCE(cancel_ms, $1), cancel_reason = COALESCE(cancel_reason, $2),
+             wake_ms = CASE WHEN state = 'parked' THEN $1 ELSE wake_ms END,
+             ended_ms = CASE WHEN state = 'queued' THEN $1 ELSE ended_ms END,
+             state = CASE WHEN state = 'queued' THEN 'cancelled' ELSE state END
+         WHERE id = $3 AND ($4 IS NULL OR project_id = $4) AND state IN ('queued', 'running', 'parked')
+         RETURNING project_id, subject, state",
+    )
+    .bind(now)
+    .bind(reason.clone())
+    .bind(run.to_string())
+    .bind(only.map(|project| project.to_string()))
+    .fetch_optional(&mut *connection)
+    .await
+    .doing(CANCEL)?;
+    let Some(held) = held else {
+        let known = sqlx::query("SELECT id FROM runs WHERE id = $1 AND ($2 IS NULL OR project_id = $2)")
+            .bind(run.to_string())
+            .bind(only.map(|project| project.to_string()))
+            .fetch_optional(connection)
+            .await
+            .doing(CANCEL)?;
+        return Err(if known.is_some() { RunError::Over } else { RunError::NotFound });
+    };
+    let project: ProjectId = id(&held, "project_id")?;
+    let subject: String = held.try_get("subject").doing(CANCEL)?;
+    let state = state(&held)?;
+    let kind = if state.is_over() { "run.ended" } else { "run.cancelling" };
+    let told = json!({ "run": run, "reason": reason, "state": state });
+    events::record(connection, project, subject, kind.into(), &told, now).await?;
+    Ok(())
+}
+
+fn unreadable(what: &'static str, why: impl ToString) -> StoreError {
+    StoreError::Unreadable { what, why: why.to_string() }
+}
+
+fn state(row: &AnyRow) -> Result<RunState, StoreError> {
+    let text: String = row.try_get("state").doing(READ)?;
+    let known = RunState::ALL.into_iter().find(|known| known.as_str() == text);
+    known.ok_or_else(|| unreadable("run", "its state is unknown"))
+}
+
+fn value(row: &AnyRow, column: &'static str) -> Result<Option<Value>, StoreError> {
+    let text: Option<String> = row.try_get(column).doing(READ)?;
+    text.map(|text| serde_json::from_str(&text).map_err(|error| unreadable("run", error))).transpose()
+}
+
+fn failure(row: &AnyRow, column: &'static str) -> Result<Option<RunFailure>, StoreError> {
+    let value = value(row, column)?;
+    value.map(|value| serde_json::from_value(value).map_err(|error| unreadable("run", error))).transpose()
+}
+
+fn read(row: &AnyRow) -> Result<RunRow, StoreError> {
+    let unwinding: Option<String> = row.try_get("unwinding").doing(READ)?;
+    let unwinding = match unwinding.as_deref() {
+        None => None,
+        Some("cancelled") => Some(Unwinding::Cancelled),
+        Some("failed") => Some(Unwinding::Failed),
+        Some(other) => return Err(unreadable("run", format!("unwinding because `{other}`"))),
+    };
+    Ok(RunRow {
+        id: id(row, "id")?,
+        project: id(row, "project_id")?,
+        kind: row.try_get("kind").doing(READ)?,
+        subject: row.try_get("subject").doing(READ)?,
+        input: value(row, "input")?.unwrap_or_default(),
+        state: state(row)?,
+        takes: row.try_get("takes").doing(READ)?,
+        wake_ms: row.try_get("wake_ms").doing(READ)?,
+        cancel: row.try_get("cancel_reason").doing(READ)?,
+        unwinding,
+        output: value(row, "output")?,
+        failure: failure(row, "failure")?,
+        created_ms: row.try_get("created_ms").doing(READ)?,
+        started_ms: row.try_get("started_ms").doing(READ)?,
+        ended_ms: row.try_get("ended_ms").doing(READ)?,
+    })
+}
+
+fn step(row: &AnyRow) -> Result<StepRow, StoreError> {
+    let text: String = row.try_get("state").doing(READ)?;
+    let state = StepState::ALL.into_iter().find(|known| known.as_str() == text);
+    Ok(StepRow {
+        name: row.try_get("name").doing(READ)?,
+        position: row.try_get("position").doing(READ)?,
+        state: state.ok_or_else(|| unreadable("step", "its state is unknown"))?,
+        starts: row.try_get("starts").doing(READ)?,
+        failures: row.try_get("failures").doing(READ)?,
+        output: value(row, "output")?,
+        error: failure(row, "error")?,
+        started_ms: row.try_get("started_ms").doing(READ)?,
+        ended_ms: row.try_get("ended_ms").doing(READ)?,
+    })
+}

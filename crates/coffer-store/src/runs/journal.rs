@@ -1,0 +1,386 @@
+//! What the runner that holds a run writes. Each write shows the hold, and is refused once another has it.
+
+use coffer_core::{Millis, ProjectId, RunId, RunnerId};
+use serde_json::{Value, json};
+use sqlx::{AnyConnection, Row};
+
+use super::{RunFailure, RunSignal, RunState, StepRow, Unwinding, unreadable, value};
+use crate::columns::json as to_json;
+use crate::error::Doing;
+use crate::{Operator, Store, StoreError, events, now_ms};
+
+const WRITE: &str = "write to a run's journal";
+const READ: &str = "read a run's journal";
+
+/// Proof that a runner acts for a run, for as long as nobody else was given it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunHold {
+    pub run: RunId,
+    pub project: ProjectId,
+    pub subject: String,
+    pub owner: RunnerId,
+    pub fence: i64,
+}
+
+/// The journal was not written.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum JournalError {
+    /// Another runner has the run by now, or it is over.
+    #[error("the run is another runner's by now")]
+    Lost,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RunEnd {
+    Done(Value),
+    Failed(RunFailure),
+    Cancelled(RunFailure),
+    Stuck(RunFailure),
+}
+
+impl RunEnd {
+    pub const fn state(&self) -> RunState {
+        match self {
+            Self::Done(_) => RunState::Done,
+            Self::Failed(_) => RunState::Failed,
+            Self::Cancelled(_) => RunState::Cancelled,
+            Self::Stuck(_) => RunState::Stuck,
+        }
+    }
+
+    const fn failure(&self) -> Option<&RunFailure> {
+        match self {
+            Self::Done(_) => None,
+            Self::Failed(failure) | Self::Cancelled(failure) | Self::Stuck(failure) => Some(failure),
+        }
+    }
+}
+
+impl Store {
+    /// The steps of a run that one holds.
+    pub async fn journal(&self, operator: &Operator, hold: &RunHold) -> Result<Vec<StepRow>, StoreError> {
+        self.run_steps(operator, hold.run).await
+    }
+
+    /// Writes down that a step begins, for the first time or again, and what it has from the beginning.
+    pub async fn begin_step(
+        &self,
+        hold: &RunHold,
+        name: &str,
+        position: i64,
+        output: Option<&Value>,
+    ) -> Result<StepRow, JournalError> {
+        let (name, output) = (name.to_string(), output.map(Value::to_string));
+        self.write_held(hold, "owner = owner", move |connection, hold, now| {
+            Box::pin(async move {
+                let sql = format!(
+                    "INSERT INTO run_steps
+                         (run_id, name, project_id, position, state, starts, failures, started_ms, output)
+                     VALUES ($1, $2, $3, $4, 'under_way', 1, 0, $5, $6)
+                     ON CONFLICT (run_id, name) DO UPDATE SET
+                         state = 'under_way', starts = run_steps.starts + 1, started_ms = excluded.started_ms,
+                         ended_ms = NULL, output = excluded.output
+                     RETURNING {}",
+                    super::STEP_COLUMNS
+                );
+                let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(hold.run.to_string())
+                    .bind(name)
+                    .bind(hold.project.to_string())
+                    .bind(position)
+                    .bind(now)
+                    .bind(output)
+                    .fetch_one(&mut *connection)
+                    .await
+                    .doing(WRITE)?;
+                let step = super::step(&row)?;
+                let told = json!({ "step": step.name, "start": step.starts, "failures": step.failures });
+                tell(connection, hold, "run.step_started", told, now).await?;
+                Ok(step)
+            })
+        })
+        .await
+    }
+
+    /// Writes down what a step returned, and that it took a signal, if it did.
+    pub async fn finish_step(
+        &self,
+        hold: &RunHold,
+        name: &str,
+        output: &Value,
+        took: Option<i64>,
+    ) -> Result<(), JournalError> {
+        let (name, output) = (name.to_string(), output.to_string());
+        self.write_held(hold, "takes = 1", move |connection, hold, now| {
+            Box::pin(async move {
+                let row = sqlx::query(
+                    "UPDATE run_steps SET state = 'done', output = $1, error = NULL, ended_ms = $2
+                     WHERE run_id = $3 AND name = $4 RETURNING started_ms",
+                )
+                .bind(output)
+                .bind(now)
+                .bind(hold.run.to_string())
+                .bind(name.clone())
+                .fetch_one(&mut *connection)
+                .await
+                .doing(WRITE)?;
+                if let Some(number) = took {
+                    sqlx::query("UPDATE run_signals SET taken_by = $1 WHERE run_id = $2 AND number = $3")
+                        .bind(name.clone())
+                        .bind(hold.run.to_string())
+                        .bind(number)
+                        .execute(&mut *connection)
+                        .await
+                        .doing(WRITE)?;
+                }
+                let started_ms: Millis = row.try_get("started_ms").doing(WRITE)?;
+                let told = json!({ "step": name, "duration_ms": (now - started_ms).max(0) });
+                tell(connection, hold, "run.step_finished", told, now).await
+            })
+        })
+        .await
+    }
+
+    /// Writes down that a try of a step failed, and whether that was the last.
+    pub async fn fail_step(
+        &self,
+        hold: &RunHold,
+        name: &str,
+        failure: &RunFailure,
+        last: bool,
+    ) -> Result<(), JournalError> {
+        let (name, failure) = (name.to_string(), failure.clone());
+        self.write_held(hold, "owner = owner", move |connection, hold, now| {
+            Box::pin(async move {
+                sqlx::query(
+                    "UPDATE run_steps SET failures = failures + 1, error = $1,
+                         state = CASE WHEN $2 = 1 THEN 'failed' ELSE state END,
+                         ended_ms = CASE WHEN $2 = 1 THEN $3 ELSE ended_ms END
+                     WHERE run_id = $4 AND name = $5",
+                )
+                .bind(to_json(&failure))
+                .bind(i64::from(last))
+                .bind(now)
+                .bind(hold.run.to_string())
+                .bind(name.clone())
+                .execute(&mut *connection)
+                .await
+                .doing(WRITE)?;
+                let told = json!({
+                    "step": name, "code": failure.code, "message": failure.message, "again": !last,
+                });
+                tell(connection, hold, "run.step_failed", told, now).await
+            })
+        })
+        .await
+    }
+
+    /// Writes down that what was done is undone from here on, and why.
+    pub async fn begin_unwinding(
+        &self,
+        hold: &RunHold,
+        why: Unwinding,
+        failure: &RunFailure,
+    ) -> Result<(), JournalError> {
+        let failure = failure.clone();
+        self.write_held(hold, "takes = 1", move |connection, hold, now| {
+            Box::pin(async move {
+                sqlx::query("UPDATE runs SET unwinding = $1, failure = $2 WHERE id = $3")
+                    .bind(why.as_str().to_string())
+                    .bind(to_json(&failure))
+                    .bind(hold.run.to_string())
+                    .execute(&mut *connection)
+                    .await
+                    .doing(WRITE)?;
+                let told = json!({ "why": why, "code": failure.code, "message": failure.message });
+                tell(connection, hold, "run.unwinding", told, now).await
+            })
+        })
+        .await
+    }
+
+    /// Writes down that a step was undone, or why it could not be.
+    pub async fn undo_step(
+        &self,
+        hold: &RunHold,
+        name: &str,
+        failed: Option<RunFailure>,
+    ) -> Result<(), JournalError> {
+        let name = name.to_string();
+        self.write_held(hold, "takes = 1", move |connection, hold, now| {
+            Box::pin(async move {
+                sqlx::query(
+                    "UPDATE run_steps SET state = $1, error = COALESCE($2, error) WHERE run_id = $3 AND name = $4",
+                )
+                .bind(if failed.is_some() { "undo_failed" } else { "undone" }.to_string())
+                .bind(failed.as_ref().map(to_json))
+                .bind(hold.run.to_string())
+                .bind(name.clone())
+                .execute(&mut *connection)
+                .await
+                .doing(WRITE)?;
+                let told = json!({ "step": name, "failed": failed.map(|failure| failure.message) });
+                tell(connection, hold, "run.step_undone", told, now).await
+            })
+        })
+        .await
+    }
+
+    /// Lets go of a run until that time, or until a signal of that name comes, or it is cancelled.
+    pub async fn park_run(
+        &self,
+        hold: &RunHold,
+        wake_ms: Millis,
+        signal: Option<&str>,
+    ) -> Result<(), JournalError> {
+        let signal = signal.map(String::from);
+        let parked = "state = 'parked', owner = NULL, fence = fence + 1, takes = 0";
+        self.write_held(hold, parked, move |connection, hold, now| {
+            Box::pin(async move {
+                // The row is held: what came before is seen here, what comes later wakes it.
+                sqlx::query(
+                    "UPDATE runs SET wake_ms = CASE WHEN cancel_ms IS NOT NULL OR EXISTS (
+                         SELECT 1 FROM run_signals WHERE run_id = $1 AND name = $2 AND taken_by IS NULL)
+                         THEN $3 ELSE $4 END WHERE id = $1",
+                )
+                .bind(hold.run.to_string())
+                .bind(signal.clone())
+                .bind(now)
+                .bind(wake_ms)
+                .execute(&mut *connection)
+                .await
+                .doing(WRITE)?;
+                let told = json!({ "until_ms": wake_ms, "signal": signal });
+                tell(connection, hold, "run.parked", told, now).await
+            })
+        })
+        .await
+    }
+
+    /// Lets go of a run that somebody is to take up again at `wake_ms`.
+    pub async fn release_run(&self, hold: &RunHold, wake_ms: Millis) -> Result<(), JournalError> {
+        self.write_held(hold, "owner = NULL, fence = fence + 1", move |connection, hold, _| {
+            Box::pin(async move {
+                sqlx::query("UPDATE runs SET wake_ms = $1 WHERE id = $2")
+                    .bind(wake_ms)
+                    .bind(hold.run.to_string())
+                    .execute(&mut *connection)
+                    .await
+                    .doing(WRITE)?;
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Writes down how a run ended. The same end can be written twice.
+    pub async fn end_run(&self, hold: &RunHold, end: &RunEnd) -> Result<(), JournalError> {
+        let ended = end.clone();
+        let written = self.write_held(hold, "owner = NULL", move |connection, hold, now| {
+            Box::pin(async move {
+                let output = match &ended {
+                    RunEnd::Done(output) => Some(output.to_string()),
+                    _ => None,
+                };
+                sqlx::query(
+                    "UPDATE runs SET state = $1, output = $2, failure = $3, ended_ms = $4 WHERE id = $5",
+                )
+                .bind(ended.state().as_str().to_string())
+                .bind(output)
+                .bind(ended.failure().map(to_json))
+                .bind(now)
+                .bind(hold.run.to_string())
+                .execute(&mut *connection)
+                .await
+                .doing(WRITE)?;
+                let told = json!({ "state": ended.state(), "failure": ended.failure() });
+                tell(connection, hold, "run.ended", told, now).await
+            })
+        });
+        match written.await {
+            Err(JournalError::Lost) if self.ended_so(hold, end.state()).await? => Ok(()),
+            written => written,
+        }
+    }
+
+    /// Signals of a run that no step has taken, oldest first.
+    pub async fn waiting_signals(&self, hold: &RunHold, name: &str) -> Result<Vec<RunSignal>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT number, name, payload FROM run_signals
+             WHERE run_id = $1 AND name = $2 AND taken_by IS NULL ORDER BY number",
+        )
+        .bind(hold.run.to_string())
+        .bind(name.to_string())
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter()
+            .map(|row| {
+                Ok(RunSignal {
+                    number: row.try_get("number").doing(READ)?,
+                    name: row.try_get("name").doing(READ)?,
+                    payload: value(row, "payload")?.ok_or_else(|| unreadable("signal", "it is empty"))?,
+                })
+            })
+            .collect()
+    }
+
+    /// Whether the hold's run ended in that state while it was this hold's.
+    async fn ended_so(&self, hold: &RunHold, state: RunState) -> Result<bool, StoreError> {
+        let row = sqlx::query("SELECT id FROM runs WHERE id = $1 AND fence = $2 AND state = $3")
+            .bind(hold.run.to_string())
+            .bind(hold.fence)
+            .bind(state.as_str().to_string())
+            .fetch_optional(self.database().readers())
+            .await
+            .doing(READ)?;
+        Ok(row.is_some())
+    }
+
+    /// Writes in a transaction that begins by taking the run's row, with `change` made to it, if it is held so.
+    async fn write_held<T, W>(&self, hold: &RunHold, change: &'static str, work: W) -> Result<T, JournalError>
+    where
+        W: for<'c> FnOnce(
+                &'c mut AnyConnection,
+                &'c RunHold,
+                Millis,
+            ) -> crate::database::Work<'c, T, JournalError>
+            + Send
+            + 'static,
+        T: Send + 'static,
+    {
+        let hold = hold.clone();
+        let write = self.database().write(WRITE, move |connection| {
+            Box::pin(async move {
+                let sql = format!("UPDATE runs SET {change} WHERE id = $1 AND owner = $2 AND fence = $3");
+                let held = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(hold.run.to_string())
+                    .bind(hold.owner.to_string())
+                    .bind(hold.fence)
+                    .execute(&mut *connection)
+                    .await
+                    .doing(WRITE)?;
+                if held.rows_affected() == 0 {
+                    return Err(JournalError::Lost);
+                }
+                work(connection, &hold, now_ms()).await
+            })
+        });
+        write.await
+    }
+}
+
+async fn tell(
+    connection: &mut AnyConnection,
+    hold: &RunHold,
+    kind: &str,
+    mut told: Value,
+    now: Millis,
+) -> Result<(), JournalError> {
+    told["run"] = json!(hold.run);
+    events::record(connection, hold.project, hold.subject.clone(), kind.into(), &told, now).await?;
+    Ok(())
+}

@@ -1,0 +1,367 @@
+//! Who executes runs, and which.
+
+use coffer_core::{Millis, RunId, RunnerId};
+use serde_json::json;
+use sqlx::{AnyConnection, Row};
+
+use super::journal::RunHold;
+use super::{RunRow, StepRow, StepState, read};
+use crate::columns::id;
+use crate::database::Durability;
+use crate::error::Doing;
+use crate::{Operator, Store, StoreError, events, now_ms};
+
+const TAKE: &str = "take up runs";
+const WATCH: &str = "watch runners";
+
+/// What a run that its runner left behind waits before it is taken up again, in units: nothing at first, then
+/// longer each time, so that what kills its servers leaves them time in between.
+const PAUSES: &str = "CASE WHEN takes < 2 THEN 0 WHEN takes = 2 THEN 1 WHEN takes = 3 THEN 8 ELSE 60 END";
+
+/// How many runs may hold a slot at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slots {
+    pub in_all: u32,
+    pub per_project: u32,
+}
+
+/// A run that is the caller's to execute.
+#[derive(Debug, Clone)]
+pub struct TakenRun {
+    pub hold: RunHold,
+    pub run: RunRow,
+    pub steps: Vec<StepRow>,
+}
+
+impl TakenRun {
+    /// The step that was under way when it was left.
+    pub fn under_way(&self) -> Option<&StepRow> {
+        self.steps.iter().find(|step| step.state == StepState::UnderWay)
+    }
+}
+
+impl Store {
+    /// Enters a runner, and buries those that were at its place before. `unit_ms` is what a run that was left
+    /// behind again and again waits a multiple of.
+    pub async fn enter_runner(
+        &self,
+        _: &Operator,
+        place: &str,
+        unit_ms: Millis,
+    ) -> Result<RunnerId, StoreError> {
+        let (runner, place) = (RunnerId::generate(), place.to_string());
+        let enter = self.database().write(WATCH, move |connection| {
+            Box::pin(async move {
+                let now = now_ms();
+                let before = sqlx::query("DELETE FROM runners WHERE place = $1 RETURNING id")
+                    .bind(place.clone())
+                    .fetch_all(&mut *connection)
+                    .await
+                    .doing(WATCH)?;
+                for row in &before {
+                    free(connection, id(row, "id")?, now, unit_ms).await?;
+                }
+                sqlx::query("INSERT INTO runners (id, place, beat, started_ms) VALUES ($1, $2, 0, $3)")
+                    .bind(runner.to_string())
+                    .bind(place)
+                    .bind(now)
+                    .execute(connection)
+                    .await
+                    .doing(WATCH)?;
+                Ok(runner)
+            })
+        });
+        enter.await
+    }
+
+    /// Raises the runner's beat; says no where it was buried.
+    pub async fn beat(&self, _: &Operator, runner: RunnerId) -> Result<bool, StoreError> {
+        // A host that crashed has no runner that could claim to live.
+        let beat = self.database().write_to(Durability::Cached, WATCH, move |connection| {
+            Box::pin(async move {
+                let beaten = sqlx::query("UPDATE runners SET beat = beat + 1 WHERE id = $1")
+                    .bind(runner.to_string())
+                    .execute(connection)
+                    .await
+                    .doing(WATCH)?;
+                Ok(beaten.rows_affected() > 0)
+            })
+        });
+        beat.await
+    }
+
+    /// Every runner and its beat.
+    pub async fn runners(&self, _: &Operator) -> Result<Vec<(RunnerId, i64)>, StoreError> {
+        let rows = sqlx::query("SELECT id, beat FROM runners")
+            .fetch_all(self.database().readers())
+            .await
+            .doing(WATCH)?;
+        rows.iter().map(|row| Ok((id(row, "id")?, row.try_get("beat").doing(WATCH)?))).collect()
+    }
+
+    /// Removes a runner whose beat still is `beat`, and frees its runs. Says whether it did.
+    pub async fn bury_runner(
+        &self,
+        _: &Operator,
+        runner: RunnerId,
+        beat: i64,
+        unit_ms: Millis,
+    ) -> Result<bool, StoreError> {
+        let bury = self.database().write(WATCH, move |connection| {
+            Box::pin(async move {
+                let gone = sqlx::query("DELETE FROM runners WHERE id = $1 AND beat = $2")
+                    .bind(runner.to_string())
+                    .bind(beat)
+                    .execute(&mut *connection)
+                    .await
+                    .doing(WATCH)?;
+                if gone.rows_affected() == 0 {
+                    return Ok(false);
+                }
+                free(connection, runner, now_ms(), unit_ms).await?;
+                Ok(true)
+            })
+        });
+        bury.await
+    }
+
+    /// Takes a runner out in good order: its runs can be taken up at once, and that it left is not held
+    /// against them.
+    pub async fn leave_runner(&self, _: &Operator, runner: RunnerId) -> Result<(), StoreError> {
+        let leave = self.database().write(WATCH, move |connection| {
+            Box::pin(async move {
+                sqlx::query("DELETE FROM runners WHERE id = $1")
+                    .bind(runner.to_string())
+                    .execute(&mut *connection)
+                    .await
+                    .doing(WATCH)?;
+                sqlx::query(
+                    "UPDATE runs SET owner = NULL, fence = fence + 1, wake_ms = $1,
+                         takes = CASE WHEN takes > 0 THEN takes - 1 ELSE 0 END
+                     WHERE owner = $2",
+                )
+                .bind(now_ms())
+                .bind(runner.to_string())
+                .execute(connection)
+                .await
+                .doing(WATCH)?;
+                Ok(())
+            })
+        });
+        leave.await
+    }
+
+    /// Takes up to `most` runs of these kinds: such as have begun and nobody acts for, then such as wait for a
+    /// slot where there is one.
+    pub async fn take_runs(
+        &self,
+        operator: &Operator,
+        runner: RunnerId,
+        kinds: &[&'static str],
+        slots: Slots,
+        most: usize,
+        now: Millis,
+    ) -> Result<Vec<TakenRun>, StoreError> {
+        if most == 0 || kinds.is_empty() || !self.any_to_take(now).await? {
+            return Ok(Vec::new());
+        }
+        let kinds = kinds.to_vec();
+        let take = self.database().write(TAKE, move |connection| {
+            Box::pin(async move {
+                // Whoever holds it is the only one that hands out slots.
+                sqlx::query("UPDATE run_gate SET opened = opened + 1 WHERE id = 1")
+                    .execute(&mut *connection)
+                    .await
+                    .doing(TAKE)?;
+                // Its row is held too: whoever buries this runner meanwhile waits, and then frees these as well.
+                let known = sqlx::query("UPDATE runners SET beat = beat WHERE id = $1")
+                    .bind(runner.to_string())
+                    .execute(&mut *connection)
+                    .await
+                    .doing(TAKE)?;
+                if known.rows_affected() == 0 {
+                    return Ok(Vec::new());
+                }
+                let mut taken = Vec::new();
+                while taken.len() < most {
+                    let next = match next_begun(connection, &kinds, now).await? {
+                        Some(begun) => Some(begun),
+                        None => next_queued(connection, &kinds, slots, now).await?,
+                    };
+                    let Some(next) = next else { break };
+                    // None where it was cancelled in between; then it is not found again.
+                    taken.extend(take(connection, runner, next, now).await?);
+                }
+                let mut runs = Vec::new();
+                for (hold, run, first) in taken {
+                    if first {
+                        let told = json!({ "run": run.id, "kind": run.kind });
+                        let kind = "run.started".to_string();
+                        events::record(connection, run.project, run.subject.clone(), kind, &told, now)
+                            .await?;
+                    }
+                    runs.push((hold, run));
+                }
+                Ok(runs)
+            })
+        });
+        let taken: Result<_, StoreError> = take.await;
+        let mut runs = Vec::new();
+        for (hold, run) in taken? {
+            let steps = self.journal(operator, &hold).await?;
+            runs.push(TakenRun { hold, run, steps });
+        }
+        Ok(runs)
+    }
+
+    /// The runs of a runner that are to end.
+    pub async fn runs_to_cancel(&self, _: &Operator, runner: RunnerId) -> Result<Vec<RunId>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id FROM runs WHERE owner = $1 AND cancel_ms IS NOT NULL AND unwinding IS NULL",
+        )
+        .bind(runner.to_string())
+        .fetch_all(self.database().readers())
+        .await
+        .doing(WATCH)?;
+        rows.iter().map(|row| id(row, "id")).collect()
+    }
+
+    /// How many runs wait for a slot, and how many hold one.
+    pub async fn run_load(&self, _: &Operator) -> Result<(i64, i64), StoreError> {
+        let row = sqlx::query(
+            "SELECT (SELECT COUNT(*) FROM runs WHERE state = 'queued') AS queued,
+                 (SELECT COUNT(*) FROM runs WHERE state IN ('running', 'parked')) AS held",
+        )
+        .fetch_one(self.database().readers())
+        .await
+        .doing(WATCH)?;
+        Ok((row.try_get("queued").doing(WATCH)?, row.try_get("held").doing(WATCH)?))
+    }
+
+    /// Whether a look under the gate is worth it.
+    async fn any_to_take(&self, now: Millis) -> Result<bool, StoreError> {
+        let row = sqlx::query(
+            "SELECT CASE WHEN EXISTS (SELECT 1 FROM runs WHERE state = 'queued')
+                 OR EXISTS (SELECT 1 FROM runs
+                     WHERE owner IS NULL AND state IN ('running', 'parked') AND wake_ms <= $1)
+                 THEN 1 ELSE 0 END AS any_to_take",
+        )
+        .bind(now)
+        .fetch_one(self.database().readers())
+        .await
+        .doing(TAKE)?;
+        Ok(row.try_get::<i64, _>("any_to_take").doing(TAKE)? == 1)
+    }
+}
+
+/// Frees what a dead runner held.
+async fn free(
+    connection: &mut AnyConnection,
+    runner: RunnerId,
+    now: Millis,
+    unit_ms: Millis,
+) -> Result<(), StoreError> {
+    let sql = format!(
+        "UPDATE runs SET owner = NULL, fence = fence + 1, wake_ms = $1 + $2 * {PAUSES} WHERE owner = $3"
+    );
+    sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(now)
+        .bind(unit_ms)
+        .bind(runner.to_string())
+        .execute(connection)
+        .await
+        .doing(WATCH)?;
+    Ok(())
+}
+
+/// `$first, $first+1, …` for each kind.
+fn places(kinds: &[&'static str], first: usize) -> String {
+    let places: Vec<String> = (first..first + kinds.len()).map(|place| format!("${place}")).collect();
+    places.join(", ")
+}
+
+async fn next_begun(
+    connection: &mut AnyConnection,
+    kinds: &[&'static str],
+    now: Millis,
+) -> Result<Option<RunId>, StoreError> {
+    let sql = format!(
+        "SELECT id FROM runs WHERE owner IS NULL AND state IN ('running', 'parked') AND wake_ms <= $1
+             AND kind IN ({})
+         ORDER BY wake_ms LIMIT 1",
+        places(kinds, 2)
+    );
+    let mut query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now);
+    for kind in kinds {
+        query = query.bind(kind.to_string());
+    }
+    let row = query.fetch_optional(connection).await.doing(TAKE)?;
+    row.map(|row| id(&row, "id")).transpose()
+}
+
+async fn next_queued(
+    connection: &mut AnyConnection,
+    kinds: &[&'static str],
+    slots: Slots,
+    now: Millis,
+) -> Result<Option<RunId>, StoreError> {
+    let sql = format!(
+        "WITH held AS (
+             SELECT project_id, COUNT(*) AS slots FROM runs WHERE state IN ('running', 'parked')
+             GROUP BY project_id)
+         SELECT r.id FROM runs AS r LEFT JOIN held ON held.project_id = r.project_id
+         WHERE r.state = 'queued' AND r.wake_ms <= $1 AND COALESCE(held.slots, 0) < $2
+             AND (SELECT COALESCE(SUM(slots), 0) FROM held) < $3
+             AND NOT EXISTS (SELECT 1 FROM runs AS other
+                 WHERE other.project_id = r.project_id AND other.subject = r.subject
+                     AND other.state IN ('running', 'parked'))
+             AND r.kind IN ({})
+         ORDER BY COALESCE(held.slots, 0), r.rank, r.id LIMIT 1",
+        places(kinds, 4)
+    );
+    let mut query = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(now)
+        .bind(i64::from(slots.per_project))
+        .bind(i64::from(slots.in_all));
+    for kind in kinds {
+        query = query.bind(kind.to_string());
+    }
+    let row = query.fetch_optional(connection).await.doing(TAKE)?;
+    row.map(|row| id(&row, "id")).transpose()
+}
+
+/// Makes a run the runner's; also says whether it begins by that.
+async fn take(
+    connection: &mut AnyConnection,
+    runner: RunnerId,
+    run: RunId,
+    now: Millis,
+) -> Result<Option<(RunHold, RunRow, bool)>, StoreError> {
+    let sql = format!(
+        "UPDATE runs SET owner = $1, fence = fence + 1, takes = takes + 1, state = 'running',
+             started_ms = COALESCE(started_ms, $2)
+         WHERE id = $3 AND state = $4 AND owner IS NULL RETURNING fence, {}",
+        super::COLUMNS
+    );
+    let before = sqlx::query("SELECT state FROM runs WHERE id = $1")
+        .bind(run.to_string())
+        .fetch_one(&mut *connection)
+        .await
+        .doing(TAKE)?;
+    let before: String = before.try_get("state").doing(TAKE)?;
+    let first = before == "queued";
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(runner.to_string())
+        .bind(now)
+        .bind(run.to_string())
+        .bind(before)
+        .fetch_optional(connection)
+        .await
+        .doing(TAKE)?;
+    let Some(row) = row else { return Ok(None) };
+    let run = read(&row)?;
+    let fence = row.try_get("fence").doing(TAKE)?;
+    let hold =
+        RunHold { run: run.id, project: run.project, subject: run.subject.clone(), owner: runner, fence };
+    Ok(Some((hold, run, first)))
+}
