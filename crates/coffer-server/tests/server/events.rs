@@ -21,6 +21,10 @@ impl Reader {
         if let Some(last) = last {
             request = request.header("last-event-id", last);
         }
+        Self::of(app, request).await
+    }
+
+    async fn of(app: &TestApp, request: http::request::Builder) -> Self {
         let stream = tokio::net::TcpStream::connect(app.address()).await.unwrap();
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -32,6 +36,13 @@ impl Reader {
             (200, &http::HeaderValue::from_static("text/event-stream"))
         );
         Self { body: response.into_body(), text: String::new() }
+    }
+
+    /// More of the stream, whatever it is; `None` when the server ends it.
+    async fn frame(&mut self) -> Option<String> {
+        let frame = tokio::time::timeout(Duration::from_secs(20), self.body.frame()).await;
+        let frame = frame.expect("something in time")?.ok()?;
+        Some(std::str::from_utf8(frame.data_ref().unwrap()).unwrap().to_string())
     }
 
     /// The next event; `None` when the server ends the stream.
@@ -53,11 +64,8 @@ impl Reader {
                 }
                 continue;
             }
-            let frame = tokio::time::timeout(Duration::from_secs(20), self.body.frame())
-                .await
-                .expect("an event in time")?;
-            let Ok(frame) = frame else { return None };
-            self.text += std::str::from_utf8(frame.data_ref().unwrap()).unwrap();
+            let more = self.frame().await?;
+            self.text += &more;
         }
     }
 }
@@ -115,17 +123,21 @@ async fn readers_are_told_what_they_want_and_may_see() {
 }
 
 #[tokio::test]
-async fn a_revoked_key_ends_its_stream() {
+async fn a_revoked_key_ends_its_streams() {
     let app = TestApp::start().await;
+    let sandbox = app.create(json!({})).await;
     let made = app.post("/api/v1/keys", json!({"name": "r", "role": "read"})).await.expect(201).json();
-    let request = http::Request::get("/api/v1/events/stream").header("host", app.address().to_string());
-    let request = request.header("x-api-key", made["key"].as_str().unwrap());
-    let read = app.send(request.body(Full::default()).unwrap());
-    let revoke = async {
-        app.delete(&format!("/api/v1/keys/{}", made["id"].as_str().unwrap())).await.expect(204);
-    };
-    let (ended, ()) = tokio::join!(read, revoke);
-    assert!(matches!(ended.status, 200 | 401), "{}", ended.status);
+    let mut streams = Vec::new();
+    for path in ["/api/v1/events/stream?after=0", &format!("/api/v1/sandboxes/{sandbox}/stream?after=0-0")] {
+        let request = http::Request::get(path).header("host", app.address().to_string());
+        let mut reader = Reader::of(&app, request.header("x-api-key", made["key"].as_str().unwrap())).await;
+        assert!(reader.frame().await.is_some(), "it has begun");
+        streams.push(reader);
+    }
+    app.delete(&format!("/api/v1/keys/{}", made["id"].as_str().unwrap())).await.expect(204);
+    for mut reader in streams {
+        while reader.frame().await.is_some() {}
+    }
 }
 
 #[tokio::test]

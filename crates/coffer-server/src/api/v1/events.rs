@@ -1,8 +1,9 @@
 //! What happened, in order: page by page, and as it happens.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -12,6 +13,7 @@ use coffer_store::{Event as EventRow, Secret, Store};
 use futures_util::Stream;
 use http::HeaderMap;
 use serde::Serialize;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 use utoipa::{IntoParams, ToSchema};
 
 use super::ErrorShape;
@@ -21,7 +23,7 @@ use crate::api::auth::{Caller, Read};
 use crate::api::error::{ApiError, Code};
 use crate::api::query::Query;
 use crate::clock::rfc3339;
-use crate::events::{Reader, Wanted};
+use crate::events::Wanted;
 
 /// A reader that is told nothing for so long is told so.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -135,39 +137,46 @@ pub(super) async fn stream(
     // The newest is that of every answer before this.
     app.fleet.recorded().await;
     let reader = app.events.reader(caller.scope, after, wanted(&query)).await.map_err(ApiError::store)?;
-    let keyed = Keyed { reader, store: app.store.clone(), key: caller.key, looked: Instant::now() };
-    let events = futures_util::stream::unfold(keyed, async |mut reader: Keyed| {
-        let event = reader.next().await?;
+    let key = KeyWatch::new(&app.store, caller.key);
+    let events = futures_util::stream::unfold((reader, key), async |(mut reader, mut key)| {
+        let event = key.until_revoked(reader.next()).await?;
         let data = serde_json::to_string(&shown(&event)).expect("an event is plain data");
         let told = sse::Event::default().id(event.sequence.to_string()).event(&event.kind).data(data);
-        Some((Ok(told), reader))
+        Some((Ok(told), (reader, key)))
     });
     Ok(Sse::new(events).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive")))
 }
 
-/// A reader whose key may be revoked meanwhile.
-struct Keyed {
-    reader: Reader,
+/// Looks now and then whether the key of a stream is still good.
+pub(super) struct KeyWatch {
     store: Store,
     key: Secret,
-    looked: Instant,
+    look: Interval,
 }
 
-impl Keyed {
-    /// The next event; `None` when the server stops or the key is no longer good.
-    async fn next(&mut self) -> Option<Arc<EventRow>> {
+impl KeyWatch {
+    pub(super) fn new(store: &Store, key: Secret) -> Self {
+        let mut look = interval(KEY_LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        look.reset();
+        Self { store: store.clone(), key, look }
+    }
+
+    /// What `next` gives, or nothing once the key is no longer good.
+    pub(super) async fn until_revoked<T>(&mut self, next: impl Future<Output = Option<T>>) -> Option<T> {
+        let mut next = pin!(next);
         loop {
-            let rest = KEY_LOOK.saturating_sub(self.looked.elapsed());
-            if !rest.is_zero()
-                && let Ok(event) = tokio::time::timeout(rest, self.reader.next()).await
-            {
-                return event;
+            tokio::select! {
+                // First, or a stream that always has something to say would never look.
+                biased;
+                _ = self.look.tick() => {
+                    // When the records do not answer, the next look tells.
+                    if matches!(self.store.authenticate(self.key.reveal()).await, Ok(None)) {
+                        return None;
+                    }
+                }
+                got = &mut next => return got,
             }
-            // When the records do not answer, the next look tells.
-            if matches!(self.store.authenticate(self.key.reveal()).await, Ok(None)) {
-                return None;
-            }
-            self.looked = Instant::now();
         }
     }
 }

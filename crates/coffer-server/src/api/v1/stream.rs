@@ -13,6 +13,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::ErrorShape;
+use super::events::KeyWatch;
 use super::executions::{Piece, expect_sandbox, piece};
 use crate::api::App;
 use crate::api::auth::{NamedId, Read};
@@ -49,6 +50,32 @@ struct Both {
     events: EventReader,
     log: LogReader,
     place: Place,
+}
+
+impl Both {
+    /// The next message's kind and data; nothing when the server stops.
+    async fn next(&mut self) -> Option<(String, String)> {
+        loop {
+            tokio::select! {
+                event = self.events.next() => {
+                    let event = event?;
+                    self.place.event = event.sequence;
+                    let data = serde_json::to_string(&super::events::shown(&event));
+                    return Some((event.kind.clone(), data.expect("an event is plain data")));
+                }
+                record = self.log.next() => {
+                    let record = record?;
+                    self.place.position = record.next;
+                    // Starts and ends are events.
+                    if let Some(piece) = piece(&record, 0) {
+                        let output = ExecutionOutput { execution: record.execution.to_string(), piece };
+                        let data = serde_json::to_string(&output).expect("output is plain data");
+                        return Some(("output".to_string(), data));
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Events of one sandbox, and what its processes write, as it happens.
@@ -92,29 +119,12 @@ pub(super) async fn follow(
         app.output.wake(&record);
     }
     let place = Place { event: events.position(), position: log.position() };
-    let messages = futures_util::stream::unfold(Both { events, log, place }, async |mut both: Both| {
-        let (kind, data) = loop {
-            tokio::select! {
-                event = both.events.next() => {
-                    let event = event?;
-                    both.place.event = event.sequence;
-                    let data = serde_json::to_string(&super::events::shown(&event));
-                    break (event.kind.clone(), data);
-                }
-                record = both.log.next() => {
-                    let record = record?;
-                    both.place.position = record.next;
-                    // Starts and ends are events.
-                    if let Some(piece) = piece(&record, 0) {
-                        let execution = record.execution.to_string();
-                        break ("output".to_string(), serde_json::to_string(&ExecutionOutput { execution, piece }));
-                    }
-                }
-            }
-        };
-        let data = data.expect("plain data");
+    let both = Both { events, log, place };
+    let key = KeyWatch::new(&app.store, named.caller.key);
+    let messages = futures_util::stream::unfold((both, key), async |(mut both, mut key)| {
+        let (kind, data) = key.until_revoked(both.next()).await?;
         let id = format!("{}-{}", both.place.event, both.place.position);
-        Some((Ok(sse::Event::default().id(id).event(kind).data(data)), both))
+        Some((Ok(sse::Event::default().id(id).event(kind).data(data)), (both, key)))
     });
     Ok(Sse::new(messages).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive")))
 }
