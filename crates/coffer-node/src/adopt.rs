@@ -23,7 +23,7 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
             node.cgroups.of(entry.name()).kill();
         }
     }
-    let mut kept = HashSet::new();
+    let mut kept = Kept::default();
     let mut ended = Vec::new();
     for entry in entries {
         let id = entry.spec.sandbox;
@@ -33,7 +33,8 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
                     tracing::error!(sandbox.id = %id, "sandbox {id}: {error}");
                 }
                 node.processors.take_again(&entry.cpus);
-                kept.insert(entry.name());
+                kept.names.insert(entry.name());
+                kept.files.insert(entry.files_name());
                 node.insert(id, sandbox::adopt(node, entry, found));
             }
             Outcome::Died(cause) => {
@@ -45,14 +46,24 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
             Outcome::Unwanted => ended.push((entry, Record::Removed)),
         }
     }
-    if !kept.is_empty() || !ended.is_empty() {
+    if !kept.names.is_empty() || !ended.is_empty() {
         // Those that ended were being made or destroyed, waited for an owner, or died meanwhile.
-        tracing::info!("took up {} sandboxes, giving back {} that ended", kept.len(), ended.len());
+        tracing::info!("took up {} sandboxes, giving back {} that ended", kept.names.len(), ended.len());
     }
     for (entry, record) in ended {
         end(node, &entry, record);
     }
-    sweep(node, &kept)
+    node.snapshots.load(&node.pool)?;
+    let orphans = sweep(node, &kept)?;
+    node.pool.sweep()?;
+    Ok(orphans)
+}
+
+/// What belongs to the sandboxes that were taken up.
+#[derive(Default)]
+struct Kept {
+    names: HashSet<SandboxId>,
+    files: HashSet<String>,
 }
 
 enum Outcome {
@@ -72,7 +83,7 @@ fn find(node: &Node, entry: &Entry) -> Outcome {
             // A start or stop that was cut off: its processes go, its files are as they were.
             end_processes(&node.cgroups.of(name));
             sandbox::clear_run(node, name);
-            match node.pool.find(&name.to_string()).and_then(|_| safe(node, entry)) {
+            match node.pool.find(&entry.files_name()).and_then(|_| safe(node, entry)) {
                 Ok(()) => Outcome::Holds(Found::Stopped),
                 Err(error) => {
                     tracing::error!(sandbox.id = %id, "the files of stopped sandbox {id} are gone: {error}");
@@ -82,13 +93,41 @@ fn find(node: &Node, entry: &Entry) -> Outcome {
         }
         Phase::Running { process } => {
             let unseen = Outcome::Died(DeathCause::Unseen);
-            let Some(pidfd) = Watched::again(process, &node.host_boot_id) else { return unseen };
-            let quota = node.pool.find(&name.to_string()).ok().and_then(|upper| upper.quota);
+            let Some(pidfd) = Watched::again(process, &node.host_boot_id) else {
+                let rebooted = process.host_boot_id != node.host_boot_id;
+                return if rebooted && thawed_by_a_reboot(node, entry) {
+                    Outcome::Holds(Found::Stopped)
+                } else {
+                    unseen
+                };
+            };
+            let quota = node.pool.find(&entry.files_name()).ok().and_then(|upper| upper.quota);
             let frozen = node.cgroups.of(name).is_frozen().unwrap_or(false);
             match Watched::new(pidfd, None) {
                 Ok(watched) => Outcome::Holds(Found::Alive { watched, quota, frozen }),
                 Err(_) => unseen,
             }
+        }
+    }
+}
+
+/// Whether a sandbox whose processes went with the host was frozen then: its files are as they were, and it is
+/// stopped from here on.
+fn thawed_by_a_reboot(node: &Node, entry: &Entry) -> bool {
+    let (id, files) = (entry.spec.sandbox, entry.files_name());
+    if !node.pool.is_marked_frozen(&files) {
+        return false;
+    }
+    sandbox::clear_run(node, entry.name());
+    let stopped = Entry { phase: Phase::Stopped, ..entry.clone() };
+    match node.journal.write(&stopped, Durability::Synced).and_then(|()| node.pool.unmark_frozen(&files)) {
+        Ok(()) => {
+            tracing::warn!(sandbox.id = %id, "the memory of sandbox {id}, which was frozen, went with the host");
+            true
+        }
+        Err(error) => {
+            tracing::error!(sandbox.id = %id, "could not take up sandbox {id}, which was frozen: {error}");
+            false
         }
     }
 }
@@ -124,7 +163,8 @@ fn end(node: &Arc<Node>, entry: &Entry, record: Record) {
     end_processes(&node.cgroups.of(name));
     // Neither ids nor processors were taken in this node. Its ids may be another's by now: they are given
     // back before its entry goes.
-    let remains = Remains { node: node.clone(), name, uid_base: None, cpus: Vec::new(), record };
+    let files = entry.files_name();
+    let remains = Remains { node: node.clone(), name, files, uid_base: None, cpus: Vec::new(), record };
     if !remains.give_back() {
         // What has these ids is still there, so nobody else may have them.
         if let Err(error) = node.uids.take_again(entry.uid_base) {
@@ -134,8 +174,8 @@ fn end(node: &Arc<Node>, entry: &Entry, record: Record) {
 }
 
 /// Removes everything of ours that belongs to no sandbox that we know, and says what it was.
-fn sweep(node: &Arc<Node>, kept: &HashSet<SandboxId>) -> io::Result<Vec<Orphan>> {
-    let ownerless = |name: &str| name.parse().map_or(true, |id: SandboxId| !kept.contains(&id));
+fn sweep(node: &Arc<Node>, kept: &Kept) -> io::Result<Vec<Orphan>> {
+    let ownerless = |name: &str| name.parse().map_or(true, |id: SandboxId| !kept.names.contains(&id));
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut note = |name: &str, what: String| found.entry(name.to_string()).or_default().push(what);
     for name in node.cgroups.names().into_iter().filter(|name| ownerless(name)) {
@@ -145,8 +185,11 @@ fn sweep(node: &Arc<Node>, kept: &HashSet<SandboxId>) -> io::Result<Vec<Orphan>>
             end_processes(&cgroup);
         }
     }
-    for name in node.pool.names()?.into_iter().filter(|name| ownerless(name)) {
-        note(&name, "files".into());
+    for name in node.pool.names()?.into_iter().filter(|name| !kept.files.contains(name)) {
+        // Other files than it has now, of a rollback that was cut off, are no orphan.
+        if ownerless(name.split_once('-').map_or(&name, |(owner, _)| owner)) {
+            note(&name, "files".into());
+        }
         if let Err(error) = node.pool.delete(&name) {
             tracing::error!("could not delete the files of unknown sandbox `{name}`: {error}");
         }

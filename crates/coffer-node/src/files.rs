@@ -4,11 +4,14 @@
 //! belong to the sandbox and are written into its files once, when it is made ([`write_own`]).
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use coffer_core::Limits;
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::io::Errno;
 
 use crate::network::NAME_SERVER;
 use crate::spawner::request::Layer;
@@ -139,7 +142,12 @@ fn meminfo(limit: u64, used: u64, cache: u64) -> String {
 }
 
 /// The overlays of a template over the writable files at `upper`: `u0` and `w0` for the first, and so on.
-pub(crate) fn overlay_mounts(overlays: &[OverlaySpec], upper: &Path) -> Vec<OverlayMount> {
+/// The ids in them are stored relative to `stored_uid_base`.
+pub(crate) fn overlay_mounts(
+    overlays: &[OverlaySpec],
+    upper: &Path,
+    stored_uid_base: u32,
+) -> Vec<OverlayMount> {
     let mount = |(number, overlay): (usize, &OverlaySpec)| OverlayMount {
         target: overlay.target.clone(),
         layers: overlay
@@ -148,6 +156,7 @@ pub(crate) fn overlay_mounts(overlays: &[OverlaySpec], upper: &Path) -> Vec<Over
             .map(|layer| Layer { path: layer.path.clone(), uid_base: layer.uid_base })
             .collect(),
         writable: upper.to_path_buf(),
+        stored_uid_base,
         upper: format!("u{number}"),
         work: format!("w{number}"),
     };
@@ -184,18 +193,105 @@ pub(crate) fn write_own(mounts: &[OverlayMount], uid_base: u32, hostname: &str) 
     let etc = root.writable.join(&root.upper).join("etc");
     fs::create_dir(&etc)?;
     give(&etc, uid_base, 0o755)?;
-    let machine_id = fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().replace('-', "");
     for (name, content, mode) in [
         ("hostname", self::hostname(hostname), 0o644),
         ("hosts", hosts(hostname), 0o644),
         ("resolv.conf", resolv_conf(), 0o644),
-        ("machine-id", format!("{machine_id}\n"), 0o444),
+        (MACHINE_ID, machine_id()?, 0o444),
     ] {
         let path = etc.join(name);
         fs::write(&path, content)?;
         give(&path, uid_base, mode)?;
     }
     Ok(())
+}
+
+/// Whose files a sandbox gets from a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Inherited {
+    /// Its own, of an earlier time.
+    OwnPast,
+    /// Another sandbox's.
+    Anothers,
+}
+
+/// Puts in what is a sandbox's own where its files come from a snapshot of a sandbox called `before`. What the
+/// users of that one have changed stays as they left it. All of this is their doing: no link is followed, and
+/// where there is no `/etc` any more, none is made.
+pub(crate) fn own_again(
+    mounts: &[OverlayMount],
+    before: &str,
+    hostname: &str,
+    inherited: Inherited,
+) -> io::Result<()> {
+    let Some(root) = mounts.iter().find(|mount| mount.target == Path::new("/")) else { return Ok(()) };
+    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let upper = rustix::fs::openat(CWD, root.writable.join(&root.upper), directory, Mode::empty())?;
+    let etc = match open_beneath(upper.as_fd(), "etc", directory, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+        etc => etc?,
+    };
+    for (name, was, is) in [
+        ("hostname", self::hostname(before), self::hostname(hostname)),
+        ("hosts", hosts(before), hosts(hostname)),
+    ] {
+        if was != is && content(etc.as_fd(), name)?.is_some_and(|content| content == was.as_bytes()) {
+            replace(etc.as_fd(), name, &is, root.stored_uid_base, 0o644)?;
+        }
+    }
+    if inherited == Inherited::Anothers && content(etc.as_fd(), MACHINE_ID)?.is_some() {
+        replace(etc.as_fd(), MACHINE_ID, &machine_id()?, root.stored_uid_base, 0o444)?;
+    }
+    Ok(())
+}
+
+fn open_beneath(at: BorrowedFd<'_>, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::io::retry_on_intr(|| rustix::fs::openat2(at, path, flags, mode, resolve))
+}
+
+/// What a small file holds; nothing for whatever else has its name.
+fn content(etc: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
+    const SMALL: u64 = 4096;
+    // A pipe is not waited for.
+    let file = match open_beneath(etc, name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+        Ok(file) => fs::File::from(file),
+        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ACCESS) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.len() > SMALL {
+        return Ok(None);
+    }
+    let mut content = Vec::new();
+    file.take(SMALL).read_to_end(&mut content)?;
+    Ok(Some(content))
+}
+
+/// Puts another file in place of one, which may have other names.
+fn replace(
+    etc: BorrowedFd<'_>,
+    name: &str,
+    content: &str,
+    stored_uid_base: u32,
+    mode: u32,
+) -> io::Result<()> {
+    rustix::fs::unlinkat(etc, name, AtFlags::empty())?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let mut file = fs::File::from(open_beneath(etc, name, flags, Mode::RUSR)?);
+    file.write_all(content.as_bytes())?;
+    let (uid, gid) = (Uid::from_raw(stored_uid_base), Gid::from_raw(stored_uid_base));
+    rustix::fs::fchown(&file, Some(uid), Some(gid))?;
+    file.set_permissions(fs::Permissions::from_mode(mode))
+}
+
+const MACHINE_ID: &str = "machine-id";
+
+/// `/etc/machine-id`, another each time.
+fn machine_id() -> io::Result<String> {
+    let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
+    Ok(format!("{}\n", uuid.trim().replace('-', "")))
 }
 
 /// `/etc/hostname`.
@@ -222,6 +318,42 @@ fn give(path: &Path, uid_base: u32, mode: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_users_changed_is_inherited_and_no_link_is_followed() {
+        use std::os::unix::fs::symlink;
+        let home = tempfile::tempdir().unwrap();
+        let etc = home.path().join("u0/etc");
+        fs::create_dir_all(&etc).unwrap();
+        let outside = home.path().join("outside");
+        fs::write(&outside, hosts("old")).unwrap();
+        let uid = fs::metadata(&etc).unwrap().uid();
+        let target = OverlaySpec { target: "/".into(), layers: Vec::new() };
+        let mounts = overlay_mounts(&[target], home.path(), uid);
+        let read = |name: &str| fs::read_to_string(etc.join(name)).unwrap();
+
+        fs::write(etc.join("hostname"), hostname("old")).unwrap();
+        fs::write(etc.join("hosts"), "1.2.3.4 mine\n").unwrap();
+        fs::write(etc.join(MACHINE_ID), "same\n").unwrap();
+        own_again(&mounts, "old", "old", Inherited::OwnPast).unwrap();
+        assert_eq!((read("hostname"), read(MACHINE_ID)), ("old\n".into(), "same\n".into()));
+        own_again(&mounts, "old", "new", Inherited::Anothers).unwrap();
+        assert_eq!((read("hostname"), read("hosts")), ("new\n".into(), "1.2.3.4 mine\n".into()));
+        assert_eq!(read(MACHINE_ID).len(), 33);
+
+        fs::remove_file(etc.join("hosts")).unwrap();
+        symlink(&outside, etc.join("hosts")).unwrap();
+        own_again(&mounts, "old", "new", Inherited::Anothers).unwrap();
+        assert_eq!(fs::read_to_string(&outside).unwrap(), hosts("old"));
+        fs::rename(&etc, home.path().join("elsewhere")).unwrap();
+        symlink(home.path().join("elsewhere"), &etc).unwrap();
+        fs::write(etc.join("hostname"), hostname("old")).unwrap();
+        own_again(&mounts, "old", "new", Inherited::Anothers).unwrap();
+        assert_eq!(read("hostname"), "old\n");
+        fs::remove_file(&etc).unwrap();
+        own_again(&mounts, "old", "new", Inherited::Anothers).unwrap();
+        assert!(!etc.exists());
+    }
 
     #[test]
     fn processors_are_cut_to_size() {

@@ -11,6 +11,7 @@ use coffer_core::SandboxId;
 use coffer_wire::node::{CreateSandbox, DeathCause, TemplateInfo};
 use serde::{Deserialize, Serialize};
 
+use crate::snapshots;
 use crate::template::OverlaySpec;
 
 /// What is written at once or not at all, whatever signal comes.
@@ -27,15 +28,49 @@ pub(crate) struct Entry {
     /// The layers it was made from, whatever the template has become since.
     pub(crate) overlays: Vec<OverlaySpec>,
     pub(crate) uid_base: u32,
+    #[serde(default)]
+    pub(crate) files: Files,
     /// Processors that it is kept to; empty for all.
     pub(crate) cpus: Vec<usize>,
     pub(crate) phase: Phase,
 }
 
+/// What is to be known of the files that a sandbox writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Files {
+    /// How often other files took the place of those that it had.
+    pub(crate) generation: u32,
+    /// The ids in them are stored relative to this. Nothing where that is the sandbox's own range, as it is
+    /// unless they came from a snapshot.
+    pub(crate) stored_uid_base: Option<u32>,
+    /// What of them is in snapshots, too, and counts as the sandbox's own even when it has let go of it.
+    pub(crate) sealed_bytes: u64,
+    /// Snapshots that they come from.
+    pub(crate) depth: u32,
+}
+
 impl Entry {
-    /// What its cgroup, files, socket and this entry are called.
+    /// What its cgroup, socket and this entry are called.
     pub(crate) fn name(&self) -> SandboxId {
         self.slot.unwrap_or(self.spec.sandbox)
+    }
+
+    /// What its files are called.
+    pub(crate) fn files_name(&self) -> String {
+        match self.files.generation {
+            0 => self.name().to_string(),
+            generation => format!("{}-{generation}", self.name()),
+        }
+    }
+
+    /// What the ids in its files are stored relative to.
+    pub(crate) fn stored_uid_base(&self) -> u32 {
+        self.files.stored_uid_base.unwrap_or(self.uid_base)
+    }
+
+    /// What may count as its own in the pool.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.spec.limits.disk_bytes().saturating_add(self.files.sealed_bytes)
     }
 }
 
@@ -88,14 +123,14 @@ pub(crate) fn directory_of(data_dir: &Path) -> PathBuf {
     data_dir.join("sandboxes")
 }
 
-/// The layers of all sandboxes that the node at `data_dir` has, running or not. An error when not all
-/// entries can be read; nothing is changed.
+/// The layers of all sandboxes that the node at `data_dir` has, running or not, and of all snapshots. An error
+/// when not all entries can be read; nothing is changed.
 pub(crate) fn layers(data_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut layers = snapshots::layers(data_dir)?;
     let files = match fs::read_dir(directory_of(data_dir)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(layers),
         files => files?,
     };
-    let mut layers = Vec::new();
     for file in files {
         let path = file?.path();
         if path.extension().is_none_or(|extension| extension != "json") {
@@ -221,6 +256,7 @@ mod tests {
             },
             overlays: Vec::new(),
             uid_base: 0x7000_0000,
+            files: Files::default(),
             cpus: vec![1],
             phase: Phase::Running {
                 process: Process { pid: 7, start_ticks: 9, pid_namespace: 11, host_boot_id: "x".into() },

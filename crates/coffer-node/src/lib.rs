@@ -10,7 +10,7 @@
 //!
 //! Inside, each sandbox has one task that owns it (`sandbox`); the `journal` remembers it across
 //! restarts, `adopt` takes it up again, and the `reaper` gives back what it used. `warm` keeps some ready,
-//! `network` gives each what egress needs to be its only way out.
+//! `snapshots` keeps what others start from, `network` gives each what egress needs to be its only way out.
 
 mod adopt;
 mod cgroup;
@@ -26,6 +26,7 @@ mod reaper;
 mod rpc;
 mod sandbox;
 mod scarcity;
+mod snapshots;
 mod spawner;
 pub mod template;
 mod trust;

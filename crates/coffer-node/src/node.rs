@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use coffer_core::SandboxId;
+use coffer_core::{SandboxId, SnapshotId};
 use coffer_wire::node::{
     Capabilities, CreateSandbox, NodeError, NodeErrorCode, NodeInfo, Notice, Orphan, PROTOCOL, Reply, Request,
 };
@@ -25,6 +25,7 @@ use crate::pool::{Fate, Pool};
 use crate::processors::Processors;
 use crate::reaper::Reaper;
 use crate::sandbox::{Handle, Want};
+use crate::snapshots::Snapshots;
 use crate::spawner::{Spawner, SpawnerClient};
 use crate::template::{BASE, TemplateStore};
 use crate::trust::Trust;
@@ -76,6 +77,7 @@ pub(crate) struct Node {
     pub(crate) agentd: PathBuf,
     pub(crate) templates: TemplateStore,
     pub(crate) journal: Journal,
+    pub(crate) snapshots: Snapshots,
     pub(crate) pool: Pool,
     pub(crate) cgroups: Cgroups,
     pub(crate) uids: UidRanges,
@@ -144,11 +146,12 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     }
     node.reaper.finish().await;
     if let Some(node) = Arc::into_inner(node) {
-        let Node { spawner, pool, cgroups, uids, sandboxes, run_dir, templates, data_dir, .. } = node;
+        let Node { spawner, pool, cgroups, uids, sandboxes, run_dir, templates, data_dir, snapshots, .. } =
+            node;
         // The last of its clients: the spawner ends.
         drop(spawner);
         let empty = sandboxes.into_inner().expect("no holder panics").values().all(Handle::holds_nothing);
-        if empty {
+        if empty && snapshots.is_empty() {
             templates.unregister(&data_dir);
         }
         let closing =
@@ -220,6 +223,7 @@ fn open(
         .and_then(|templates| templates.register(&data_dir).map(|()| templates))
         .map_err(doing("open templates in", &config.template_dir))?;
     let journal = Journal::open(&data_dir).map_err(doing("open the journal in", &data_dir))?;
+    let snapshots = Snapshots::open(&data_dir).map_err(doing("open the snapshots in", &data_dir))?;
     let uids = UidRanges::open(Path::new(uids::DIRECTORY), &data_dir)
         .map_err(|error| NodeFailure::Uids(error.into()))?;
     let processors = Processors::of_this_process().map_err(NodeFailure::Host)?;
@@ -267,6 +271,7 @@ fn open(
         agentd,
         templates,
         journal,
+        snapshots,
         pool,
         cgroups,
         uids,
@@ -340,14 +345,22 @@ impl Node {
             Request::Stop { sandbox } => self.ask(sandbox, Want::Stop).await,
             Request::Start { sandbox, cold } => self.ask(sandbox, Want::Start { cold }).await,
             Request::Hibernate { sandbox } => self.ask(sandbox, Want::Hibernate).await,
-            Request::Snapshot { sandbox, snapshot, memory } => {
-                self.ask(sandbox, Want::Snapshot { snapshot, memory }).await
-            }
+            Request::Snapshot { sandbox, snapshot, memory } => self.snapshot(sandbox, snapshot, memory).await,
             Request::Rollback { sandbox, snapshot, memory } => {
                 self.ask(sandbox, Want::Rollback { snapshot, memory }).await
             }
-            Request::DeleteSnapshot { snapshot: _ } => Ok(Reply::Done),
-            Request::Snapshots => Ok(Reply::Snapshots { snapshots: Vec::new() }),
+            Request::DeleteSnapshot { snapshot } => {
+                let node = self.clone();
+                blocking(move || match node.snapshots.delete(snapshot, &node.pool) {
+                    Ok(()) => Ok(Reply::Done),
+                    Err(error) => {
+                        let message = format!("could not delete snapshot {snapshot}: {error}");
+                        Err(NodeError::new(NodeErrorCode::Internal, message))
+                    }
+                })
+                .await
+            }
+            Request::Snapshots => Ok(Reply::Snapshots { snapshots: self.snapshots.list() }),
             Request::SetNetwork { sandbox, policy } => self.ask(sandbox, Want::SetNetwork(policy)).await,
             Request::Refusals { sandbox, after } => self.refusals(sandbox, after).await,
             Request::List => {
@@ -414,6 +427,19 @@ impl Node {
         handle.ask(Want::Create(Box::new(spec))).await
     }
 
+    async fn snapshot(
+        &self,
+        sandbox: SandboxId,
+        snapshot: SnapshotId,
+        memory: bool,
+    ) -> Result<Reply, NodeError> {
+        match self.snapshots.get(snapshot) {
+            // Asked again, perhaps because a node died before it answered; the source may be gone since.
+            Ok(made) if made.info.sandbox == sandbox => Ok(Reply::Snapshot(made.info.clone())),
+            _ => self.ask(sandbox, Want::Snapshot { snapshot, memory }).await,
+        }
+    }
+
     async fn refusals(&self, sandbox: SandboxId, after: u64) -> Result<Reply, NodeError> {
         if !self.sandboxes.lock().expect("no holder panics").contains_key(&sandbox) {
             return Err(crate::sandbox::unknown(sandbox));
@@ -429,7 +455,7 @@ impl Node {
         }
     }
 
-    async fn destroy_all(&self) {
+    async fn destroy_all(self: &Arc<Self>) {
         let all: Vec<_> = self.sandboxes.lock().expect("no holder panics").keys().copied().collect();
         let destroyed = all.into_iter().map(|sandbox| async move {
             if let Err(error) = self.ask(sandbox, Want::Destroy).await {
@@ -437,6 +463,9 @@ impl Node {
             }
         });
         futures_util::future::join_all(destroyed).await;
+        let node = self.clone();
+        let deleted = tokio::task::spawn_blocking(move || node.snapshots.delete_all(&node.pool));
+        deleted.await.expect("deleting snapshots does not panic");
     }
 
     /// Puts an adopted sandbox among the others.

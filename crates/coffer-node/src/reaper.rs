@@ -23,6 +23,8 @@ pub(crate) struct Remains {
     pub(crate) node: Arc<Node>,
     /// What all of it is called on this host.
     pub(crate) name: SandboxId,
+    /// What its files are called.
+    pub(crate) files: String,
     /// Nothing where the range is not this sandbox's any more.
     pub(crate) uid_base: Option<u32>,
     pub(crate) cpus: Vec<usize>,
@@ -65,6 +67,18 @@ impl Reaper {
         });
     }
 
+    /// Deletes files of a sandbox that others took the place of.
+    pub(crate) async fn delete_files(&self, node: Arc<Node>, name: SandboxId, files: String) {
+        let place = self.queue.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let workers = self.workers.clone();
+        self.tasks.spawn(async move {
+            let _place = place;
+            let _worker = workers.acquire_owned().await.expect("the semaphore is never closed");
+            let deleting = move || insist(name, "delete its former files", || node.pool.delete(&files));
+            let _ = tokio::task::spawn_blocking(deleting).await;
+        });
+    }
+
     /// Waits until all that was taken over is given back.
     pub(crate) async fn finish(&self) {
         self.tasks.close();
@@ -76,10 +90,10 @@ impl Remains {
     /// Everything, in an order in which a crash in between loses track of nothing: the journal entry
     /// goes last, and until then the next start tries again. False when something is left.
     pub(crate) fn give_back(self) -> bool {
-        let Self { node, name, uid_base, cpus, record } = self;
+        let Self { node, name, files, uid_base, cpus, record } = self;
         let cgroup = node.cgroups.of(name);
         let mut clean = insist(name, "remove its cgroup", || cgroup.remove().inspect_err(|_| cgroup.kill()));
-        clean &= insist(name, "delete its files", || node.pool.delete(&name.to_string()));
+        clean &= insist(name, "delete its files", || node.pool.delete(&files));
         clean &= insist(name, "remove its small files", || node.files_of(name).remove());
         clean &= insist(name, "remove its socket", || remove_socket(&node, name));
         if !clean {

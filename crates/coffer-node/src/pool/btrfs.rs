@@ -1,4 +1,4 @@
-//! btrfs by its own calls: subvolumes and their quotas.
+//! btrfs by its own calls: subvolumes, snapshots of them, and their quotas.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,6 +22,7 @@ const SUBVOL_CREATE: libc::Ioctl = request(WRITE, 14, size_of::<VolumeArgs>());
 const SNAP_DESTROY: libc::Ioctl = request(WRITE, 15, size_of::<VolumeArgs>());
 const TREE_SEARCH: libc::Ioctl = request(READ | WRITE, 17, size_of::<SearchArgs>());
 const INO_LOOKUP: libc::Ioctl = request(READ | WRITE, 18, size_of::<LookupArgs>());
+const SNAP_CREATE_V2: libc::Ioctl = request(WRITE, 23, size_of::<SnapshotArgs>());
 const FS_INFO: libc::Ioctl = request(READ, 31, size_of::<FsInfo>());
 const QUOTA_CTL: libc::Ioctl = request(READ | WRITE, 40, size_of::<QuotaArgs>());
 const QGROUP_CREATE: libc::Ioctl = request(WRITE, 42, size_of::<QgroupCreateArgs>());
@@ -31,6 +32,15 @@ const QGROUP_LIMIT: libc::Ioctl = request(READ, 43, size_of::<QgroupLimitArgs>()
 struct VolumeArgs {
     fd: i64,
     name: [u8; 4088],
+}
+
+#[repr(C)]
+struct SnapshotArgs {
+    fd: i64,
+    transaction: u64,
+    flags: u64,
+    unused: [u64; 4],
+    name: [u8; 4040],
 }
 
 #[repr(C)]
@@ -107,19 +117,41 @@ fn call<T>(file: &File, request: libc::Ioctl, argument: &mut T) -> io::Result<()
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn named(name: &OsStr) -> io::Result<VolumeArgs> {
+/// A name as the kernel takes it, with zeros after it.
+fn padded<const LENGTH: usize>(name: &OsStr) -> io::Result<[u8; LENGTH]> {
     let bytes = name.as_encoded_bytes();
-    let mut args = VolumeArgs { fd: 0, name: [0; 4088] };
     if bytes.len() > 255 || bytes.is_empty() || bytes.contains(&b'/') || bytes.contains(&0) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    args.name[..bytes.len()].copy_from_slice(bytes);
-    Ok(args)
+    let mut padded = [0; LENGTH];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    Ok(padded)
+}
+
+fn named(name: &OsStr) -> io::Result<VolumeArgs> {
+    Ok(VolumeArgs { fd: 0, name: padded(name)? })
 }
 
 /// Makes a subvolume in `parent`.
 pub(super) fn create_subvolume(parent: &File, name: &OsStr) -> io::Result<()> {
     call(parent, SUBVOL_CREATE, &mut named(name)?)
+}
+
+/// Whether what a snapshot has can be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    ReadOnly,
+    Writable,
+}
+
+/// Makes a subvolume in `parent` that has what `source` has, shared until one of them changes it. All of
+/// that, also what was not on disk yet, is on disk afterwards.
+pub(super) fn snapshot(source: &File, parent: &File, name: &OsStr, access: Access) -> io::Result<()> {
+    const READ_ONLY: u64 = 2;
+    let flags = if access == Access::ReadOnly { READ_ONLY } else { 0 };
+    let fd = i64::from(source.as_raw_fd());
+    let mut args = SnapshotArgs { fd, transaction: 0, flags, unused: [0; 4], name: padded(name)? };
+    call(parent, SNAP_CREATE_V2, &mut args)
 }
 
 /// Deletes a subvolume with all that is in it; the space follows in the background.
@@ -180,12 +212,7 @@ pub(super) struct Group {
 /// The quota groups of sandboxes.
 pub(super) fn groups(quota_groups: &Path) -> io::Result<impl Iterator<Item = Group>> {
     let at = quota_groups.to_path_buf();
-    let ids = std::fs::read_dir(quota_groups)?
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("0_")?.parse().ok())
-        // Below are the file system's own trees.
-        .filter(|&id: &u64| id >= FIRST_FREE);
-    Ok(ids.filter_map(move |id| {
+    Ok(group_ids(quota_groups)?.into_iter().filter_map(move |id| {
         // One that is gone meanwhile cannot be read.
         let flags = std::fs::read_to_string(at.join(format!("0_{id}/limit_flags"))).ok()?;
         let flags: u64 = flags.trim().parse().ok()?;
@@ -215,6 +242,18 @@ fn told(root: &File) -> io::Result<PathBuf> {
 pub(super) fn quota_groups(root: &File) -> io::Result<PathBuf> {
     let path = told(root)?.join("qgroups");
     if path.is_dir() { Ok(path) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+/// Whether an extent is charged to whoever made it, as long as anyone has it, and not to all who have it.
+pub(super) fn charges_makers(quota_groups: &Path) -> bool {
+    std::fs::read_to_string(quota_groups.join("mode")).is_ok_and(|mode| mode.trim() == "squota")
+}
+
+/// The numbers of all quota groups of subvolumes, whether these still exist or not.
+pub(super) fn group_ids(quota_groups: &Path) -> io::Result<Vec<u64>> {
+    let id = |entry: std::fs::DirEntry| entry.file_name().to_str()?.strip_prefix("0_")?.parse().ok();
+    // Below are the file system's own trees.
+    Ok(std::fs::read_dir(quota_groups)?.flatten().filter_map(id).filter(|&id| id >= FIRST_FREE).collect())
 }
 
 /// How much is set aside for metadata, used or not.

@@ -9,7 +9,9 @@ mod btrfs;
 mod directory;
 mod loop_device;
 mod pressure;
+mod snapshots;
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -25,6 +27,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::PoolChoice;
 
+pub(crate) use snapshots::Sealing;
+
 const GIB: u64 = 1024 * 1024 * 1024;
 const SMALLEST: u64 = 2 * GIB;
 const LARGEST: u64 = 64 * GIB;
@@ -38,6 +42,9 @@ const ROOM_PAUSE: Duration = Duration::from_secs(1);
 const IMAGE: &str = "pool.img";
 const DRAFT: &str = "pool.img.making";
 const UPPERS: &str = "s";
+const SNAPSHOTS: &str = "snapshots";
+/// Files of sandboxes that are being made from a snapshot.
+const DRAFTS: &str = "d";
 const SMALL_FILES: &str = "f";
 const BINARIES: &str = "bin";
 
@@ -81,7 +88,7 @@ enum Kind {
         _image: File,
         image_path: PathBuf,
         /// Quota groups of deleted subvolumes that the kernel has not let go of yet.
-        stale: Mutex<Vec<u64>>,
+        stale: Mutex<VecDeque<u64>>,
     },
     Directory,
 }
@@ -95,7 +102,7 @@ impl Pool {
             Ok(kind) => (kind, Vec::new()),
             Err(why) => (Kind::Directory, vec![format!("disk use of sandboxes is not limited: {why}")]),
         };
-        for name in [UPPERS, BINARIES, SMALL_FILES] {
+        for name in [UPPERS, BINARIES, SMALL_FILES, SNAPSHOTS, DRAFTS] {
             make_directory(&root.join(name))?;
         }
         let uppers = directory::open(&root.join(UPPERS)).map_err(doing("open", &root.join(UPPERS)))?;
@@ -143,12 +150,14 @@ impl Pool {
         self.root.join(SMALL_FILES)
     }
 
-    /// Whether another sandbox should be made.
-    pub(crate) fn has_room(&self) -> io::Result<bool> {
-        let free =
-            || rustix::fs::fstatvfs(&self.uppers).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize));
-        if free()? >= FLOOR {
-            return Ok(true);
+    /// How many bytes must become free before anything new should be made; zero where nothing is missing.
+    pub(crate) fn missing_bytes(&self) -> io::Result<u64> {
+        let missing = || -> io::Result<u64> {
+            let stat = rustix::fs::fstatvfs(&self.uppers)?;
+            Ok(FLOOR.saturating_sub(stat.f_bavail.saturating_mul(stat.f_frsize)))
+        };
+        if missing()? == 0 {
+            return Ok(0);
         }
         // What was deleted lately may not be free yet. Once for all who ask: on a full disk this takes
         // seconds.
@@ -157,7 +166,7 @@ impl Pool {
             self.sync()?;
             *tried = Some(Instant::now());
         }
-        Ok(free()? >= FLOOR)
+        missing()
     }
 
     /// Makes an empty place for a sandbox, owned by root and closed to others.
@@ -211,16 +220,21 @@ impl Pool {
             upper => upper?,
         };
         btrfs::delete_subvolume(&self.uppers, OsStr::new(name))?;
+        self.drop_stale_groups(stale, upper.quota);
+        Ok(())
+    }
+
+    /// Drops quota groups of deleted subvolumes, a few at a time: each delete brings one. What others still
+    /// share keeps its group, so those that cannot go yet wait behind the rest.
+    fn drop_stale_groups(&self, stale: &Mutex<VecDeque<u64>>, more: Option<u64>) {
         let mut stale = stale.lock().expect("no holder panics");
-        stale.extend(upper.quota);
-        // A few at a time: each delete brings one.
-        let now: Vec<_> = stale.iter().copied().take(4).collect();
-        for id in now {
-            if btrfs::drop_quota_group(&self.uppers, id).unwrap_or(true) {
-                stale.retain(|&kept| kept != id);
+        stale.extend(more);
+        for _ in 0..stale.len().min(4) {
+            let Some(id) = stale.pop_front() else { return };
+            if !btrfs::drop_quota_group(&self.uppers, id).unwrap_or(true) {
+                stale.push_back(id);
             }
         }
-        Ok(())
     }
 
     /// What a sandbox's files take; zero where nobody counts.
@@ -329,7 +343,7 @@ fn open_btrfs(image_path: &Path, root: &Path) -> Result<Kind, String> {
         unmount(root);
         return Err(format!("could not turn quotas on: {error}"));
     }
-    Ok(Kind::Btrfs { _image: image, image_path: image_path.to_path_buf(), stale: Mutex::new(Vec::new()) })
+    Ok(Kind::Btrfs { _image: image, image_path: image_path.to_path_buf(), stale: Mutex::default() })
 }
 
 /// A new file system has 8 MiB for metadata and takes more when it needs it. By then data may have taken all

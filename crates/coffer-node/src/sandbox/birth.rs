@@ -8,18 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::SandboxId;
-use coffer_wire::node::{CreateSandbox, NodeError, NodeErrorCode};
+use coffer_wire::node::{CreateSandbox, NodeError, NodeErrorCode, TemplateInfo};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::cgroup::SandboxCgroup;
-use crate::files;
-use crate::journal::{Durability, Entry, Phase};
+use crate::files::{self, Inherited};
+use crate::journal::{Durability, Entry, Files, Phase};
 use crate::memory;
 use crate::network::Listeners;
 use crate::node::{Node, blocking};
+use crate::snapshots::{self, Manifest};
 use crate::spawner::request::SpawnRequest;
 use crate::spawner::{Progress, SpawnError, Spawned};
-use crate::template::{BASE, HOST, Template};
+use crate::template::{BASE, HOST, OverlaySpec, Template};
 use crate::uids::UidError;
 
 use super::process::{Watched, identify};
@@ -41,19 +42,18 @@ pub(super) async fn plan(node: &Arc<Node>, spec: &CreateSandbox) -> Result<Entry
         if spec.memory {
             return Err(memory::unsupported());
         }
-        if spec.snapshot.is_some() {
-            let why = "this version of the node makes no snapshots";
-            return Err(NodeError::new(NodeErrorCode::Unsupported, why));
-        }
-        let template = find_template(&node, &spec.template)?;
-        if !node.pool.has_room().map_err(internal("look at the pool"))? {
-            return Err(NodeError::new(NodeErrorCode::NoCapacity, "the disk pool is nearly full"));
-        }
+        let (template, overlays, files) = match spec.snapshot {
+            Some(snapshot) => inherit(&*node.snapshots.get(snapshot)?, 0),
+            None => {
+                let Template { info, overlays, .. } = find_template(&node, &spec.template)?;
+                (info, overlays, Files::default())
+            }
+        };
+        check_room(&node)?;
         let uid_base = node.uids.take().map_err(refused_ids)?;
         let cpus = node.processors.take(spec.limits.cpu_count);
-        let Template { info, overlays, .. } = template;
         let entry =
-            Entry { spec, slot: None, template: info, overlays, uid_base, cpus, phase: Phase::Creating };
+            Entry { spec, slot: None, template, overlays, uid_base, files, cpus, phase: Phase::Creating };
         if let Err(error) = node.journal.write(&entry, Durability::Cached) {
             node.processors.give_back(&entry.cpus);
             node.uids.give_back(uid_base);
@@ -62,6 +62,28 @@ pub(super) async fn plan(node: &Arc<Node>, spec: &CreateSandbox) -> Result<Entry
         Ok(entry)
     })
     .await
+}
+
+/// What a sandbox is made of that gets the files of a snapshot.
+pub(super) fn inherit(snapshot: &Manifest, generation: u32) -> (TemplateInfo, Vec<OverlaySpec>, Files) {
+    let files = Files {
+        generation,
+        stored_uid_base: Some(snapshot.stored_uid_base),
+        sealed_bytes: 0,
+        depth: snapshot.info.depth,
+    };
+    (snapshot.info.template.clone(), snapshot.overlays.clone(), files)
+}
+
+/// Whether the pool has room for something new.
+pub(super) fn check_room(node: &Node) -> Result<(), NodeError> {
+    match node.pool.missing_bytes().map_err(internal("look at the pool"))? {
+        0 => Ok(()),
+        missing => {
+            let message = format!("the disk pool is nearly full: {missing} bytes more must be free");
+            Err(NodeError::new(NodeErrorCode::NoCapacity, message))
+        }
+    }
 }
 
 pub(super) fn check(spec: &CreateSandbox) -> Result<(), NodeError> {
@@ -108,16 +130,34 @@ fn find_plain_template(node: &Node, name: &str) -> Result<Template, NodeError> {
 pub(super) async fn make_files(node: &Arc<Node>, entry: &Entry) -> Result<(), NodeError> {
     let (node, entry) = (node.clone(), entry.clone());
     blocking(move || {
-        let name = entry.name().to_string();
+        if let Some(snapshot) = entry.spec.snapshot {
+            return take_files(&node, &entry, &*node.snapshots.get(snapshot)?);
+        }
         let upper = node
             .pool
-            .create(&name, entry.spec.limits.disk_bytes())
+            .create(&entry.files_name(), entry.disk_bytes())
             .map_err(internal("make room for its files"))?;
-        let mounts = files::overlay_mounts(&entry.overlays, &upper.path);
+        let mounts = files::overlay_mounts(&entry.overlays, &upper.path, entry.uid_base);
         files::write_own(&mounts, entry.uid_base, &entry.spec.hostname)
             .map_err(internal("write its own files"))
     })
     .await
+}
+
+/// Gives a sandbox the files of a snapshot.
+pub(super) fn take_files(node: &Node, entry: &Entry, snapshot: &Manifest) -> Result<(), NodeError> {
+    let id = snapshot.info.snapshot;
+    let made = node.pool.create_from(&id.to_string(), &entry.files_name(), entry.disk_bytes());
+    let upper = made.map_err(|error| match error.kind() {
+        // Deleted in this moment.
+        io::ErrorKind::NotFound => snapshots::unknown(id),
+        _ => internal("take the files of the snapshot")(error),
+    })?;
+    let mounts = files::overlay_mounts(&entry.overlays, &upper.path, entry.stored_uid_base());
+    let own = snapshot.info.sandbox == entry.spec.sandbox;
+    let inherited = if own { Inherited::OwnPast } else { Inherited::Anothers };
+    files::own_again(&mounts, &snapshot.hostname, &entry.spec.hostname, inherited)
+        .map_err(internal("write its own files"))
 }
 
 /// A sandbox whose agentd runs.
@@ -166,8 +206,7 @@ pub(super) async fn start(node: &Arc<Node>, entry: &Entry) -> Result<Born, NodeE
     }
     // The limits while the child sets itself up: joining waits for the kernel.
     let joining = cgroup.clone();
-    let name = entry.name().to_string();
-    let disk_bytes = entry.spec.limits.disk_bytes();
+    let (name, disk_bytes) = (entry.files_name(), entry.disk_bytes());
     let the_node = node.clone();
     let joined = blocking(move || {
         the_node.pool.limit(&name, disk_bytes).map_err(internal("set its disk limit"))?;
@@ -206,11 +245,12 @@ async fn prepare(node: &Arc<Node>, entry: &Entry, cgroup: &SandboxCgroup) -> Res
     let (node, entry, cgroup) = (node.clone(), entry.clone(), cgroup.clone());
     blocking(move || {
         let limits = &entry.spec.limits;
-        let name = entry.name().to_string();
+        let name = entry.files_name();
         let upper = node.pool.find(&name).map_err(internal("find its files"))?;
         // Mounting writes a little, and on a full disk would end in a read-only root.
-        node.pool.limit(&name, limits.disk_bytes() + MOUNT_ROOM).map_err(internal("set its disk limit"))?;
-        let overlays = files::overlay_mounts(&entry.overlays, &upper.path);
+        node.pool.limit(&name, entry.disk_bytes() + MOUNT_ROOM).map_err(internal("set its disk limit"))?;
+        let overlays = files::overlay_mounts(&entry.overlays, &upper.path, entry.stored_uid_base());
+        node.pool.unmark_frozen(&name).map_err(internal("prepare its files"))?;
         files::clear_marks(&overlays).map_err(internal("prepare its files"))?;
         cgroup.create(limits).map_err(internal("make its cgroup"))?;
         let shown = node.files_of(entry.name());

@@ -6,12 +6,17 @@
 //!                ▼ │                        which keeps only a record until destroyed
 //!              stopped
 //! ```
+//!
+//! A snapshot leaves any of these as it was; a rollback ends in running.
 
 mod birth;
 mod death;
+mod freeze;
 mod owner;
 mod process;
+mod rollback;
 mod slot;
+mod snapshot;
 
 use std::collections::HashMap;
 use std::fs;

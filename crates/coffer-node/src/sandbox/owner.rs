@@ -141,7 +141,7 @@ async fn go_live(node: &Arc<Node>, entry: &Entry, listeners: Option<Listeners>) 
     live
 }
 
-async fn write(node: &Arc<Node>, entry: &Entry, durability: Durability) -> Result<(), NodeError> {
+pub(super) async fn write(node: &Arc<Node>, entry: &Entry, durability: Durability) -> Result<(), NodeError> {
     let (node, entry) = (node.clone(), entry.clone());
     blocking(move || node.journal.write(&entry, durability).map_err(internal("write the journal"))).await
 }
@@ -150,6 +150,7 @@ pub(super) fn remains(node: &Arc<Node>, entry: &Entry, record: Record) -> Remain
     Remains {
         node: node.clone(),
         name: entry.name(),
+        files: entry.files_name(),
         uid_base: Some(entry.uid_base),
         cpus: entry.cpus.clone(),
         record,
@@ -175,7 +176,7 @@ impl Alive {
 }
 
 #[derive(Debug)]
-enum State {
+pub(super) enum State {
     Running(Alive),
     Frozen(Alive),
     Stopped,
@@ -184,9 +185,15 @@ enum State {
     Gone,
 }
 
-struct Owner {
-    node: Arc<Node>,
-    entry: Entry,
+impl State {
+    const fn has_files(&self) -> bool {
+        matches!(self, Self::Running(_) | Self::Frozen(_) | Self::Stopped)
+    }
+}
+
+pub(super) struct Owner {
+    pub(super) node: Arc<Node>,
+    pub(super) entry: Entry,
     view: Arc<Mutex<View>>,
     state: State,
 }
@@ -198,7 +205,7 @@ enum Event {
 }
 
 impl Owner {
-    fn id(&self) -> SandboxId {
+    pub(super) fn id(&self) -> SandboxId {
         self.entry.spec.sandbox
     }
 
@@ -206,7 +213,7 @@ impl Owner {
         Placement { socket: self.node.socket_of(self.entry.name()), template: self.entry.template.clone() }
     }
 
-    fn placed(&self) -> Result<Reply, NodeError> {
+    pub(super) fn placed(&self) -> Result<Reply, NodeError> {
         Ok(Reply::Placed(self.placement()))
     }
 
@@ -280,7 +287,7 @@ impl Owner {
             (Want::Destroy, state) => self.destroy(state).await,
             (Want::Freeze, State::Running(alive)) => self.freeze(alive).await,
             (Want::Freeze, State::Frozen(alive)) => (State::Frozen(alive), Ok(Reply::Done)),
-            (Want::Thaw, State::Frozen(alive)) => self.thaw(alive),
+            (Want::Thaw, State::Frozen(alive)) => self.thaw(alive).await,
             (Want::Thaw | Want::Start { .. }, State::Running(alive)) => {
                 (State::Running(alive), self.placed())
             }
@@ -297,9 +304,11 @@ impl Owner {
             (Want::Snapshot { memory: true, .. } | Want::Rollback { memory: true, .. }, state) => {
                 (state, Err(memory::unsupported()))
             }
-            (Want::Snapshot { .. } | Want::Rollback { .. }, state) => {
-                let why = "this version of the node makes no snapshots";
-                (state, Err(NodeError::new(NodeErrorCode::Unsupported, why)))
+            (Want::Snapshot { snapshot, .. }, state) if state.has_files() => {
+                self.snapshot(snapshot, state).await
+            }
+            (Want::Rollback { snapshot, .. }, state) if state.has_files() => {
+                self.roll_back(snapshot, state).await
             }
             (want, state) => {
                 let refused = self.refused(&want, &state);
@@ -346,24 +355,6 @@ impl Owner {
         NodeError::new(NodeErrorCode::WrongState, message)
     }
 
-    async fn freeze(&self, alive: Alive) -> (State, Result<Reply, NodeError>) {
-        if !self.node.cgroups.can_freeze() {
-            let error = NodeError::new(NodeErrorCode::Unsupported, "this host cannot freeze processes");
-            return (State::Running(alive), Err(error));
-        }
-        match alive.cgroup.freeze().await {
-            Ok(()) => (State::Frozen(alive), Ok(Reply::Done)),
-            Err(error) => (State::Running(alive), Err(internal("freeze its processes")(error))),
-        }
-    }
-
-    fn thaw(&self, alive: Alive) -> (State, Result<Reply, NodeError>) {
-        match alive.cgroup.thaw() {
-            Ok(()) => (State::Running(alive), self.placed()),
-            Err(error) => (State::Frozen(alive), Err(internal("thaw its processes")(error))),
-        }
-    }
-
     /// The journal first: should this node die before egress has heard of it, the next one tells egress.
     async fn set_network(&mut self, policy: Policy, state: &State) -> Result<Reply, NodeError> {
         let before = std::mem::replace(&mut self.entry.spec.network, policy);
@@ -401,7 +392,7 @@ impl Owner {
         (State::Stopped, stopped.await)
     }
 
-    async fn start(&mut self) -> (State, Result<Reply, NodeError>) {
+    pub(super) async fn start(&mut self) -> (State, Result<Reply, NodeError>) {
         self.entry.phase = Phase::Starting;
         let started = async {
             write(&self.node, &self.entry, Durability::Cached).await?;

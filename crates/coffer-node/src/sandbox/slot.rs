@@ -165,7 +165,7 @@ pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Ent
         birth::check(&spec)?;
         // What stands in the way of a new sandbox does so here; making anew then says what it is.
         let template = birth::find_template(&node, &spec.template)?;
-        if !node.pool.has_room().unwrap_or(false) {
+        if birth::check_room(&node).is_err() {
             return Ok(None);
         }
         while let Some(mut slot) = node.warm.take(&shape) {

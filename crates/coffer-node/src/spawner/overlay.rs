@@ -38,7 +38,7 @@ pub(super) fn make(overlay: &OverlayMount, ids: &IdMap<'_>) -> Result<Detached, 
     }
     // A detached copy of the directory: the overlay's options, which the sandbox can read, then name
     // paths below it and not where it lies on the host.
-    let writable = detached_copy(&overlay.writable)?;
+    let writable = writable(overlay, ids)?;
     let open = |name: &str| {
         rustix::fs::openat(&writable, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .doing(format_args!("open `{name}` in {}", Quoted(&overlay.writable)))
@@ -75,6 +75,18 @@ fn detached_copy(path: &Path) -> Result<OwnedFd, SetupError> {
     rustix::mount::open_tree(CWD, path, flags).doing(format_args!("open {}", Quoted(path)))
 }
 
+/// The writable files. Those that were another's before are mapped, and the host's root with them: it is root
+/// who makes whiteouts and what else an overlay needs for itself.
+fn writable(overlay: &OverlayMount, ids: &IdMap<'_>) -> Result<OwnedFd, SetupError> {
+    let mount = detached_copy(&overlay.writable)?;
+    if overlay.stored_uid_base != ids.uid_base {
+        let shifted = user_namespace(&format!("{}\n0 0 1", range(overlay.stored_uid_base, ids.uid_base)))?;
+        kernel::set_mount_attributes(&mount, 0, Some(shifted.as_fd()))
+            .doing(format_args!("map the ids of {}", Quoted(&overlay.writable)))?;
+    }
+    Ok(mount)
+}
+
 /// A layer whose files belong to the sandbox's users, where its file system can do that.
 fn lower(layer: &Layer, ids: &IdMap<'_>) -> Result<(OwnedFd, bool), SetupError> {
     let mount = detached_copy(&layer.path)?;
@@ -82,7 +94,7 @@ fn lower(layer: &Layer, ids: &IdMap<'_>) -> Result<(OwnedFd, bool), SetupError> 
     let mapped = if layer.uid_base == 0 {
         kernel::set_mount_attributes(&mount, read_only, Some(ids.user_namespace))
     } else {
-        let shifted = user_namespace(layer.uid_base, ids.uid_base)?;
+        let shifted = user_namespace(&range(layer.uid_base, ids.uid_base))?;
         kernel::set_mount_attributes(&mount, read_only, Some(shifted.as_fd()))
     };
     match mapped {
@@ -97,8 +109,13 @@ fn lower(layer: &Layer, ids: &IdMap<'_>) -> Result<(OwnedFd, bool), SetupError> 
     }
 }
 
-/// A user namespace in which `inside..inside + 65536` stand for `outside..`.
-fn user_namespace(inside: u32, outside: u32) -> Result<OwnedFd, SetupError> {
+/// A line of an id map: `inside..inside + 65536` stand for `outside..`.
+pub(super) fn range(inside: u32, outside: u32) -> String {
+    format!("{inside} {outside} {IDS}")
+}
+
+/// A user namespace with that id map.
+fn user_namespace(map: &str) -> Result<OwnedFd, SetupError> {
     // SAFETY: the spawner has one thread.
     match unsafe { kernel::clone_into(libc::CLONE_NEWUSER, None) }.doing("make a user namespace")? {
         Cloned::Child => loop {
@@ -107,7 +124,7 @@ fn user_namespace(inside: u32, outside: u32) -> Result<OwnedFd, SetupError> {
             unsafe { libc::pause() };
         },
         Cloned::Parent { pid, pidfd } => {
-            let namespace = map_ids(pid, inside, outside);
+            let namespace = map_ids(pid, map);
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
             let _ = rustix::process::waitid(
                 rustix::process::WaitId::PidFd(pidfd.as_fd()),
@@ -119,10 +136,9 @@ fn user_namespace(inside: u32, outside: u32) -> Result<OwnedFd, SetupError> {
 }
 
 /// Writes both id maps of a new user namespace and opens it.
-pub(super) fn map_ids(pid: i32, inside: u32, outside: u32) -> Result<OwnedFd, SetupError> {
-    for map in ["uid_map", "gid_map"] {
-        std::fs::write(format!("/proc/{pid}/{map}"), format!("{inside} {outside} {IDS}"))
-            .doing(format_args!("write the `{map}`"))?;
+pub(super) fn map_ids(pid: i32, map: &str) -> Result<OwnedFd, SetupError> {
+    for file in ["uid_map", "gid_map"] {
+        std::fs::write(format!("/proc/{pid}/{file}"), map).doing(format_args!("write the `{file}`"))?;
     }
     let path = format!("/proc/{pid}/ns/user");
     rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).doing("open the user namespace")

@@ -38,6 +38,8 @@ pub(crate) struct OverlayMount {
     pub(crate) layers: Vec<Layer>,
     /// A directory that holds `upper` and `work`.
     pub(crate) writable: PathBuf,
+    /// Ids in `writable` are stored relative to this.
+    pub(crate) stored_uid_base: u32,
     pub(crate) upper: String,
     pub(crate) work: String,
 }

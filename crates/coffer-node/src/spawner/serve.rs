@@ -168,7 +168,7 @@ fn spawn(request: &SpawnRequest, descriptors: Vec<OwnedFd>) -> Result<Made, Setu
 /// Gives the child its ids and its mounts; says how many layers could not be id-mapped.
 fn hand_over(request: &SpawnRequest, pid: i32, child: &OwnedFd) -> Result<u32, SetupError> {
     prefer_as_victim(pid)?;
-    let user_namespace = overlay::map_ids(pid, 0, request.uid_base)?;
+    let user_namespace = overlay::map_ids(pid, &overlay::range(0, request.uid_base))?;
     let ids = IdMap { user_namespace: user_namespace.as_fd(), uid_base: request.uid_base };
     let mut plain_layers = 0;
     let mut mounts = Vec::with_capacity(request.overlays.len() + 1 + request.binds.len());

@@ -121,6 +121,7 @@ mod tests {
             template: used.info.clone(),
             overlays: used.overlays.clone(),
             uid_base: 0,
+            files: Default::default(),
             cpus: Vec::new(),
             phase: Phase::Stopped,
         };

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use coffer_core::{Limits, SandboxId};
+use coffer_core::{Limits, SandboxId, SnapshotId};
 use coffer_engine::{Engine as _, EngineNotice, NodeEngine, Placement};
 use coffer_node::{NodeConfig, NodeFailure, PoolChoice, Spawner, WarmChoice};
-use coffer_wire::node::CreateSandbox;
+use coffer_wire::node::{CreateSandbox, SnapshotInfo};
 use tempfile::TempDir;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
@@ -196,6 +196,9 @@ impl Home {
         counts.insert("cgroups", cgroups);
         let files = |path: PathBuf| fs::read_dir(path).map_or(0, Iterator::count);
         counts.insert("uppers", files(self.data_dir().join("pool/s")));
+        counts.insert("snapshots", files(self.data_dir().join("pool/snapshots")));
+        counts.insert("manifests", files(self.data_dir().join("snapshots")));
+        counts.insert("drafts", files(self.data_dir().join("pool/d")));
         counts.insert("journal entries", files(self.data_dir().join("sandboxes")));
         counts.insert("sockets", files(self.run_dir().join("s")));
         counts.insert("small files", files(self.data_dir().join("pool/f")));
@@ -322,6 +325,17 @@ impl TestNode {
 
     pub(crate) async fn create(&self, limits: Limits) -> Sandbox {
         let spec = spec(limits);
+        let placement = self.engine.create(&spec).await.unwrap();
+        Sandbox { id: spec.sandbox, placement }
+    }
+
+    pub(crate) async fn snapshot(&self, sandbox: &Sandbox) -> SnapshotInfo {
+        self.engine.snapshot(sandbox.id, SnapshotId::generate(), false).await.unwrap()
+    }
+
+    /// Makes a sandbox from a snapshot.
+    pub(crate) async fn child(&self, snapshot: &SnapshotInfo) -> Sandbox {
+        let spec = CreateSandbox { snapshot: Some(snapshot.snapshot), ..spec(snapshot.limits) };
         let placement = self.engine.create(&spec).await.unwrap();
         Sandbox { id: spec.sandbox, placement }
     }

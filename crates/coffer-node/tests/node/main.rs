@@ -20,6 +20,9 @@ mod lifecycle;
 mod limits;
 mod network;
 mod restart;
+mod rollback;
+mod snapshots;
+mod snapshots_after;
 mod warm;
 mod way_out;
 
@@ -44,6 +47,9 @@ fn main() -> ExitCode {
         isolation::TESTS,
         limits::TESTS,
         restart::TESTS,
+        snapshots::TESTS,
+        snapshots_after::TESTS,
+        rollback::TESTS,
         leaks::TESTS,
         agentd::TESTS,
         warm::TESTS,

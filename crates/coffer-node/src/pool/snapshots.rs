@@ -1,0 +1,193 @@
+//! Snapshots of what sandboxes wrote, and what is made from them.
+//!
+//! A snapshot is a read-only subvolume `snapshots/<id>/files`; a sandbox that is made from it starts on a
+//! writable one of the same. Nothing is copied: the file system shares what nobody changed, and frees it when
+//! the last that has it is deleted, so neither side has to know of the other.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use super::btrfs::{self, Access};
+use super::{DRAFTS, Kind, Pool, SNAPSHOTS, UPPERS, Upper, directory};
+
+const FILES: &str = "files";
+/// Stands beside a sandbox's files while its processes are frozen. It goes before they run on, in the same
+/// file system as what they write: should the host go down, what is on disk with this mark is what was there
+/// when they stood still.
+const FROZEN: &str = "frozen";
+/// The first Linux whose overlays take a writable layer with mapped ids.
+const MAPS_IDS: (u32, u32) = (5, 19);
+
+/// A snapshot that takes one more call to be there.
+#[derive(Debug)]
+pub(crate) struct Sealing {
+    source: File,
+    place: File,
+    path: PathBuf,
+}
+
+impl Sealing {
+    /// Makes it. What the sandbox wrote until now is in it and on disk.
+    pub(crate) fn seal(&self) -> io::Result<()> {
+        btrfs::snapshot(&self.source, &self.place, OsStr::new(FILES), Access::ReadOnly)
+    }
+
+    /// Leaves nothing of one that was not made.
+    pub(crate) fn give_up(self) {
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+impl Pool {
+    /// Why this pool has no snapshots, for people; nothing where it can have them.
+    pub(crate) fn snapshots_lack(&self) -> Option<String> {
+        if !self.has_quota() {
+            return Some("the files of sandboxes lie in plain directories, not on btrfs".into());
+        }
+        let uname = rustix::system::uname();
+        let release = uname.release().to_string_lossy();
+        let (major, minor) = MAPS_IDS;
+        let old = version(&release).is_some_and(|version| version < MAPS_IDS);
+        old.then(|| {
+            format!("this is Linux {release}, and overlays of mapped files came with {major}.{minor}")
+        })
+    }
+
+    /// Gets ready for a snapshot of the files called `name`, so that little is left to do.
+    pub(crate) fn prepare_seal(&self, name: &str, snapshot: &str) -> io::Result<Sealing> {
+        let source = directory::open(&self.root.join(UPPERS).join(name))?;
+        // Of an attempt that nobody was told of.
+        self.delete_snapshot(snapshot)?;
+        let path = self.snapshot(snapshot);
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Sealing { source, place: directory::open(&path)?, path })
+    }
+
+    /// Where a snapshot has its things.
+    pub(crate) fn snapshot(&self, snapshot: &str) -> PathBuf {
+        self.root.join(SNAPSHOTS).join(snapshot)
+    }
+
+    pub(crate) fn has_snapshot(&self, snapshot: &str) -> bool {
+        self.snapshot(snapshot).join(FILES).is_dir()
+    }
+
+    /// Makes a place for a sandbox that has what a snapshot has. It appears whole or not at all.
+    pub(crate) fn create_from(&self, snapshot: &str, name: &str, limit_bytes: u64) -> io::Result<Upper> {
+        let sealed = directory::open(&self.snapshot(snapshot).join(FILES))?;
+        // Not among the files of sandboxes at once: nobody else can make any there while this is under way.
+        let drafts = directory::open(&self.root.join(DRAFTS))?;
+        let name = OsStr::new(name);
+        btrfs::snapshot(&sealed, &drafts, name, Access::Writable)?;
+        let draft = self.root.join(DRAFTS).join(name);
+        let path = self.root.join(UPPERS).join(name);
+        let made = directory::open(&draft).and_then(|inside| {
+            btrfs::limit(&inside, limit_bytes)?;
+            remove_mark(&draft)?;
+            let quota = btrfs::subvolume_id(&inside)?;
+            fs::rename(&draft, &path)?;
+            Ok(quota)
+        });
+        let quota = made.inspect_err(|_| {
+            let _ = btrfs::delete_subvolume(&drafts, name);
+        })?;
+        Ok(Upper { path, quota: Some(quota) })
+    }
+
+    /// Deletes a snapshot, with all that is in its directory; fine if it is gone.
+    pub(crate) fn delete_snapshot(&self, snapshot: &str) -> io::Result<()> {
+        let Kind::Btrfs { stale, .. } = &self.kind else { return Ok(()) };
+        let path = self.snapshot(snapshot);
+        let place = match directory::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            place => place?,
+        };
+        match directory::open(&path.join(FILES)) {
+            Ok(inside) => {
+                let quota = btrfs::subvolume_id(&inside)?;
+                drop(inside);
+                btrfs::delete_subvolume(&place, OsStr::new(FILES))?;
+                self.drop_stale_groups(stale, Some(quota));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        directory::delete_tree(&directory::open(&self.root.join(SNAPSHOTS))?, snapshot)
+    }
+
+    /// Names of all snapshots of which anything is there.
+    pub(crate) fn snapshot_names(&self) -> io::Result<Vec<String>> {
+        let entries = fs::read_dir(self.root.join(SNAPSHOTS))?;
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    }
+
+    /// Whether what a sandbox wrote before a snapshot counts as its own for as long as anyone has it.
+    pub(crate) fn charges_makers(&self) -> bool {
+        self.quota_groups.as_deref().is_some_and(btrfs::charges_makers)
+    }
+
+    /// Notes that the processes of a sandbox stand still. To be followed by [`sync`](Self::sync).
+    pub(crate) fn mark_frozen(&self, name: &str) -> io::Result<()> {
+        if self.has_quota() {
+            File::create(self.root.join(UPPERS).join(name).join(FROZEN))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the note back, before they run.
+    pub(crate) fn unmark_frozen(&self, name: &str) -> io::Result<()> {
+        remove_mark(&self.root.join(UPPERS).join(name))
+    }
+
+    pub(crate) fn is_marked_frozen(&self, name: &str) -> bool {
+        self.root.join(UPPERS).join(name).join(FROZEN).exists()
+    }
+
+    /// Removes what an earlier node left half-made, and finds the quota groups that it did not drop.
+    pub(crate) fn sweep(&self) -> io::Result<()> {
+        let Kind::Btrfs { stale, .. } = &self.kind else { return Ok(()) };
+        let drafts = directory::open(&self.root.join(DRAFTS))?;
+        for draft in fs::read_dir(self.root.join(DRAFTS))?.flatten() {
+            btrfs::delete_subvolume(&drafts, &draft.file_name())?;
+        }
+        let Some(groups) = &self.quota_groups else { return Ok(()) };
+        let uppers = self.names()?.into_iter().map(|name| self.root.join(UPPERS).join(name));
+        let sealed = self.snapshot_names()?.into_iter().map(|name| self.snapshot(&name).join(FILES));
+        let alive =
+            |path: PathBuf| directory::open(&path).and_then(|inside| btrfs::subvolume_id(&inside)).ok();
+        let alive: HashSet<u64> = uppers.chain(sealed).filter_map(alive).collect();
+        let gone = btrfs::group_ids(groups)?.into_iter().filter(|id| !alive.contains(id));
+        stale.lock().expect("no holder panics").extend(gone);
+        Ok(())
+    }
+}
+
+fn remove_mark(files: &Path) -> io::Result<()> {
+    match fs::remove_file(files.join(FROZEN)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// The first two numbers of a kernel's release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_compare_as_numbers() {
+        assert_eq!(version("6.18.44-fc-v445"), Some((6, 18)));
+        assert!(version("5.4.0-generic").unwrap() < MAPS_IDS);
+        assert!(version("5.19-rc1").unwrap() >= MAPS_IDS);
+        assert_eq!(version("odd"), None);
+    }
+}

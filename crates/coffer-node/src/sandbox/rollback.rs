@@ -1,0 +1,100 @@
+//! Giving a sandbox the files of a snapshot in place of its own.
+//!
+//! The new files are made beside the old ones; the journal names the one or the other, and what it does not
+//! name is swept when a node starts. The old ones go once the sandbox runs on the new.
+
+use std::sync::Arc;
+
+use coffer_core::SnapshotId;
+use coffer_wire::node::{NodeError, Reply};
+
+use crate::journal::{Durability, Entry, Phase};
+use crate::node::{Node, blocking};
+
+use super::birth::{self, internal};
+use super::owner::{Owner, State, clear_run, write};
+
+impl Owner {
+    /// Ends what runs and boots on the files of a snapshot. On failure it has its old files, and may be
+    /// stopped.
+    pub(super) async fn roll_back(
+        &mut self,
+        snapshot: SnapshotId,
+        state: State,
+    ) -> (State, Result<Reply, NodeError>) {
+        let before = self.entry.clone();
+        let after = match prepare(&self.node, &before, snapshot).await {
+            Ok(after) => after,
+            Err(error) => return (state, Err(error)),
+        };
+        if let State::Running(alive) | State::Frozen(alive) = state {
+            self.entry.phase = Phase::Stopping;
+            if let Err(error) = write(&self.node, &self.entry, Durability::Cached).await {
+                tracing::warn!(sandbox.id = %self.id(), "rolling back sandbox {}: {error}", self.id());
+            }
+            alive.end().await;
+            self.node.network.end(self.id());
+        }
+        let (state, result) = match switch(&self.node, &after).await {
+            Ok(()) => {
+                self.entry = after.clone();
+                self.start().await
+            }
+            Err(error) => (State::Stopped, Err(error)),
+        };
+        let unused = match result {
+            Ok(_) => Some(before),
+            Err(_) => self.take_up_again(before).await.then_some(after),
+        };
+        if let Some(unused) = unused {
+            let (node, name) = (self.node.clone(), self.entry.name());
+            self.node.reaper.delete_files(node, name, unused.files_name()).await;
+        }
+        (state, result)
+    }
+
+    /// Goes back to the old files. False when that cannot be noted: then both stay, and the journal tells.
+    async fn take_up_again(&mut self, before: Entry) -> bool {
+        let back = Entry { phase: Phase::Stopped, ..before };
+        match write(&self.node, &back, Durability::Synced).await {
+            Ok(()) => {
+                self.entry = back;
+                true
+            }
+            Err(error) => {
+                tracing::error!(sandbox.id = %self.id(), "rolling back sandbox {}: {error}", self.id());
+                false
+            }
+        }
+    }
+}
+
+/// Makes the new files. Nothing names them yet.
+async fn prepare(node: &Arc<Node>, before: &Entry, snapshot: SnapshotId) -> Result<Entry, NodeError> {
+    let (node, before) = (node.clone(), before.clone());
+    blocking(move || {
+        let manifest = node.snapshots.get(snapshot)?;
+        birth::check_room(&node)?;
+        let (template, overlays, files) =
+            birth::inherit(&manifest, before.files.generation.saturating_add(1));
+        let after = Entry { template, overlays, files, phase: Phase::Starting, ..before };
+        // Of an attempt that failed.
+        node.pool.delete(&after.files_name()).map_err(internal("delete what was there"))?;
+        birth::take_files(&node, &after, &manifest).inspect_err(|_| {
+            let _ = node.pool.delete(&after.files_name());
+        })?;
+        Ok(after)
+    })
+    .await
+}
+
+/// From here on the sandbox has the new files, whatever happens.
+async fn switch(node: &Arc<Node>, after: &Entry) -> Result<(), NodeError> {
+    let (node, after) = (node.clone(), after.clone());
+    blocking(move || {
+        clear_run(&node, after.name());
+        node.pool.sync().map_err(internal("write its files out"))?;
+        node.journal.write(&after, Durability::Synced).map_err(internal("write the journal"))
+    })
+    .await
+}

@@ -1,0 +1,187 @@
+//! Keeping the files of a sandbox as they are at one moment.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use coffer_core::SnapshotId;
+use coffer_wire::node::{NodeError, NodeErrorCode, Reply, SnapshotInfo};
+
+use crate::cgroup::SandboxCgroup;
+use crate::journal::{Durability, Entry};
+use crate::node::{Node, blocking};
+use crate::pool::Sealing;
+use crate::snapshots::{Begun, Making, Manifest};
+
+use super::birth::{check_room, internal};
+use super::owner::{Owner, State, write};
+
+/// For so long processes run on while what they wrote goes to disk. Then they stand still and the rest follows.
+const WRITING_OUT: Duration = Duration::from_secs(5);
+/// What is written in less than this does not make anybody wait.
+const LITTLE: Duration = Duration::from_millis(20);
+/// Who writes faster than the disk does so for ever.
+const ROUNDS: u32 = 3;
+
+impl Owner {
+    /// Makes a snapshot; the state stays what it is, however this ends.
+    pub(super) async fn snapshot(
+        &mut self,
+        snapshot: SnapshotId,
+        state: State,
+    ) -> (State, Result<Reply, NodeError>) {
+        let node = self.node.clone();
+        let making = match node.snapshots.begin(snapshot, self.id()) {
+            Ok(Begun::Made(manifest)) => return (state, Ok(Reply::Snapshot(manifest.info.clone()))),
+            Ok(Begun::New(making)) => making,
+            Err(error) => return (state, Err(error)),
+        };
+        let running = match &state {
+            State::Running(alive) => Some(&alive.cgroup),
+            _ => None,
+        };
+        let made = self.make_snapshot(making, snapshot, running).await;
+        if let Ok((manifest, _)) = &made {
+            self.allow_for(manifest, &state).await;
+        }
+        match made {
+            Ok((manifest, Thawed::Yes)) => (state, Ok(Reply::Snapshot(manifest.info.clone()))),
+            Ok((_, Thawed::No(error))) => {
+                let state = match state {
+                    State::Running(alive) => State::Frozen(alive),
+                    state => state,
+                };
+                (state, Err(error))
+            }
+            Err(error) => (state, Err(error)),
+        }
+    }
+
+    async fn make_snapshot(
+        &self,
+        making: Making,
+        snapshot: SnapshotId,
+        running: Option<&SandboxCgroup>,
+    ) -> Result<(Arc<Manifest>, Thawed), NodeError> {
+        if let Some(lack) = self.node.pool.snapshots_lack() {
+            let message = format!("this host keeps no snapshots: {lack}");
+            return Err(NodeError::new(NodeErrorCode::Unsupported, message));
+        }
+        if running.is_some() {
+            if !self.node.cgroups.can_freeze() {
+                let message = "this host cannot freeze processes, and files that change make no snapshot";
+                return Err(NodeError::new(NodeErrorCode::Unsupported, message));
+            }
+            write_out(&self.node).await;
+        }
+        let (node, entry) = (self.node.clone(), self.entry.clone());
+        let prepared = blocking(move || {
+            check_room(&node)?;
+            let sealing = node.pool.prepare_seal(&entry.files_name(), &snapshot.to_string());
+            sealing.map_err(internal("make a place for its snapshot"))
+        });
+        let (paused, thawed) = seal(prepared.await?, running).await?;
+        let (node, entry) = (self.node.clone(), self.entry.clone());
+        let manifest = blocking(move || {
+            let finished = making.finish(manifest(&node, &entry, snapshot, paused));
+            finished.map_err(|error| {
+                if let Err(error) = node.pool.delete_snapshot(&snapshot.to_string()) {
+                    tracing::error!("snapshot {snapshot}, which was not finished: {error}");
+                }
+                internal("write its manifest")(error)
+            })
+        });
+        Ok((manifest.await?, thawed))
+    }
+
+    /// What it wrote so far is the snapshot's, too, and may count as its own for as long as that has it, so
+    /// from here on it may write as much again.
+    async fn allow_for(&mut self, manifest: &Manifest, state: &State) {
+        if !self.node.pool.charges_makers() {
+            return;
+        }
+        self.entry.files.sealed_bytes = manifest.info.files_bytes;
+        let durability = match state {
+            State::Running(_) => Durability::Cached,
+            _ => Durability::Synced,
+        };
+        let noted = write(&self.node, &self.entry, durability).await;
+        let (node, entry) = (self.node.clone(), self.entry.clone());
+        let limited = blocking(move || {
+            let limited = node.pool.limit(&entry.files_name(), entry.disk_bytes());
+            limited.map_err(internal("set its disk limit"))
+        });
+        if let Err(error) = noted.and(limited.await) {
+            tracing::warn!(sandbox.id = %self.id(), "after a snapshot of sandbox {}: {error}", self.id());
+        }
+    }
+}
+
+/// Whether the processes run again that stood still for a snapshot.
+enum Thawed {
+    Yes,
+    No(NodeError),
+}
+
+/// Has most of what was written on disk, so that processes stand still only for the rest.
+async fn write_out(node: &Arc<Node>) {
+    let deadline = tokio::time::Instant::now() + WRITING_OUT;
+    for _ in 0..ROUNDS {
+        let started = Instant::now();
+        let writing = node.clone();
+        let writing = tokio::task::spawn_blocking(move || writing.pool.sync());
+        // What fails here fails again, and is told then.
+        if tokio::time::timeout_at(deadline, writing).await.is_err() || started.elapsed() < LITTLE {
+            return;
+        }
+    }
+}
+
+/// Makes the snapshot while nothing runs; tells how long that was.
+async fn seal(sealing: Sealing, running: Option<&SandboxCgroup>) -> Result<(Duration, Thawed), NodeError> {
+    let started = Instant::now();
+    if let Some(cgroup) = running
+        && let Err(error) = cgroup.freeze().await
+    {
+        sealing.give_up();
+        return Err(internal("freeze its processes")(error));
+    }
+    let (sealing, sealed) = blocking(move || {
+        let sealed = sealing.seal();
+        Ok((sealing, sealed))
+    })
+    .await?;
+    let thawed = match running.map(SandboxCgroup::thaw) {
+        Some(Err(error)) => Thawed::No(internal("thaw its processes")(error)),
+        Some(Ok(())) | None => Thawed::Yes,
+    };
+    let paused = if running.is_some() { started.elapsed() } else { Duration::ZERO };
+    match (sealed, thawed) {
+        (Ok(()), thawed) => Ok((paused, thawed)),
+        (Err(error), _) => {
+            sealing.give_up();
+            Err(internal("make the snapshot")(error))
+        }
+    }
+}
+
+fn manifest(node: &Node, entry: &Entry, snapshot: SnapshotId, paused: Duration) -> Manifest {
+    let quota = node.pool.find(&entry.files_name()).ok().and_then(|upper| upper.quota);
+    let info = SnapshotInfo {
+        snapshot,
+        sandbox: entry.spec.sandbox,
+        made_ms: super::now_ms(),
+        memory: false,
+        files_bytes: node.pool.used_bytes(quota),
+        memory_bytes: 0,
+        depth: entry.files.depth.saturating_add(1),
+        paused_us: u64::try_from(paused.as_micros()).unwrap_or(u64::MAX),
+        template: entry.template.clone(),
+        limits: entry.spec.limits,
+    };
+    Manifest {
+        info,
+        hostname: entry.spec.hostname.clone(),
+        overlays: entry.overlays.clone(),
+        stored_uid_base: entry.stored_uid_base(),
+    }
+}

@@ -1,0 +1,63 @@
+//! What a node writes down of a snapshot: a line with a checksum, then JSON.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use coffer_wire::node::SnapshotInfo;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::node::hex;
+use crate::template::OverlaySpec;
+
+/// Larger ones are none of ours: a few hundred layers fit.
+const LONGEST: u64 = 1024 * 1024;
+
+/// Everything that a sandbox needs to start from a snapshot, but its files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    pub(crate) info: SnapshotInfo,
+    /// What the source was called.
+    pub(crate) hostname: String,
+    /// The layers below the files.
+    pub(crate) overlays: Vec<OverlaySpec>,
+    /// What the ids in the files are stored relative to.
+    pub(crate) stored_uid_base: u32,
+}
+
+impl Manifest {
+    /// Writes it so that it is there whole after a crash of the host, or not at all.
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        let body = serde_json::to_vec(self)?;
+        let draft = path.with_extension("new");
+        let mut file = fs::File::create(&draft)?;
+        writeln!(file, "{}", hex(&Sha256::digest(&body)))?;
+        file.write_all(&body)?;
+        file.sync_all()?;
+        fs::rename(&draft, path)?;
+        match path.parent() {
+            Some(directory) => fs::File::open(directory)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads one back. An error for what is not as it was written.
+    pub(super) fn read(path: &Path) -> io::Result<Self> {
+        if fs::metadata(path)?.len() > LONGEST {
+            return Err(damaged("it is too long"));
+        }
+        let text = fs::read(path)?;
+        let split =
+            text.iter().position(|&byte| byte == b'\n').ok_or_else(|| damaged("it has no checksum"))?;
+        let (checksum, body) = (&text[..split], &text[split + 1..]);
+        if checksum != hex(&Sha256::digest(body)).as_bytes() {
+            return Err(damaged("its checksum is another"));
+        }
+        Ok(serde_json::from_slice(body)?)
+    }
+}
+
+fn damaged(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}

@@ -1,0 +1,254 @@
+//! The snapshots of a node.
+//!
+//! The files of each lie in the pool; its manifest lies beside the journal, where it can be read without the
+//! pool. A snapshot exists once its manifest is there under its final name, which it gets when its files are
+//! on disk; whatever a crash leaves without one is swept at the next start.
+
+mod manifest;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use coffer_core::{SandboxId, SnapshotId};
+use coffer_wire::node::{NodeError, NodeErrorCode, SnapshotInfo};
+
+use crate::pool::Pool;
+
+pub(crate) use manifest::Manifest;
+
+const EXTENSION: &str = "manifest";
+/// No node keeps more: a list of all of them is one frame to the server.
+const MOST: usize = 10_000;
+
+fn directory_of(data_dir: &Path) -> PathBuf {
+    data_dir.join("snapshots")
+}
+
+/// The layers that the snapshots of the node at `data_dir` stand on. An error when not all manifests can be
+/// read; nothing is changed.
+pub(crate) fn layers(data_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut layers = Vec::new();
+    for (_, path) in manifests(&directory_of(data_dir))? {
+        match Manifest::read(&path) {
+            Ok(Manifest { overlays, .. }) => {
+                layers
+                    .extend(overlays.into_iter().flat_map(|overlay| overlay.layers).map(|layer| layer.path));
+            }
+            // Deleted in the meantime.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))),
+        }
+    }
+    Ok(layers)
+}
+
+fn manifests(directory: &Path) -> io::Result<Vec<(SnapshotId, PathBuf)>> {
+    let files = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files?,
+    };
+    let mut manifests = Vec::new();
+    for file in files {
+        let path = file?.path();
+        let id = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+        if let (Some(id), true) = (id, path.extension().is_some_and(|extension| extension == EXTENSION)) {
+            manifests.push((id, path));
+        }
+    }
+    Ok(manifests)
+}
+
+#[derive(Debug)]
+pub(crate) struct Snapshots {
+    directory: PathBuf,
+    known: Table,
+}
+
+type Table = Arc<Mutex<BTreeMap<SnapshotId, Known>>>;
+
+#[derive(Debug)]
+enum Known {
+    /// Nobody was told of it yet.
+    Making,
+    Made(Arc<Manifest>),
+    /// Its manifest is not as it was written.
+    Damaged(String),
+}
+
+/// What [`Snapshots::begin`] found.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// It was made before.
+    Made(Arc<Manifest>),
+    New(Making),
+}
+
+/// A snapshot that nobody else makes meanwhile. Forgotten unless it is finished.
+#[derive(Debug)]
+pub(crate) struct Making {
+    known: Table,
+    path: PathBuf,
+    id: SnapshotId,
+}
+
+impl Making {
+    /// Writes its manifest down; from here on it exists.
+    pub(crate) fn finish(self, manifest: Manifest) -> io::Result<Arc<Manifest>> {
+        manifest.write(&self.path)?;
+        let manifest = Arc::new(manifest);
+        lock(&self.known).insert(self.id, Known::Made(manifest.clone()));
+        Ok(manifest)
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let mut known = lock(&self.known);
+        if matches!(known.get(&self.id), Some(Known::Making)) {
+            known.remove(&self.id);
+        }
+    }
+}
+
+impl Snapshots {
+    pub(crate) fn open(data_dir: &Path) -> io::Result<Self> {
+        let directory = directory_of(data_dir);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        Ok(Self { directory, known: Table::default() })
+    }
+
+    /// Takes up what an earlier node kept in `pool`, and removes what is not whole.
+    pub(crate) fn load(&self, pool: &Pool) -> io::Result<()> {
+        let mut found = BTreeMap::new();
+        for (id, path) in manifests(&self.directory)? {
+            let known = match Manifest::read(&path) {
+                Ok(_) if !pool.has_snapshot(&id.to_string()) => {
+                    tracing::error!("snapshot {id} is gone: its files are not there");
+                    fs::remove_file(&path)?;
+                    continue;
+                }
+                Ok(manifest) if manifest.info.snapshot != id => {
+                    Known::Damaged("its manifest is another's".to_string())
+                }
+                Ok(manifest) => Known::Made(Arc::new(manifest)),
+                Err(error) => Known::Damaged(format!("its manifest cannot be used: {error}")),
+            };
+            // Its files stay, for whoever can tell what it was, until it is deleted.
+            if let Known::Damaged(why) = &known {
+                tracing::error!("snapshot {id}: {why}");
+            }
+            found.insert(id, known);
+        }
+        for file in fs::read_dir(&self.directory)?.flatten() {
+            if file.path().extension().is_none_or(|extension| extension != EXTENSION) {
+                let _ = fs::remove_file(file.path());
+            }
+        }
+        let unknown = |name: &String| name.parse().map_or(true, |id| !found.contains_key(&id));
+        for name in pool.snapshot_names()?.into_iter().filter(unknown) {
+            tracing::warn!("removing `{name}`, a snapshot that was not finished or whose end was asked for");
+            if let Err(error) = pool.delete_snapshot(&name) {
+                tracing::error!("could not remove snapshot `{name}`: {error}");
+            }
+        }
+        *self.lock() = found;
+        Ok(())
+    }
+
+    /// Begins a snapshot of a sandbox, unless there is one of that id.
+    pub(crate) fn begin(&self, id: SnapshotId, sandbox: SandboxId) -> Result<Begun, NodeError> {
+        let mut known = self.lock();
+        let count = known.len();
+        match known.entry(id) {
+            btree_map::Entry::Vacant(place) => {
+                if count >= MOST {
+                    let message = format!("this node has {MOST} snapshots, as many as it keeps");
+                    return Err(NodeError::new(NodeErrorCode::NoCapacity, message));
+                }
+                place.insert(Known::Making);
+                Ok(Begun::New(Making { known: self.known.clone(), path: self.path(id), id }))
+            }
+            btree_map::Entry::Occupied(place) => match place.get() {
+                Known::Made(manifest) if manifest.info.sandbox == sandbox => {
+                    Ok(Begun::Made(manifest.clone()))
+                }
+                _ => {
+                    let message = format!("snapshot {id} exists and is not one of sandbox {sandbox}");
+                    Err(NodeError::new(NodeErrorCode::WrongState, message))
+                }
+            },
+        }
+    }
+
+    /// One that sandboxes can start from.
+    pub(crate) fn get(&self, id: SnapshotId) -> Result<Arc<Manifest>, NodeError> {
+        match self.lock().get(&id) {
+            Some(Known::Made(manifest)) => Ok(manifest.clone()),
+            Some(Known::Damaged(why)) => {
+                let message = format!("snapshot {id} cannot be used: {why}");
+                Err(NodeError::new(NodeErrorCode::UnknownSnapshot, message))
+            }
+            Some(Known::Making) | None => Err(unknown(id)),
+        }
+    }
+
+    /// All that sandboxes can start from.
+    pub(crate) fn list(&self) -> Vec<SnapshotInfo> {
+        let info = |known: &Known| match known {
+            Known::Made(manifest) => Some(manifest.info.clone()),
+            Known::Making | Known::Damaged(_) => None,
+        };
+        self.lock().values().filter_map(info).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Nothing starts from it any more, and its files go; fine if there is none. The manifest goes first: a
+    /// crash in between leaves what the next start sweeps.
+    pub(crate) fn delete(&self, id: SnapshotId, pool: &Pool) -> io::Result<()> {
+        match self.lock().entry(id) {
+            btree_map::Entry::Occupied(place) if !matches!(place.get(), Known::Making) => {
+                place.remove();
+            }
+            _ => return Ok(()),
+        }
+        match fs::remove_file(self.path(id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        pool.delete_snapshot(&id.to_string())
+    }
+
+    /// Deletes all.
+    pub(crate) fn delete_all(&self, pool: &Pool) {
+        let all: Vec<_> = self.lock().keys().copied().collect();
+        for id in all {
+            if let Err(error) = self.delete(id, pool) {
+                tracing::error!("could not delete snapshot {id}: {error}");
+            }
+        }
+    }
+
+    fn path(&self, id: SnapshotId) -> PathBuf {
+        self.directory.join(format!("{id}.{EXTENSION}"))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SnapshotId, Known>> {
+        lock(&self.known)
+    }
+}
+
+fn lock(known: &Table) -> MutexGuard<'_, BTreeMap<SnapshotId, Known>> {
+    known.lock().expect("no holder panics")
+}
+
+pub(crate) fn unknown(id: SnapshotId) -> NodeError {
+    NodeError::new(NodeErrorCode::UnknownSnapshot, format!("there is no snapshot {id}"))
+}
