@@ -90,6 +90,7 @@ fn sandbox() -> NewSandbox {
         envd_version: "0.5.0".into(),
         created_ms: 0,
         bounds: Bounds::default(),
+        origin: None,
     }
 }
 

@@ -8,7 +8,7 @@ use sqlx::any::AnyRow;
 
 use crate::error::Doing;
 use crate::vault::{Sealed, Vault};
-use crate::{Bounds, Placement, SandboxRow, Secret, StoreError, Transition};
+use crate::{Bounds, Origin, Placement, SandboxRow, Secret, StoreError, Transition};
 
 const READ: &str = "read a row";
 
@@ -32,7 +32,7 @@ pub(crate) fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("maps have text keys and no type of ours fails to serialise")
 }
 
-fn from_json<T: DeserializeOwned>(text: &str, column: &'static str) -> Result<T, StoreError> {
+pub(crate) fn from_json<T: DeserializeOwned>(text: &str, column: &'static str) -> Result<T, StoreError> {
     serde_json::from_str(text).map_err(|error| unreadable(column, error))
 }
 
@@ -40,19 +40,19 @@ fn unreadable(what: &'static str, error: impl ToString) -> StoreError {
     StoreError::Unreadable { what, why: error.to_string() }
 }
 
-fn text(row: &AnyRow, column: &'static str) -> Result<String, StoreError> {
+pub(crate) fn text(row: &AnyRow, column: &'static str) -> Result<String, StoreError> {
     row.try_get(column).doing(READ)
 }
 
-fn optional_text(row: &AnyRow, column: &'static str) -> Result<Option<String>, StoreError> {
+pub(crate) fn optional_text(row: &AnyRow, column: &'static str) -> Result<Option<String>, StoreError> {
     row.try_get(column).doing(READ)
 }
 
-fn number(row: &AnyRow, column: &'static str) -> Result<i64, StoreError> {
+pub(crate) fn number(row: &AnyRow, column: &'static str) -> Result<i64, StoreError> {
     row.try_get(column).doing(READ)
 }
 
-fn unsigned<T: TryFrom<i64>>(row: &AnyRow, column: &'static str) -> Result<T, StoreError> {
+pub(crate) fn unsigned<T: TryFrom<i64>>(row: &AnyRow, column: &'static str) -> Result<T, StoreError> {
     let value = number(row, column)?;
     T::try_from(value).map_err(|_| unreadable(column, value))
 }
@@ -92,7 +92,7 @@ macro_rules! sandbox_columns {
          cpu_count, memory_mib, disk_mib, max_processes, created_ms, started_ms, deadline_ms, ended_ms, \
          timeout_s, on_timeout, auto_resume, secure, access_token_secret, traffic_token_secret, \
          network_secret, allow_internet_access, envd_version, placement, agent_id, secret_names, \
-         idle_s, max_lifetime_s, lease_s, lease_until_ms, installation"
+         idle_s, max_lifetime_s, lease_s, lease_until_ms, installation, parent_id, snapshot_id, fork_position"
     };
 }
 pub(crate) use sandbox_columns;
@@ -193,7 +193,15 @@ pub(crate) fn sandbox_row(row: &AnyRow, vault: &Vault) -> Result<SandboxRow, Sto
         },
         lease_until_ms: row.try_get("lease_until_ms").doing(READ)?,
         installation: optional_text(row, "installation")?,
+        origin: origin(row)?,
     })
+}
+
+fn origin(row: &AnyRow) -> Result<Option<Origin>, StoreError> {
+    let (parent, snapshot) = (optional_id(row, "parent_id")?, optional_id(row, "snapshot_id")?);
+    let fork_position = row.try_get("fork_position").doing(READ)?;
+    let known = parent.zip(snapshot);
+    Ok(known.map(|(parent, snapshot)| Origin { parent, snapshot, fork_position }))
 }
 
 pub(crate) fn transition(row: &AnyRow) -> Result<Transition, StoreError> {

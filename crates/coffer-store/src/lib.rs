@@ -24,6 +24,7 @@ mod events;
 mod executions;
 mod keys;
 mod leases;
+mod lineage;
 mod load;
 mod policy;
 mod projects;
@@ -38,6 +39,8 @@ mod secret;
 mod secrets;
 mod segments;
 mod settings;
+mod snapshot;
+mod snapshots;
 mod usage;
 mod vault;
 mod writer;
@@ -57,6 +60,7 @@ pub use executions::{
     Progress,
 };
 pub use keys::{ApiKeyInfo, ApiKeySecret, NewKey};
+pub use lineage::{Lineage, Relative};
 pub use load::WriteLoad;
 pub use policy::{TakenKey, VersionedPolicy};
 pub use projects::Project;
@@ -68,7 +72,7 @@ pub use runs::{
 };
 pub use sandbox::{
     BadCursor, Bounds, Changes, Cursor, Deadline, Event, Idempotency, Inserted, ListFilter, NewSandbox,
-    Order, Page, PlacedTemplate, Placement, SandboxRow, Transition,
+    Order, Origin, Page, PlacedTemplate, Placement, SandboxRow, Transition,
 };
 pub use scope::{Authenticated, Operator, Principal, ProjectScope, Scope};
 pub use sealing::{BadMasterKey, MasterKey};
@@ -76,6 +80,10 @@ pub use secret::Secret;
 pub use secrets::{BadSecretName, MOST_SECRETS, SecretInfo, SecretName, SecretValues, UsableSecret};
 pub use segments::{SegmentRow, SegmentState};
 pub use settings::{ProjectSettings, Retention, VersionedSettings};
+pub use snapshot::{
+    FinishedSnapshot, InsertedSnapshot, NewSnapshot, SnapshotFacts, SnapshotFilter, SnapshotRow,
+    SnapshotState,
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 pub use usage::{Amounts, Charge, UsageFilter, UsageGroup, UsageLine, UsageMark};
 use vault::Vault;

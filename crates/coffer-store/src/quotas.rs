@@ -4,11 +4,12 @@
 //! them, after it has raised the project's counter of events. That holds the project's row until the
 //! commit, so whoever counts sees all that was granted before, whichever server granted it.
 //!
-//! A paused sandbox uses its disk alone: its processors and memory are for others.
+//! A paused sandbox uses its disk alone: its processors and memory are for others. A snapshot uses as much
+//! disk as it is large.
 
 use std::fmt;
 
-use coffer_core::{Limits, Millis, ProjectId};
+use coffer_core::{Limits, Millis, ProjectId, SandboxId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sqlx::any::AnyRow;
@@ -21,6 +22,9 @@ use crate::{Operator, Scope, Store, StoreError, events, now_ms};
 const READ: &str = "read quotas";
 const COUNT: &str = "count what a project uses";
 const CHANGE: &str = "change quotas";
+
+/// More snapshots than anybody looks through; each is a directory on its host.
+pub(crate) const MOST_SNAPSHOTS: i64 = 10_000;
 
 /// How much of each there may be at a time; `None` is as much as there is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +66,9 @@ pub enum Quota {
     Cpus,
     MemoryMib,
     DiskMib,
+    /// Live forks of one sandbox.
     Forks,
+    Snapshots,
 }
 
 impl Quota {
@@ -73,6 +79,7 @@ impl Quota {
             Self::MemoryMib => "memory_mib",
             Self::DiskMib => "disk_mib",
             Self::Forks => "forks",
+            Self::Snapshots => "snapshots",
         }
     }
 }
@@ -194,7 +201,7 @@ impl Store {
         .doing(READ)?;
         let Some(row) = row else { return Ok(None) };
         let (own, version) = (of_project(&row)?, row.try_get("version").doing(READ)?);
-        let in_use = in_use(&mut connection, project).await?;
+        let in_use = in_use(&mut connection, project, Counting::Everything).await?;
         Ok(Some(ProjectQuotas { own, in_force: own.or(self.default_quotas()), in_use, version }))
     }
 
@@ -249,6 +256,38 @@ impl Store {
         let mut connection = self.database().readers().acquire().await.doing(READ)?;
         with_hope(&mut connection, project, over).await.map(Some)
     }
+
+    /// Whether so many forks of a sandbox would be refused right now. Only [`Store::insert_sandbox`] decides;
+    /// this tells before the sandbox stands still for it.
+    pub async fn fork_refusal(
+        &self,
+        scope: &impl Scope,
+        project: ProjectId,
+        parent: SandboxId,
+        limits: &Limits,
+        count: i64,
+    ) -> Result<Option<OverQuota>, StoreError> {
+        let Some(quotas) = self.quotas(scope, project).await? else { return Ok(None) };
+        let mut connection = self.database().readers().acquire().await.doing(READ)?;
+        if let Some(limit) = quotas.in_force.forks {
+            let used = live_forks(&mut connection, parent).await?;
+            if used.saturating_add(count) > limit {
+                let (quota, asked) = (Quota::Forks, count);
+                return Ok(Some(OverQuota { quota, limit, used, asked, frees_in_ms: None }));
+            }
+        }
+        let one = whole(limits);
+        let all = InUse {
+            sandboxes: one.sandboxes.saturating_mul(count),
+            cpus: one.cpus.saturating_mul(count),
+            memory_mib: one.memory_mib.saturating_mul(count),
+            disk_mib: one.disk_mib.saturating_mul(count),
+        };
+        match quotas.in_force.refuse(quotas.in_use, all) {
+            None => Ok(None),
+            Some(over) => with_hope(&mut connection, project, over).await.map(Some),
+        }
+    }
 }
 
 fn asked(limits: &Limits, asking: Asking) -> InUse {
@@ -270,7 +309,8 @@ pub(crate) async fn check(
     if !quotas.count() {
         return Ok(None);
     }
-    let used = in_use(connection, project).await?.without(asked(limits, asking));
+    let counting = if quotas.disk_mib.is_some() { Counting::Everything } else { Counting::SandboxesAlone };
+    let used = in_use(connection, project, counting).await?.without(asked(limits, asking));
     match quotas.refuse(used, asked(limits, asking)) {
         None => Ok(None),
         Some(over) => with_hope(connection, project, over).await.map(Some),
@@ -298,7 +338,18 @@ async fn with_hope(
     Ok(OverQuota { frees_in_ms: next.map(|next| (next - now_ms()).max(0)), ..over })
 }
 
-async fn in_use(connection: &mut AnyConnection, project: ProjectId) -> Result<InUse, StoreError> {
+/// What is counted. Snapshots only where somebody wants to know: every create asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counting {
+    SandboxesAlone,
+    Everything,
+}
+
+async fn in_use(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    counting: Counting,
+) -> Result<InUse, StoreError> {
     // Answered by the index `sandboxes_in_use` alone.
     let row = sqlx::query(
         "SELECT
@@ -309,15 +360,84 @@ async fn in_use(connection: &mut AnyConnection, project: ProjectId) -> Result<In
          FROM sandboxes WHERE project_id = $1 AND state IN ('creating', 'running', 'paused')",
     )
     .bind(project.to_string())
-    .fetch_one(connection)
+    .fetch_one(&mut *connection)
     .await
     .doing(COUNT)?;
+    let disk_mib: i64 = row.try_get("disk").doing(COUNT)?;
+    let snapshots = match counting {
+        Counting::SandboxesAlone => Kept::default(),
+        Counting::Everything => kept(connection, project).await?,
+    };
     Ok(InUse {
         sandboxes: row.try_get("sandboxes").doing(COUNT)?,
         cpus: row.try_get("cpus").doing(COUNT)?,
         memory_mib: row.try_get("memory").doing(COUNT)?,
-        disk_mib: row.try_get("disk").doing(COUNT)?,
+        disk_mib: disk_mib.saturating_add(snapshots.disk_mib),
     })
+}
+
+/// The snapshots that a project keeps.
+#[derive(Debug, Clone, Copy, Default)]
+struct Kept {
+    count: i64,
+    disk_mib: i64,
+}
+
+async fn kept(connection: &mut AnyConnection, project: ProjectId) -> Result<Kept, StoreError> {
+    let row = sqlx::query(
+        "SELECT COUNT(*) AS count,
+             CAST(COALESCE(SUM((files_bytes + memory_bytes + 1048575) / 1048576), 0) AS BIGINT) AS disk
+         FROM snapshots WHERE project_id = $1",
+    )
+    .bind(project.to_string())
+    .fetch_one(connection)
+    .await
+    .doing(COUNT)?;
+    Ok(Kept { count: row.try_get("count").doing(COUNT)?, disk_mib: row.try_get("disk").doing(COUNT)? })
+}
+
+/// Says whether a snapshot of `size_mib`, which this transaction has put on record already, is one too many.
+/// The transaction holds the project's row.
+pub(crate) async fn check_snapshot(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    quotas: Quotas,
+    size_mib: i64,
+) -> Result<Option<OverQuota>, StoreError> {
+    let over = |quota, limit, used, asked| Some(OverQuota { quota, limit, used, asked, frees_in_ms: None });
+    let used = kept(connection, project).await?;
+    if used.count > MOST_SNAPSHOTS {
+        return Ok(over(Quota::Snapshots, MOST_SNAPSHOTS, used.count - 1, 1));
+    }
+    let Some(limit) = quotas.disk_mib else { return Ok(None) };
+    let used = in_use(connection, project, Counting::Everything).await?.disk_mib - size_mib;
+    // One that is not made yet has no size, but no room either where all is taken.
+    let asked = size_mib.max(1);
+    Ok(if used.saturating_add(asked) > limit { over(Quota::DiskMib, limit, used, asked) } else { None })
+}
+
+/// Says whether a fork of `parent`, which this transaction has put on record already, is one too many. The
+/// transaction holds the project's row.
+pub(crate) async fn check_forks(
+    connection: &mut AnyConnection,
+    quotas: Quotas,
+    parent: SandboxId,
+) -> Result<Option<OverQuota>, StoreError> {
+    let Some(limit) = quotas.forks else { return Ok(None) };
+    let used = live_forks(connection, parent).await? - 1;
+    Ok((used >= limit).then_some(OverQuota { quota: Quota::Forks, limit, used, asked: 1, frees_in_ms: None }))
+}
+
+async fn live_forks(connection: &mut AnyConnection, parent: SandboxId) -> Result<i64, StoreError> {
+    let row = sqlx::query(
+        "SELECT COUNT(*) AS count FROM sandboxes WHERE parent_id = $1 AND fork_position IS NOT NULL
+             AND state IN ('creating', 'running', 'paused')",
+    )
+    .bind(parent.to_string())
+    .fetch_one(connection)
+    .await
+    .doing(COUNT)?;
+    row.try_get("count").doing(COUNT)
 }
 
 /// Reads the quotas that are on a project's row.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use coffer_core::{
-    AgentId, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, StateName,
+    AgentId, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, SnapshotId, StateName,
 };
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,18 @@ pub struct NewSandbox {
     pub envd_version: String,
     pub created_ms: Millis,
     pub bounds: Bounds,
+    /// Where it comes from, if not from a template alone.
+    pub origin: Option<Origin>,
+}
+
+/// The snapshot that a sandbox began with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// The sandbox that the snapshot was made of.
+    pub parent: SandboxId,
+    pub snapshot: SnapshotId,
+    /// Which child of a fork it is, from 1; none where it was made from a snapshot that somebody keeps.
+    pub fork_position: Option<i64>,
 }
 
 /// What bounds a sandbox's life beside its deadline; `None` is for the server to decide.
@@ -93,6 +105,8 @@ pub struct SandboxRow {
     pub lease_until_ms: Option<Millis>,
     /// The installation whose host holds it.
     pub installation: Option<String>,
+    /// Where it comes from, if not from a template alone.
+    pub origin: Option<Origin>,
 }
 
 /// Where a sandbox's agentd answers, and what it was made from.

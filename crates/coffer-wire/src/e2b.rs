@@ -175,6 +175,36 @@ pub struct ResumeRequest {
     pub memory: Option<bool>,
 }
 
+/// `POST …/snapshots`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct SnapshotRequest {
+    pub name: Option<String>,
+    pub memory: Option<bool>,
+}
+
+/// A snapshot, by what a create takes as its template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    #[serde(rename = "snapshotID")]
+    pub snapshot_id: String,
+    pub names: Vec<String>,
+}
+
+/// `POST …/fork`.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct ForkRequest {
+    pub timeout: Option<i64>,
+    pub count: Option<i64>,
+}
+
+/// What became of one child of a fork.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ForkResult {
+    Sandbox(Sandbox),
+    Error(ErrorBody),
+}
+
 /// A sandbox as create, connect and resume answer it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -128,9 +128,15 @@ async fn authenticate(parts: &Parts, app: &App) -> Result<(Authenticated, Secret
 fn pace(parts: &Parts) -> Pace {
     let route = parts.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
     match route {
-        Some("/sandboxes" | "/v2/sandboxes" | "/api/v1/sandboxes") if parts.method == Method::POST => {
-            Pace::Create
-        }
+        Some(
+            "/sandboxes"
+            | "/v2/sandboxes"
+            | "/api/v1/sandboxes"
+            | "/sandboxes/{id}/fork"
+            | "/api/v1/sandboxes/{id}/fork"
+            | "/sandboxes/{id}/snapshots"
+            | "/api/v1/sandboxes/{id}/snapshots",
+        ) if parts.method == Method::POST => Pace::Create,
         _ => Pace::Other,
     }
 }

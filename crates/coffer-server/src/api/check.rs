@@ -98,6 +98,8 @@ pub(super) fn create(
         reach,
         allow_internet_access: new.allow_internet_access,
         bounds: Bounds::default(),
+        base: None,
+        memory: None,
         idempotency,
     })
 }

@@ -176,6 +176,20 @@ impl ApiError {
         self
     }
 
+    /// The refusal as part of an answer, in E2B's shape.
+    pub(crate) fn into_e2b(self) -> ErrorBody {
+        ErrorBody {
+            code: self.code.status().as_u16(),
+            message: self.message,
+            error_code: self.error_code.map(String::from),
+        }
+    }
+
+    /// The code, message and hint, for an answer that has them as a part.
+    pub(crate) fn into_parts(self) -> (&'static str, String, Option<String>) {
+        (self.code.as_str(), self.message, self.hint)
+    }
+
     /// Adds the code by which SDKs choose an exception.
     pub(crate) fn with_code(mut self, error_code: &'static str) -> Self {
         self.error_code = Some(error_code);
@@ -210,6 +224,17 @@ impl ApiError {
             }
             FleetError::Secret(_) => Self::of(Code::Invalid, error.to_string()),
             FleetError::OverQuota(over) => Self::over_quota(&over),
+            FleetError::NoSnapshot(name) => {
+                let shown: String = name.chars().take(200).collect();
+                Self::of(Code::NotFound, format!("snapshot '{shown}' not found"))
+                    .hint("GET /api/v1/snapshots lists those there are")
+            }
+            FleetError::SnapshotElsewhere(..) => Self::of(Code::OtherInstallation, error.to_string())
+                .hint("ask the server of that installation"),
+            FleetError::NoMemory(_) => Self::of(Code::NotSupported, error.to_string())
+                .hint("leave `memory` out, or set it to false, to keep files alone"),
+            FleetError::HoldsSecrets(_) => Self::conflict(error.to_string())
+                .hint("set `inherit_secrets`, or leave `memory` out to keep files alone"),
             FleetError::EndedEarly | FleetError::Raced => Self::conflict(error.to_string()),
             FleetError::FirstUnderWay => Self::conflict(error.to_string()).retry_after(1),
             FleetError::FirstFailed | FleetError::DiedEarly => {
@@ -258,8 +283,9 @@ impl ApiError {
             EngineError::WrongState(why) => Self::conflict(why),
             EngineError::Unsupported(what) => Self::of(Code::NotSupported, format!("not supported: {what}")),
             EngineError::NoCapacity(why) => {
-                tracing::warn!("no room for a sandbox: {why}");
-                busy("this host has no room for another sandbox right now", 5)
+                tracing::warn!("no room on the host: {why}");
+                let fix = "end sandboxes, delete snapshots or give it a larger pool";
+                busy(&format!("this host has no room for this right now ({why}); {fix}"), 5)
             }
             EngineError::Unavailable(why) => {
                 tracing::warn!("the engine is away: {why}");
@@ -340,12 +366,7 @@ impl Refusal {
     ) -> (Response, Option<String>) {
         let Some(Self(error)) = answer.extensions_mut().remove::<Self>() else { return (answer, None) };
         let body = match shape {
-            Shape::E2b => Json(ErrorBody {
-                code: error.code.status().as_u16(),
-                message: error.message,
-                error_code: error.error_code.map(String::from),
-            })
-            .into_response(),
+            Shape::E2b => Json(error.clone().into_e2b()).into_response(),
             Shape::Own => Json(OwnBody {
                 code: error.code,
                 message: &error.message,

@@ -19,6 +19,7 @@ mod query;
 mod reach;
 mod sandboxes;
 mod show;
+mod snapshots;
 mod templates;
 mod v1;
 
@@ -98,9 +99,9 @@ pub(crate) fn router(app: App) -> Router {
         .route("/sandboxes/{id}/metrics", get(metrics::series))
         .route("/sandboxes/{id}/logs", get(logs::v1))
         .route("/v2/sandboxes/{id}/logs", get(logs::v2))
-        .route("/sandboxes/{id}/fork", later("forking sandboxes"))
-        .route("/sandboxes/{id}/snapshots", later("snapshots"))
-        .route("/snapshots", later("snapshots"))
+        .route("/sandboxes/{id}/fork", post(snapshots::fork))
+        .route("/sandboxes/{id}/snapshots", post(snapshots::create))
+        .route("/snapshots", get(snapshots::list))
         .route("/teams", get(templates::teams))
         .route("/templates", get(templates::list).post(templates::build_later))
         .route("/v2/templates", get(templates::list).post(templates::build_later))

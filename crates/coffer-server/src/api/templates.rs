@@ -13,6 +13,7 @@ use super::App;
 use super::auth::{Caller, Read, Write};
 use super::error::{ApiError, Code};
 use crate::clock::rfc3339;
+use crate::fleet::FleetError;
 
 /// `GET /teams`: the project whose key was shown.
 pub(super) async fn teams(caller: Caller<Read>) -> Json<Vec<Team>> {
@@ -55,26 +56,43 @@ pub(super) async fn list(
 /// `GET /templates/aliases/{alias}`: whether there is such a template.
 pub(super) async fn alias(
     State(app): State<Arc<App>>,
-    _: Caller<Read>,
+    caller: Caller<Read>,
     Path(alias): Path<String>,
 ) -> Result<Json<TemplateAlias>, ApiError> {
-    let name = known(&app, &alias).await?;
-    Ok(Json(TemplateAlias { template_id: name, public: true }))
+    let unknown = match known(&app, &alias).await {
+        Ok(name) => return Ok(Json(TemplateAlias { template_id: name, public: true })),
+        Err(unknown) => unknown,
+    };
+    let reference: TemplateRef = alias.parse().map_err(|_| unknown.clone())?;
+    let found = app.fleet.snapshot_called(&caller.scope, &reference).await;
+    let snapshot = found.map_err(|error| ApiError::fleet(error, ""))?.ok_or(unknown)?;
+    Ok(Json(TemplateAlias { template_id: snapshot.id.to_string(), public: false }))
 }
 
 /// `DELETE /templates/{id}`, by which SDKs also delete snapshots.
 pub(super) async fn delete(
     State(app): State<Arc<App>>,
-    _: Caller<Write>,
+    caller: Caller<Write>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    let name = known(&app, &id).await?;
-    Err(ApiError::of(Code::Forbidden, format!("template '{name}' belongs to the server")))
+    if let Ok(name) = known(&app, &id).await {
+        return Err(ApiError::of(Code::Forbidden, format!("template '{name}' belongs to the server")));
+    }
+    let reference: TemplateRef = id.parse().map_err(|_| ApiError::fleet(FleetError::NoSnapshot(id), ""))?;
+    let deleted = app.fleet.delete_named(caller.scope, &reference).await;
+    deleted.map_err(|error| ApiError::fleet(error, ""))?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// What template builds will answer.
 pub(super) async fn build_later(_: Caller<Write>) -> ApiError {
     ApiError::not_implemented("template builds")
+}
+
+/// Whether the name is that of a template, which a snapshot cannot have.
+pub(super) async fn is_template(app: &App, name: &str) -> Result<bool, ApiError> {
+    let templates = app.fleet.templates().await.map_err(|error| ApiError::fleet(error, ""))?;
+    Ok(templates.iter().any(|template| template.name == name))
 }
 
 async fn known(app: &App, text: &str) -> Result<String, ApiError> {

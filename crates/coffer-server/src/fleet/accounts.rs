@@ -57,7 +57,13 @@ impl Fleet {
     pub(crate) fn census(&self) -> Vec<(&'static str, String)> {
         let of = |record: Arc<Record>| {
             let live = record.live();
-            (live.row.state.name().as_str(), live.row.template_id.clone())
+            // Of those that come from a snapshot the template below it: there is no bound to snapshots.
+            let row = &live.row;
+            let template = match row.origin {
+                Some(_) => super::snapshots::engine_template(row),
+                None => row.template_id.clone(),
+            };
+            (row.state.name().as_str(), template)
         };
         self.everyone().into_iter().map(of).collect()
     }

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use coffer_core::network::Policy;
 use coffer_core::{
-    AgentId, Cause, Fault, Lifetime, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, StateName,
-    TemplateRef,
+    AgentId, Cause, Fault, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState,
+    StateName, TemplateRef,
 };
 use coffer_engine::{CreateSandbox, EngineError};
 use coffer_store::{
-    Asking, Bounds, Changes, Idempotency, Inserted, NewSandbox, Placement, ProjectScope, SandboxRow, Secret,
+    Asking, Bounds, Changes, Idempotency, Inserted, NewSandbox, Origin, Placement, ProjectScope, SandboxRow,
+    Secret,
 };
 use coffer_wire::agentd::ENVD_VERSION;
 use coffer_wire::e2b::Network;
@@ -49,8 +50,28 @@ pub(crate) struct CreateSpec {
     pub(crate) reach: Policy,
     pub(crate) allow_internet_access: Option<bool>,
     pub(crate) bounds: Bounds,
+    /// The snapshot that it begins with, where that is known already; the template may also name one.
+    pub(crate) base: Option<Base>,
+    /// Whether a snapshot's processes go on; where nothing is said, if it has them.
+    pub(crate) memory: Option<bool>,
     /// The request's idempotency key and a digest of what it asks for.
     pub(crate) idempotency: Option<(String, String)>,
+}
+
+/// The snapshot that a sandbox begins with.
+#[derive(Debug, Clone)]
+pub(crate) struct Base {
+    pub(crate) origin: Origin,
+    /// Whether its processes go on.
+    pub(crate) memory: bool,
+    /// The engine's name for the template at the bottom.
+    pub(crate) template: String,
+    /// What answers call the template.
+    pub(crate) template_id: String,
+    pub(crate) alias: Option<String>,
+    pub(crate) limits: Limits,
+    /// Variables that its processes have from secrets.
+    pub(crate) secrets: BTreeMap<String, String>,
 }
 
 impl Fleet {
@@ -72,14 +93,15 @@ impl Fleet {
     async fn create_once(
         self: &Arc<Self>,
         scope: ProjectScope,
-        spec: CreateSpec,
+        mut spec: CreateSpec,
     ) -> Result<SandboxRow, FleetError> {
         self.usage.admits(scope.project(), None)?;
-        self.expect_room(scope.project(), &self.limits, Asking::ToBegin).await?;
+        let template = self.settle(&scope, &mut spec).await?;
+        let limits = spec.base.as_ref().map_or(self.limits, |base| base.limits);
+        self.expect_room(scope.project(), &limits, Asking::ToBegin).await?;
         self.check_secrets(scope.project(), &spec.secrets).await?;
         let (reach, told) = self.reach_of(scope.project(), spec.reach.clone()).await?;
-        let template = self.resolve(&spec.template).await?;
-        let new = self.plan(&spec, &template);
+        let new = self.plan(&spec, &template, limits);
         let record = Arc::new(Record::new(creating(&new, scope.project())));
         record.told.store(told, Ordering::Relaxed);
         let claim = record.claim(Step::Create).await?;
@@ -93,7 +115,16 @@ impl Fleet {
             let metrics = &fleet.telemetry.metrics;
             metrics.spawned(&template);
             let name = template.clone();
-            let made = fleet.make(scope, new, template, reach, spec.idempotency, claim).await;
+            let order = CreateSandbox {
+                sandbox: id,
+                template,
+                hostname: id.to_string(),
+                limits: new.limits,
+                network: reach,
+                snapshot: new.origin.map(|origin| origin.snapshot),
+                memory: spec.base.is_some_and(|base| base.memory),
+            };
+            let made = fleet.make(scope, new, order, spec.idempotency, claim).await;
             match &made {
                 Ok(row) if row.id == id => {
                     metrics.created(&name, begun.elapsed());
@@ -111,6 +142,26 @@ impl Fleet {
         .await
     }
 
+    /// Finds what the request wants the sandbox to begin with, and returns the engine's name for the template.
+    /// Templates are known here; only what is none of them is looked for among the snapshots.
+    async fn settle(&self, scope: &ProjectScope, spec: &mut CreateSpec) -> Result<String, FleetError> {
+        if spec.base.is_none() {
+            match self.resolve(&spec.template).await {
+                Err(FleetError::UnknownTemplate(name)) => {
+                    let found = self.snapshot_called(scope, &spec.template).await?;
+                    let row = found.ok_or(FleetError::UnknownTemplate(name))?;
+                    spec.base = Some(self.base_of(&row, spec.memory)?);
+                }
+                known => return known,
+            }
+        }
+        let base = spec.base.as_ref().ok_or(FleetError::Broken)?;
+        let own = std::mem::take(&mut spec.secrets);
+        spec.secrets = base.secrets.clone();
+        spec.secrets.extend(own);
+        Ok(base.template.clone())
+    }
+
     /// The engine's name for a template; unknown ones are refused before anything is made.
     async fn resolve(&self, template: &TemplateRef) -> Result<String, FleetError> {
         let unknown = || FleetError::UnknownTemplate(template.to_string());
@@ -122,19 +173,20 @@ impl Fleet {
         if found { Ok(template.name.clone()) } else { Err(unknown()) }
     }
 
-    fn plan(&self, spec: &CreateSpec, template: &str) -> NewSandbox {
+    fn plan(&self, spec: &CreateSpec, template: &str, limits: Limits) -> NewSandbox {
+        let base = spec.base.as_ref();
         let now = now_ms();
         let open = spec.network.as_ref().and_then(|network| network.allow_public_traffic).unwrap_or(true);
         NewSandbox {
             id: SandboxId::generate(),
             agent: spec.agent,
             template: spec.template.to_string(),
-            template_id: template.to_string(),
-            alias: Some(template.to_string()),
+            template_id: base.map_or_else(|| template.to_string(), |base| base.template_id.clone()),
+            alias: base.map_or_else(|| Some(template.to_string()), |base| base.alias.clone()),
             metadata: spec.metadata.clone(),
             env_vars: spec.env_vars.clone(),
             secrets: spec.secrets.clone(),
-            limits: self.limits,
+            limits,
             lifetime: Lifetime {
                 started_ms: now,
                 deadline_ms: self.policy_for(&spec.bounds).deadline(now, now, spec.timeout_ms),
@@ -150,6 +202,7 @@ impl Fleet {
             envd_version: ENVD_VERSION.to_string(),
             created_ms: now,
             bounds: spec.bounds,
+            origin: base.map(|base| base.origin),
         }
     }
 
@@ -157,21 +210,11 @@ impl Fleet {
         self: &Arc<Self>,
         scope: ProjectScope,
         new: NewSandbox,
-        template: String,
-        reach: Policy,
+        order: CreateSandbox,
         idempotency: Option<(String, String)>,
         claim: Claim,
     ) -> Result<SandboxRow, FleetError> {
         let timeout_ms = new.timeout_s * 1000;
-        let order = CreateSandbox {
-            sandbox: new.id,
-            template,
-            hostname: new.id.to_string(),
-            limits: new.limits,
-            network: reach,
-            snapshot: None,
-            memory: false,
-        };
         let (inserted, up) = match &idempotency {
             // Only the row tells whether this request is the first: the engine waits for it.
             Some((key, fingerprint)) => {
@@ -272,13 +315,15 @@ impl Fleet {
     /// Has the engine make it, and names its agentd.
     async fn bring_up(&self, record: &Record, order: &CreateSandbox) -> Result<Placement, FleetError> {
         let placement = self.engine.create(order).await.map_err(|error| match error {
-            EngineError::UnknownTemplate(_) => FleetError::UnknownTemplate(record.row().template),
+            EngineError::UnknownTemplate(_) | EngineError::UnknownSnapshot => {
+                FleetError::UnknownTemplate(record.row().template)
+            }
             // An engine that died over the first attempt made it, and it has died since.
             EngineError::WrongState(_) => FleetError::DiedEarly,
             other => other.into(),
         })?;
-        let asked = record.row().template_id;
-        if placement.template.name != asked {
+        let asked = &order.template;
+        if placement.template.name != *asked {
             let (id, used) = (record.id, &placement.template.name);
             tracing::warn!(sandbox.id = %id, "sandbox {id} asked for template {asked} and got {used}");
         }
@@ -349,7 +394,7 @@ impl Fleet {
     }
 
     /// The outcome of an earlier, equal request.
-    async fn await_twin(&self, first: SandboxRow) -> Result<SandboxRow, FleetError> {
+    pub(super) async fn await_twin(&self, first: SandboxRow) -> Result<SandboxRow, FleetError> {
         let row = match self.any(first.id) {
             Some(record) => {
                 let waited = tokio::time::timeout(TWIN_PATIENCE, record.settled()).await;
@@ -402,6 +447,7 @@ pub(super) fn creating(new: &NewSandbox, project: ProjectId) -> SandboxRow {
         bounds: new.bounds,
         lease_until_ms: None,
         installation: None,
+        origin: new.origin,
     }
 }
 

@@ -193,6 +193,7 @@ mod tests {
             envd_version: String::new(),
             created_ms: now,
             bounds: Bounds { lease_s: Some(60), ..Bounds::default() },
+            origin: None,
         };
         Record::new(super::super::create::creating(&new, ProjectId::generate()))
     }

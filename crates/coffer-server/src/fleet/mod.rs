@@ -10,6 +10,7 @@ mod accounts;
 mod create;
 mod deadlines;
 pub(crate) mod end;
+mod fork;
 pub(crate) mod health;
 mod ledger;
 mod metrics;
@@ -19,10 +20,12 @@ mod quota;
 mod reconcile;
 mod record;
 mod refusals;
+mod rollback;
 mod route;
 mod samples;
 mod secrets;
 mod settings;
+mod snapshots;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,16 +34,18 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use coffer_core::{LifetimePolicy, Limits, Refused, SandboxId};
+use coffer_core::{LifetimePolicy, Limits, Refused, SandboxId, SnapshotId};
 use coffer_engine::{Engine, EngineError, TemplateInfo};
 use coffer_store::{ChangeError, OverQuota, ProjectScope, Store, StoreError};
 pub(crate) use create::{CreateSpec, chain};
 pub(crate) use end::describe;
+pub(crate) use fork::ForkSpec;
 pub(crate) use pause::{Boot, Connected};
 pub(crate) use record::{Busy, Record, Step};
 pub(crate) use secrets::SecretUse;
 use secrets::{explain_missing, patterns_of};
 pub(crate) use settings::network_of;
+pub(crate) use snapshots::{DEFAULT_TAG, MemoryWish, SnapshotSpec};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -90,6 +95,10 @@ pub(crate) struct Fleet {
     tell_secrets: Notify,
     /// Projects that were over quota a moment ago.
     full: quota::Full,
+    /// Snapshots that are being made, used up or deleted.
+    at_work: snapshots::AtWork,
+    /// Why the host cannot save memory, as it last said.
+    lacks_memory: Mutex<Option<String>>,
     pub(crate) found: Found,
 }
 
@@ -155,6 +164,14 @@ pub(crate) enum FleetError {
     Store(#[from] StoreError),
     #[error("{0}")]
     OverQuota(OverQuota),
+    #[error("there is no snapshot `{0}`")]
+    NoSnapshot(String),
+    #[error("snapshot {0} is on the host of installation '{1}', not on this one")]
+    SnapshotElsewhere(SnapshotId, String),
+    #[error("its memory cannot be kept: {0}")]
+    NoMemory(String),
+    #[error("its processes hold the secrets {0}, which were not granted to what comes from it")]
+    HoldsSecrets(String),
     #[error(transparent)]
     Secret(#[from] SecretUse),
     #[error("the record of the sandbox was changed by somebody else")]
@@ -202,6 +219,8 @@ impl Fleet {
             output,
             tell_secrets: Notify::new(),
             full: quota::Full::default(),
+            at_work: snapshots::AtWork::default(),
+            lacks_memory: Mutex::default(),
             found: Found::default(),
         });
         // Before the first list, so that nothing that happens after it is missed.

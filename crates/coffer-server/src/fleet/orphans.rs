@@ -1,5 +1,7 @@
 //! What was found without an owner and removed, on record.
 
+use std::sync::PoisonError;
+
 use coffer_core::SandboxId;
 use coffer_engine::Orphan;
 use coffer_store::ChangeError;
@@ -13,11 +15,17 @@ use crate::clock::now_ms;
 const KIND: &str = "sandbox.orphan_removed";
 
 impl Fleet {
-    /// Takes down what the engine removed when it started. It tells so as long as it runs; each is
-    /// recorded once.
-    pub(super) async fn record_orphans(&self) {
+    /// Takes down what the engine tells of itself: what it can do, and what it removed when it started. It tells
+    /// so as long as it runs; each is recorded once.
+    pub(super) async fn hear_of_engine(&self) {
         let orphans = match self.engine.info().await {
-            Ok(info) => info.orphans,
+            Ok(info) => {
+                let lacks = (!info.capabilities.memory_snapshot).then(|| {
+                    info.memory_snapshot_lacks.unwrap_or_else(|| "this host cannot save memory".to_string())
+                });
+                *self.lacks_memory.lock().unwrap_or_else(PoisonError::into_inner) = lacks;
+                info.orphans
+            }
             Err(error) => return tracing::warn!("could not ask the engine for orphans: {error}"),
         };
         let operator = self.store.operator();

@@ -10,9 +10,13 @@ use coffer_store::{Asking, Changes, Placement, SandboxRow};
 use super::create::{INIT_PATIENCE, chain};
 use super::ledger::{reason, stored};
 use super::record::{Claim, Ending};
+use super::snapshots::why_no_memory;
 use super::{Fleet, FleetError, Record, SecretUse, Step};
 use crate::agent;
 use crate::clock::now_ms;
+
+/// How long a sandbox may take to tell what it has written, before it stands still.
+pub(super) const WORDS_PATIENCE: Duration = Duration::from_millis(250);
 
 /// How long a resumed agentd may take to answer.
 const WAKE_PATIENCE: Duration = Duration::from_secs(10);
@@ -77,8 +81,9 @@ impl Fleet {
         let state = record.live().row.state.clone();
         // Asked before the engine is: what the state refuses must change nothing.
         state.after(Cause::Froze(kept))?;
+        let mut how = String::new();
         match kept {
-            Kept::MemoryAndFiles => self.engine.freeze(record.id).await?,
+            Kept::MemoryAndFiles => how = self.keep_memory(record).await?,
             Kept::FilesOnly => {
                 let last_words = self.output.last_words(record).await;
                 self.engine.stop(record.id).await?;
@@ -86,7 +91,7 @@ impl Fleet {
             }
         }
         let cause = Cause::Froze(kept);
-        let why = why.map_or_else(|| reason(&cause), str::to_string);
+        let why = why.map_or_else(|| reason(&cause), str::to_string) + &how;
         if let Err(error) = self.advance_for(claim, cause, Changes::default(), &why).await {
             // Not on record: undo it. Where even that fails, the next comparison repairs it.
             if let Err(undo) = self.wake(claim, kept).await {
@@ -99,6 +104,25 @@ impl Fleet {
         let id = record.id;
         tracing::info!(sandbox.id = %id, ?kept, "sandbox {id} is paused");
         Ok(())
+    }
+
+    /// Has the engine keep the processes of a running sandbox: on disk where it can, else frozen where they
+    /// are. Says how, for its history.
+    pub(super) async fn keep_memory(&self, record: &Arc<Record>) -> Result<String, FleetError> {
+        let why = match self.lacks_memory() {
+            Some(lacks) => lacks,
+            None => {
+                // Should its memory be lost after all, what it wrote before is not.
+                self.output.catch_up(record, WORDS_PATIENCE).await;
+                match self.engine.hibernate(record.id).await {
+                    Ok(()) => return Ok("; its memory is on disk".to_string()),
+                    Err(EngineError::NoCapacity(why)) => why,
+                    Err(error) => why_no_memory(error)?,
+                }
+            }
+        };
+        self.engine.freeze(record.id).await?;
+        Ok(format!("; its memory stays in that of the host: {why}"))
     }
 
     /// Resumes a paused sandbox; one that runs refuses.
@@ -187,7 +211,11 @@ impl Fleet {
         self.expect_room(record.project, &limits, Asking::ToResume).await?;
         let kept = match boot {
             Boot::Cold if kept == Kept::MemoryAndFiles => {
-                self.engine.stop(record.id).await?;
+                match self.engine.stop(record.id).await {
+                    // Its processes are on disk, or gone: the start leaves them there.
+                    Ok(()) | Err(EngineError::WrongState(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
                 Kept::FilesOnly
             }
             Boot::Cold | Boot::AsPaused => kept,
@@ -230,11 +258,11 @@ impl Fleet {
         let booted = match kept {
             Kept::MemoryAndFiles => match self.engine.thaw(record.id).await {
                 Ok(()) => None,
-                // Its processes are gone, as after a restart of the host: its files are not.
+                // Its processes are on disk, or gone, as after a restart of the host: its files are not.
                 Err(EngineError::WrongState(_)) => Some(self.engine.start(record.id, false).await?),
                 Err(error) => return Err(error.into()),
             },
-            Kept::FilesOnly => Some(self.engine.start(record.id, false).await?),
+            Kept::FilesOnly => Some(self.engine.start(record.id, true).await?),
         };
         let Some(placement) = booted.map(stored) else {
             let socket = record.live().socket().ok_or(FleetError::Broken)?;
@@ -268,11 +296,11 @@ impl Fleet {
     async fn put_back(&self, claim: &Claim, kept: Kept) {
         let id = claim.record.id;
         let put_back = match kept {
-            Kept::MemoryAndFiles => self.engine.freeze(id).await,
-            Kept::FilesOnly => self.engine.stop(id).await,
+            Kept::MemoryAndFiles => self.keep_memory(&claim.record).await.map(drop),
+            Kept::FilesOnly => self.engine.stop(id).await.map_err(FleetError::from),
         };
         if let Err(error) = put_back {
-            tracing::warn!(sandbox.id = %id, "could not pause sandbox {id} again: {error}");
+            tracing::warn!(sandbox.id = %id, "could not pause sandbox {id} again: {}", chain(&error));
         }
     }
 

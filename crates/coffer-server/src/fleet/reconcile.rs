@@ -11,7 +11,8 @@
 //! | running, paused | dead | `error` with its cause, destroyed |
 //! | running | frozen | thawed |
 //! | running | stopped | `paused` with its files: its processes are gone |
-//! | paused with memory | running | frozen |
+//! | running | hibernated | restored |
+//! | paused with memory | running | paused again |
 //! | paused with files only | running, frozen | stopped |
 //! | ended or unknown | anything | destroyed |
 
@@ -80,7 +81,8 @@ impl Fleet {
                 self.record_orphan(id, &["a whole sandbox".into()]).await;
             }
         }
-        self.record_orphans().await;
+        self.hear_of_engine().await;
+        self.reconcile_snapshots().await?;
         self.end_forgotten_rows().await
     }
 
@@ -127,7 +129,7 @@ impl Fleet {
                 paused
             }
             (SandboxState::Paused { kept: Kept::MemoryAndFiles }, RunState::Running) => {
-                self.engine.freeze(record.id).await.map_err(FleetError::from)
+                self.keep_memory(&record).await.map(drop)
             }
             (SandboxState::Paused { kept: Kept::FilesOnly }, RunState::Running | RunState::Frozen) => {
                 self.engine.stop(record.id).await.map_err(FleetError::from)

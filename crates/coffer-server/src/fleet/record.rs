@@ -31,6 +31,11 @@ pub(crate) enum Step {
     Resume,
     /// A short change that keeps the state: its deadline, its network settings.
     Update,
+    /// A snapshot of its files, which it hardly notices.
+    Snapshot,
+    /// A snapshot of its processes, during which nobody reaches it.
+    Checkpoint,
+    Rollback,
     /// The end, asked for or not.
     End,
 }
@@ -42,8 +47,15 @@ impl Step {
             Self::Pause => "paused",
             Self::Resume => "resumed",
             Self::Update => "changed",
+            Self::Snapshot | Self::Checkpoint => "snapshotted",
+            Self::Rollback => "rolled back",
             Self::End => "destroyed",
         }
+    }
+
+    /// Whether whoever wants something else waits for it: it is over in a moment.
+    pub(crate) const fn is_short(self) -> bool {
+        matches!(self, Self::Update | Self::Snapshot)
     }
 }
 
@@ -159,7 +171,7 @@ impl Record {
         self.live().row.clone()
     }
 
-    /// Takes the sandbox for one step, after at most a short [`Step::Update`]; another step under
+    /// Takes the sandbox for one step, after at most short ones; another step under
     /// way, or an end that was asked for, is a refusal.
     pub(crate) async fn claim(self: &Arc<Self>, step: Step) -> Result<Claim, Busy> {
         let mut changed = self.changed.subscribe();
@@ -169,7 +181,7 @@ impl Record {
                 match live.under_way {
                     _ if live.ending.is_some() => return Err(Busy(Step::End)),
                     None => return Ok(self.take(&mut live, step)),
-                    Some(Step::Update) => {}
+                    Some(short) if short.is_short() => {}
                     Some(other) => return Err(Busy(other)),
                 }
             }

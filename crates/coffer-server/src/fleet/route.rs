@@ -9,7 +9,7 @@ use coffer_engine::EngineError;
 use coffer_store::SandboxRow;
 use serde::de::DeserializeOwned;
 
-use super::{Boot, Fleet, FleetError, Record, Step};
+use super::{Boot, Fleet, FleetError, Record};
 use crate::routing::{Directory, Route, Target, Wake};
 
 /// How long a request waits for a step under way before it is told to come again.
@@ -32,7 +32,8 @@ fn verdict(record: &Record) -> Verdict {
         return Verdict::NotFound;
     }
     match (&live.row.state, live.under_way) {
-        (SandboxState::Running, None | Some(Step::Update)) => {
+        (SandboxState::Running, Some(step)) if !step.is_short() => Verdict::Wait,
+        (SandboxState::Running, _) => {
             let Some(socket) = live.socket() else { return Verdict::NotFound };
             Verdict::Go(Box::new(Target {
                 sandbox: record.id,
@@ -45,7 +46,6 @@ fn verdict(record: &Record) -> Verdict {
                 gone: live.gone.clone(),
             }))
         }
-        (SandboxState::Running, Some(_)) => Verdict::Wait,
         (SandboxState::Paused { .. }, Some(_)) => Verdict::Wait,
         // A pause that kept only files is ended by hand: a boot would surprise whoever left it.
         (SandboxState::Paused { kept: Kept::MemoryAndFiles }, None) if live.row.auto_resume => Verdict::Wake,

@@ -779,7 +779,7 @@ impl Record {
     fn run(&self) -> Option<(PathBuf, CancellationToken)> {
         let live = self.live();
         let runs = live.row.state == SandboxState::Running && live.ending.is_none();
-        let undisturbed = matches!(live.under_way, None | Some(Step::Update));
+        let undisturbed = live.under_way.is_none_or(Step::is_short);
         let socket = live.socket().filter(|_| runs && undisturbed)?;
         Some((socket, live.gone.clone()))
     }

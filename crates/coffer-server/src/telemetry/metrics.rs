@@ -37,6 +37,10 @@ pub(crate) struct Metrics {
     ended: Counts<1>,
     timed_out: Counts<1>,
     creation: Times<1>,
+    snapshots: Counts<1>,
+    snapshot_time: Histogram,
+    forks: Counts<1>,
+    fork_time: Histogram,
     execution: Histogram,
     commands: Counts<1>,
     orphans: Counter,
@@ -73,6 +77,30 @@ impl Outcome {
     }
 }
 
+/// What became of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Snapshotted {
+    WithMemory,
+    FilesOnly,
+    Failed,
+}
+
+impl Snapshotted {
+    const ALL: [Self; 3] = [Self::WithMemory, Self::FilesOnly, Self::Failed];
+
+    pub(crate) const fn of(memory: bool) -> Self {
+        if memory { Self::WithMemory } else { Self::FilesOnly }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::WithMemory => "with_memory",
+            Self::FilesOnly => "files_only",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
@@ -96,6 +124,10 @@ impl Metrics {
             ended: Family::default(),
             timed_out: Family::default(),
             creation: Family::new_with_constructor(|| Histogram::new(CREATION)),
+            snapshots: Family::default(),
+            snapshot_time: Histogram::new(CREATION),
+            forks: Family::default(),
+            fork_time: Histogram::new(CREATION),
             execution: Histogram::new(EXECUTION),
             commands: Family::default(),
             orphans: Counter::default(),
@@ -125,6 +157,12 @@ impl Metrics {
         }
         for outcome in Outcome::ALL {
             let _ = self.commands.get_or_create(&label([("outcome", outcome.as_str())]));
+        }
+        for outcome in Snapshotted::ALL {
+            let _ = self.snapshots.get_or_create(&label([("outcome", outcome.as_str())]));
+        }
+        for outcome in ["made", "failed"] {
+            let _ = self.forks.get_or_create(&label([("outcome", outcome)]));
         }
         for direction in ["sent", "received"] {
             let _ = self.egress_bytes.get_or_create(&label([("direction", direction)]));
@@ -156,6 +194,22 @@ impl Metrics {
             "sandbox_creation_duration_seconds",
             "From the request to a sandbox that answers",
             self.creation.clone(),
+        );
+        registry.register(
+            "sandbox_snapshot",
+            "Snapshots that were asked for, those of forks included, by outcome",
+            self.snapshots.clone(),
+        );
+        registry.register(
+            "sandbox_snapshot_duration_seconds",
+            "How long snapshots took that somebody keeps",
+            self.snapshot_time.clone(),
+        );
+        registry.register("sandbox_fork", "Children of forks, by outcome", self.forks.clone());
+        registry.register(
+            "sandbox_fork_duration_seconds",
+            "From the request for a fork to the last of its children",
+            self.fork_time.clone(),
         );
         registry.register(
             "sandbox_execution_duration_seconds",
@@ -213,6 +267,24 @@ impl Metrics {
 
     pub(crate) fn created(&self, template: &str, took: Duration) {
         self.creation.get_or_create(&owned("template", template)).observe(took.as_secs_f64());
+    }
+
+    /// Somebody asked for a snapshot.
+    pub(crate) fn snapshotted(&self, outcome: Snapshotted, took: Duration) {
+        self.snapshots.get_or_create(&label([("outcome", outcome.as_str())])).inc();
+        if outcome != Snapshotted::Failed {
+            self.snapshot_time.observe(took.as_secs_f64());
+        }
+    }
+
+    /// Somebody asked for a fork.
+    pub(crate) fn forked(&self, outcome: Snapshotted, took: Duration, made: u32, failed: u32) {
+        self.snapshots.get_or_create(&label([("outcome", outcome.as_str())])).inc();
+        self.forks.get_or_create(&label([("outcome", "made")])).inc_by(made.into());
+        self.forks.get_or_create(&label([("outcome", "failed")])).inc_by(failed.into());
+        if made > 0 {
+            self.fork_time.observe(took.as_secs_f64());
+        }
     }
 
     pub(crate) fn failed(&self, fault: &Fault) {

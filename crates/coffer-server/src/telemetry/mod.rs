@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::breaker::Breaker;
-pub(crate) use metrics::Metrics;
 use metrics::Outcome;
+pub(crate) use metrics::{Metrics, Snapshotted};
 pub(crate) use trace::{Active, Traces, Whose, current, parse_traceparent, within};
 
 /// `[metrics]`: who may read `/metrics`.

@@ -28,6 +28,7 @@ pub(crate) enum Op {
     SetNetwork,
     Hibernate,
     Snapshot,
+    DeleteSnapshot,
     Rollback,
 }
 
@@ -50,6 +51,13 @@ struct Inner {
     refusals: HashMap<SandboxId, Vec<Refusal>>,
     orphans: Vec<Orphan>,
     snapshots: HashMap<SnapshotId, SnapshotInfo>,
+    /// What was to be made, in order.
+    orders: Vec<CreateSandbox>,
+    /// Fail the next calls, one each.
+    failing_next: HashMap<Op, Vec<EngineError>>,
+    keeps_memory: bool,
+    /// How large they are.
+    snapshot_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -57,6 +65,8 @@ struct Sandbox {
     run: RunState,
     placement: Placement,
     agentd: Option<FakeAgentd>,
+    /// Its processes, while they are on disk.
+    asleep: Option<FakeAgentd>,
 }
 
 impl FakeEngine {
@@ -81,6 +91,49 @@ impl FakeEngine {
             Some(error) => failures.insert(op, error),
             None => failures.remove(&op),
         };
+    }
+
+    /// The next call of `op` fails, and those after it do not.
+    pub(crate) fn fail_next(&self, op: Op, error: EngineError) {
+        self.inner.lock().unwrap().failing_next.entry(op).or_default().push(error);
+    }
+
+    /// Can save memory from now on. A server hears of it when it compares.
+    pub(crate) fn keep_memory(&self) {
+        self.inner.lock().unwrap().keeps_memory = true;
+    }
+
+    /// Puts a sandbox's processes on disk behind the server's back.
+    pub(crate) fn hibernate_now(&self, id: SandboxId) {
+        let put = self.change(id, &[RunState::Running], |sandbox| {
+            sandbox.run = RunState::Hibernated;
+            sandbox.asleep = sandbox.agentd.take();
+            if let Some(agentd) = &sandbox.asleep {
+                agentd.freeze(true);
+            }
+        });
+        put.unwrap();
+    }
+
+    pub(crate) fn set_snapshot_bytes(&self, bytes: u64) {
+        self.inner.lock().unwrap().snapshot_bytes = bytes;
+    }
+
+    /// The snapshots that it has.
+    pub(crate) fn snapshot_ids(&self) -> Vec<SnapshotId> {
+        self.inner.lock().unwrap().snapshots.keys().copied().collect()
+    }
+
+    /// Has a snapshot that the server knows nothing of.
+    pub(crate) fn plant_snapshot(&self, of: SandboxId, snapshot: SnapshotId) {
+        let made = info(of, snapshot, template("host"), false, 4096);
+        self.inner.lock().unwrap().snapshots.insert(snapshot, made);
+    }
+
+    /// What the server wanted for a sandbox.
+    pub(crate) fn order(&self, id: SandboxId) -> CreateSandbox {
+        let inner = self.inner.lock().unwrap();
+        inner.orders.iter().find(|order| order.sandbox == id).expect("an order").clone()
     }
 
     /// How the agents of sandboxes made from now on behave.
@@ -205,6 +258,10 @@ impl FakeEngine {
         self.inner.lock().unwrap().asked.push((op, id));
         let mut held = self.held.subscribe();
         held.wait_for(|held| !held.contains(&op)).await.unwrap();
+        let next = self.inner.lock().unwrap().failing_next.get_mut(&op).and_then(Vec::pop);
+        if let Some(error) = next {
+            return Err(error);
+        }
         match self.inner.lock().unwrap().failures.get(&op) {
             Some(error) => Err(error.clone()),
             None => Ok(()),
@@ -236,6 +293,34 @@ impl FakeEngine {
     }
 }
 
+fn info(
+    of: SandboxId,
+    snapshot: SnapshotId,
+    template: TemplateInfo,
+    memory: bool,
+    files_bytes: u64,
+) -> SnapshotInfo {
+    SnapshotInfo {
+        snapshot,
+        sandbox: of,
+        made_ms: jiff::Timestamp::now().as_millisecond(),
+        memory,
+        files_bytes,
+        memory_bytes: if memory { 1 << 20 } else { 0 },
+        depth: 1,
+        paused_us: 100,
+        template,
+        limits: coffer_core::Limits::default(),
+    }
+}
+
+fn lacking() -> EngineError {
+    EngineError::Unsupported(LACKS.into())
+}
+
+/// Why a fake that keeps no memory does not.
+pub(crate) const LACKS: &str = "a fake has no memory";
+
 fn template(name: &str) -> TemplateInfo {
     TemplateInfo {
         name: name.into(),
@@ -249,11 +334,12 @@ fn template(name: &str) -> TemplateInfo {
 #[async_trait]
 impl Engine for FakeEngine {
     async fn info(&self) -> Result<NodeInfo, EngineError> {
+        let keeps_memory = self.inner.lock().unwrap().keeps_memory;
         Ok(NodeInfo {
             protocol: 1,
             engine: "fake".into(),
-            capabilities: Capabilities::default(),
-            memory_snapshot_lacks: Some("a fake has no memory".into()),
+            capabilities: Capabilities { memory_snapshot: keeps_memory, ..Capabilities::default() },
+            memory_snapshot_lacks: (!keeps_memory).then(|| LACKS.into()),
             pool_bytes: None,
             pool_free_bytes: None,
             warm_ready: 0,
@@ -268,6 +354,7 @@ impl Engine for FakeEngine {
     }
 
     async fn create(&self, spec: &CreateSandbox) -> Result<Placement, EngineError> {
+        self.inner.lock().unwrap().orders.push(spec.clone());
         self.ask(Op::Create, spec.sandbox).await?;
         let manners = {
             let inner = self.inner.lock().unwrap();
@@ -279,7 +366,12 @@ impl Engine for FakeEngine {
         let (socket, agentd) = self.boot(spec.sandbox, manners);
         let name = if spec.template == "base" { "host" } else { &spec.template };
         let placement = Placement { socket, template: template(name) };
-        let sandbox = Sandbox { run: RunState::Running, placement: placement.clone(), agentd: Some(agentd) };
+        let sandbox = Sandbox {
+            run: RunState::Running,
+            placement: placement.clone(),
+            agentd: Some(agentd),
+            asleep: None,
+        };
         let mut inner = self.inner.lock().unwrap();
         inner.sandboxes.insert(spec.sandbox, sandbox);
         inner.policies.insert(spec.sandbox, spec.network.clone());
@@ -320,10 +412,23 @@ impl Engine for FakeEngine {
         })
     }
 
-    async fn start(&self, id: SandboxId, _cold: bool) -> Result<Placement, EngineError> {
+    async fn start(&self, id: SandboxId, cold: bool) -> Result<Placement, EngineError> {
         self.ask(Op::Start, id).await?;
-        let (socket, agentd) = self.boot(id, Manners::Good);
+        let asleep = {
+            let mut inner = self.inner.lock().unwrap();
+            inner.sandboxes.get_mut(&id).and_then(|sandbox| sandbox.asleep.take()).filter(|_| !cold)
+        };
         let mut placed = None;
+        if let Some(agentd) = asleep {
+            self.change(id, &[RunState::Hibernated], |sandbox| {
+                agentd.freeze(false);
+                sandbox.run = RunState::Running;
+                sandbox.agentd = Some(agentd);
+                placed = Some(sandbox.placement.clone());
+            })?;
+            return Ok(placed.unwrap());
+        }
+        let (socket, agentd) = self.boot(id, Manners::Good);
         self.change(id, &[RunState::Stopped, RunState::Hibernated], |sandbox| {
             sandbox.run = RunState::Running;
             sandbox.agentd = Some(agentd);
@@ -335,10 +440,12 @@ impl Engine for FakeEngine {
 
     async fn hibernate(&self, id: SandboxId) -> Result<(), EngineError> {
         self.ask(Op::Hibernate, id).await?;
-        self.change(id, &[RunState::Running, RunState::Frozen], |sandbox| {
-            sandbox.run = RunState::Hibernated;
-            sandbox.agentd = None;
-        })
+        if !self.inner.lock().unwrap().keeps_memory {
+            return Err(lacking());
+        }
+        self.change(id, &[RunState::Frozen], |sandbox| sandbox.run = RunState::Running).ok();
+        self.hibernate_now(id);
+        Ok(())
     }
 
     async fn snapshot(
@@ -349,26 +456,21 @@ impl Engine for FakeEngine {
     ) -> Result<SnapshotInfo, EngineError> {
         self.ask(Op::Snapshot, id).await?;
         let mut inner = self.inner.lock().unwrap();
+        if memory && !inner.keeps_memory {
+            return Err(lacking());
+        }
         let template = match inner.sandboxes.get(&id) {
             Some(sandbox) => sandbox.placement.template.clone(),
             None => return Err(EngineError::UnknownSandbox),
         };
-        let made = inner.snapshots.entry(snapshot).or_insert_with(|| SnapshotInfo {
-            snapshot,
-            sandbox: id,
-            made_ms: jiff::Timestamp::now().as_millisecond(),
-            memory,
-            files_bytes: 4096,
-            memory_bytes: 0,
-            depth: 1,
-            paused_us: 100,
-            template,
-            limits: coffer_core::Limits::default(),
-        });
-        Ok(made.clone())
+        let bytes = inner.snapshot_bytes;
+        let made = inner.snapshots.entry(snapshot);
+        Ok(made.or_insert_with(|| info(id, snapshot, template, memory, bytes)).clone())
     }
 
     async fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<(), EngineError> {
+        let of = self.inner.lock().unwrap().snapshots.get(&snapshot).map(|info| info.sandbox);
+        self.ask(Op::DeleteSnapshot, of.unwrap_or_else(SandboxId::generate)).await?;
         self.inner.lock().unwrap().snapshots.remove(&snapshot);
         Ok(())
     }

@@ -4,11 +4,38 @@ use std::time::Duration;
 
 use coffer_core::{Fault, Kept, SandboxId, SandboxState, StateName};
 use coffer_engine::{DeathCause, RunState};
-use coffer_store::{Changes, NewSandbox};
+use coffer_store::{Changes, NewSandbox, SandboxRow};
 use serde_json::json;
 
 use crate::app::TestApp;
 use crate::engine::Op;
+
+/// A sandbox that is about to be made, like one that there is.
+pub(crate) fn creating(id: SandboxId, like: SandboxRow) -> NewSandbox {
+    NewSandbox {
+        id,
+        agent: None,
+        template: like.template,
+        template_id: like.template_id,
+        alias: None,
+        metadata: Default::default(),
+        env_vars: Default::default(),
+        secrets: Default::default(),
+        limits: like.limits,
+        lifetime: like.lifetime,
+        timeout_s: 300,
+        auto_resume: false,
+        secure: true,
+        access_token: None,
+        traffic_token: None,
+        network: None,
+        allow_internet_access: None,
+        envd_version: like.envd_version,
+        created_ms: like.created_ms,
+        bounds: Default::default(),
+        origin: None,
+    }
+}
 
 fn parsed(id: &str) -> SandboxId {
     id.parse().unwrap()
@@ -113,28 +140,7 @@ async fn a_create_cut_off_by_a_crash_is_undone_unless_its_owner_may_know_of_it()
         let ids = [app.engine.plant().await, app.engine.plant().await];
         let scope = app.scope().await;
         for id in ids {
-            let new = NewSandbox {
-                id,
-                agent: None,
-                template: template.template.clone(),
-                template_id: template.template_id.clone(),
-                alias: None,
-                metadata: Default::default(),
-                env_vars: Default::default(),
-                secrets: Default::default(),
-                limits: template.limits,
-                lifetime: template.lifetime,
-                timeout_s: 300,
-                auto_resume: false,
-                secure: true,
-                access_token: None,
-                traffic_token: None,
-                network: None,
-                allow_internet_access: None,
-                envd_version: template.envd_version.clone(),
-                created_ms: template.created_ms,
-                bounds: Default::default(),
-            };
+            let new = creating(id, template.clone());
             app.store.insert_sandbox(&scope, new, None).await.unwrap();
         }
         // The second was told whose it is, and its owner perhaps that it is ready.

@@ -1,6 +1,6 @@
 //! Who may do what: roles, agents, operators, other projects, and the log of it all.
 
-use coffer_core::ExecutionId;
+use coffer_core::{ExecutionId, SandboxId};
 use coffer_store::{ExecutionRow, ExecutionSource, NewExecution};
 use http::Method;
 use serde_json::{Value, json};
@@ -62,6 +62,7 @@ fn body(method: &Method, path: &str) -> Value {
         ("POST", path) if path.ends_with("/exec") || path.ends_with("/execute") => json!({"command": "true"}),
         ("POST", path) if path.ends_with("/files") => json!({"action": "mkdir", "path": "/x"}),
         ("POST", path) if path.ends_with("/timeout") => json!({"timeout_s": 5}),
+        ("POST", path) if path.ends_with("/rollback") => json!({"snapshot_id": SandboxId::generate()}),
         ("POST", path) if path.ends_with("/keys") => json!({"name": "mischief"}),
         ("POST", path) if path.ends_with("/agents") || path.ends_with("/projects") => {
             json!({"name": "mischief"})
@@ -86,10 +87,14 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     app.put("/api/v1/secrets/mine-alone", json!({"value": "secret-of-mine"})).await.expect(201);
     let mine = app.scope().await.project().to_string();
     let execution = executed(&app, &sandbox).await;
+    let path = format!("/api/v1/sandboxes/{sandbox}/snapshots");
+    let snapshot = app.post(&path, json!({"name": "mine"})).await.expect(201).json();
+    let snapshot = snapshot["id"].as_str().unwrap().to_string();
     let fill = |name: &str| match name {
         "id" => sandbox.clone(),
         "agent" => agent.clone(),
         "execution" => execution.clone(),
+        "snapshot" => snapshot.clone(),
         "key" => made["id"].as_str().unwrap().to_string(),
         "project" => mine.clone(),
         "path" => "etc/hosts".to_string(),
@@ -106,14 +111,15 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
             continue;
         }
         let answer = app.as_key(&app.other_key, method.clone(), &path, body(&method, &path)).await;
-        let theirs = [&sandbox, &agent, &mine, &execution].into_iter().any(|id| path.contains(id.as_str()))
-            || path.contains(made["id"].as_str().unwrap());
+        let theirs =
+            [&sandbox, &agent, &mine, &execution, &snapshot].into_iter().any(|id| path.contains(id.as_str()))
+                || path.contains(made["id"].as_str().unwrap());
         if theirs {
             let expected = if path.contains("/projects") { 403 } else { 404 };
             assert_eq!(answer.status, expected, "{method} {path}: {}", answer.text());
             tried += 1;
         }
-        for id in [&sandbox, &agent, &mine, &execution] {
+        for id in [&sandbox, &agent, &mine, &execution, &snapshot] {
             // A refusal may repeat the id that was asked for, and the audit log tells one's own requests.
             let may_tell = theirs || path.ends_with("/audit");
             assert!(may_tell || !answer.text().contains(id.as_str()), "{method} {path}: {}", answer.text());
@@ -129,10 +135,25 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         (Method::POST, format!("/v2/sandboxes/{sandbox}/connect")),
         (Method::GET, format!("/v2/sandboxes/{sandbox}/logs")),
         (Method::PUT, format!("/sandboxes/{sandbox}/network")),
+        (Method::POST, format!("/sandboxes/{sandbox}/snapshots")),
+        (Method::POST, format!("/sandboxes/{sandbox}/fork")),
+        (Method::DELETE, format!("/templates/{snapshot}")),
+        (Method::DELETE, format!("/templates/{mine}%2Fmine%3Adefault")),
+        (Method::DELETE, "/templates/mine".into()),
+        (Method::GET, format!("/templates/aliases/{snapshot}")),
     ] {
         let answer = app.as_key(&app.other_key, method.clone(), &path, Value::Null).await;
         assert_eq!(answer.status, 404, "{method} {path}: {}", answer.text());
     }
+    let from_it =
+        [snapshot.clone(), format!("{snapshot}:default"), format!("{mine}/mine:default"), "mine".into()];
+    for template in from_it {
+        let new = json!({"templateID": template});
+        app.as_key(&app.other_key, Method::POST, "/v2/sandboxes", new).await.expect(404);
+    }
+    let new = json!({"snapshot_id": snapshot});
+    app.as_key(&app.other_key, Method::POST, "/api/v1/sandboxes", new).await.expect(404);
+    assert_eq!(app.engine.snapshot_ids().len(), 1);
     assert_eq!(app.row(&sandbox).await, row, "something was changed");
     let secrets = app.get("/api/v1/secrets").await.expect(200).json();
     assert_eq!(

@@ -6,12 +6,12 @@ use sqlx::{AnyConnection, Row};
 
 use super::READ;
 use super::change::{Step, record_step};
-use crate::columns::{bigint, json, on_timeout_text, purpose, sandbox_columns, sandbox_row, storable};
+use crate::columns::{self, bigint, json, on_timeout_text, purpose, sandbox_columns, sandbox_row, storable};
 use crate::error::Doing;
 use crate::vault::Vault;
 use crate::{
-    Asking, ChangeError, Idempotency, Inserted, NewSandbox, ProjectScope, Quotas, Secret, Store, StoreError,
-    now_ms, quotas,
+    Asking, ChangeError, Idempotency, Inserted, NewSandbox, Origin, ProjectScope, Quotas, Secret, Store,
+    StoreError, now_ms, quotas,
 };
 
 /// How long an idempotency key names the sandbox that it made.
@@ -43,10 +43,13 @@ impl Store {
                 {
                     return Ok(earlier);
                 }
-                let limits = sandbox.limits;
+                let (limits, origin) = (sandbox.limits, sandbox.origin);
                 let own = insert_rows(connection, &scope, sandbox, installation, &vault).await?;
                 let (project, quotas) = (scope.project(), own.or(defaults));
-                let over = quotas::check(connection, project, quotas, &limits, Asking::ToBegin).await?;
+                let mut over = quotas::check(connection, project, quotas, &limits, Asking::ToBegin).await?;
+                if let Some(Origin { parent, fork_position: Some(_), .. }) = origin {
+                    over = over.or(quotas::check_forks(connection, quotas, parent).await?);
+                }
                 over.map_or(Ok(Inserted::New), |over| Err(ChangeError::OverQuota(over)))
             })
         });
@@ -57,6 +60,30 @@ impl Store {
             Err(ChangeError::NotFound | ChangeError::Raced { .. }) => unreachable!("a new row cannot"),
             Ok(inserted) => Ok(inserted),
         }
+    }
+
+    /// What an idempotency key stands for already: [`Inserted::New`] where nobody has used it.
+    pub async fn earlier_sandbox(
+        &self,
+        scope: &ProjectScope,
+        idempotency: Idempotency<'_>,
+    ) -> Result<Inserted, StoreError> {
+        let owner = sqlx::query(
+            "SELECT fingerprint, sandbox_id FROM idempotency_keys
+             WHERE project_id = $1 AND key = $2 AND expires_ms > $3",
+        )
+        .bind(scope.project().to_string())
+        .bind(idempotency.key.to_string())
+        .bind(now_ms())
+        .fetch_optional(self.database().readers())
+        .await
+        .doing(READ)?;
+        let Some(owner) = owner else { return Ok(Inserted::New) };
+        if owner.try_get::<String, _>("fingerprint").doing(READ)? != idempotency.fingerprint {
+            return Ok(Inserted::KeyReusedDifferently);
+        }
+        let first = self.sandbox(scope, columns::id(&owner, "sandbox_id")?).await?;
+        Ok(first.map_or(Inserted::New, |first| Inserted::Existing(Box::new(first))))
     }
 
     /// Drops idempotency keys that have expired.
@@ -146,10 +173,10 @@ async fn insert_rows(
              env_vars_secret, cpu_count, memory_mib, disk_mib, max_processes, created_ms, started_ms,
              deadline_ms, timeout_s, on_timeout, auto_resume, secure, access_token_secret,
              traffic_token_secret, network_secret, allow_internet_access, envd_version, agent_id,
-             idle_s, max_lifetime_s, lease_s, installation, secret_names
+             idle_s, max_lifetime_s, lease_s, installation, secret_names, parent_id, snapshot_id, fork_position
          ) VALUES (
              $1, $2, $3, $4, 1, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-             $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31
+             $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34
          )",
     )
     .bind(id.to_string())
@@ -183,6 +210,9 @@ async fn insert_rows(
     .bind(new.bounds.lease_s)
     .bind(installation)
     .bind((!new.secrets.is_empty()).then(|| json(&new.secrets)))
+    .bind(new.origin.map(|origin| origin.parent.to_string()))
+    .bind(new.origin.map(|origin| origin.snapshot.to_string()))
+    .bind(new.origin.and_then(|origin| origin.fork_position))
     .execute(&mut *connection)
     .await
     .doing(RECORD)?;

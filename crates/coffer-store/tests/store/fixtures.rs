@@ -48,6 +48,7 @@ pub(crate) fn sandbox() -> NewSandbox {
         envd_version: "0.5.0".into(),
         created_ms: START,
         bounds: Bounds::default(),
+        origin: None,
     }
 }
 

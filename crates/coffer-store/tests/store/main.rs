@@ -15,6 +15,7 @@ mod policy;
 mod projects;
 mod scopes;
 mod secrets;
+mod snapshots;
 mod transitions;
 mod usage;
 mod writers;

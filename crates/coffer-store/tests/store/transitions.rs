@@ -64,6 +64,7 @@ on_both! {
             bounds: new.bounds,
             lease_until_ms: None,
             installation: None,
+            origin: None,
             sealed: false,
             secrets: new.secrets.clone(),
         };

@@ -7,6 +7,7 @@ mod events;
 mod exec;
 mod executions;
 mod files;
+mod forks;
 mod inside;
 mod keys;
 mod limits;
@@ -17,6 +18,7 @@ mod projects;
 mod sandboxes;
 mod scrape;
 mod secrets;
+mod snapshots;
 mod socket;
 mod stream;
 mod usage;
@@ -85,6 +87,12 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sandboxes::resume))
         .routes(routes!(sandboxes::extend))
         .routes(routes!(sandboxes::history))
+        .routes(routes!(snapshots::create))
+        .routes(routes!(snapshots::list))
+        .routes(routes!(snapshots::detail, snapshots::remove))
+        .routes(routes!(snapshots::rollback))
+        .routes(routes!(forks::fork))
+        .routes(routes!(forks::lineage))
         .routes(routes!(reach::show, reach::replace))
         .routes(routes!(projects::own, projects::rename))
         .routes(routes!(projects::create, projects::list))
@@ -216,6 +224,16 @@ pub(super) fn router() -> Router<Arc<App>> {
         )
         .route("/metrics", get(scrape::show))
         .route("/api/v1/docs", get(|| async { Html(include_str!("docs.html")) }))
+}
+
+/// The idempotency key of a request, if it has one, with a digest of what it asks for.
+fn idempotency(
+    headers: &http::HeaderMap,
+    asked: &impl Serialize,
+) -> Result<Option<(String, String)>, super::error::ApiError> {
+    let key = headers.get("idempotency-key");
+    let key = key.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+    key.map(|key| super::check::idempotency(key, asked)).transpose()
 }
 
 /// The description as text, as it is kept in the repository.

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use coffer_core::network::{Base, Policy};
-use coffer_core::{AgentId, DestroyReason, Kept, OnTimeout, SandboxState, StateName, TemplateRef};
-use coffer_store::{Bounds, Cursor, ListFilter, Order, SandboxRow, Transition};
+use coffer_core::{
+    AgentId, DestroyReason, Kept, OnTimeout, SandboxState, SnapshotId, StateName, TemplateRef,
+};
+use coffer_store::{Bounds, Cursor, ListFilter, Order, SandboxRow, SnapshotState, Transition};
 use coffer_wire::e2b::Network;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
@@ -24,7 +26,7 @@ use crate::api::query::Query;
 use crate::api::reach::PolicyShape;
 use crate::api::{App, check, network};
 use crate::clock::rfc3339;
-use crate::fleet::{Boot, Connected, CreateSpec, describe};
+use crate::fleet::{Boot, Connected, CreateSpec, FleetError, describe};
 use crate::limits::InForce;
 
 /// The longest that an owner may be silent.
@@ -34,8 +36,14 @@ const LONGEST_LEASE_S: i64 = 86_400;
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct NewSandbox {
-    /// `base` by default.
+    /// `base` by default; the name of a snapshot also works.
     template: Option<String>,
+    /// Begin with this snapshot of the project, instead of a template.
+    #[schema(value_type = Option<String>)]
+    snapshot_id: Option<SnapshotId>,
+    /// With a snapshot: whether its processes go on. By default they do if it has them; true is refused where
+    /// it has none.
+    memory: Option<bool>,
     metadata: BTreeMap<String, String>,
     /// For every process in it.
     env: BTreeMap<String, String>,
@@ -123,6 +131,12 @@ pub(super) struct Sandbox {
     lease_expires_at: Option<String>,
     /// The installation whose host holds it.
     installation: Option<String>,
+    /// The sandbox whose snapshot it began with.
+    parent_id: Option<String>,
+    /// The snapshot that it began with; children of one fork have one in common.
+    snapshot_id: Option<String>,
+    /// Which child of a fork it is, from 1.
+    fork_position: Option<i64>,
 }
 
 /// One step in a sandbox's life.
@@ -147,6 +161,8 @@ pub(super) struct ResumeBody {
     /// How long it lives from now on, in seconds; by default what its project says, or an hour.
     #[schema(minimum = 1)]
     timeout_s: Option<i64>,
+    /// False boots it from its files, and what its memory held is lost.
+    memory: Option<bool>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -172,7 +188,7 @@ pub(super) struct SandboxQuery {
     order: Option<String>,
 }
 
-fn shown(row: SandboxRow) -> Sandbox {
+pub(super) fn shown(row: SandboxRow) -> Sandbox {
     let reason = match &row.state {
         SandboxState::Error { fault } => Some(describe(fault)),
         SandboxState::Terminated { reason: DestroyReason::LeaseExpired } => Some("lease expired".to_string()),
@@ -202,11 +218,14 @@ fn shown(row: SandboxRow) -> Sandbox {
         lease_s: row.bounds.lease_s,
         lease_expires_at: row.lease_until_ms.map(rfc3339),
         installation: row.installation,
+        parent_id: row.origin.map(|origin| origin.parent.to_string()),
+        snapshot_id: row.origin.map(|origin| origin.snapshot.to_string()),
+        fork_position: row.origin.and_then(|origin| origin.fork_position),
     }
 }
 
 /// The timeout of a request that names none.
-fn usual_timeout_s(app: &App, project: &InForce) -> i64 {
+pub(super) fn usual_timeout_s(app: &App, project: &InForce) -> i64 {
     project.timeout_s.min(app.policy.longest_timeout_ms / 1000)
 }
 
@@ -240,7 +259,9 @@ async fn row(app: &App, named: &NamedId<Read>) -> Result<SandboxRow, ApiError> {
     responses(
         (status = 201, body = Sandbox, headers(("Location" = String))), (status = 400, body = ErrorShape),
         (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape, description = "no such template or agent"),
+        (status = 404, body = ErrorShape, description = "no such template, snapshot or agent"),
+        (status = 421, body = ErrorShape, description = "another installation has the snapshot"),
+        (status = 501, body = ErrorShape, description = "memory was asked for and cannot be had"),
         (status = 402, body = ErrorShape, description = "its budget is spent"),
         (status = 409, body = ErrorShape), (status = 422, body = ErrorShape), (status = 503, body = ErrorShape)
     )
@@ -252,8 +273,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     MaybeChecked(new): MaybeChecked<NewSandbox>,
 ) -> Result<(StatusCode, HeaderMap, Json<Sandbox>), ApiError> {
-    let key = headers.get("idempotency-key").map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
-    let idempotency = key.map(|key| check::idempotency(key, &new)).transpose()?;
+    let idempotency = super::idempotency(&headers, &new)?;
     let agent = match (caller.scope.agent(), new.agent_id) {
         (Some(own), None) => Some(own),
         (Some(own), Some(asked)) if own == asked => Some(own),
@@ -264,7 +284,23 @@ pub(super) async fn create(
         let known = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
         known.ok_or_else(|| ApiError::nothing("agent", agent))?;
     }
-    let template = new.template.as_deref().unwrap_or(&app.default_template).parse::<TemplateRef>();
+    let base = match new.snapshot_id {
+        None => None,
+        Some(_) if new.template.is_some() => {
+            return Err(ApiError::invalid("snapshot_id", "cannot be combined with template"));
+        }
+        Some(id) => {
+            let found = app.store.snapshot(&caller.scope, id).await.map_err(ApiError::store)?;
+            let ready = found.filter(|row| row.state == SnapshotState::Ready);
+            let row = ready.ok_or_else(|| ApiError::fleet(FleetError::NoSnapshot(id.to_string()), ""))?;
+            Some(app.fleet.base_of(&row, new.memory).map_err(|error| ApiError::fleet(error, ""))?)
+        }
+    };
+    if base.is_none() && new.template.is_none() && new.memory.is_some() {
+        return Err(ApiError::invalid("memory", "is for sandboxes that begin with a snapshot"));
+    }
+    let template = base.as_ref().map(|base| base.template.as_str()).or(new.template.as_deref());
+    let template = template.unwrap_or(&app.default_template).parse::<TemplateRef>();
     let project = app.limiter.of(caller.scope.project());
     let timeout_ms = app.policy.check(new.timeout_s.unwrap_or_else(|| usual_timeout_s(&app, &project)));
     let bounds = bounds(&app, &new, &project)?;
@@ -296,6 +332,8 @@ pub(super) async fn create(
         reach,
         allow_internet_access: None,
         bounds,
+        base,
+        memory: new.memory,
         idempotency,
     };
     let row = app.fleet.create(caller.scope, spec).await.map_err(|error| ApiError::fleet(error, "new"))?;
@@ -480,7 +518,8 @@ pub(super) async fn resume(
     let project = app.limiter.of(named.record.project);
     let timeout_ms = app.policy.check(body.timeout_s.unwrap_or_else(|| usual_timeout_s(&app, &project)));
     let timeout_ms = timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?;
-    let connected = app.fleet.connect(named.record, timeout_ms, Boot::AsPaused).await;
+    let boot = if body.memory == Some(false) { Boot::Cold } else { Boot::AsPaused };
+    let connected = app.fleet.connect(named.record, timeout_ms, boot).await;
     let (Connected::Running(row) | Connected::Resumed(row)) =
         connected.map_err(|error| ApiError::fleet(error, &named.id))?;
     Ok(Json(shown(row)))

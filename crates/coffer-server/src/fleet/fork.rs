@@ -1,0 +1,263 @@
+//! Forks: a snapshot that nobody keeps, and sandboxes that begin with it.
+//!
+//! The snapshot is not on record. Should the server die before it is given back, the next comparison finds
+//! that no record explains it; its children stand on what it was, and go on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use coffer_core::{Millis, SnapshotId, TemplateRef};
+use coffer_store::{Bounds, Idempotency, Inserted, Origin, ProjectScope, SandboxRow};
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Value, json};
+
+use super::create::{Base, CreateSpec, chain};
+use super::snapshots::{Captured, MemoryWish, engine_template, must_run};
+use super::{Fleet, FleetError, Record, network_of};
+use crate::clock::now_ms;
+use crate::telemetry::Snapshotted;
+
+/// Children that are made at a time.
+const AT_A_TIME: usize = 16;
+
+/// The kind of the event; about the source, and after the children have theirs.
+const KIND: &str = "sandbox.forked";
+
+/// A fork to be made; everything in it has been checked.
+#[derive(Debug, Clone)]
+pub(crate) struct ForkSpec {
+    pub(crate) count: u32,
+    pub(crate) timeout_ms: Millis,
+    pub(crate) wish: MemoryWish,
+    /// Beside what the source has, or instead of it.
+    pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) env_vars: BTreeMap<String, String>,
+    /// Variables that get a secret's value in the children, by the secret's name.
+    pub(crate) secrets: BTreeMap<String, String>,
+    pub(crate) idempotency: Option<(String, String)>,
+}
+
+/// What became of a fork.
+#[derive(Debug)]
+pub(crate) struct Forked {
+    /// One for each child that was asked for, in order.
+    pub(crate) children: Vec<Result<SandboxRow, FleetError>>,
+    /// Whether they go on with the source's processes.
+    pub(crate) memory: bool,
+    /// Why they do not, where that was not asked for.
+    pub(crate) note: Option<String>,
+}
+
+impl Fleet {
+    /// Makes sandboxes that begin as a running one is now. The source keeps everything. One that does not come
+    /// to be leaves the others alone.
+    pub(crate) async fn fork(
+        self: &Arc<Self>,
+        scope: ProjectScope,
+        record: Arc<Record>,
+        spec: ForkSpec,
+    ) -> Result<Forked, FleetError> {
+        if let Some(earlier) = self.forked_before(&scope, &spec).await? {
+            return Ok(earlier);
+        }
+        let claim = record.claim(self.step_for(spec.wish)).await?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let mut span = fleet.span("sandbox.fork", &record);
+            span.set("fork.count", || i64::from(spec.count).into());
+            let begun = Instant::now();
+            let source = must_run(&record, "be forked; resume it first")?;
+            let wanted = fleet.wanted_memory(&source, spec.wish)?;
+            fleet.usage.admits(source.project, None)?;
+            let (project, count) = (source.project, i64::from(spec.count));
+            let over = fleet.store.fork_refusal(&scope, project, source.id, &source.limits, count).await?;
+            if let Some(over) = over {
+                return Err(fleet.over_quota(project, over));
+            }
+            let child = child_of(&source, &spec)?;
+            // What every child would be refused for is known before the source stands still.
+            fleet.check_secrets(project, &child.secrets).await?;
+            let snapshot = SnapshotId::generate();
+            let _working = fleet.at_work.begin(snapshot);
+            let captured = fleet.capture(&record, snapshot, spec.wish, wanted).await;
+            // The source is anybody's again: it stood still for the snapshot alone.
+            drop(claim);
+            fleet.heal(&record).await;
+            let Captured { info, note } = match captured {
+                Ok(captured) => captured,
+                Err(error) => {
+                    fleet.telemetry.metrics.forked(Snapshotted::Failed, begun.elapsed(), 0, spec.count);
+                    span.fail(|| chain(&error));
+                    fleet.release_snapshot(snapshot, source.id).await;
+                    return Err(error);
+                }
+            };
+            let children = fleet.bear(scope, &source, &spec, child, snapshot, info.memory).await;
+            fleet.release_snapshot(snapshot, source.id).await;
+            let forked = Forked { children, memory: info.memory, note };
+            fleet.tell_of_fork(&source, snapshot, &forked, info.paused_us).await;
+            let made = forked.children.iter().filter(|child| child.is_ok()).count();
+            let failed = forked.children.len() - made;
+            let outcome = Snapshotted::of(forked.memory);
+            let of = |count| u32::try_from(count).unwrap_or(u32::MAX);
+            fleet.telemetry.metrics.forked(outcome, begun.elapsed(), of(made), of(failed));
+            Ok(forked)
+        })
+        .await
+    }
+
+    /// Makes the children, each in its own time.
+    async fn bear(
+        self: &Arc<Self>,
+        scope: ProjectScope,
+        source: &SandboxRow,
+        spec: &ForkSpec,
+        child: CreateSpec,
+        snapshot: SnapshotId,
+        memory: bool,
+    ) -> Vec<Result<SandboxRow, FleetError>> {
+        let made = (1..=i64::from(spec.count)).map(|position| {
+            let base = Base {
+                origin: Origin { parent: source.id, snapshot, fork_position: Some(position) },
+                memory,
+                template: engine_template(source),
+                template_id: source.template_id.clone(),
+                alias: source.alias.clone(),
+                limits: source.limits,
+                secrets: BTreeMap::new(),
+            };
+            let idempotency = key_of(spec, position);
+            let child = CreateSpec { base: Some(base), idempotency, ..child.clone() };
+            let fleet = self.clone();
+            async move { fleet.create(scope, child).await }
+        });
+        stream::iter(made).buffered(AT_A_TIME).collect().await
+    }
+
+    /// What the same request made before, if it did.
+    async fn forked_before(
+        &self,
+        scope: &ProjectScope,
+        spec: &ForkSpec,
+    ) -> Result<Option<Forked>, FleetError> {
+        let Some(keys) = (1..=i64::from(spec.count)).map(|at| key_of(spec, at)).collect::<Option<Vec<_>>>()
+        else {
+            return Ok(None);
+        };
+        let mut children = Vec::with_capacity(keys.len());
+        for (key, fingerprint) in &keys {
+            let found = self.store.earlier_sandbox(scope, Idempotency { key, fingerprint }).await?;
+            children.push(match found {
+                Inserted::Existing(row) => self.await_twin(*row).await,
+                Inserted::KeyReusedDifferently => return Err(FleetError::KeyReused),
+                Inserted::New | Inserted::OverQuota(_) => Err(FleetError::FirstFailed),
+            });
+        }
+        // Where none came to be, a retry is a new try.
+        let any = children.iter().any(|child| !matches!(child, Err(FleetError::FirstFailed)));
+        Ok(any.then_some(Forked { children, memory: false, note: None }))
+    }
+
+    async fn tell_of_fork(&self, source: &SandboxRow, snapshot: SnapshotId, forked: &Forked, paused_us: u64) {
+        let ids = |child: &Result<SandboxRow, FleetError>| child.as_ref().ok().map(|row| row.id.to_string());
+        let children: Vec<String> = forked.children.iter().filter_map(ids).collect();
+        let payload = json!({
+            "snapshot_id": snapshot, "children": children, "asked": forked.children.len(),
+            "memory": forked.memory, "note": forked.note, "paused_us": paused_us,
+        });
+        let told =
+            self.store.record_event_of(&self.store.operator(), source.id, KIND, payload, now_ms()).await;
+        if let Err(error) = told {
+            let id = source.id;
+            tracing::warn!(sandbox.id = %id, "the fork of sandbox {id} is not among its events: {}", chain(&error));
+        }
+    }
+}
+
+/// The key of one child of a request that has one. Clients' own have no slash.
+fn key_of(spec: &ForkSpec, position: i64) -> Option<(String, String)> {
+    let (key, fingerprint) = spec.idempotency.as_ref()?;
+    Some((format!("fork/{position}/{key}"), fingerprint.clone()))
+}
+
+/// What every child has from its source. Tokens are its own, and secrets of the project only those that were
+/// granted: by name, or all that the source has.
+fn child_of(source: &SandboxRow, spec: &ForkSpec) -> Result<CreateSpec, FleetError> {
+    let mut source = source.clone();
+    let mut secrets = spec.secrets.clone();
+    if spec.wish.with_secrets {
+        let inherited = std::mem::take(&mut source.secrets);
+        secrets = inherited.into_iter().chain(secrets).collect();
+    } else if let Some(network) = &mut source.network {
+        without_references(network);
+    }
+    let network = network_of(&source);
+    let reach = crate::api::policy_of(network.as_ref(), source.allow_internet_access).map_err(|error| {
+        tracing::error!(sandbox.id = %source.id, "network settings on record that make no sense: {error}");
+        FleetError::Broken
+    })?;
+    let mut env_vars = source.env_vars;
+    env_vars.retain(|name, _| !secrets.contains_key(name));
+    env_vars.extend(spec.env_vars.clone());
+    let mut metadata = source.metadata;
+    metadata.extend(spec.metadata.clone());
+    let template = source.template.parse::<TemplateRef>().map_err(|_| FleetError::Broken)?;
+    Ok(CreateSpec {
+        agent: source.agent,
+        template,
+        metadata,
+        env_vars,
+        secrets,
+        timeout_ms: spec.timeout_ms,
+        on_timeout: source.lifetime.on_timeout,
+        auto_resume: source.auto_resume,
+        secure: source.secure,
+        network,
+        reach,
+        allow_internet_access: source.allow_internet_access,
+        // Whoever keeps the source's lease knows nothing of the children.
+        bounds: Bounds { lease_s: None, ..source.bounds },
+        base: None,
+        memory: None,
+        idempotency: None,
+    })
+}
+
+/// Takes the rules out of network settings that put secrets of the project into requests.
+fn without_references(network: &mut Value) {
+    let refers = |rule: &Value| rule.to_string().contains("${secret:");
+    if let Some(rules) = network.pointer_mut("/policy/headers").and_then(Value::as_array_mut) {
+        rules.retain(|rule| !refers(rule));
+    }
+    if let Some(hosts) = network.get_mut("rules").and_then(Value::as_object_mut) {
+        hosts.retain(|_, rules| !refers(rules));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_with_secrets_are_taken_out_and_others_stay() {
+        let mut network = json!({
+            "policy": {"base": "web", "headers": [
+                {"hosts": ["a.com"], "headers": {"authorization": "Bearer ${secret:token}"}},
+                {"hosts": ["b.com"], "headers": {"x-team": "blue"}},
+            ]},
+            "rules": {
+                "c.com": [{"transform": {"headers": {"x": "${secret:other}"}}}],
+                "d.com": [{"transform": {"headers": {"x": "plain"}}}],
+            },
+        });
+        without_references(&mut network);
+        assert_eq!(
+            network,
+            json!({
+                "policy": {"base": "web", "headers": [{"hosts": ["b.com"], "headers": {"x-team": "blue"}}]},
+                "rules": {"d.com": [{"transform": {"headers": {"x": "plain"}}}]},
+            })
+        );
+    }
+}

@@ -1,0 +1,425 @@
+//! Snapshots of sandboxes.
+//!
+//! ```text
+//!  insert          finish             begin_delete           remove
+//! ───────► creating ───► ready ───────────────► deleting ──────────► (no row)
+//!              └────────────────── remove ──────────────────────────────►
+//! ```
+//!
+//! A name stands for the newest snapshot of that name and tag that is ready; those before it keep their
+//! name, are found by their id, and go with the name.
+
+use std::collections::HashSet;
+
+use coffer_core::{Limits, Millis, ProjectId, SnapshotId};
+use serde_json::json;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, AssertSqlSafe};
+
+use crate::columns::{
+    self, bigint, from_json, id, number, optional_id, optional_text, storable, text, unsigned,
+};
+use crate::error::Doing;
+use crate::{
+    ChangeError, FinishedSnapshot, Idempotency, InsertedSnapshot, NewSnapshot, Operator, ProjectScope, Scope,
+    SnapshotFacts, SnapshotFilter, SnapshotRow, SnapshotState, Store, StoreError, events, now_ms, quotas,
+};
+
+const READ: &str = "read snapshots";
+const RECORD: &str = "record a snapshot";
+const CHANGE: &str = "change a snapshot";
+
+macro_rules! snapshot_columns {
+    () => {
+        "id, project_id, agent_id, installation, sandbox_id, state, name, tag, is_current, memory, note, \
+         template, cpu_count, memory_mib, disk_mib, max_processes, secret_names, files_bytes, memory_bytes, \
+         paused_us, created_by, created_ms"
+    };
+}
+
+impl Store {
+    /// Records a snapshot as `creating`, unless its idempotency key says that it was asked for before.
+    pub async fn insert_snapshot(
+        &self,
+        scope: &ProjectScope,
+        new: NewSnapshot,
+        idempotency: Option<Idempotency<'_>>,
+    ) -> Result<InsertedSnapshot, StoreError> {
+        let project = scope.project();
+        let (installation, defaults) = (self.installation(), self.default_quotas());
+        let key = idempotency.map(|given| (given.key.to_string(), given.fingerprint.to_string()));
+        let insert = self.database().write(RECORD, move |connection| {
+            Box::pin(async move {
+                let at_ms = now_ms();
+                let payload = json!({
+                    "snapshot_id": new.id, "name": new.name, "tag": new.tag, "memory": new.memory
+                });
+                let subject = new.sandbox.to_string();
+                if !insert_row(connection, project, new, installation, key.as_ref(), at_ms).await? {
+                    return earlier(connection, project, key.unwrap_or_default()).await.map_err(Into::into);
+                }
+                let kind = "snapshot.creating".to_string();
+                let own = events::record_holding(connection, project, subject, kind, &payload, at_ms).await?;
+                let over = quotas::check_snapshot(connection, project, own.or(defaults), 0).await?;
+                over.map_or(Ok(InsertedSnapshot::New), |over| Err(ChangeError::OverQuota(over)))
+            })
+        });
+        match insert.await {
+            // An error, so that nothing of it stays.
+            Err(ChangeError::OverQuota(over)) => Ok(InsertedSnapshot::OverQuota(over)),
+            Err(ChangeError::Store(error)) => Err(error),
+            Err(ChangeError::NotFound | ChangeError::Raced { .. }) => unreachable!("a new row cannot"),
+            Ok(inserted) => Ok(inserted),
+        }
+    }
+
+    /// Records that a snapshot is made. From then on its name stands for it.
+    pub async fn finish_snapshot(
+        &self,
+        _: &Operator,
+        snapshot: SnapshotId,
+        facts: SnapshotFacts,
+    ) -> Result<FinishedSnapshot, StoreError> {
+        let defaults = self.default_quotas();
+        let finish = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let at_ms = now_ms();
+                for step in [
+                    // Holds the project's row, so that of two with one name one comes second.
+                    "UPDATE projects SET last_event = last_event
+                     WHERE id = (SELECT project_id FROM snapshots WHERE id = $1)",
+                    // One before it is no longer what its name stands for; first, as the name is unique.
+                    "UPDATE snapshots SET is_current = 0
+                     WHERE is_current = 1 AND EXISTS (
+                         SELECT 1 FROM snapshots AS new WHERE new.id = $1 AND new.state = 'creating'
+                             AND new.project_id = snapshots.project_id AND new.name = snapshots.name
+                             AND new.tag = snapshots.tag
+                             AND COALESCE(new.agent_id, '') = COALESCE(snapshots.agent_id, ''))",
+                ] {
+                    sqlx::query(step)
+                        .bind(snapshot.to_string())
+                        .execute(&mut *connection)
+                        .await
+                        .doing(CHANGE)?;
+                }
+                let row = sqlx::query(concat!(
+                    "UPDATE snapshots SET state = 'ready', memory = $1, note = $2, files_bytes = $3,
+                         memory_bytes = $4, paused_us = $5,
+                         is_current = CASE WHEN name IS NULL THEN 0 ELSE 1 END
+                     WHERE id = $6 AND state = 'creating' RETURNING ",
+                    snapshot_columns!()
+                ))
+                .bind(i64::from(facts.memory))
+                .bind(facts.note.as_deref().map(storable))
+                .bind(bigint(facts.files_bytes))
+                .bind(bigint(facts.memory_bytes))
+                .bind(bigint(facts.paused_us))
+                .bind(snapshot.to_string())
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                let Some(row) = row else { return Ok(FinishedSnapshot::Gone) };
+                let row = read(&row)?;
+                let payload = json!({
+                    "snapshot_id": row.id, "name": row.name, "tag": row.tag, "memory": row.memory,
+                    "note": row.note, "files_bytes": row.files_bytes, "memory_bytes": row.memory_bytes,
+                    "paused_us": row.paused_us,
+                });
+                let (subject, kind) = (row.sandbox.to_string(), "snapshot.ready".to_string());
+                let own =
+                    events::record_holding(connection, row.project, subject, kind, &payload, at_ms).await?;
+                let size_mib = bigint((row.files_bytes + row.memory_bytes).div_ceil(1 << 20));
+                let quotas = own.or(defaults);
+                let over = quotas::check_snapshot(connection, row.project, quotas, size_mib).await?;
+                over.map_or(Ok(FinishedSnapshot::Ready(Box::new(row))), |over| {
+                    Err(ChangeError::OverQuota(over))
+                })
+            })
+        });
+        match finish.await {
+            // An error, so that nothing of it stays.
+            Err(ChangeError::OverQuota(over)) => Ok(FinishedSnapshot::OverQuota(over)),
+            Err(ChangeError::Store(error)) => Err(error),
+            Err(ChangeError::NotFound | ChangeError::Raced { .. }) => Ok(FinishedSnapshot::Gone),
+            Ok(finished) => Ok(finished),
+        }
+    }
+
+    /// Records that a snapshot is being deleted, whatever its state, if the scope sees it: nobody finds it from
+    /// then on.
+    pub async fn begin_snapshot_deletion(
+        &self,
+        scope: &impl Scope,
+        snapshot: SnapshotId,
+    ) -> Result<Option<SnapshotRow>, StoreError> {
+        let owner = scope.owner();
+        let begin = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let row = sqlx::query(concat!(
+                    "UPDATE snapshots SET state = 'deleting', is_current = 0, idempotency_key = NULL
+                     WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2) RETURNING ",
+                    snapshot_columns!()
+                ))
+                .bind(snapshot.to_string())
+                .bind(owner)
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                let Some(row) = row else { return Ok(None) };
+                let row = read(&row)?;
+                tell(connection, &row, "snapshot.deleting", None).await?;
+                Ok(Some(row))
+            })
+        });
+        begin.await
+    }
+
+    /// Forgets a snapshot that its host no longer has. Says whether it was known.
+    pub async fn remove_snapshot(
+        &self,
+        _: &Operator,
+        snapshot: SnapshotId,
+        reason: &str,
+    ) -> Result<bool, StoreError> {
+        let reason = storable(reason);
+        let remove = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let row = sqlx::query(concat!(
+                    "DELETE FROM snapshots WHERE id = $1 RETURNING ",
+                    snapshot_columns!()
+                ))
+                .bind(snapshot.to_string())
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                let Some(row) = row else { return Ok(false) };
+                let row = read(&row)?;
+                let kind = match row.state {
+                    SnapshotState::Creating => "snapshot.failed",
+                    SnapshotState::Ready | SnapshotState::Deleting => "snapshot.deleted",
+                };
+                tell(connection, &row, kind, Some(&reason)).await?;
+                Ok(true)
+            })
+        });
+        remove.await
+    }
+
+    /// The snapshot, if it exists and the scope sees it, whatever its state.
+    pub async fn snapshot(
+        &self,
+        scope: &impl Scope,
+        snapshot: SnapshotId,
+    ) -> Result<Option<SnapshotRow>, StoreError> {
+        let row = sqlx::query(concat!(
+            "SELECT ",
+            snapshot_columns!(),
+            " FROM snapshots WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2)"
+        ))
+        .bind(snapshot.to_string())
+        .bind(scope.owner())
+        .fetch_optional(self.database().readers())
+        .await
+        .doing(READ)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// The snapshot that a name stands for; agents have names of their own.
+    pub async fn snapshot_named(
+        &self,
+        scope: &ProjectScope,
+        name: &str,
+        tag: &str,
+    ) -> Result<Option<SnapshotRow>, StoreError> {
+        let row = sqlx::query(concat!(
+            "SELECT ",
+            snapshot_columns!(),
+            " FROM snapshots WHERE project_id = $1 AND name = $2 AND tag = $3 AND is_current = 1
+                 AND COALESCE(agent_id, '') = $4"
+        ))
+        .bind(scope.project().to_string())
+        .bind(storable(name))
+        .bind(storable(tag))
+        .bind(scope.agent().map(|agent| agent.to_string()).unwrap_or_default())
+        .fetch_optional(self.database().readers())
+        .await
+        .doing(READ)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// Snapshots of a project, newest first.
+    pub async fn snapshots(
+        &self,
+        scope: &ProjectScope,
+        filter: &SnapshotFilter,
+    ) -> Result<Vec<SnapshotRow>, StoreError> {
+        // Only what is asked for is in the text, so that an index is found for it.
+        let mut sql = format!("SELECT {} FROM snapshots WHERE project_id = $1", snapshot_columns!());
+        let mut values = vec![scope.project().to_string()];
+        let wanted = [
+            ("sandbox_id =", filter.sandbox.map(|sandbox| sandbox.to_string())),
+            ("name =", filter.name.as_deref().map(storable)),
+            ("tag =", filter.tag.as_deref().map(storable)),
+            ("id <", filter.before.map(|before| before.to_string())),
+            ("agent_id =", scope.agent().map(|agent| agent.to_string())),
+        ];
+        for (condition, value) in wanted {
+            if let Some(value) = value {
+                values.push(value);
+                sql += &format!(" AND {condition} ${}", values.len());
+            }
+        }
+        if filter.usable_only {
+            sql += " AND state = 'ready' AND (name IS NULL OR is_current = 1)";
+        }
+        sql += &format!(" ORDER BY id DESC LIMIT {}", filter.limit);
+        let query = sqlx::query(AssertSqlSafe(sql));
+        let query = values.into_iter().fold(query, |query, value| query.bind(value));
+        let rows = query.fetch_all(self.database().readers()).await.doing(READ)?;
+        rows.iter().map(read).collect()
+    }
+
+    /// What this installation was about to make or delete.
+    pub async fn unfinished_snapshots(&self, _: &Operator) -> Result<Vec<SnapshotRow>, StoreError> {
+        let rows = sqlx::query(concat!(
+            "SELECT ",
+            snapshot_columns!(),
+            " FROM snapshots WHERE state <> 'ready' AND ($1 IS NULL OR installation = $1) ORDER BY id"
+        ))
+        .bind(self.installation())
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(read).collect()
+    }
+
+    /// Which of these are on record, whichever installation's they are.
+    pub async fn known_snapshots(
+        &self,
+        _: &Operator,
+        snapshots: &[SnapshotId],
+    ) -> Result<HashSet<SnapshotId>, StoreError> {
+        let mut known = HashSet::new();
+        for some in snapshots.chunks(500) {
+            let places: Vec<String> = (1..=some.len()).map(|place| format!("${place}")).collect();
+            let sql = format!("SELECT id FROM snapshots WHERE id IN ({})", places.join(", "));
+            let query = some
+                .iter()
+                .fold(sqlx::query(AssertSqlSafe(sql)), |query, snapshot| query.bind(snapshot.to_string()));
+            let rows = query.fetch_all(self.database().readers()).await.doing(READ)?;
+            for row in &rows {
+                known.insert(id(row, "id")?);
+            }
+        }
+        Ok(known)
+    }
+
+    /// The installation whose host has a snapshot, where that is another than this handle acts for.
+    pub fn snapshot_holder_elsewhere<'a>(&self, row: &'a SnapshotRow) -> Option<&'a str> {
+        let (own, holder) = (self.installation()?, row.installation.as_deref()?);
+        (holder != own).then_some(holder)
+    }
+}
+
+/// Says whether the row is new; otherwise its idempotency key is another's.
+async fn insert_row(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    new: NewSnapshot,
+    installation: Option<String>,
+    key: Option<&(String, String)>,
+    at_ms: Millis,
+) -> Result<bool, StoreError> {
+    let inserted = sqlx::query(
+        "INSERT INTO snapshots (
+             id, project_id, agent_id, installation, sandbox_id, state, name, tag, memory, template, cpu_count,
+             memory_mib, disk_mib, max_processes, secret_names, created_by, created_ms, idempotency_key, fingerprint
+         ) VALUES ($1, $2, $3, $4, $5, 'creating', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+         ON CONFLICT DO NOTHING",
+    )
+    .bind(new.id.to_string())
+    .bind(project.to_string())
+    .bind(new.agent.map(|agent| agent.to_string()))
+    .bind(installation)
+    .bind(new.sandbox.to_string())
+    .bind(new.name.as_deref().map(storable))
+    .bind(storable(&new.tag))
+    .bind(i64::from(new.memory))
+    .bind(storable(&new.template))
+    .bind(i64::from(new.limits.cpu_count))
+    .bind(bigint(new.limits.memory_mib))
+    .bind(bigint(new.limits.disk_mib))
+    .bind(i64::from(new.limits.max_processes))
+    .bind((!new.secrets.is_empty()).then(|| columns::json(&new.secrets)))
+    .bind(new.created_by)
+    .bind(at_ms)
+    .bind(key.map(|(key, _)| key.clone()))
+    .bind(key.map(|(_, fingerprint)| fingerprint.clone()))
+    .execute(connection)
+    .await
+    .doing(RECORD)?;
+    Ok(inserted.rows_affected() > 0)
+}
+
+/// What a key that is taken was used for.
+async fn earlier(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    (key, fingerprint): (String, String),
+) -> Result<InsertedSnapshot, StoreError> {
+    let row = sqlx::query(concat!(
+        "SELECT fingerprint, ",
+        snapshot_columns!(),
+        " FROM snapshots WHERE project_id = $1 AND idempotency_key = $2"
+    ))
+    .bind(project.to_string())
+    .bind(key)
+    .fetch_one(connection)
+    .await
+    .doing(RECORD)?;
+    if optional_text(&row, "fingerprint")?.as_deref() != Some(&fingerprint) {
+        return Ok(InsertedSnapshot::KeyReusedDifferently);
+    }
+    Ok(InsertedSnapshot::Existing(Box::new(read(&row)?)))
+}
+
+/// Puts it into the project's events, as something of the sandbox that it was made of.
+async fn tell(
+    connection: &mut AnyConnection,
+    row: &SnapshotRow,
+    kind: &str,
+    reason: Option<&str>,
+) -> Result<(), StoreError> {
+    let payload = json!({ "snapshot_id": row.id, "name": row.name, "tag": row.tag, "reason": reason });
+    events::record(connection, row.project, row.sandbox.to_string(), kind.into(), &payload, now_ms()).await
+}
+
+fn read(row: &AnyRow) -> Result<SnapshotRow, StoreError> {
+    let secrets = optional_text(row, "secret_names")?;
+    Ok(SnapshotRow {
+        id: id(row, "id")?,
+        project: id(row, "project_id")?,
+        sandbox: id(row, "sandbox_id")?,
+        agent: optional_id(row, "agent_id")?,
+        installation: optional_text(row, "installation")?,
+        state: SnapshotState::read(&text(row, "state")?)?,
+        name: optional_text(row, "name")?,
+        tag: text(row, "tag")?,
+        is_current: number(row, "is_current")? != 0,
+        memory: number(row, "memory")? != 0,
+        note: optional_text(row, "note")?,
+        template: text(row, "template")?,
+        limits: Limits {
+            cpu_count: unsigned(row, "cpu_count")?,
+            memory_mib: unsigned(row, "memory_mib")?,
+            disk_mib: unsigned(row, "disk_mib")?,
+            max_processes: unsigned(row, "max_processes")?,
+        },
+        secrets: secrets.map(|text| from_json(&text, "secret_names")).transpose()?.unwrap_or_default(),
+        files_bytes: unsigned(row, "files_bytes")?,
+        memory_bytes: unsigned(row, "memory_bytes")?,
+        paused_us: unsigned(row, "paused_us")?,
+        created_by: optional_text(row, "created_by")?,
+        created_ms: number(row, "created_ms")?,
+    })
+}
