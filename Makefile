@@ -15,7 +15,8 @@ help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
 	@echo "make test    set up, then every check: format, lints, unit, store, engine and SDK tests"
 	@echo "make build   the release binary, at $(COFFER)"
-	@echo "make soak    kill every part at $(KILLS) random moments, and look for what was lost (SEED=, KILLS=)"
+	@echo "make soak    kill every part at $(KILLS) random moments, and look for what was lost (SEED=, KILLS=);"
+	@echo "             pause and fork under write load, with kills in between (PAUSES=, FORKS=, IMAGES=)"
 	@echo "make bench   measure beside crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"
 	@echo "make fuzz    feed readers of hostile bytes with what they do not expect, a minute each"
 	@echo "make fmt     format the sources"
@@ -50,8 +51,11 @@ e2e: setup-test build template
 # Parts are killed while clients work. The seed decides who and when; a failure says how to have it again.
 SEED ?= $(shell date +%s)
 KILLS ?= 100
+PAUSES ?= 2000
+FORKS ?= 500
+IMAGES ?= 50
 soak: setup-test build template
-	SOAK_SEED=$(SEED) SOAK_KILLS=$(KILLS) e2e/run soak
+	SOAK_SEED=$(SEED) SOAK_KILLS=$(KILLS) SOAK_PAUSES=$(PAUSES) SOAK_FORKS=$(FORKS) SOAK_IMAGES=$(IMAGES) e2e/run soak
 
 bench: setup-bench template
 	bench/run
