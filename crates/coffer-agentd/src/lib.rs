@@ -11,6 +11,8 @@ mod account;
 mod agent;
 mod conduit;
 mod connect;
+mod control;
+mod entrance;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -39,6 +41,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent::Agent;
+use crate::entrance::Entrance;
 
 /// Threads for file work; each costs a stack.
 const FILE_THREADS: usize = 16;
@@ -114,6 +117,7 @@ fn prepare() {
 async fn run(sockets: Sockets) -> io::Result<()> {
     let mut children = signal(SignalKind::child())?;
     let agent = Agent::new();
+    let entrance = Entrance::new(Arc::clone(&agent));
     let listener = match sockets {
         Sockets::Inherited => {
             for address in [
@@ -124,6 +128,10 @@ async fn run(sockets: Sockets) -> io::Result<()> {
                 if let Ok(listener) = TcpListener::bind(address).await {
                     tokio::spawn(listen::serve_tcp(Arc::clone(&agent), listener));
                 }
+            }
+            // Before anybody else runs in here who could take its name. Without it memory cannot be saved.
+            if let Ok(control) = control::bind() {
+                tokio::spawn(control::serve(control, Arc::clone(&entrance)));
             }
             listen::inherited()?
         }
@@ -136,8 +144,7 @@ async fn run(sockets: Sockets) -> io::Result<()> {
         }
     };
     listener.set_nonblocking(true)?;
-    let listener = UnixListener::from_std(listener)?;
-    tokio::spawn(listen::serve_unix(Arc::clone(&agent), listener));
+    entrance.open(UnixListener::from_std(listener)?);
     if std::process::id() == 1 {
         let agent = Arc::clone(&agent);
         tokio::spawn(async move {

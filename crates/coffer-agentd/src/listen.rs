@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 
 use crate::agent::Agent;
 use crate::conduit::{Conduit, Spliced};
+use crate::entrance::Connections;
 use crate::route::{Door, answer};
 
 /// Connections at once. Those of the server and those from inside do not crowd each other out.
@@ -37,7 +38,7 @@ const SERVER_HEAD_TIME: Duration = Duration::from_secs(3600);
 /// Waited after a failed accept: it is out of descriptors, and trying at once does not help.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-pub(crate) async fn serve_unix(agent: Arc<Agent>, listener: UnixListener) {
+pub(crate) async fn serve_unix(agent: Arc<Agent>, listener: UnixListener, connections: Connections) {
     let accept = |context: &mut Context<'_>| {
         listener.poll_accept(context).map_ok(|(stream, _)| {
             // Where the host allows less, it is less.
@@ -46,7 +47,7 @@ pub(crate) async fn serve_unix(agent: Arc<Agent>, listener: UnixListener) {
             (Spliced::new(stream, conduit.clone()), Some(conduit))
         })
     };
-    serve_all(agent, Door::Server, SERVER_CONNECTIONS, accept).await;
+    serve_all(agent, Door::Server, SERVER_CONNECTIONS, connections, accept).await;
 }
 
 pub(crate) async fn serve_tcp(agent: Arc<Agent>, listener: TcpListener) {
@@ -54,13 +55,14 @@ pub(crate) async fn serve_tcp(agent: Arc<Agent>, listener: TcpListener) {
         let at_once = |(stream, _): (TcpStream, _)| stream.set_nodelay(true).map(|()| (stream, None));
         listener.poll_accept(context).map(|accepted| accepted.and_then(at_once))
     };
-    serve_all(agent, Door::Inside, INSIDE_CONNECTIONS, accept).await;
+    serve_all(agent, Door::Inside, INSIDE_CONNECTIONS, Connections::default(), accept).await;
 }
 
 async fn serve_all<Io>(
     agent: Arc<Agent>,
     door: Door,
     at_once: usize,
+    connections: Connections,
     mut accept: impl FnMut(&mut Context<'_>) -> Poll<io::Result<(Io, Option<Conduit>)>>,
 ) where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -72,9 +74,9 @@ async fn serve_all<Io>(
         };
         match poll_fn(&mut accept).await {
             Ok((stream, conduit)) => {
-                let agent = Arc::clone(&agent);
-                tokio::spawn(async move {
-                    serve(agent, door, stream, conduit).await;
+                let (agent, own) = (Arc::clone(&agent), connections.clone());
+                connections.spawn(async move {
+                    serve(agent, door, own, stream, conduit).await;
                     drop(place);
                 });
             }
@@ -83,8 +85,13 @@ async fn serve_all<Io>(
     }
 }
 
-async fn serve<Io>(agent: Arc<Agent>, door: Door, stream: Io, conduit: Option<Conduit>)
-where
+async fn serve<Io>(
+    agent: Arc<Agent>,
+    door: Door,
+    connections: Connections,
+    stream: Io,
+    conduit: Option<Conduit>,
+) where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // Stand-ins are passed on, never copied.
@@ -94,6 +101,8 @@ where
         if let Some(conduit) = &conduit {
             request.extensions_mut().insert(conduit.clone());
         }
+        // What outlives the request, as a tunnel does, belongs to them too.
+        request.extensions_mut().insert(connections.clone());
         async move { Ok::<_, Infallible>(answer(agent, door, request).await) }
     });
     let head_time = match door {

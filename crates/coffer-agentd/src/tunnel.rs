@@ -8,12 +8,13 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
+use crate::entrance::Connections;
 use crate::reply::{self, Refusal, Reply};
 
 /// Loopback answers or refuses at once; only a full backlog takes longer.
 const DIAL_LIMIT: Duration = Duration::from_secs(5);
 
-pub(crate) async fn open(request: Request<Incoming>) -> Reply {
+pub(crate) async fn open(mut request: Request<Incoming>) -> Reply {
     let port = match port(&request) {
         Ok(port) => port,
         Err(refusal) => return refusal.reply(),
@@ -25,7 +26,8 @@ pub(crate) async fn open(request: Request<Incoming>) -> Reply {
                 .reply();
         }
     };
-    tokio::spawn(async move {
+    let connections = request.extensions_mut().remove::<Connections>().unwrap_or_default();
+    connections.spawn(async move {
         let Ok(upgraded) = hyper::upgrade::on(request).await else {
             return;
         };

@@ -21,6 +21,31 @@ pub const PORT: u16 = 49983;
 /// The envd version whose protocol agentd speaks, as SDKs gate features on it.
 pub const ENVD_VERSION: &str = "0.6.4";
 
+/// The abstract socket, in the sandbox's network namespace, on which agentd takes the node's orders.
+pub const CONTROL_SOCKET: &[u8] = b"coffer-agentd";
+
+/// What the node has to say when it saves a sandbox's memory: one byte, which is repeated when it is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ControlOrder {
+    /// Give up the listener and every connection of the server's.
+    Shut,
+    /// Serve the server at the listener that comes with this order.
+    Open,
+}
+
+impl ControlOrder {
+    pub const fn byte(self) -> u8 {
+        match self {
+            Self::Shut => b's',
+            Self::Open => b'o',
+        }
+    }
+
+    pub fn of(byte: u8) -> Option<Self> {
+        [Self::Shut, Self::Open].into_iter().find(|order| order.byte() == byte)
+    }
+}
+
 /// What makes an anonymous agentd the agentd of one sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

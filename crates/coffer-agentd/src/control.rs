@@ -1,0 +1,94 @@
+//! What the node tells us when it saves our memory, on an abstract socket in our network namespace.
+//!
+//! The socket has no name on any disk, so it can be saved and restored with us. Whatever runs in the
+//! sandbox can connect to it. But the kernel tells who did, and it gives a process outside our process
+//! namespace the number 0, which nothing inside can have: that is the node, and nobody else is heard.
+//! The node in turn asks the kernel who listens, and talks to the sandbox's first process alone.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net as blocking;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_wire::agentd::{CONTROL_SOCKET, ControlOrder};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
+use tokio::io::{AsyncWriteExt as _, Interest};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::entrance::Entrance;
+
+/// An order is one byte, so whoever has connected and is the node has sent it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Waited after a failed accept: it is out of descriptors, and trying at once does not help.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+pub(crate) fn bind() -> io::Result<UnixListener> {
+    let address = blocking::SocketAddr::from_abstract_name(CONTROL_SOCKET)?;
+    let listener = blocking::UnixListener::bind_addr(&address)?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+/// Serves one connection after another: there is one node, and it has one thing to say at a time.
+pub(crate) async fn serve(listener: UnixListener, entrance: Arc<Entrance>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) if is_outside(&stream) => {
+                let _unheard = tokio::time::timeout(PATIENCE, obey(stream, &entrance)).await;
+            }
+            Ok(_stranger) => {}
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+/// Whether the other end is no process of this sandbox.
+fn is_outside(stream: &UnixStream) -> bool {
+    stream.peer_cred().is_ok_and(|peer| peer.pid() == Some(0))
+}
+
+/// Does what is asked and says so; then the connection is closed, so that it is not saved with us.
+async fn obey(mut stream: UnixStream, entrance: &Entrance) -> io::Result<()> {
+    let (order, listener) = stream.async_io(Interest::READABLE, || receive(&stream)).await?;
+    let done = match (ControlOrder::of(order), listener) {
+        (Some(ControlOrder::Shut), _) => entrance.shut().await,
+        (Some(ControlOrder::Open), Some(listener)) => {
+            entrance.open(listening(listener)?);
+            true
+        }
+        _ => false,
+    };
+    if done {
+        stream.write_all(&[order]).await?;
+    }
+    Ok(())
+}
+
+fn receive(stream: &UnixStream) -> io::Result<(u8, Option<OwnedFd>)> {
+    let mut order = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [io::IoSliceMut::new(&mut order)];
+    let received = recvmsg(stream.as_fd(), &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok((order[0], descriptor))
+}
+
+fn listening(descriptor: OwnedFd) -> io::Result<UnixListener> {
+    if !sockopt::socket_acceptconn(&descriptor)? {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let listener = blocking::UnixListener::from(descriptor);
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
