@@ -57,7 +57,7 @@ async fn obey(mut stream: UnixStream, entrance: &Entrance) -> io::Result<()> {
     let done = match (ControlOrder::of(order), listener) {
         (Some(ControlOrder::Shut), _) => entrance.shut().await,
         (Some(ControlOrder::Open), Some(listener)) => {
-            entrance.open(listening(listener)?);
+            entrance.reopen(listening(listener)?).await;
             true
         }
         _ => false,

@@ -59,6 +59,13 @@ impl Entrance {
         current.shut.cancel();
         current.tasks.close();
         tokio::time::timeout(SHUT_WITHIN, current.tasks.wait()).await.is_ok()
+            && self.agent.watchers.set_aside().await
+    }
+
+    /// Goes on after a [`shut`](Self::shut).
+    pub(crate) async fn reopen(&self, listener: UnixListener) {
+        self.agent.watchers.take_up().await;
+        self.open(listener);
     }
 
     fn current(&self) -> MutexGuard<'_, Connections> {

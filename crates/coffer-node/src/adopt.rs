@@ -10,6 +10,7 @@ use coffer_wire::node::{DeathCause, Orphan};
 
 use crate::cgroup::SandboxCgroup;
 use crate::journal::{Durability, Entry, Phase};
+use crate::memory;
 use crate::node::Node;
 use crate::reaper::{Record, Remains};
 use crate::sandbox::{self, Found, Watched};
@@ -35,6 +36,7 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
                 node.processors.take_again(&entry.cpus);
                 kept.names.insert(entry.name());
                 kept.files.insert(entry.files_name());
+                let entry = as_it_runs(node, entry, &found);
                 node.insert(id, sandbox::adopt(node, entry, found));
             }
             Outcome::Died(cause) => {
@@ -74,7 +76,7 @@ enum Outcome {
     Unwanted,
 }
 
-fn find(node: &Node, entry: &Entry) -> Outcome {
+fn find(node: &Arc<Node>, entry: &Entry) -> Outcome {
     let (id, name) = (entry.spec.sandbox, entry.name());
     match &entry.phase {
         Phase::Creating | Phase::Destroying => Outcome::Unwanted,
@@ -91,7 +93,12 @@ fn find(node: &Node, entry: &Entry) -> Outcome {
                 }
             }
         }
-        Phase::Running { process } => {
+        Phase::Hibernated => hibernated(node, entry),
+        Phase::Hibernating { process } if Watched::again(process, &node.host_boot_id).is_none() => {
+            // Whoever saved its memory ended its processes, and was ended before it could note that.
+            hibernated(node, entry)
+        }
+        Phase::Running { process } | Phase::Hibernating { process } => {
             let unseen = Outcome::Died(DeathCause::Unseen);
             let Some(pidfd) = Watched::again(process, &node.host_boot_id) else {
                 let rebooted = process.host_boot_id != node.host_boot_id;
@@ -129,6 +136,45 @@ fn thawed_by_a_reboot(node: &Node, entry: &Entry) -> bool {
             tracing::error!(sandbox.id = %id, "could not take up sandbox {id}, which was frozen: {error}");
             false
         }
+    }
+}
+
+/// Its image must be there; whether it is whole is found out when it is used.
+fn hibernated(node: &Arc<Node>, entry: &Entry) -> Outcome {
+    let name = entry.name();
+    end_processes(&node.cgroups.of(name));
+    sandbox::clear_processes(node, name);
+    let noted = Entry { phase: Phase::Hibernated, ..entry.clone() };
+    let kept = node.pool.find(&entry.files_name()).and_then(|_| node.journal.write(&noted, Durability::Synced));
+    match kept {
+        Ok(()) => Outcome::Holds(Found::Hibernated),
+        Err(error) => {
+            let id = entry.spec.sandbox;
+            tracing::error!(sandbox.id = %id, "the files of hibernated sandbox {id} are gone: {error}");
+            Outcome::Died(DeathCause::Unseen)
+        }
+    }
+}
+
+/// The entry of a sandbox that goes on: a hibernation that was cut off before it counted never was.
+fn as_it_runs(node: &Node, entry: Entry, found: &Found) -> Entry {
+    match (entry.phase, found) {
+        (Phase::Hibernating { process }, Found::Alive { .. }) => {
+            let entry = Entry { phase: Phase::Running { process }, ..entry };
+            let undone = node
+                .journal
+                .write(&entry, Durability::Synced)
+                .and_then(|()| memory::forget(&memory::directory(&node.pool, &entry.name().to_string())));
+            if let Err(error) = undone {
+                tracing::warn!(
+                    "sandbox {} after a hibernation that was cut off: {error}",
+                    entry.spec.sandbox
+                );
+            }
+            entry
+        }
+        (Phase::Hibernating { .. }, Found::Hibernated) => Entry { phase: Phase::Hibernated, ..entry },
+        (phase, _) => Entry { phase, ..entry },
     }
 }
 
@@ -194,10 +240,13 @@ fn sweep(node: &Arc<Node>, kept: &Kept) -> io::Result<Vec<Orphan>> {
             tracing::error!("could not delete the files of unknown sandbox `{name}`: {error}");
         }
     }
-    let directories =
-        [(node.run_dir.join("s"), ".sock", "a socket"), (node.pool.small_files(), "", "small files")];
+    let directories = [
+        (node.run_dir.join("s"), ".sock", "a socket"),
+        (node.pool.small_files(), "", "small files"),
+        (memory::directories(&node.pool), "", "saved memory"),
+    ];
     for (directory, suffix, what) in directories {
-        for entry in fs::read_dir(directory)?.flatten() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let name = name.strip_suffix(suffix).unwrap_or(&name);
             if ownerless(name) {

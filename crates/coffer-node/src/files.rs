@@ -68,6 +68,11 @@ impl Shown {
         Ok(())
     }
 
+    /// Whether they were written, by this node or another.
+    pub(crate) fn exist(&self) -> bool {
+        PLACES.iter().all(|(name, _)| self.directory.join(name).is_file())
+    }
+
     pub(crate) fn binds(&self) -> Vec<FileBind> {
         let bind = |&(name, target): &(&str, &str)| FileBind {
             source: self.directory.join(name),

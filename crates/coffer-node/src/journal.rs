@@ -88,6 +88,12 @@ pub(crate) enum Phase {
     /// Its processes are being ended, its files stay.
     Stopping,
     Stopped,
+    /// Its memory is on disk, and its processes are about to end: where they live, they count.
+    Hibernating {
+        process: Process,
+    },
+    /// Its memory is on disk.
+    Hibernated,
     Dead {
         cause: DeathCause,
     },

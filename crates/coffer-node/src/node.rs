@@ -253,6 +253,10 @@ fn open(
             return Err(failure);
         }
     };
+    match memory::lacks() {
+        None => tracing::info!("the memory of sandboxes can be saved, by CRIU"),
+        Some(why) => tracing::info!("the memory of sandboxes cannot be saved: {why}"),
+    }
     let (network, egress, warning) = Network::open(run_dir.join(EGRESS_SOCKET), config.network);
     warnings.extend(warning);
     let trust = config.authority.as_deref().and_then(|authority| {

@@ -4,6 +4,8 @@
 //! the kernel says into the queue. Calls that change files [`settle`](Watchers::settle) all watches
 //! before they answer, so a client that polls right after its own change always sees it.
 
+mod aside;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::io;
@@ -48,7 +50,7 @@ const NETWORK_FILESYSTEMS: [i64; 5] = [
 ];
 
 /// What to watch.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Ask {
     pub(super) path: PathBuf,
     pub(super) recursive: bool,
@@ -65,6 +67,8 @@ pub(crate) struct Watchers {
     named: AtomicU64,
     /// Bytes that events of all watches hold.
     queued: Arc<AtomicUsize>,
+    /// Those of `kept` that wait until memory was saved.
+    set_aside: Mutex<Vec<aside::SetAside>>,
 }
 
 impl Watchers {
@@ -180,6 +184,7 @@ async fn pump(readiness: AsyncFd<OwnedFd>, state: Arc<State>) {
 #[derive(Debug)]
 struct State {
     inotify: OwnedFd,
+    ask: Ask,
     root: PathBuf,
     recursive: bool,
     include_entry: bool,
@@ -226,9 +231,10 @@ impl State {
             .map_err(|error| watch_error(&ask.path, error))?;
         let state = Self {
             inotify,
-            root: ask.path,
+            root: ask.path.clone(),
             recursive: ask.recursive,
             include_entry: ask.include_entry,
+            ask,
             seen: Mutex::default(),
             changed: watch::Sender::default(),
             queued,

@@ -1,14 +1,60 @@
 //! Saving the processes of a sandbox to disk, where the host can.
+//!
+//! CRIU does the work; this is what stands around it. `docs/design/0006-memory.md` has the recipe.
+//!
+//! - [`criu`] finds the program and asks whether it works on this kernel.
+//! - [`control`] has agentd give up its listener before a dump and take another afterwards.
+//! - [`hook`] is the moment in the middle: everything stands still, and we say whether to go on.
+//! - [`dump`] writes an image, [`image`] seals it and checks it before it is used again.
+
+mod control;
+mod criu;
+mod dump;
+mod hook;
+mod image;
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use coffer_wire::node::{NodeError, NodeErrorCode};
 
+use crate::pool::Pool;
+
+pub(crate) use control::order;
+pub(crate) use criu::{Criu, complaints};
+pub(crate) use dump::{Afterwards, dump};
+pub(crate) use hook::{Hook, Moment};
+pub(crate) use image::{Image, MountPoint, check, copy_program, forget, make_directory, program, seal};
+
+/// Found out once, when the first node of this process starts.
+static TOOL: OnceLock<Result<Criu, String>> = OnceLock::new();
+
+/// Whether memory can be saved here, and if not, why. Takes a moment the first time.
+pub(crate) fn probe() -> &'static Result<Criu, String> {
+    TOOL.get_or_init(criu::probe)
+}
+
 /// Why memory cannot be saved here; nothing where it can.
 pub(crate) fn lacks() -> Option<String> {
-    Some("this version of the node saves files only".into())
+    probe().as_ref().err().cloned()
+}
+
+/// What saves memory, or the refusal of whatever needs it.
+pub(crate) fn tool() -> Result<&'static Criu, NodeError> {
+    probe().as_ref().map_err(|_| unsupported())
 }
 
 /// The refusal of whatever needs memory to be saved.
 pub(crate) fn unsupported() -> NodeError {
-    let why = lacks().unwrap_or_default();
+    let why = lacks().unwrap_or_else(|| "this version of the node does not".into());
     NodeError::new(NodeErrorCode::Unsupported, format!("memory cannot be saved here: {why}"))
+}
+
+/// Where the image of a hibernated sandbox lies, and what CRIU needs while it works on that sandbox.
+pub(crate) fn directory(pool: &Pool, name: &str) -> PathBuf {
+    directories(pool).join(name)
+}
+
+pub(crate) fn directories(pool: &Pool) -> PathBuf {
+    pool.binaries().with_file_name("m")
 }

@@ -18,7 +18,7 @@ use crate::memory;
 use crate::network::Listeners;
 use crate::node::{Node, blocking};
 use crate::snapshots::{self, Manifest};
-use crate::spawner::request::SpawnRequest;
+use crate::spawner::request::{Restore, SpawnRequest};
 use crate::spawner::{Progress, SpawnError, Spawned};
 use crate::template::{BASE, HOST, OverlaySpec, Template};
 use crate::uids::UidError;
@@ -176,7 +176,7 @@ pub(super) async fn start(node: &Arc<Node>, entry: &Entry) -> Result<Born, NodeE
     let cgroup = node.cgroups.of(entry.name());
     let mut attempt = 1;
     let (spawned, gate, quota) = loop {
-        let Prepared { request, descriptors, gate, quota } = prepare(node, entry, &cgroup).await?;
+        let Prepared { request, descriptors, gate, quota } = prepare(node, entry, &cgroup, None).await?;
         let error = match node.spawner.spawn(request, descriptors).await {
             Ok(spawned) => break (spawned, gate, quota),
             Err(error) => error,
@@ -233,15 +233,21 @@ pub(super) async fn start(node: &Arc<Node>, entry: &Entry) -> Result<Born, NodeE
     }
 }
 
-struct Prepared {
-    request: SpawnRequest,
-    descriptors: Vec<OwnedFd>,
+pub(super) struct Prepared {
+    pub(super) request: SpawnRequest,
+    /// The listener first.
+    pub(super) descriptors: Vec<OwnedFd>,
     /// What is written here lets a sandbox go on that had to wait for its limits.
-    gate: Option<OwnedFd>,
-    quota: Option<u64>,
+    pub(super) gate: Option<OwnedFd>,
+    pub(super) quota: Option<u64>,
 }
 
-async fn prepare(node: &Arc<Node>, entry: &Entry, cgroup: &SandboxCgroup) -> Result<Prepared, NodeError> {
+pub(super) async fn prepare(
+    node: &Arc<Node>,
+    entry: &Entry,
+    cgroup: &SandboxCgroup,
+    restore: Option<Restore>,
+) -> Result<Prepared, NodeError> {
     let (node, entry, cgroup) = (node.clone(), entry.clone(), cgroup.clone());
     blocking(move || {
         let limits = &entry.spec.limits;
@@ -254,20 +260,26 @@ async fn prepare(node: &Arc<Node>, entry: &Entry, cgroup: &SandboxCgroup) -> Res
         files::clear_marks(&overlays).map_err(internal("prepare its files"))?;
         cgroup.create(limits).map_err(internal("make its cgroup"))?;
         let shown = node.files_of(entry.name());
-        shown.write(limits, entry.uid_base).map_err(internal("write its small files"))?;
+        // One that is restored goes on with those that it had.
+        if restore.is_none() || !shown.exist() {
+            shown.write(limits, entry.uid_base).map_err(internal("write its small files"))?;
+        }
         let listener = listen(&node, entry.name()).map_err(internal("make its socket"))?;
         let request = SpawnRequest {
             token: 0,
             uid_base: entry.uid_base,
             cgroup: cgroup.birthplace().map(Into::into),
             overlays,
-            agentd: node.agentd.clone(),
+            agentd: restore
+                .as_ref()
+                .map_or_else(|| node.agentd.clone(), |restore| memory::program(&restore.images)),
             binds: shown.binds(),
             hostname: entry.spec.hostname.clone(),
             cpus: entry.cpus.clone(),
             tmpfs_bytes: limits.memory_bytes() / 2,
             network: node.network.families(),
             gated: cgroup.needs_join(),
+            restore,
         };
         let mut descriptors = vec![listener];
         let gate = if request.gated {
@@ -285,7 +297,7 @@ async fn prepare(node: &Arc<Node>, entry: &Entry, cgroup: &SandboxCgroup) -> Res
 
 /// A listening socket of that name. It exists before agentd does, so the first connection
 /// waits in its backlog and nobody polls; only agentd will hold it, so a dead agentd refuses.
-fn listen(node: &Node, name: SandboxId) -> io::Result<OwnedFd> {
+pub(super) fn listen(node: &Node, name: SandboxId) -> io::Result<OwnedFd> {
     let path = node.socket_of(name);
     crate::reaper::remove_socket(node, name)?;
     let socket =
@@ -295,6 +307,10 @@ fn listen(node: &Node, name: SandboxId) -> io::Result<OwnedFd> {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o660))?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+pub(super) fn set_disk_limit(node: &Node, entry: &Entry) -> Result<(), NodeError> {
+    node.pool.limit(&entry.files_name(), entry.disk_bytes()).map_err(internal("set its disk limit"))
 }
 
 /// Ends when agentd runs, with the sockets of its network, or with the reason why it does not.

@@ -12,8 +12,10 @@
 mod birth;
 mod death;
 mod freeze;
+mod hibernation;
 mod owner;
 mod process;
+mod revival;
 mod rollback;
 mod slot;
 mod snapshot;
@@ -35,6 +37,7 @@ use crate::files::Shown;
 use crate::node::Node;
 
 pub(crate) use birth::find_template;
+pub(crate) use hibernation::clear_processes;
 pub(crate) use owner::{Found, adopt, clear_run, create};
 pub(crate) use process::Watched;
 pub(crate) use slot::Slot;

@@ -19,6 +19,7 @@ use crate::warm::Shape;
 
 use super::birth::{self, Born, internal};
 use super::process::Watched;
+use super::revival;
 use super::{Ask, Handle, INBOX, Meter, View, Want, death, slot, unknown};
 
 /// Starts an owner that makes a new sandbox. Whoever asks for its creation gets the outcome.
@@ -48,9 +49,16 @@ pub(crate) fn adopt(node: &Arc<Node>, entry: Entry, found: Found) -> Handle {
         Found::Alive { watched, quota, frozen } => {
             let alive = Alive { watched, cgroup: node.cgroups.of(entry.name()), quota };
             node.network.take_up(entry.spec.sandbox, &entry.spec.network, alive.watched.pidfd());
+            if let (false, Phase::Running { process }, Ok(first)) =
+                (frozen, &entry.phase, alive.watched.pidfd().try_clone_to_owned())
+            {
+                let seeing = revival::see_that_it_listens(node.clone(), entry.clone(), process.pid, first);
+                node.owners.spawn(stop_with(node.clone(), seeing));
+            }
             if frozen { State::Frozen(alive) } else { State::Running(alive) }
         }
         Found::Stopped => State::Stopped,
+        Found::Hibernated => State::Hibernated,
         Found::Dead(cause) => State::Dead(cause),
     };
     let mut owner = Owner { node: node.clone(), entry, view: handle.view.clone(), state };
@@ -59,11 +67,20 @@ pub(crate) fn adopt(node: &Arc<Node>, entry: Entry, found: Found) -> Handle {
     handle
 }
 
+/// Runs until it is done or the node lets go of its sandboxes.
+async fn stop_with(node: Arc<Node>, work: impl Future<Output = ()>) {
+    tokio::select! {
+        () = node.letting_go.cancelled() => {}
+        () = work => {}
+    }
+}
+
 /// What adoption found of a sandbox.
 #[derive(Debug)]
 pub(crate) enum Found {
     Alive { watched: Watched, quota: Option<u64>, frozen: bool },
     Stopped,
+    Hibernated,
     Dead(DeathCause),
 }
 
@@ -130,7 +147,11 @@ async fn make_anew(node: &Arc<Node>, spec: &CreateSandbox) -> Result<(Entry, Ali
 }
 
 /// Has egress serve a sandbox that runs, and records that it does.
-async fn go_live(node: &Arc<Node>, entry: &Entry, listeners: Option<Listeners>) -> Result<(), NodeError> {
+pub(super) async fn go_live(
+    node: &Arc<Node>,
+    entry: &Entry,
+    listeners: Option<Listeners>,
+) -> Result<(), NodeError> {
     let sandbox = entry.spec.sandbox;
     let serving = node.network.serve(sandbox, &entry.spec.network, listeners);
     let (written, in_force) = tokio::join!(write(node, entry, Durability::Cached), serving.in_force());
@@ -180,6 +201,7 @@ pub(super) enum State {
     Running(Alive),
     Frozen(Alive),
     Stopped,
+    Hibernated,
     Dead(DeathCause),
     /// Destroyed; the owner ends.
     Gone,
@@ -223,6 +245,7 @@ impl Owner {
             State::Running(alive) => (RunState::Running, Some(alive)),
             State::Frozen(alive) => (RunState::Frozen, Some(alive)),
             State::Stopped => (RunState::Stopped, None),
+            State::Hibernated => (RunState::Hibernated, None),
             State::Dead(cause) => (RunState::Dead { cause: cause.clone() }, None),
             State::Gone => {
                 *self.view.lock().expect("no holder panics") = View::default();
@@ -265,7 +288,9 @@ impl Owner {
         let ended = async {
             match &self.state {
                 State::Running(alive) | State::Frozen(alive) => alive.watched.ended().await,
-                State::Stopped | State::Dead(_) | State::Gone => std::future::pending().await,
+                State::Stopped | State::Hibernated | State::Dead(_) | State::Gone => {
+                    std::future::pending().await
+                }
             }
         };
         tokio::select! {
@@ -294,13 +319,27 @@ impl Owner {
             (Want::Stop, State::Running(alive) | State::Frozen(alive)) => self.stop(alive).await,
             (Want::Stop, State::Stopped) => (State::Stopped, Ok(Reply::Done)),
             (Want::Start { .. }, State::Stopped) => self.start().await,
-            (Want::SetNetwork(policy), state @ (State::Running(_) | State::Frozen(_) | State::Stopped)) => {
+            (
+                Want::SetNetwork(policy),
+                state @ (State::Running(_) | State::Frozen(_) | State::Stopped | State::Hibernated),
+            ) => {
                 let result = self.set_network(policy, &state).await;
                 (state, result)
             }
-            (Want::Hibernate, state @ (State::Running(_) | State::Frozen(_))) => {
+            (Want::Hibernate, state @ (State::Running(_) | State::Frozen(_)))
+                if memory::lacks().is_some() =>
+            {
                 (state, Err(memory::unsupported()))
             }
+            (Want::Hibernate, State::Running(alive)) => self.hibernate(alive).await,
+            // agentd has to let go of its connections, so everything runs for a moment.
+            (Want::Hibernate, State::Frozen(alive)) => match self.thaw(alive).await {
+                (State::Running(alive), Ok(_)) => self.hibernate(alive).await,
+                failed => failed,
+            },
+            (Want::Hibernate, State::Hibernated) => (State::Hibernated, Ok(Reply::Done)),
+            (Want::Start { cold: false }, State::Hibernated) => self.wake().await,
+            (Want::Start { cold: true }, State::Hibernated) => self.start_cold().await,
             (Want::Snapshot { memory: true, .. } | Want::Rollback { memory: true, .. }, state) => {
                 (state, Err(memory::unsupported()))
             }
@@ -336,6 +375,7 @@ impl Owner {
             State::Running(_) => "running",
             State::Frozen(_) => "frozen",
             State::Stopped => "stopped",
+            State::Hibernated => "hibernated",
             State::Dead(_) => "dead",
             State::Gone => return unknown(self.id()),
         };
@@ -359,14 +399,14 @@ impl Owner {
     async fn set_network(&mut self, policy: Policy, state: &State) -> Result<Reply, NodeError> {
         let before = std::mem::replace(&mut self.entry.spec.network, policy);
         let durability = match state {
-            State::Stopped => Durability::Synced,
+            State::Stopped | State::Hibernated => Durability::Synced,
             _ => Durability::Cached,
         };
         if let Err(error) = write(&self.node, &self.entry, durability).await {
             self.entry.spec.network = before;
             return Err(error);
         }
-        if !matches!(state, State::Stopped) {
+        if !matches!(state, State::Stopped | State::Hibernated) {
             self.node.network.replace(self.id(), &self.entry.spec.network).await?;
         }
         Ok(Reply::Done)
@@ -442,7 +482,7 @@ impl Owner {
                     tracing::error!(sandbox.id = %sandbox, "destroying sandbox {sandbox}: {error}");
                 }
             }
-            State::Running(_) | State::Frozen(_) | State::Stopped => {
+            State::Running(_) | State::Frozen(_) | State::Stopped | State::Hibernated => {
                 // So that a crash from here on ends in the same way.
                 if let Err(error) = write(&self.node, &self.entry, Durability::Cached).await {
                     tracing::warn!(sandbox.id = %self.id(), "destroying sandbox {}: {error}", self.id());

@@ -109,7 +109,7 @@ fn open_network(families: Option<Families>, progress: &OwnedFd) -> Result<(), Se
         .doing("hand the sockets of its network over")
 }
 
-fn receive_mounts(request: &SpawnRequest, from: &OwnedFd) -> Result<Handed, SetupError> {
+pub(super) fn receive_mounts(request: &SpawnRequest, from: &OwnedFd) -> Result<Handed, SetupError> {
     let packet = packet::receive(from, RecvFlags::empty()).doing("receive the mounts")?;
     let (_, descriptors) = packet.ok_or_else(|| SetupError::new("receive the mounts", Errno::PIPE))?;
     let overlays = request.overlays.len();
@@ -133,7 +133,7 @@ fn limit_resources() -> Result<(), SetupError> {
         .doing("forbid core dumps")
 }
 
-fn pin(cpus: &[usize]) -> Result<(), SetupError> {
+pub(super) fn pin(cpus: &[usize]) -> Result<(), SetupError> {
     if cpus.is_empty() {
         return Ok(());
     }
@@ -145,7 +145,7 @@ fn pin(cpus: &[usize]) -> Result<(), SetupError> {
 }
 
 /// Nothing of the node's own input and output goes in.
-fn standard_streams() -> Result<(), SetupError> {
+pub(super) fn standard_streams() -> Result<(), SetupError> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .doing("open `/dev/null`")?;
     rustix::stdio::dup2_stdin(&null).doing("replace the input")?;
@@ -154,7 +154,7 @@ fn standard_streams() -> Result<(), SetupError> {
 }
 
 /// Waits until the node opens the gate. A closed one means that it gave up.
-fn pass(gate: &OwnedFd) -> Result<(), SetupError> {
+pub(super) fn pass(gate: &OwnedFd) -> Result<(), SetupError> {
     let mut byte = [0];
     match rustix::io::retry_on_intr(|| rustix::io::read(gate, &mut byte)).doing("wait for the limits")? {
         0 => Err(SetupError::new("wait for the limits: the node gave up", Errno::CANCELED)),

@@ -213,6 +213,7 @@ mod tests {
             tmpfs_bytes: 0,
             network: None,
             gated: false,
+            restore: None,
         }
     }
 

@@ -143,15 +143,43 @@ fn mask(root: BorrowedFd<'_>) -> Result<(), SetupError> {
         let Some(place) = existing(root, Path::new(path))? else { continue };
         let stat = rustix::fs::fstat(&place).doing(format_args!("look at `/{path}`"))?;
         let cover = if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
-            let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV;
-            fresh("tmpfs", &[("mode", "0555"), ("size", "4k")], attributes)
-                .doing(format_args!("make a cover for `/{path}`"))?
+            empty_cover().doing(format_args!("make a cover for `/{path}`"))?
         } else {
             host_copy("/dev/null")?
         };
         attach(&cover, &place).doing(format_args!("cover `/{path}`"))?;
     }
     Ok(())
+}
+
+fn empty_cover() -> Result<OwnedFd, Errno> {
+    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV;
+    fresh("tmpfs", &[("mode", "0555"), ("size", "4k")], attributes)
+}
+
+/// Whether what is mounted there, below the root, is the same for every sandbox: devices and covers.
+fn is_standard(path: &Path) -> bool {
+    let device =
+        path.strip_prefix("dev").is_ok_and(|name| DEVICES.iter().any(|device| name == Path::new(device)));
+    device || HIDDEN.iter().any(|hidden| path == Path::new(hidden))
+}
+
+/// Whether a mount of a sandbox comes from outside of it, other than those of its request: an image of it
+/// cannot hold that.
+pub(crate) fn comes_from_outside(path: &Path) -> bool {
+    is_standard(path) || path == Path::new(AGENTD)
+}
+
+/// What [`build`] puts there, made anew.
+pub(super) fn stand_in(path: &Path, is_directory: bool) -> Result<OwnedFd, SetupError> {
+    if !is_standard(path) {
+        return Err(SetupError::new(format_args!("find what belongs on {}", Quoted(path)), Errno::NOENT));
+    }
+    match (path.strip_prefix("dev"), is_directory) {
+        (Ok(device), _) => host_copy(&format!("/dev/{}", device.display())),
+        (Err(_), false) => host_copy("/dev/null"),
+        (Err(_), true) => empty_cover().doing(format_args!("make a cover for {}", Quoted(path))),
+    }
 }
 
 /// Makes `root` the root and lets go of the old one.
@@ -175,7 +203,11 @@ fn host_copy(path: &str) -> Result<OwnedFd, SetupError> {
 }
 
 /// A new file system that is mounted nowhere yet.
-fn fresh(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+pub(super) fn fresh(
+    kind: &str,
+    options: &[(&str, &str)],
+    attributes: MountAttrFlags,
+) -> Result<OwnedFd, Errno> {
     let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(&context, "source", kind)?;
     for (key, value) in options {

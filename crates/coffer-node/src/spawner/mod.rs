@@ -16,6 +16,7 @@ mod overlay;
 mod packet;
 mod progress;
 pub(crate) mod request;
+mod restorer;
 mod seccomp;
 mod serve;
 mod setup_error;
@@ -28,6 +29,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 pub(crate) use client::{SpawnError, Spawned, SpawnerClient};
+pub(crate) use filesystem::comes_from_outside;
 pub(crate) use progress::Progress;
 pub use serve::spawner_main;
 

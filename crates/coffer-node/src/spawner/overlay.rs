@@ -115,7 +115,7 @@ pub(super) fn range(inside: u32, outside: u32) -> String {
 }
 
 /// A user namespace with that id map.
-fn user_namespace(map: &str) -> Result<OwnedFd, SetupError> {
+pub(super) fn user_namespace(map: &str) -> Result<OwnedFd, SetupError> {
     // SAFETY: the spawner has one thread.
     match unsafe { kernel::clone_into(libc::CLONE_NEWUSER, None) }.doing("make a user namespace")? {
         Cloned::Child => loop {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::memory::MountPoint;
 use crate::network::Families;
 
 /// Everything the spawner must know to make one sandbox. Travels with the listening socket of
@@ -29,6 +30,23 @@ pub(crate) struct SpawnRequest {
     /// What its network can have; nothing for `lo` alone.
     pub(crate) network: Option<Families>,
     pub(crate) gated: bool,
+    /// Restore an image instead of starting agentd. No listener travels then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) restore: Option<Restore>,
+}
+
+/// What is restored, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Restore {
+    /// The words of CRIU's command.
+    pub(crate) command: Vec<String>,
+    /// Only read.
+    pub(crate) images: PathBuf,
+    /// Where it may write what it has to say.
+    pub(crate) work: PathBuf,
+    pub(crate) hook: PathBuf,
+    /// Mounts that are not in the image.
+    pub(crate) mounts: Vec<MountPoint>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,6 +18,7 @@ use super::kernel::{self, Cloned};
 use super::overlay::{self, IdMap};
 use super::packet;
 use super::request::{SpawnRequest, SpawnerNews};
+use super::restorer;
 use super::setup_error::{Doing, Quoted, SetupError};
 
 /// The entry of the hidden subcommand `spawner`; its socket is the standard input.
@@ -109,11 +110,11 @@ fn tell(
     }
 }
 
-struct Made {
-    pid: i32,
-    pidfd: OwnedFd,
-    progress: OwnedFd,
-    plain_layers: u32,
+pub(super) struct Made {
+    pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) progress: OwnedFd,
+    pub(super) plain_layers: u32,
 }
 
 const NAMESPACES: i32 = libc::CLONE_NEWUSER
@@ -125,19 +126,15 @@ const NAMESPACES: i32 = libc::CLONE_NEWUSER
 
 fn spawn(request: &SpawnRequest, descriptors: Vec<OwnedFd>) -> Result<Made, SetupError> {
     let mut descriptors = descriptors.into_iter();
+    if let Some(restore) = &request.restore {
+        return restorer::spawn(request, restore, descriptors.next());
+    }
     let listener = descriptors.next().ok_or_else(|| SetupError::new("find a listener", Errno::PROTO))?;
     let gate = descriptors.next();
     if gate.is_some() != request.gated {
         return Err(SetupError::new("find a gate where one is asked for", Errno::PROTO));
     }
-    let cgroup = match &request.cgroup {
-        Some(path) => {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let opened = rustix::fs::open(path, flags, Mode::empty());
-            Some(opened.doing(format_args!("open the cgroup {}", Quoted(path)))?)
-        }
-        None => None,
-    };
+    let cgroup = open_cgroup(request)?;
     let (progress_read, progress_write) = packet::pair().doing("make a socket pair")?;
     let (ours, theirs) = packet::pair().doing("make a socket pair")?;
 
@@ -165,15 +162,31 @@ fn spawn(request: &SpawnRequest, descriptors: Vec<OwnedFd>) -> Result<Made, Setu
     }
 }
 
+pub(super) fn open_cgroup(request: &SpawnRequest) -> Result<Option<OwnedFd>, SetupError> {
+    let Some(path) = &request.cgroup else { return Ok(None) };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty());
+    Ok(Some(opened.doing(format_args!("open the cgroup {}", Quoted(path)))?))
+}
+
 /// Gives the child its ids and its mounts; says how many layers could not be id-mapped.
 fn hand_over(request: &SpawnRequest, pid: i32, child: &OwnedFd) -> Result<u32, SetupError> {
     prefer_as_victim(pid)?;
     let user_namespace = overlay::map_ids(pid, &overlay::range(0, request.uid_base))?;
     let ids = IdMap { user_namespace: user_namespace.as_fd(), uid_base: request.uid_base };
+    send_mounts(request, &ids, child)
+}
+
+/// Makes the mounts that only the host's rights can make, and sends them.
+pub(super) fn send_mounts(
+    request: &SpawnRequest,
+    ids: &IdMap<'_>,
+    child: &OwnedFd,
+) -> Result<u32, SetupError> {
     let mut plain_layers = 0;
     let mut mounts = Vec::with_capacity(request.overlays.len() + 1 + request.binds.len());
     for overlay in &request.overlays {
-        let made = overlay::make(overlay, &ids)?;
+        let made = overlay::make(overlay, ids)?;
         plain_layers += made.plain_layers;
         mounts.push(made.mount);
     }
@@ -188,7 +201,7 @@ fn hand_over(request: &SpawnRequest, pid: i32, child: &OwnedFd) -> Result<u32, S
 
 /// When the whole host is short of memory, sandboxes go before anything else does. Written by the host's
 /// root, it is the least that anyone inside can set.
-fn prefer_as_victim(pid: i32) -> Result<(), SetupError> {
+pub(super) fn prefer_as_victim(pid: i32) -> Result<(), SetupError> {
     let file = rustix::fs::open(
         format!("/proc/{pid}/oom_score_adj"),
         OFlags::WRONLY | OFlags::CLOEXEC,

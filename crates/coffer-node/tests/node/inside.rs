@@ -4,20 +4,56 @@
 //! on a line and then the output. Scripts that begin with `!` are done by process 1 itself.
 
 use std::io::{Read as _, Write as _};
+use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
 use std::os::fd::FromRawFd as _;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use coffer_wire::agentd::CONTROL_SOCKET;
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
 pub(crate) fn run() -> ! {
     // SAFETY: the node promises that descriptor 3 is the listening socket, and nobody else uses it.
-    let listener = unsafe { UnixListener::from_raw_fd(3) };
+    let mut listener = Some(unsafe { UnixListener::from_raw_fd(3) });
+    if let Some(listener) = &listener {
+        rustix::io::fcntl_setfd(listener, rustix::io::FdFlags::CLOEXEC).unwrap();
+    }
+    let name = SocketAddr::from_abstract_name(CONTROL_SOCKET).unwrap();
+    let control = UnixListener::bind_addr(&name).unwrap();
     loop {
-        if let Ok((stream, _)) = listener.accept() {
+        let mut polled = vec![PollFd::new(&control, PollFlags::IN)];
+        polled.extend(listener.as_ref().map(|listener| PollFd::new(listener, PollFlags::IN)));
+        if rustix::event::poll(&mut polled, None).is_err() {
+            continue;
+        }
+        let [ordered, asked] = [0, 1].map(|at| polled.get(at).is_some_and(|fd| !fd.revents().is_empty()));
+        if ordered && let Ok((stream, _)) = control.accept() {
+            take_order(stream, &mut listener);
+        } else if asked && let Some(Ok((stream, _))) = listener.as_ref().map(UnixListener::accept) {
             std::thread::spawn(move || answer(stream));
         }
+    }
+}
+
+/// What agentd does about its listener, and nothing else.
+fn take_order(mut stream: UnixStream, listener: &mut Option<UnixListener>) {
+    let mut order = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [std::io::IoSliceMut::new(&mut order)];
+    let received = rustix::net::recvmsg(&stream, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+    let handed = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    if received.is_ok_and(|received| received.bytes == 1) {
+        *listener = handed.map(UnixListener::from);
+        let _ = stream.write_all(&order);
     }
 }
 

@@ -18,6 +18,7 @@ mod isolation;
 mod leaks;
 mod lifecycle;
 mod limits;
+mod memory;
 mod network;
 mod restart;
 mod rollback;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         agentd::TESTS,
         warm::TESTS,
         network::TESTS,
+        memory::TESTS,
     ]
     .concat()
     {

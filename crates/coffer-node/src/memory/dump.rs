@@ -1,0 +1,131 @@
+//! From the processes of a sandbox to an image in a directory.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Uid;
+use rustix::thread::CapabilitySet;
+
+use super::criu::{Criu, complaints};
+use super::hook::{Hook, Moment};
+use super::image::MountPoint;
+
+/// A gigabyte takes a second or two. Ending CRIU in the middle would end the sandbox, so it has long.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Files without a name are kept in the image up to this size.
+const GHOSTS: &str = "67108864";
+
+/// What becomes of the processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Afterwards {
+    End,
+    GoOn,
+}
+
+/// Writes all processes below `pid` to `directory`. `at_rest` runs while they stand still, when all is
+/// written; should it fail, or anything before it, they go on as if nothing had been.
+pub(crate) async fn dump<T>(
+    criu: &Criu,
+    pid: i32,
+    directory: &Path,
+    outside: &[MountPoint],
+    afterwards: Afterwards,
+    at_rest: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
+    let because = |what: &'static str| move |error: io::Error| format!("could not {what}: {error}");
+    let mut hook = Hook::new(directory, Moment::Dumped).map_err(because("write CRIU's hook"))?;
+    let mut command = criu.command();
+    command
+        .args(["dump", "--tree", &pid.to_string(), "--log-file", "dump.log", "-v1"])
+        .arg("--images-dir")
+        .arg(directory)
+        .arg("--action-script")
+        .arg(hook.script())
+        .args(["--network-lock", "skip", "--empty-ns", "net", "--tcp-established", "--file-locks"])
+        .args(["--link-remap", "--ghost-limit", GHOSTS, "--manage-cgroups=ignore"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0);
+    for mount in outside {
+        command.arg("--external").arg(format!("mnt[{}]:{}", mount.path.display(), mount.key()));
+    }
+    if afterwards == Afterwards::GoOn {
+        command.arg("--leave-running");
+    }
+    if let Some(owner) = stand_in(pid).map_err(because("look at its user namespace"))? {
+        command.arg("--unprivileged");
+        // SAFETY: system calls alone, which take nothing from other threads and no memory.
+        unsafe { command.pre_exec(move || take_on(owner)) };
+    }
+    let mut child = tokio::process::Command::from(command).spawn().map_err(because("run CRIU"))?;
+    let work = async {
+        let kept = tokio::select! {
+            asked = hook.asked() => match asked {
+                Ok(_) => at_rest.await,
+                Err(error) => Err(because("hear CRIU")(error)),
+            },
+            status = child.wait() => Err(format!("CRIU ended early: {status:?}")),
+        };
+        if kept.is_ok() {
+            hook.go_on().map_err(because("answer CRIU"))?;
+        } else {
+            drop(hook);
+        }
+        let status = child.wait().await.map_err(because("wait for CRIU"))?;
+        match kept {
+            Ok(kept) if status.success() => Ok(kept),
+            // Its own words come first: ours would only say that it ended.
+            Ok(_) => Err(said(directory, "dump.log")),
+            Err(why) if why.starts_with("CRIU ended early") => Err(said(directory, "dump.log")),
+            Err(why) => Err(why),
+        }
+    };
+    match tokio::time::timeout(PATIENCE, work).await {
+        Ok(result) => result,
+        Err(_) => Err(format!("CRIU took longer than {} s", PATIENCE.as_secs())),
+    }
+}
+
+fn said(directory: &Path, log: &str) -> String {
+    let log = fs::read(directory.join(log)).unwrap_or_default();
+    format!("CRIU: {}", complaints(&String::from_utf8_lossy(&log)))
+}
+
+/// Whose rights CRIU needs to see all of a sandbox, where root's own are cut: without `SYS_RESOURCE` the
+/// kernel tells the limits of another's processes only to who owns their user namespace.
+fn stand_in(pid: i32) -> io::Result<Option<Uid>> {
+    const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
+    if rustix::thread::capabilities(None)?.effective.contains(CapabilitySet::SYS_RESOURCE) {
+        return Ok(None);
+    }
+    let namespace = fs::File::open(format!("/proc/{pid}/ns/user"))?;
+    let mut owner: libc::uid_t = 0;
+    // SAFETY: the kernel stores one user id where it is told to, which lives through the call.
+    let asked = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID as _, &raw mut owner) };
+    if asked != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((owner != 0).then(|| Uid::from_raw(owner)))
+}
+
+/// Takes on a user and keeps every right, also when executing.
+fn take_on(owner: Uid) -> io::Result<()> {
+    rustix::thread::set_thread_res_uid(None, owner, None)?;
+    let mut sets = rustix::thread::capabilities(None)?;
+    sets.effective = sets.permitted;
+    sets.inheritable = sets.permitted;
+    rustix::thread::set_capabilities(None, sets)?;
+    for bit in 0..64 {
+        let capability = CapabilitySet::from_bits_retain(1 << bit);
+        if sets.permitted.contains(capability) {
+            rustix::thread::configure_capability_in_ambient_set(capability, true)?;
+        }
+    }
+    Ok(())
+}

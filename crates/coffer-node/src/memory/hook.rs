@@ -1,0 +1,97 @@
+//! The moment at which CRIU stands still and asks us whether to go on.
+//!
+//! CRIU runs a program at each of its steps. Ours is a few words of shell: it tells which process is
+//! concerned and waits for a word of ours, both through pipes of this process that it opens by their names
+//! below `/proc`. So it never waits for a node that is gone: then the names are gone too, or the pipe ends,
+//! and CRIU goes back to where it began.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::pipe::PipeFlags;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
+
+/// When it asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// All is written, everything is frozen.
+    Dumped,
+    /// The namespaces exist, nothing runs in them.
+    NamespacesMade,
+}
+
+impl Moment {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Dumped => "post-dump",
+            Self::NamespacesMade => "setup-namespaces",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Hook {
+    script: PathBuf,
+    asks: pipe::Receiver,
+    /// Opened by the script, by name.
+    _asks_other_end: OwnedFd,
+    answers: OwnedFd,
+    _answers_other_end: OwnedFd,
+}
+
+impl Hook {
+    /// Writes the script into `directory`.
+    pub(crate) fn new(directory: &Path, moment: Moment) -> io::Result<Self> {
+        let (asks, asks_other_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let (answers_other_end, answers) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let name = |end: &OwnedFd| format!("/proc/{}/fd/{}", std::process::id(), end.as_raw_fd());
+        let text = format!(
+            "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = {} ] || exit 0\n\
+             echo \"${{CRTOOLS_INIT_PID:-0}}\" >{} && read -r go <{}\n",
+            moment.name(),
+            name(&asks_other_end),
+            name(&answers_other_end),
+        );
+        let script = directory.join("hook");
+        fs::write(&script, text)?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o700))?;
+        let asks = pipe::Receiver::from_owned_fd(asks)?;
+        Ok(Self {
+            script,
+            asks,
+            _asks_other_end: asks_other_end,
+            answers,
+            _answers_other_end: answers_other_end,
+        })
+    }
+
+    pub(crate) fn script(&self) -> &Path {
+        &self.script
+    }
+
+    /// Waits until it asks, and gives the number of the first process.
+    pub(crate) async fn asked(&mut self) -> io::Result<i32> {
+        let mut line = Vec::new();
+        loop {
+            let byte = self.asks.read_u8().await?;
+            if byte == b'\n' {
+                let number = std::str::from_utf8(&line).ok().and_then(|line| line.trim().parse().ok());
+                return number.ok_or_else(|| io::ErrorKind::InvalidData.into());
+            }
+            line.push(byte);
+            if line.len() > 20 {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+    }
+
+    /// Lets it go on. Dropping the hook instead has it undo what it did.
+    pub(crate) fn go_on(&self) -> io::Result<()> {
+        rustix::io::write(&self.answers, b"go\n")?;
+        Ok(())
+    }
+}

@@ -1,0 +1,241 @@
+//! Memory to disk and back, as the owner of a sandbox does it.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use coffer_core::SandboxId;
+use coffer_wire::agentd::ControlOrder;
+use coffer_wire::node::{NodeError, NodeErrorCode, Reply};
+
+use crate::journal::{Durability, Phase, Process};
+use crate::memory::{self, Afterwards, MountPoint};
+use crate::node::{Node, blocking};
+
+use super::birth::{self, internal};
+use super::owner::{Alive, Owner, State, go_live, write};
+use super::revival::{self, Source};
+
+/// What an image takes beyond the memory in use: tables, and the program of the first process.
+const BESIDE_MEMORY: u64 = 32 * 1024 * 1024;
+
+impl Owner {
+    /// Writes the processes of a running sandbox to disk and ends them, or leaves everything as it was.
+    pub(super) async fn hibernate(&mut self, alive: Alive) -> (State, Result<Reply, NodeError>) {
+        let Phase::Running { process } = self.entry.phase.clone() else {
+            return (State::Running(alive), Err(memory::unsupported()));
+        };
+        match self.dump_and_end(&alive, &process).await {
+            Ok(()) => {
+                alive.watched.ended().await;
+                alive.watched.reap();
+                self.node.network.end(self.id());
+                self.entry.phase = Phase::Hibernated;
+                let (node, entry) = (self.node.clone(), self.entry.clone());
+                let noted = blocking(move || {
+                    clear_processes(&node, entry.name());
+                    node.journal.write(&entry, Durability::Synced).map_err(internal("write the journal"))
+                });
+                (State::Hibernated, noted.await.map(|()| Reply::Done))
+            }
+            Err(error) => {
+                let id = self.id();
+                tracing::warn!(sandbox.id = %id, "sandbox {id} goes on: {error}");
+                if alive.watched.has_ended() {
+                    // Its owner finds that out next, and tells why.
+                    return (State::Running(alive), Err(error));
+                }
+                self.entry.phase = Phase::Running { process };
+                if let Err(error) = write(&self.node, &self.entry, Durability::Cached).await {
+                    tracing::error!(sandbox.id = %id, "sandbox {id} after a failed hibernation: {error}");
+                }
+                let (node, name) = (self.node.clone(), self.entry.name());
+                let _ = tokio::task::spawn_blocking(move || {
+                    let directory = memory::directory(&node.pool, &name.to_string());
+                    if let Err(error) = memory::forget(&directory) {
+                        tracing::warn!("could not remove `{}`: {error}", directory.display());
+                    }
+                })
+                .await;
+                (State::Running(alive), Err(error))
+            }
+        }
+    }
+
+    async fn dump_and_end(&mut self, alive: &Alive, process: &Process) -> Result<(), NodeError> {
+        let criu = memory::tool()?;
+        let (node, name, pid) = (self.node.clone(), self.entry.name(), process.pid);
+        let directory = memory::directory(&node.pool, &name.to_string());
+        let room = alive.cgroup.usage().memory_bytes + BESIDE_MEMORY;
+        let overlays = self.entry.overlays.iter().skip(1).map(|overlay| overlay.target.clone()).collect();
+        let first = hold(alive)?;
+        // Connections from now on wait for whoever takes this listener.
+        let (listener, mounts) = {
+            let (node, directory) = (node.clone(), directory.clone());
+            blocking(move || {
+                has_room(&node, room)?;
+                let mounts = from_outside(&node, name, pid, overlays).map_err(internal("read its mounts"))?;
+                memory::make_directory(&directory).map_err(internal("make room for its memory"))?;
+                memory::copy_program(pid, &directory).map_err(internal("keep its agentd"))?;
+                let listener = birth::listen(&node, name).map_err(internal("make its socket"))?;
+                memory::order(first.as_fd(), pid, ControlOrder::Shut, None)
+                    .map_err(internal("have agentd let go of its connections"))?;
+                Ok((listener, mounts))
+            })
+            .await?
+        };
+        self.entry.phase = Phase::Hibernating { process: process.clone() };
+        let at_rest = {
+            let (node, directory, entry) = (node.clone(), directory.clone(), self.entry.clone());
+            let mounts = mounts.clone();
+            async move {
+                let sealed = tokio::task::spawn_blocking(move || {
+                    node.pool.sync()?;
+                    let image = memory::seal(&directory, entry.uid_base, mounts)?;
+                    // From here on what counts is whether its processes live.
+                    node.journal.write(&entry, Durability::Synced)?;
+                    Ok::<_, std::io::Error>(image)
+                });
+                let sealed = sealed.await.map_err(|error| error.to_string())?;
+                sealed.map_err(|error| format!("could not write its memory out: {error}"))
+            }
+        };
+        let dumped = memory::dump(criu, pid, &directory, &mounts, Afterwards::End, at_rest).await;
+        match dumped {
+            Ok(_image) => Ok(()),
+            Err(why) => {
+                let first = hold(alive)?;
+                let opened = blocking(move || {
+                    memory::order(first.as_fd(), pid, ControlOrder::Open, Some(&listener))
+                        .map_err(internal("have agentd listen again"))
+                });
+                if let Err(error) = opened.await {
+                    let id = self.id();
+                    tracing::error!(sandbox.id = %id, "sandbox {id} cannot be reached: {error}");
+                }
+                let message = format!("its memory could not be saved, and it goes on: {why}");
+                Err(NodeError::new(NodeErrorCode::Internal, message))
+            }
+        }
+    }
+
+    /// Restores a hibernated sandbox. Should that fail, it stays hibernated.
+    pub(super) async fn wake(&mut self) -> (State, Result<Reply, NodeError>) {
+        match self.try_wake().await {
+            Ok(alive) => {
+                let directory = memory::directory(&self.node.pool, &self.entry.name().to_string());
+                // Its agentd has answered; nobody needs the image any more.
+                let forgotten = tokio::task::spawn_blocking(move || memory::forget(&directory)).await;
+                if let Ok(Err(error)) = forgotten {
+                    tracing::warn!("could not remove an image: {error}");
+                }
+                (State::Running(alive), self.placed())
+            }
+            Err(error) => {
+                let (node, name) = (self.node.clone(), self.entry.name());
+                let _ = tokio::task::spawn_blocking(move || clear_processes(&node, name)).await;
+                (State::Hibernated, Err(error))
+            }
+        }
+    }
+
+    async fn try_wake(&mut self) -> Result<Alive, NodeError> {
+        let directory = memory::directory(&self.node.pool, &self.entry.name().to_string());
+        let source = {
+            let directory = directory.clone();
+            blocking(move || {
+                let image = memory::check(&directory).map_err(internal("read the image of its memory"))?;
+                Ok(Source { image, directory, is_fork: false })
+            })
+            .await?
+        };
+        let born = revival::restore(&self.node, &self.entry, &source).await?;
+        let alive = Alive { watched: born.watched, cgroup: born.cgroup, quota: born.quota };
+        self.entry.phase = Phase::Running { process: born.process };
+        match go_live(&self.node, &self.entry, born.listeners).await {
+            Ok(()) => Ok(alive),
+            Err(error) => {
+                alive.end().await;
+                self.entry.phase = Phase::Hibernated;
+                write(&self.node, &self.entry, Durability::Synced).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives up the memory of a hibernated sandbox and boots it.
+    pub(super) async fn start_cold(&mut self) -> (State, Result<Reply, NodeError>) {
+        let directory = memory::directory(&self.node.pool, &self.entry.name().to_string());
+        let before = std::mem::replace(&mut self.entry.phase, Phase::Stopped);
+        // The record first: an image that nobody speaks of is swept, a record without one is not.
+        if let Err(error) = write(&self.node, &self.entry, Durability::Synced).await {
+            self.entry.phase = before;
+            return (State::Hibernated, Err(error));
+        }
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || memory::forget(&directory)).await {
+            tracing::warn!("could not remove an image: {error}");
+        }
+        self.start().await
+    }
+}
+
+fn hold(alive: &Alive) -> Result<std::os::fd::OwnedFd, NodeError> {
+    alive.watched.pidfd().try_clone_to_owned().map_err(internal("hold its first process"))
+}
+
+/// Removes what belongs to processes that are gone; what is shown inside stays for when they are back.
+pub(crate) fn clear_processes(node: &Arc<Node>, name: SandboxId) {
+    let cgroup = node.cgroups.of(name);
+    for _ in 0..50 {
+        cgroup.kill();
+        if cgroup.remove().is_ok() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    if let Err(error) = crate::reaper::remove_socket(node, name) {
+        tracing::warn!(sandbox.id = %name, "clearing up after sandbox {name}: {error}");
+    }
+}
+
+fn has_room(node: &Node, bytes: u64) -> Result<(), NodeError> {
+    match node.pool.free_bytes() {
+        Some(free) if free < bytes => {
+            let missing = (bytes - free).div_ceil(1 << 20);
+            let message = format!("its memory does not fit on the disk: {missing} MiB are missing");
+            Err(NodeError::new(NodeErrorCode::NoCapacity, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The mounts of a sandbox that come from outside of it.
+fn from_outside(
+    node: &Node,
+    name: SandboxId,
+    pid: i32,
+    overlays: Vec<PathBuf>,
+) -> std::io::Result<Vec<MountPoint>> {
+    let shown = node.files_of(name).binds();
+    let is_outside = |path: &Path| {
+        let below = path.strip_prefix("/").unwrap_or(path);
+        crate::spawner::comes_from_outside(below)
+            || overlays.iter().any(|target| target.strip_prefix("/").unwrap_or(target) == below)
+            || shown.iter().any(|bind| bind.target == below)
+    };
+    let mut mounts = Vec::new();
+    let table = BufReader::new(std::fs::File::open(format!("/proc/{pid}/mountinfo"))?);
+    for line in table.lines() {
+        let line = line?;
+        // Number, parent, device, root, place. All of our places are plain words.
+        let mut fields = line.split(' ').skip(3);
+        let (Some(root), Some(place)) = (fields.next(), fields.next()) else { continue };
+        let path = PathBuf::from(place);
+        if is_outside(&path) {
+            // Whole file systems are directories; single files of one are what the rest are.
+            mounts.push(MountPoint { path, is_directory: root == "/" });
+        }
+    }
+    Ok(mounts)
+}

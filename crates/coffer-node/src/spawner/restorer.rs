@@ -1,0 +1,202 @@
+//! The process that becomes CRIU and restores a sandbox.
+//!
+//! CRIU makes the sandbox's namespaces itself, from its image, and what it can mount in them. The rest it
+//! takes from here: the overlays, and everything of the host's that is shown inside. All of it lies below
+//! one directory of a mount namespace that only this process has, so nothing of it is left behind.
+
+use std::convert::Infallible;
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountAttrFlags, MountPropagationFlags, MoveMountFlags};
+use rustix::net::SendFlags;
+use rustix::thread::UnshareFlags;
+
+use super::child;
+use super::filesystem::{self, Handed};
+use super::kernel::{self, Cloned};
+use super::overlay::{self, IdMap};
+use super::packet;
+use super::request::{Restore, SpawnRequest};
+use super::serve::{Made, open_cgroup, prefer_as_victim};
+use super::setup_error::{Doing, Quoted, SetupError};
+
+/// Covered in this process's own mount namespace.
+const SCRATCH: &str = "/mnt";
+const ROOT: &str = "/mnt/root";
+/// As in a dump.
+const GHOSTS: &str = "67108864";
+
+/// Makes the process. It is the parent of nothing: what CRIU restores becomes the spawner's child.
+pub(super) fn spawn(
+    request: &SpawnRequest,
+    restore: &Restore,
+    gate: Option<OwnedFd>,
+) -> Result<Made, SetupError> {
+    if gate.is_some() != request.gated {
+        return Err(SetupError::new("find a gate where one is asked for", Errno::PROTO));
+    }
+    let cgroup = open_cgroup(request)?;
+    let (progress_read, progress_write) = packet::pair().doing("make a socket pair")?;
+    let (ours, theirs) = packet::pair().doing("make a socket pair")?;
+    // SAFETY: the spawner has one thread.
+    let cloned = unsafe { kernel::clone_into(libc::CLONE_NEWNS, cgroup.as_ref().map(AsFd::as_fd)) };
+    let (pid, pidfd) = match cloned.doing("clone into a new mount namespace")? {
+        Cloned::Child => {
+            drop((ours, progress_read, cgroup));
+            run(request, restore, gate, &theirs, &progress_write)
+        }
+        Cloned::Parent { pid, pidfd } => (pid, pidfd),
+    };
+    drop((theirs, progress_write));
+    match hand_over(request, pid, &ours) {
+        Ok(plain_layers) => Ok(Made { pid, pidfd, progress: progress_read, plain_layers }),
+        Err(error) => {
+            let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+            Err(error)
+        }
+    }
+}
+
+fn hand_over(request: &SpawnRequest, pid: i32, child: &OwnedFd) -> Result<u32, SetupError> {
+    prefer_as_victim(pid)?;
+    // The sandbox's own does not exist yet; one with the same map does as well.
+    let user_namespace = overlay::user_namespace(&overlay::range(0, request.uid_base))?;
+    let ids = IdMap { user_namespace: user_namespace.as_fd(), uid_base: request.uid_base };
+    super::serve::send_mounts(request, &ids, child)
+}
+
+fn run(
+    request: &SpawnRequest,
+    restore: &Restore,
+    gate: Option<OwnedFd>,
+    mounts: &OwnedFd,
+    progress: &OwnedFd,
+) -> ! {
+    let error = match become_criu(request, restore, gate, mounts, progress) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    };
+    let _ = packet::send(progress, error.to_string().as_bytes(), &[], SendFlags::empty());
+    // SAFETY: ends this process without running the exit handlers of the spawner it is a copy of.
+    unsafe { libc::_exit(1) }
+}
+
+fn become_criu(
+    request: &SpawnRequest,
+    restore: &Restore,
+    gate: Option<OwnedFd>,
+    mounts: &OwnedFd,
+    progress: &OwnedFd,
+) -> Result<Infallible, SetupError> {
+    rustix::process::setsid().doing("start a session")?;
+    kernel::reset_signals();
+    let handed = child::receive_mounts(request, mounts)?;
+    kernel::join_empty_session_keyring();
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    let places = lay_out(request, restore, handed)?;
+    // What it starts inherits these two; an image has neither.
+    child::pin(&request.cpus)?;
+    child::standard_streams()?;
+    if let Some(gate) = gate {
+        child::pass(&gate)?;
+    }
+    // SAFETY: a new cgroup namespace shares nothing with threads, of which there is one.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWCGROUP) }.doing("make a cgroup namespace")?;
+    execute(restore, &places, progress)
+}
+
+/// Puts everything where CRIU finds it; gives the places of the mounts that are not in the image.
+fn lay_out(
+    request: &SpawnRequest,
+    restore: &Restore,
+    handed: Handed,
+) -> Result<Vec<(String, String)>, SetupError> {
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private).doing("leave the host's mount propagation")?;
+    let scratch = filesystem::fresh("tmpfs", &[("mode", "0755"), ("size", "1m")], MountAttrFlags::empty())
+        .doing("make a place for mounts")?;
+    place(&scratch, SCRATCH)?;
+
+    let mut overlays = handed.overlays.into_iter();
+    let root =
+        overlays.next().ok_or_else(|| SetupError::new("find a root among the overlays", Errno::INVAL))?;
+    make_directory(ROOT)?;
+    place(&root, ROOT)?;
+    let mut sources: Vec<(&Path, OwnedFd)> = Vec::new();
+    for (overlay, mount) in request.overlays.iter().skip(1).zip(overlays) {
+        sources.push((&overlay.target, mount));
+    }
+    sources.push((Path::new(filesystem::AGENTD), handed.agentd));
+    for (bind, mount) in request.binds.iter().zip(handed.binds) {
+        sources.push((&bind.target, mount));
+    }
+
+    let mut places = Vec::with_capacity(restore.mounts.len());
+    for (number, point) in restore.mounts.iter().enumerate() {
+        let below_root = |path: &Path| path.strip_prefix("/").unwrap_or(path).to_path_buf();
+        let wanted = below_root(&point.path);
+        let found = sources.iter().position(|(target, _)| below_root(target) == wanted);
+        let source = match found {
+            Some(found) => sources.swap_remove(found).1,
+            None => filesystem::stand_in(&wanted, point.is_directory)?,
+        };
+        let at = format!("{SCRATCH}/{number}");
+        if point.is_directory {
+            make_directory(&at)?;
+        } else {
+            rustix::fs::open(
+                &at,
+                OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC,
+                Mode::from_raw_mode(0o444),
+            )
+            .doing(format_args!("make `{at}`"))?;
+        }
+        place(&source, &at)?;
+        places.push((point.key(), at));
+    }
+    Ok(places)
+}
+
+fn make_directory(path: &str) -> Result<(), SetupError> {
+    rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)).doing(format_args!("make `{path}`"))
+}
+
+fn place(mount: &OwnedFd, at: &str) -> Result<(), SetupError> {
+    rustix::mount::move_mount(mount, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .doing(format_args!("mount on `{at}`"))
+}
+
+fn execute(
+    restore: &Restore,
+    places: &[(String, String)],
+    progress: &OwnedFd,
+) -> Result<Infallible, SetupError> {
+    let mut words: Vec<String> = restore.command.clone();
+    let mut say = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
+    let shown = |path: &Path| path.to_string_lossy().into_owned();
+    say(&["restore", "--images-dir", &shown(&restore.images), "--work-dir", &shown(&restore.work)]);
+    say(&["--log-file", "restore.log", "-v1", "--root", ROOT, "--action-script", &shown(&restore.hook)]);
+    say(&["--empty-ns", "net", "--tcp-established", "--file-locks", "--link-remap"]);
+    say(&["--ghost-limit", GHOSTS, "--manage-cgroups=ignore", "--restore-detached", "--restore-sibling"]);
+    for (key, at) in places {
+        say(&["--external", &format!("mnt[{key}]:{at}")]);
+    }
+    let text = |value: String| {
+        CString::new(value).map_err(|_| SetupError::new("put CRIU's command together", Errno::INVAL))
+    };
+    let words = words.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
+    let environment = CString::new("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .expect("our own words hold no zero byte");
+    kernel::close_on_exec_from(3).doing("close the other descriptors")?;
+    let program = words.first().ok_or_else(|| SetupError::new("find CRIU", Errno::NOENT))?;
+    let Err(errno) = nix::unistd::execve(program, &words, &[environment]);
+    let _ = progress;
+    Err(SetupError::new(
+        format_args!("execute {}", Quoted(Path::new(&*program.to_string_lossy()))),
+        Errno::from_raw_os_error(errno as i32),
+    ))
+}
