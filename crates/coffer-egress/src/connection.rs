@@ -35,6 +35,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::dns::{Family, LookupError};
 use crate::forbidden;
+use crate::gate;
 use crate::inject::{self, Target};
 use crate::refusal::{Cause, Refused};
 use crate::relay::relay;
@@ -84,6 +85,9 @@ pub(crate) async fn serve(
 pub(crate) async fn handle(sandbox: &Arc<Sandbox>, mut stream: TcpStream, original: SocketAddr) {
     // Small writes of a shell or a chat must not wait for each other.
     stream.set_nodelay(true).ok();
+    if gate::is_meant(&sandbox.policy(), original) {
+        return gate::serve(sandbox, stream).await;
+    }
     let mut hello = Vec::new();
     let opened = tokio::select! {
         biased;
@@ -299,7 +303,7 @@ async fn attempt(sandbox: &Arc<Sandbox>, route: Route) -> Result<Option<(TcpStre
 }
 
 /// Dials straight, or through the proxy and never past it.
-async fn dial(sandbox: &Sandbox, proxy: Option<&Proxy>, to: SocketAddr) -> io::Result<TcpStream> {
+pub(crate) async fn dial(sandbox: &Sandbox, proxy: Option<&Proxy>, to: SocketAddr) -> io::Result<TcpStream> {
     let Some(proxy) = proxy else { return sandbox.seams.dialer.dial(to).await };
     let inner = || io::Error::new(io::ErrorKind::PermissionDenied, "the proxy has no public address");
     let pass = |address| sandbox.walls().pass(address).map_err(|_| inner());

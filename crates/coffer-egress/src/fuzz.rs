@@ -4,6 +4,11 @@ use crate::sniff::{MOST_BYTES, Sniffed, Sniffer};
 
 pub use crate::dns::fuzz_dns as dns;
 
+/// The commands of a push, whole and in pieces.
+pub fn push(data: &[u8]) {
+    crate::gate::fuzz::commands(data);
+}
+
 /// The first bytes of a connection, whole and in pieces.
 pub fn sniff(data: &[u8]) {
     let Some((piece, bytes)) = data.split_first() else { return };
@@ -58,5 +63,10 @@ mod tests {
     #[test]
     fn names_and_answers() {
         seeded::run("dns", super::dns);
+    }
+
+    #[test]
+    fn commands_of_pushes() {
+        seeded::run("push", super::push);
     }
 }

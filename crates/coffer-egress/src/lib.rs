@@ -15,6 +15,7 @@ mod egress;
 mod forbidden;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod gate;
 mod inject;
 mod refusal;
 mod relay;

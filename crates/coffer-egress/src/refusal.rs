@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use coffer_core::Millis;
 use coffer_core::network::{HostName, Refusal, Refusals, RefusedKind, Rule};
 
+use crate::gate::GitRule;
+
 /// What a refusal is about, before it has a number and a time.
 #[derive(Debug, Clone)]
 pub(crate) struct Refused {
@@ -40,6 +42,8 @@ pub(crate) enum Cause {
     SecretsUnknown,
     /// It went another way out than what is allowed goes now.
     ProxyChanged,
+    /// By the gate of git.
+    Git(GitRule),
 }
 
 impl fmt::Display for Cause {
@@ -54,6 +58,7 @@ impl fmt::Display for Cause {
             Self::NameWithoutAddress => f.write_str("name-without-address"),
             Self::SecretsUnknown => f.write_str("secrets-unknown"),
             Self::ProxyChanged => f.write_str("proxy-changed"),
+            Self::Git(rule) => write!(f, "{rule}"),
         }
     }
 }

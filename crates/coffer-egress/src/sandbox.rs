@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coffer_core::Millis;
 use coffer_core::network::{
-    Decision, Destination, HostName, Policy, Refusals, RefusedKind, Rule, Traffic, Walls, decide,
+    Decision, Destination, GATE_ADDRESS, GATE_NAME, GATE_PORT, GitRoute, GitSlug, HostName, Policy, Refusals,
+    RefusedKind, Rule, Traffic, Walls, decide,
 };
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Seams;
 use crate::dns::{Cache, Family, Found, LookupError};
+use crate::gate::{Ask, GitRule, Service};
 use crate::inject::Authority;
 use crate::refusal::{Cause, Refused, Ring};
 use crate::settings::Settings;
@@ -56,7 +58,16 @@ struct State {
     policy: Arc<Policy>,
     walls: Arc<Walls>,
     open: HashMap<u64, Open>,
+    /// Requests that pass the gate.
+    passing: HashMap<u64, PassingGit>,
     next: u64,
+}
+
+#[derive(Debug)]
+struct PassingGit {
+    route: GitRoute,
+    service: Service,
+    cut: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -109,6 +120,39 @@ impl Drop for Admitted {
     }
 }
 
+/// A request of git's that may pass the gate.
+#[derive(Debug)]
+pub(crate) struct Passing {
+    sandbox: Arc<Sandbox>,
+    key: u64,
+    /// Cancelled when a new policy forbids it, or its window has closed.
+    pub(crate) cut: CancellationToken,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) route: GitRoute,
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        self.sandbox.state().passing.remove(&self.key);
+        // Ends whoever waits for its window to close.
+        self.cut.cancel();
+    }
+}
+
+/// The route that a request of git's takes, if it may pass.
+fn git_route<'a>(policy: &'a Policy, slug: &GitSlug, service: Service) -> Result<&'a GitRoute, Cause> {
+    let route = policy.git().iter().find(|route| route.slug == *slug);
+    let route = route.ok_or(Cause::Git(GitRule::Repository))?;
+    if policy.is_withheld() {
+        return Err(Cause::SecretsUnknown);
+    }
+    let open = || route.push.as_ref().is_some_and(|window| window.until_ms > now_ms());
+    if service == Service::Push && !open() {
+        return Err(Cause::Git(GitRule::PushClosed));
+    }
+    Ok(route)
+}
+
 impl Sandbox {
     pub(crate) fn new(
         policy: Policy,
@@ -123,7 +167,13 @@ impl Sandbox {
             questions: Arc::new(Semaphore::new(settings.questions)),
             dns_connections: Arc::new(Semaphore::new(DNS_CONNECTIONS)),
             refusals: Mutex::new(Ring::new(settings.refusals)),
-            state: Mutex::new(State { policy: Arc::new(policy), walls, open: HashMap::new(), next: 0 }),
+            state: Mutex::new(State {
+                policy: Arc::new(policy),
+                walls,
+                open: HashMap::new(),
+                passing: HashMap::new(),
+                next: 0,
+            }),
             counters: Counters::default(),
             standing,
             cache: Cache::default(),
@@ -166,6 +216,31 @@ impl Sandbox {
         Ok(Admitted { sandbox: Arc::clone(self), key, cut, policy })
     }
 
+    /// Lets a request of git's pass the gate, if the policy of this moment does.
+    pub(crate) fn admit_git(self: &Arc<Self>, ask: &Ask) -> Result<Passing, Cause> {
+        let mut state = self.state();
+        let route = git_route(&state.policy, &ask.slug, ask.service)?.clone();
+        let key = state.next;
+        state.next += 1;
+        let cut = self.stop.child_token();
+        let passing = PassingGit { route: route.clone(), service: ask.service, cut: cut.clone() };
+        state.passing.insert(key, passing);
+        let policy = Arc::clone(&state.policy);
+        drop(state);
+        if let (Service::Push, Some(window)) = (ask.service, &route.push) {
+            let left = u64::try_from(window.until_ms.saturating_sub(now_ms())).unwrap_or(0);
+            let (closing, closed) = (cut.clone(), Duration::from_millis(left));
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = tokio::time::sleep(closed) => closing.cancel(),
+                    // The request has ended, or somebody else closed the window.
+                    () = closing.cancelled() => {}
+                }
+            });
+        }
+        Ok(Passing { sandbox: Arc::clone(self), key, cut, policy, route })
+    }
+
     /// Puts a policy in force. When this returns, whatever it forbids is cut; returns how many that were.
     pub(crate) fn replace_policy(&self, policy: Policy) -> usize {
         self.change_rules(|state| state.policy = Arc::new(policy))
@@ -182,7 +257,22 @@ impl Sandbox {
             let mut state = self.state();
             let before = Arc::clone(&state.policy);
             change(&mut state);
-            let State { policy, walls, open, .. } = &mut *state;
+            let State { policy, walls, open, passing, .. } = &mut *state;
+            passing.retain(|_, passing| {
+                let cause = match git_route(policy, &passing.route.slug, passing.service) {
+                    Ok(route) if route.upstream != passing.route.upstream => Cause::Git(GitRule::Repository),
+                    Ok(route) if passing.service == Service::Push && route.push != passing.route.push => {
+                        Cause::Git(GitRule::PushClosed)
+                    }
+                    Ok(_) => return true,
+                    Err(cause) => cause,
+                };
+                passing.cut.cancel();
+                let (address, port) = (GATE_ADDRESS.into(), GATE_PORT);
+                let gate = Destination { name: HostName::parse(GATE_NAME).ok(), address, port };
+                forbidden.push((gate, cause));
+                false
+            });
             let same_way = policy.proxy() == before.proxy();
             open.retain(|_, open| {
                 let cause = match open.route.judge(policy, walls) {
@@ -221,12 +311,17 @@ impl Sandbox {
         Traffic {
             sent_bytes: count(&self.counters.sent_bytes),
             received_bytes: count(&self.counters.received_bytes),
-            open: self.state().open.len() as u64,
+            open: self.open_now(),
             opened: count(&self.counters.opened),
             failed: count(&self.counters.failed),
             questions: count(&self.counters.questions),
             refused: self.refusals(u64::MAX).total,
         }
+    }
+
+    fn open_now(&self) -> u64 {
+        let state = self.state();
+        (state.open.len() + state.passing.len()) as u64
     }
 
     /// The addresses of a name, unchecked, from the cache or the resolver.

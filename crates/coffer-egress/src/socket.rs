@@ -18,6 +18,11 @@ pub(crate) const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
 #[async_trait]
 pub trait Dialer: Send + Sync + fmt::Debug {
     async fn dial(&self, address: SocketAddr) -> io::Result<TcpStream>;
+
+    /// Dials the server of this installation, which may be this machine.
+    async fn dial_server(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        TcpStream::connect(address).await
+    }
 }
 
 /// Dials from this machine.

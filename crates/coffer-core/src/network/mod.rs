@@ -9,6 +9,7 @@ mod block;
 mod decide;
 mod e2b;
 mod entry;
+mod git;
 mod header;
 mod name;
 mod policy;
@@ -20,6 +21,10 @@ pub use block::{BadBlock, Block};
 pub use decide::{Decision, Destination, Rule, decide, may_ask, needs_name};
 pub use e2b::{BadE2bNetwork, E2bNetwork, policy_from_e2b};
 pub use entry::{BadEntry, Entry, Ports, Target};
+pub use git::{
+    BadGitRoute, GATE_ADDRESS, GATE_NAME, GATE_PORT, GitHost, GitObject, GitReference, GitRoute, GitSlug,
+    GitUpstream, PushWindow,
+};
 pub use header::{BadHeader, BadHeaderHost, HeaderHost, HeaderName, HeaderRule, HeaderText, Opened};
 pub use name::{BadName, HostName, NamePattern};
 pub use policy::{BadPolicy, Base, Policy};

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::header::Opened;
-use super::{BadHeader, Entry, HeaderName, HeaderRule, HeaderText, HostName, Proxy};
+use super::{BadHeader, Entry, GitRoute, HeaderName, HeaderRule, HeaderText, HostName, Proxy};
 
 /// What may be reached where no list says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -51,6 +51,7 @@ pub struct Policy {
     deny: Vec<Entry>,
     proxy: Option<Proxy>,
     headers: Vec<HeaderRule>,
+    git: Vec<GitRoute>,
     withheld: bool,
 }
 
@@ -68,6 +69,8 @@ pub enum BadPolicy {
         Policy::MOST_HEADER_BYTES
     )]
     Headers,
+    #[error("a policy may have at most {} routes for git, each of another name", Policy::MOST_ROUTES)]
+    Git,
 }
 
 impl Policy {
@@ -75,10 +78,20 @@ impl Policy {
     pub const MOST_ENTRIES: usize = 1000;
     const MOST_RULES: usize = 32;
     const MOST_HEADER_BYTES: usize = 128 * 1024;
+    /// The most repositories at the gate.
+    pub const MOST_ROUTES: usize = 32;
 
     /// Makes a policy of a base alone.
     pub const fn of(base: Base) -> Self {
-        Self { base, allow: Vec::new(), deny: Vec::new(), proxy: None, headers: Vec::new(), withheld: false }
+        Self {
+            base,
+            allow: Vec::new(),
+            deny: Vec::new(),
+            proxy: None,
+            headers: Vec::new(),
+            git: Vec::new(),
+            withheld: false,
+        }
     }
 
     /// Makes a policy; the lists are bounded, because every connection walks them.
@@ -113,6 +126,21 @@ impl Policy {
         Ok(self)
     }
 
+    /// The same, with repositories at the gate.
+    pub fn with_git(mut self, routes: Vec<GitRoute>) -> Result<Self, BadPolicy> {
+        let slugs: std::collections::HashSet<_> = routes.iter().map(|route| &route.slug).collect();
+        if routes.len() > Self::MOST_ROUTES || slugs.len() < routes.len() {
+            return Err(BadPolicy::Git);
+        }
+        self.git = routes;
+        Ok(self)
+    }
+
+    /// The repositories at the gate.
+    pub fn git(&self) -> &[GitRoute] {
+        &self.git
+    }
+
     /// The same, with each header's value as `change` makes it of the rule and the value.
     pub fn map_headers<E>(
         mut self,
@@ -132,6 +160,8 @@ impl Policy {
         let hidden = |_: &HeaderRule, text: &HeaderText| -> Result<HeaderText, BadHeader> {
             if text.reveal().contains("${secret:") { Ok(text.clone()) } else { HeaderText::parse("***") }
         };
+        // Routes are the server's, and their windows are nobody else's business.
+        self.git.clear();
         self.clone().map_headers(hidden).unwrap_or(self)
     }
 
@@ -140,9 +170,13 @@ impl Policy {
     #[must_use]
     pub fn without_secrets(mut self) -> Self {
         let has_login = self.proxy.as_ref().is_some_and(|proxy| proxy.login().is_some());
-        self.withheld |= has_login || !self.headers.is_empty();
+        let needs_login = |route: &GitRoute| route.authorization.is_some();
+        self.withheld |= has_login || !self.headers.is_empty() || self.git.iter().any(needs_login);
         self.proxy = self.proxy.map(Proxy::without_password);
         self.headers.iter_mut().for_each(|rule| rule.headers.clear());
+        for route in &mut self.git {
+            (route.authorization, route.push) = (None, None);
+        }
         self
     }
 
@@ -212,6 +246,8 @@ struct Written {
     proxy: Option<Proxy>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     headers: Vec<HeaderRule>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    git: Vec<GitRoute>,
     /// Secrets were taken away before it was written down.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     withheld: bool,
@@ -223,14 +259,14 @@ impl TryFrom<Written> for Policy {
     fn try_from(written: Written) -> Result<Self, BadPolicy> {
         let mut policy = Self::new(written.base, written.allow, written.deny)?.through(written.proxy);
         policy.withheld = written.withheld;
-        policy.with_headers(written.headers)
+        policy.with_headers(written.headers)?.with_git(written.git)
     }
 }
 
 impl From<Policy> for Written {
     fn from(policy: Policy) -> Self {
-        let Policy { base, allow, deny, proxy, headers, withheld } = policy;
-        Self { base, allow, deny, proxy, headers, withheld }
+        let Policy { base, allow, deny, proxy, headers, git, withheld } = policy;
+        Self { base, allow, deny, proxy, headers, git, withheld }
     }
 }
 
@@ -280,6 +316,27 @@ mod tests {
         assert_eq!(whole.opens_for_headers(&name("x.a.com"), 80), Some(Opened::Plain));
         assert_eq!(whole.opens_for_headers(&name("b.com"), 443), None);
         assert!(whole.has_headers_at(80) && !whole.has_headers_at(22));
+    }
+
+    #[test]
+    fn routes_are_written_down_without_credentials_and_windows() {
+        let until = 1;
+        let route = json!({
+            "slug": "app", "upstream": "https://github.com/o/app.git", "authorization": "Basic hidden",
+            "push": {"reference": "refs/heads/task-1", "expects": "0".repeat(40), "until_ms": until},
+        });
+        let policy = |routes: serde_json::Value| {
+            serde_json::from_value::<Policy>(json!({"base": "none", "git": routes}))
+        };
+        let whole = policy(json!([route])).unwrap();
+        assert_eq!(serde_json::from_value::<Policy>(serde_json::to_value(&whole).unwrap()).unwrap(), whole);
+        assert!(!format!("{whole:?}").contains("hidden"));
+        let kept = whole.clone().without_secrets();
+        assert!(kept.is_withheld() && kept.git()[0].push.is_none(), "{kept:?}");
+        assert!(!serde_json::to_string(&kept).unwrap().contains("hidden"));
+        assert!(whole.shown().git().is_empty());
+        assert!(policy(json!([route, route])).is_err(), "one name, one repository");
+        assert!(policy(json!([{"slug": "a", "upstream": "https://10.0.0.1/a"}])).is_err());
     }
 
     #[test]

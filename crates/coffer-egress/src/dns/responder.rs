@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_core::network::{Class, Decision, HostName, Rule, may_ask};
+use coffer_core::network::{Class, Decision, GATE_ADDRESS, HostName, Rule, may_ask};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::message::{Asked, Code, NoQuery, Query};
 use super::{Family, LookupError};
+use crate::gate;
 use crate::refusal::{Cause, Refused};
 use crate::sandbox::Sandbox;
 use crate::socket;
@@ -20,6 +21,8 @@ use crate::socket;
 const LARGEST_QUESTION: usize = 2048;
 /// More addresses than any client tries.
 const MOST_ADDRESSES: usize = 32;
+/// A route may be gone soon.
+const GATE_TTL_S: u32 = 5;
 const TCP_IDLE: Duration = Duration::from_secs(10);
 
 /// Answers questions that come by UDP until the sandbox is removed.
@@ -127,6 +130,12 @@ fn begin(sandbox: &Arc<Sandbox>, message: &[u8]) -> Begun {
         sandbox.refuse(Refused::question(None), &Cause::NotAHostName);
         return Begun::Answer(query.empty_answer(Code::Refused));
     };
+    if gate::is_asked(&sandbox.policy(), &name) {
+        // Nobody else is asked: the name is ours, and so is whoever connects there.
+        let known = [IpAddr::V4(GATE_ADDRESS)];
+        let addresses = if query.asked == Asked::Addresses(Family::V4) { &known[..] } else { &[] };
+        return Begun::Answer(query.answer(Code::Fine, addresses, GATE_TTL_S, query.udp_size()));
+    }
     if let Decision::Refuse { rule } = may_ask(&sandbox.policy(), &name) {
         sandbox.refuse(Refused::question(Some(name)), &Cause::Rule(rule));
         return Begun::Answer(query.empty_answer(Code::Refused));

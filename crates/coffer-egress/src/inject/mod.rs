@@ -36,7 +36,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use authority::{Authority, AuthorityText, BadAuthority};
 use request::Refused;
-use stream::{Inside, Outside};
+use stream::Inside;
+pub(crate) use stream::Outside;
 
 use crate::relay::Activity;
 use crate::sandbox::{Admitted, Sandbox};
@@ -120,7 +121,7 @@ pub(crate) async fn serve(
 }
 
 /// Begins TLS with the host, whose certificate must be good for its name.
-async fn connect(
+pub(crate) async fn connect(
     authority: &Authority,
     host: &HostName,
     outside: Outside,

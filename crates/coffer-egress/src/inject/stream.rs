@@ -63,10 +63,10 @@ impl AsyncWrite for Inside {
 
 /// The other end: counts what goes through, and notes when.
 #[derive(Debug)]
-pub(super) struct Outside {
-    pub(super) stream: TcpStream,
-    pub(super) sandbox: Arc<Sandbox>,
-    pub(super) activity: Arc<Activity>,
+pub(crate) struct Outside {
+    pub(crate) stream: TcpStream,
+    pub(crate) sandbox: Arc<Sandbox>,
+    pub(crate) activity: Arc<Activity>,
 }
 
 impl AsyncRead for Outside {

@@ -8,6 +8,7 @@
 mod connections;
 mod control;
 mod forbidden;
+mod gate;
 mod headers;
 mod names;
 mod policies;

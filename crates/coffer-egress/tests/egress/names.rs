@@ -78,6 +78,11 @@ async fn ask(world: &World, name: &str, kind: u16) -> Answer {
     read(&question, &buffer[..length])
 }
 
+/// The IPv4 addresses that a name has for a sandbox.
+pub(crate) async fn addresses_of(world: &World, name: &str) -> Vec<IpAddr> {
+    ask(world, name, A).await.addresses
+}
+
 async fn ask_by_tcp(stream: &mut TcpStream, name: &str, kind: u16) -> Answer {
     let question = question(9, name, kind);
     let length = u16::try_from(question.len()).unwrap().to_be_bytes();

@@ -116,6 +116,12 @@ fn choose(
     if own.is_withheld() {
         return Err("network.policy cannot be withheld".into());
     }
+    if !own.git().is_empty() {
+        // A route may lead to this very host, so only the server makes them.
+        return Err(
+            "network.policy has no routes for git: clone a repository into the sandbox instead".into()
+        );
+    }
     if own.proxy().is_some() {
         return Err("network.policy has no proxy of its own: use egressProxy beside it".into());
     }

@@ -1,0 +1,222 @@
+//! Carries one request to a forge and its answer back.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use coffer_core::network::{Class, Destination, GitHost, HostName, RefusedKind, Rule};
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::connection;
+use crate::dns::Family;
+use crate::inject::{self, Outside};
+use crate::refusal::Cause;
+use crate::relay::Activity;
+use crate::sandbox::{Passing, Sandbox, refused};
+
+/// Addresses of a forge that are tried.
+const MOST_ATTEMPTS: usize = 4;
+const MOST_BUFFER: usize = 64 * 1024;
+const MOST_HEADERS: usize = 128;
+/// How long a forge may work on a push or a pack before it answers.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+/// The body of an answer.
+pub(super) type Answer = UnsyncBoxBody<Bytes, io::Error>;
+
+/// The body of a request: what was read of it already comes first.
+pub(super) struct Sent {
+    first: Option<Bytes>,
+    rest: Incoming,
+}
+
+impl Sent {
+    pub(super) fn new(first: Bytes, rest: Incoming) -> Self {
+        Self { first: Some(first).filter(|first| !first.is_empty()), rest }
+    }
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        loop {
+            match ready!(Pin::new(&mut self.rest).poll_frame(cx)) {
+                // Trailers are between neighbours.
+                Some(Ok(frame)) if frame.is_trailers() => {}
+                frame => return Poll::Ready(frame),
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
+        let rest = self.rest.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(first + rest.lower());
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(first + upper);
+        }
+        hint
+    }
+}
+
+/// What comes back, for as long as the request may pass.
+struct Carried {
+    body: Incoming,
+    cut: Pin<Box<WaitForCancellationFutureOwned>>,
+    _passing: Passing,
+    _driver: AbortOnDropHandle<()>,
+}
+
+impl Body for Carried {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if self.cut.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Some(Err(io::ErrorKind::ConnectionAborted.into())));
+        }
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        Poll::Ready(frame.map(|frame| frame.map_err(io::Error::other)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Sends a request to where its route leads; answers once the answer begins.
+pub(super) async fn send(
+    sandbox: &Arc<Sandbox>,
+    passing: Passing,
+    request: Request<Sent>,
+) -> Result<Response<Answer>, String> {
+    let stream = dial(sandbox, &passing).await?;
+    stream.set_nodelay(true).ok();
+    let activity = Arc::new(Activity::new());
+    let outside = Outside { stream, sandbox: sandbox.clone(), activity: activity.clone() };
+    match passing.route.upstream.host().clone() {
+        GitHost::Server(_) => exchange(sandbox, passing, activity, outside, request).await,
+        GitHost::Forge(name, _) => {
+            let authority = sandbox.authority().ok_or("its certificate cannot be checked yet")?;
+            let outside = inject::connect(&authority, &name, outside).await?;
+            exchange(sandbox, passing, activity, outside, request).await
+        }
+    }
+}
+
+async fn exchange<O>(
+    sandbox: &Arc<Sandbox>,
+    passing: Passing,
+    activity: Arc<Activity>,
+    outside: O,
+    request: Request<Sent>,
+) -> Result<Response<Answer>, String>
+where
+    O: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut client = hyper::client::conn::http1::Builder::new();
+    client.max_buf_size(MOST_BUFFER).max_headers(MOST_HEADERS);
+    let broken = |error: hyper::Error| error.to_string();
+    let (mut sender, connection) = client.handshake(TokioIo::new(outside)).await.map_err(broken)?;
+    let settings = sandbox.settings.clone();
+    let driver = AbortOnDropHandle::new(tokio::spawn(async move {
+        tokio::select! {
+            carried = connection => {
+                if let Err(error) = carried {
+                    tracing::debug!(%error, "the forge's end of a request of git's broke");
+                }
+            }
+            () = activity.ceased(&settings) => {}
+        }
+    }));
+    let answered = timeout(ANSWER_PATIENCE, sender.send_request(request)).await;
+    let answer = answered.map_err(|_| "it does not answer".to_string())?.map_err(broken)?;
+    let cut = Box::pin(passing.cut.clone().cancelled_owned());
+    let carried = |body| Carried { body, cut, _passing: passing, _driver: driver }.boxed_unsync();
+    Ok(answer.map(carried))
+}
+
+async fn dial(sandbox: &Arc<Sandbox>, passing: &Passing) -> Result<TcpStream, String> {
+    let within = sandbox.settings.dial;
+    match passing.route.upstream.host() {
+        // The one way to the host: the server named itself.
+        GitHost::Server(address) => {
+            let dialled = timeout(within, sandbox.seams.dialer.dial_server(*address)).await;
+            dialled.map_err(|_| "the server does not answer".to_string())?.map_err(|error| error.to_string())
+        }
+        GitHost::Forge(name, port) => dial_forge(sandbox, passing, name, *port, within).await,
+    }
+}
+
+/// Dials a forge by addresses that we looked up and that pass the walls, whatever the sandbox itself may reach.
+async fn dial_forge(
+    sandbox: &Arc<Sandbox>,
+    passing: &Passing,
+    name: &HostName,
+    port: u16,
+    within: Duration,
+) -> Result<TcpStream, String> {
+    let (walls, mut attempts) = (sandbox.walls(), 0);
+    let mut walled: Option<(IpAddr, Class)> = None;
+    for family in [Family::V4, Family::V6] {
+        let found = sandbox.look_up(name, family).await;
+        for address in found.map(|found| found.addresses).unwrap_or_default() {
+            let address = match walls.pass(address) {
+                Ok(address) => address,
+                Err(class) => {
+                    walled = Some((address, class));
+                    continue;
+                }
+            };
+            if attempts == MOST_ATTEMPTS {
+                break;
+            }
+            attempts += 1;
+            let to = SocketAddr::new(address, port);
+            let dialling = connection::dial(sandbox, passing.policy.proxy(), to);
+            if let Ok(Ok(stream)) = timeout(within, dialling).await {
+                return Ok(stream);
+            }
+        }
+    }
+    match walled {
+        Some((address, class)) if attempts == 0 => {
+            let destination = Destination { name: Some(name.clone()), address, port };
+            sandbox.refuse(refused(RefusedKind::Connection, destination), &Cause::Rule(Rule::Never(class)));
+            Err(format!("{name} is at a {class} address, which is out of reach"))
+        }
+        _ => Err(format!("{name} does not answer")),
+    }
+}

@@ -1,0 +1,301 @@
+//! The gate: git's way to the repositories that a sandbox was given, with credentials that it was not.
+//!
+//! ```text
+//! git ──plain HTTP──► which repository? ──► may it? ──► commands of a push ──► made anew, with the token ──► forge
+//! ```
+//!
+//! Every request is judged by the policy of that moment and again whenever the policy changes, so a push does not
+//! outlive its window. docs/design/0010-git.md has the whole picture.
+
+mod ask;
+mod carry;
+mod push;
+mod rule;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use coffer_core::network::{GATE_ADDRESS, GATE_NAME, GATE_PORT, HostName, Policy, RefusedKind};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+pub(crate) use ask::{Ask, Service};
+use carry::{Answer, Sent};
+#[cfg(any(test, fuzzing))]
+pub(crate) use push::fuzz;
+use push::{CommandReader, Wanted};
+pub(crate) use rule::GitRule;
+
+use crate::refusal::{Cause, Refused};
+use crate::sandbox::{Passing, Sandbox};
+
+const MOST_BUFFER: usize = 64 * 1024;
+const MOST_HEADERS: usize = 64;
+/// How long a head may take, the wait for a next request included, and the commands of a push.
+const HEAD_PATIENCE: Duration = Duration::from_secs(60);
+/// What of a refused push is read, so that the reason is not lost with it.
+const MOST_DRAINED: usize = 256 * 1024 * 1024;
+const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What of a request git needs told on.
+const SENT: [HeaderName; 6] = [
+    header::ACCEPT,
+    header::ACCEPT_ENCODING,
+    header::CONTENT_TYPE,
+    header::CONTENT_ENCODING,
+    header::USER_AGENT,
+    HeaderName::from_static("git-protocol"),
+];
+
+/// Whether a connection to that place is the gate's.
+pub(crate) fn is_meant(policy: &Policy, to: std::net::SocketAddr) -> bool {
+    !policy.git().is_empty() && to == (GATE_ADDRESS, GATE_PORT).into()
+}
+
+/// Whether a question is for the gate.
+pub(crate) fn is_asked(policy: &Policy, name: &HostName) -> bool {
+    !policy.git().is_empty() && name.as_str() == GATE_NAME
+}
+
+/// Serves a connection of git's to its end.
+pub(crate) async fn serve(sandbox: &Arc<Sandbox>, stream: TcpStream) {
+    let gate = Arc::new(Gate { sandbox: sandbox.clone() });
+    let mut server = hyper::server::conn::http1::Builder::new();
+    server
+        .max_buf_size(MOST_BUFFER)
+        .max_headers(MOST_HEADERS)
+        .auto_date_header(false)
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE);
+    let service = service_fn(move |request| gate.clone().answer(request));
+    let connection = server.serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        biased;
+        () = sandbox.stop.cancelled() => {}
+        served = connection => {
+            if let Err(error) = served {
+                tracing::debug!(%error, "a connection of git's ended");
+            }
+        }
+    }
+}
+
+struct Gate {
+    sandbox: Arc<Sandbox>,
+}
+
+/// What git hears instead of an answer of the forge.
+struct Instead(Box<Response<Answer>>);
+
+impl Gate {
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+        Ok(self.pass(request).await.unwrap_or_else(|Instead(answer)| *answer))
+    }
+
+    async fn pass(&self, request: Request<Incoming>) -> Result<Response<Answer>, Instead> {
+        let (parts, mut body) = request.into_parts();
+        let ask = Ask::read(&parts.method, &parts.uri).map_err(|rule| self.refuse(&Cause::Git(rule)))?;
+        let passing = self.sandbox.admit_git(&ask).map_err(|cause| self.refuse(&cause))?;
+        let mut first = Bytes::new();
+        if !ask.refs {
+            self.check_body(&ask, &parts.headers)?;
+        }
+        if ask.service == Service::Push && !ask.refs {
+            first = self.judge(&passing, &mut body).await?;
+        }
+        let outgoing = self.outgoing(&ask, &passing, &parts.headers, Sent::new(first, body))?;
+        let cut = passing.cut.clone();
+        let answered = tokio::select! {
+            biased;
+            () = cut.cancelled() => Err("pushing was closed meanwhile".to_string()),
+            answered = carry::send(&self.sandbox, passing, outgoing) => answered,
+        };
+        let answer = answered.map_err(|why| self.failed(&why))?;
+        self.sandbox.counters.opened.fetch_add(1, Ordering::Relaxed);
+        let status = answer.status();
+        if status == StatusCode::UNAUTHORIZED {
+            return Err(self.failed("it does not accept the credential: it expired, was revoked or is wrong"));
+        }
+        if status.is_redirection() || status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(self.failed("it says that the repository has moved, which is not followed"));
+        }
+        Ok(shown(answer))
+    }
+
+    /// A body is what git would send. Git compresses no push, and what is compressed could not be read here.
+    fn check_body(&self, ask: &Ask, headers: &HeaderMap) -> Result<(), Instead> {
+        let typed = headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == ask.content_type().as_str());
+        let plain = headers.get(header::CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
+        if typed && (plain || ask.service == Service::Fetch) {
+            Ok(())
+        } else {
+            Err(self.refuse(&Cause::Git(GitRule::Service)))
+        }
+    }
+
+    /// Reads the commands of a push and judges them; answers with what was read.
+    async fn judge(&self, passing: &Passing, body: &mut Incoming) -> Result<Bytes, Instead> {
+        let mut reader = CommandReader::default();
+        let reading = timeout(HEAD_PATIENCE, read(&mut reader, body)).await;
+        let wanted = match reading.unwrap_or(Err(GitRule::Protocol)) {
+            Ok(wanted) => wanted,
+            Err(rule) => return Err(self.refuse(&Cause::Git(rule))),
+        };
+        let window = passing.route.push.as_ref();
+        let judged = window.map_or(Err(GitRule::PushClosed), |window| wanted.judge(window));
+        if let Err(rule) = judged {
+            return Err(self.report(&wanted, rule, body).await);
+        }
+        let (first, more) = reader.into_bytes();
+        // Without a command there is nothing to be sent on but the question.
+        if wanted.commands.is_empty() && (more || !has_ended(body).await) {
+            return Err(self.refuse(&Cause::Git(GitRule::Protocol)));
+        }
+        Ok(first.into())
+    }
+
+    /// The request as the forge hears it.
+    fn outgoing(
+        &self,
+        ask: &Ask,
+        passing: &Passing,
+        headers: &HeaderMap,
+        body: Sent,
+    ) -> Result<Request<Sent>, Instead> {
+        let route = &passing.route;
+        let unusable = || self.failed("its address or credential cannot stand in a request");
+        let method = if ask.refs { http::Method::GET } else { http::Method::POST };
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = ask.path(route.upstream.path()).parse::<Uri>().map_err(|_| unusable())?;
+        let host = HeaderValue::try_from(route.upstream.authority()).map_err(|_| unusable())?;
+        request.headers_mut().insert(header::HOST, host);
+        copy(headers, request.headers_mut(), &SENT);
+        if let Some(text) = &route.authorization {
+            let mut value = HeaderValue::from_str(text.reveal()).map_err(|_| unusable())?;
+            value.set_sensitive(true);
+            request.headers_mut().insert(header::AUTHORIZATION, value);
+        }
+        Ok(request)
+    }
+
+    /// Records a refusal and says why.
+    fn refuse(&self, cause: &Cause) -> Instead {
+        self.record(cause);
+        match cause {
+            Cause::Git(rule) => told(rule.status(), rule.why(), &rule.to_string()),
+            _ => {
+                let why = "this repository's credential is not known yet; try again in a moment";
+                told(StatusCode::SERVICE_UNAVAILABLE, why, &cause.to_string())
+            }
+        }
+    }
+
+    fn record(&self, cause: &Cause) {
+        let refused = Refused {
+            kind: RefusedKind::Connection,
+            name: HostName::parse(GATE_NAME).ok(),
+            address: Some(GATE_ADDRESS.into()),
+            port: Some(GATE_PORT),
+        };
+        self.sandbox.refuse(refused, cause);
+    }
+
+    /// Refuses a push in the way that git shows to its user.
+    async fn report(&self, wanted: &Wanted, rule: GitRule, body: &mut Incoming) -> Instead {
+        let Some(report) = wanted.report(rule.why()) else { return self.refuse(&Cause::Git(rule)) };
+        self.record(&Cause::Git(rule));
+        // git reads the answer once it has sent everything.
+        let _ = timeout(DRAIN_PATIENCE, drain(body)).await;
+        let mut answer = Response::new(whole(report));
+        let kind = HeaderValue::from_static("application/x-git-receive-pack-result");
+        answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+        Instead(Box::new(answer))
+    }
+
+    /// The forge cannot be reached, or says something that is not passed on.
+    fn failed(&self, why: &str) -> Instead {
+        self.sandbox.counters.failed.fetch_add(1, Ordering::Relaxed);
+        told(StatusCode::BAD_GATEWAY, &format!("the forge cannot be used: {why}"), "git:forge")
+    }
+}
+
+/// Reads until the commands are there.
+async fn read(reader: &mut CommandReader, body: &mut Incoming) -> Result<Wanted, GitRule> {
+    loop {
+        let frame = body.frame().await.ok_or(GitRule::Protocol)?.map_err(|_| GitRule::Protocol)?;
+        let Ok(data) = frame.into_data() else { return Err(GitRule::Protocol) };
+        if let Some(wanted) = reader.push(&data)? {
+            return Ok(wanted.clone());
+        }
+    }
+}
+
+async fn drain(body: &mut Incoming) {
+    let mut drained = 0;
+    while drained < MOST_DRAINED {
+        let Some(Ok(frame)) = body.frame().await else { return };
+        drained += frame.data_ref().map_or(0, Bytes::len);
+    }
+}
+
+/// Whether nothing more comes.
+async fn has_ended(body: &mut Incoming) -> bool {
+    loop {
+        match timeout(HEAD_PATIENCE, body.frame()).await {
+            Ok(None) => return true,
+            Ok(Some(Ok(frame))) if frame.data_ref().is_some_and(Bytes::is_empty) => {}
+            _ => return false,
+        }
+    }
+}
+
+/// The forge's answer as git hears it: no cookies, no challenges, no other places.
+fn shown(answer: Response<Answer>) -> Response<Answer> {
+    const SHOWN: [HeaderName; 6] = [
+        header::CONTENT_TYPE,
+        header::CONTENT_ENCODING,
+        header::CACHE_CONTROL,
+        header::EXPIRES,
+        header::PRAGMA,
+        header::RETRY_AFTER,
+    ];
+    let (parts, body) = answer.into_parts();
+    let mut shown = Response::new(body);
+    *shown.status_mut() = parts.status;
+    copy(&parts.headers, shown.headers_mut(), &SHOWN);
+    shown
+}
+
+fn copy(from: &HeaderMap, to: &mut HeaderMap, names: &[HeaderName]) {
+    for name in names {
+        if let Some(value) = from.get(name) {
+            to.insert(name.clone(), value.clone());
+        }
+    }
+}
+
+/// An answer of our own, which git shows to its user.
+fn told(status: StatusCode, why: &str, rule: &str) -> Instead {
+    let mut answer = Response::new(whole(format!("{why}\n").into_bytes()));
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    if let Ok(rule) = HeaderValue::from_str(rule) {
+        headers.insert("x-coffer-rule", rule);
+    }
+    Instead(Box::new(answer))
+}
+
+fn whole(bytes: Vec<u8>) -> Answer {
+    Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed_unsync()
+}
