@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod command;
+pub mod commit;
 mod id;
 mod lifetime;
 mod limits;
