@@ -109,13 +109,22 @@ fn find(node: &Arc<Node>, entry: &Entry) -> Outcome {
                 };
             };
             let quota = node.pool.find(&entry.files_name()).ok().and_then(|upper| upper.quota);
-            let frozen = node.cgroups.of(name).is_frozen().unwrap_or(false);
+            let frozen = stands_still(node, entry);
             match Watched::new(pidfd, None) {
                 Ok(watched) => Outcome::Holds(Found::Alive { watched, quota, frozen }),
                 Err(_) => unseen,
             }
         }
     }
+}
+
+/// Whether a sandbox is frozen because somebody wanted it so. One without the mark stood still for a snapshot
+/// that was cut off, or for a freeze that nobody was told of: it goes on.
+fn stands_still(node: &Node, entry: &Entry) -> bool {
+    let cgroup = node.cgroups.of(entry.name());
+    let frozen = cgroup.is_frozen().unwrap_or(false);
+    let wanted = !node.pool.has_quota() || node.pool.is_marked_frozen(&entry.files_name());
+    frozen && (wanted || cgroup.thaw().is_err())
 }
 
 /// Whether a sandbox whose processes went with the host was frozen then: its files are as they were, and it is

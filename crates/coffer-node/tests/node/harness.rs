@@ -62,18 +62,23 @@ impl Home {
 
     /// Starts a node in a process of its own, and a client to it that ends with the token.
     pub(crate) async fn start_process(&self) -> (std::process::Child, NodeEngine, CancellationToken) {
-        // Sandboxes that such a node leaves behind become our children.
-        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
-        let process = std::process::Command::new("/proc/self/exe")
-            .arg("node")
-            .args([self.data_dir(), self.run.path().to_path_buf(), self.template_dir()])
-            .arg(self.warm.max.to_string())
-            .spawn()
-            .unwrap();
+        let process = self.spawn_process();
         let stop = CancellationToken::new();
         let engine = NodeEngine::start(self.run.path().join("node.sock"), stop.clone());
         engine.info().await.unwrap();
         (process, engine, stop)
+    }
+
+    /// Starts a node in a process of its own.
+    pub(crate) fn spawn_process(&self) -> std::process::Child {
+        // Sandboxes that such a node leaves behind become our children.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+        std::process::Command::new("/proc/self/exe")
+            .arg("node")
+            .args([self.data_dir(), self.run.path().to_path_buf(), self.template_dir()])
+            .arg(self.warm.max.to_string())
+            .spawn()
+            .unwrap()
     }
 
     /// Starts a node and waits until it answers.

@@ -25,7 +25,7 @@ crate::tests![
 ];
 
 /// Writes files of one byte's repetition, each synced and then given its name, until it is told to end.
-const WRITER: &str = r#"mkdir -p /root/w; cat > /root/writer.py <<'END'
+pub(crate) const WRITER: &str = r#"mkdir -p /root/w; cat > /root/writer.py <<'END'
 import os
 at = 0
 while not os.path.exists('/root/end'):
@@ -45,7 +45,7 @@ nohup python3 /root/writer.py > /root/writer.log 2>&1 &
 while ! [ -e /root/count ]; do sleep 0.01; done"#;
 
 /// The last number that was counted, after looking at every file.
-const CHECK: &str = r#"python3 - <<'END'
+pub(crate) const CHECK: &str = r#"python3 - <<'END'
 import os
 count = int(open('/root/count').read())
 latest = 0

@@ -1,18 +1,23 @@
 //! Snapshots and frozen sandboxes after the end of their node, or of the host.
 
 use std::fs;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use coffer_core::SnapshotId;
 use coffer_engine::{Engine as _, EngineError};
 use coffer_wire::node::{CreateSandbox, RunState};
 
 use crate::harness::{Home, Sandbox, small, spec};
+use crate::snapshots::{CHECK, WRITER};
 
 crate::tests![
     the_next_node_has_the_same_snapshots,
     a_killed_node_leaves_whole_snapshots_or_none,
     frozen_sandboxes_survive_the_host,
+    what_is_answered_for_is_on_disk,
+    forks_under_load_survive_kills,
 ];
 
 async fn the_next_node_has_the_same_snapshots() {
@@ -99,10 +104,7 @@ async fn a_killed_node_leaves_whole_snapshots_or_none() {
     for snapshot in known.iter().rev().take(2) {
         assert_eq!(node.child(snapshot).await.output("cat /root/x").await, "there");
     }
-    // It may have been killed while the source stood still; whoever wants it to run says so.
-    if node.engine.list().await.unwrap().iter().any(|status| status.run == RunState::Frozen) {
-        node.engine.thaw(source.id).await.unwrap();
-    }
+    // Also where it was killed while the source stood still.
     assert_eq!(source.output("cat /root/x").await, "there");
     node.stop().await;
     home.reap_orphans();
@@ -134,6 +136,156 @@ async fn frozen_sandboxes_survive_the_host() {
     assert!(matches!(node.engine.thaw(frozen.id).await, Err(EngineError::WrongState(_))));
     node.engine.start(frozen.id, false).await.unwrap();
     assert_eq!(frozen.output("cat /root/x").await, "there");
+    node.stop().await;
+    home.reap_orphans();
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+/// What a crash of the host would leave of a pool in this moment, mounted apart from it.
+struct Left {
+    at: tempfile::TempDir,
+}
+
+impl Left {
+    /// Nothing where this kernel does not mount a copy beside its original.
+    fn by(home: &Home) -> Option<Self> {
+        let at = tempfile::Builder::new().prefix("coffer-copy-").tempdir().unwrap();
+        let left = Self { at };
+        let image = home.data_dir().join("pool.img");
+        // The loop device passes the page cache by: what is read here is what is on disk.
+        run(Command::new("cp").arg("--sparse=always").arg(image).arg(left.image()));
+        fs::create_dir(left.pool()).unwrap();
+        let mount = Command::new("mount").args(["-o", "loop"]).arg(left.image()).arg(left.pool()).output();
+        let mounted = mount.unwrap();
+        if !mounted.status.success() {
+            println!(
+                "SKIPPED: the copy of a pool is not mounted: {}",
+                String::from_utf8_lossy(&mounted.stderr)
+            );
+            return None;
+        }
+        Some(left)
+    }
+
+    fn image(&self) -> PathBuf {
+        self.at.path().join("copy.img")
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.at.path().join("pool")
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.pool()).status();
+    }
+}
+
+fn run(command: &mut Command) {
+    assert!(command.status().unwrap().success(), "{command:?}");
+}
+
+/// Counts the files that [`WRITER`]'s like would find whole.
+fn whole_files(written: &Path) -> usize {
+    let whole = |path: PathBuf| {
+        let text = fs::read(path).unwrap();
+        assert!(text.len() == 8192 && text.chunks(8).all(|part| part == &text[..8]), "{} bytes", text.len());
+    };
+    fs::read_dir(written).unwrap().map(|file| whole(file.unwrap().path())).count()
+}
+
+async fn what_is_answered_for_is_on_disk() {
+    let home = Home::new();
+    let node = home.start().await;
+    let write = "mkdir /root/w; cd /root/w; python3 -c \"
+for number in range(300):
+    open(str(number), 'wb').write(b'%08d' % number * 1024)\"";
+    let (source, frozen) = tokio::join!(node.create(small()), node.create(small()));
+    source.output(write).await;
+    let snapshot = node.snapshot(&source).await;
+    let Some(left) = Left::by(&home) else { return node.stop().await };
+    let sealed = left.pool().join(format!("snapshots/{}/files", snapshot.snapshot));
+    assert_eq!(whole_files(&sealed.join("u0/root/w")), 300);
+    drop(left);
+
+    frozen.output(write).await;
+    let since = Instant::now();
+    node.engine.freeze(frozen.id).await.unwrap();
+    println!("a freeze with 2.4 MB to write out: {:?}", since.elapsed());
+    let left = Left::by(&home).unwrap();
+    let files = left.pool().join("s").join(frozen.id.to_string());
+    assert_eq!(whole_files(&files.join("u0/root/w")), 300);
+    assert!(files.join("frozen").exists());
+    drop(left);
+    node.engine.thaw(frozen.id).await.unwrap();
+
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        let since = Instant::now();
+        node.engine.freeze(frozen.id).await.unwrap();
+        times.push(since.elapsed());
+        node.engine.thaw(frozen.id).await.unwrap();
+    }
+    times.sort_unstable();
+    println!("freezes with nothing to write out: p50 {:?}, most {:?}", times[10], times[19]);
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+/// `COFFER_FORKS` for a longer run.
+fn cycles() -> u64 {
+    std::env::var("COFFER_FORKS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
+}
+
+async fn forks_under_load_survive_kills() {
+    let mut home = Home::new();
+    let (mut process, engine, stop_client) = home.start_process().await;
+    let wanted = spec(small());
+    let source = Sandbox { id: wanted.sandbox, placement: engine.create(&wanted).await.unwrap() };
+    source.output(WRITER).await;
+    let mut random = u64::from(std::process::id()) | 1;
+    for cycle in 0..cycles() {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let moment = Duration::from_millis((random >> 33) % 120);
+        let forking = async {
+            let before: u64 = source.output("cat /root/count").await.parse().unwrap();
+            // The client asks the next node for what the last one did not answer.
+            let snapshot = engine.snapshot(source.id, SnapshotId::generate(), false).await.unwrap();
+            let children =
+                [(); 2].map(|()| CreateSandbox { snapshot: Some(snapshot.snapshot), ..spec(small()) });
+            for wanted in &children {
+                let placement = engine.create(wanted).await.unwrap();
+                let child = Sandbox { id: wanted.sandbox, placement };
+                let there: u64 = child.output(CHECK).await.parse().unwrap();
+                assert!(there >= before, "cycle {cycle}: {before} were synced, {there} are there");
+            }
+            engine.delete_snapshot(snapshot.snapshot).await.unwrap();
+            for wanted in &children {
+                engine.destroy(wanted.sandbox).await.unwrap();
+            }
+        };
+        let killing = async {
+            tokio::time::sleep(moment).await;
+            process.kill().unwrap();
+            process.wait().unwrap();
+            process = home.spawn_process();
+        };
+        tokio::join!(forking, killing);
+        home.reap_orphans();
+        // It goes on, though it may have stood still when its node was killed.
+        let counted: u64 = source.output("cat /root/count").await.parse().unwrap();
+        source.output(&format!("while [ $(cat /root/count) -le {counted} ]; do sleep 0.01; done")).await;
+    }
+    process.kill().unwrap();
+    process.wait().unwrap();
+    stop_client.cancel();
+    home.ephemeral = true;
+    let node = home.start().await;
+    assert_eq!(node.engine.snapshots().await.unwrap(), []);
+    let belongings = home.belongings();
+    let left = ["uppers", "snapshots", "manifests", "drafts"].map(|kind| belongings.0[kind]);
+    assert_eq!(left, [1, 0, 0, 0], "{belongings:?}");
     node.stop().await;
     home.reap_orphans();
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
