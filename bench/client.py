@@ -48,6 +48,24 @@ class Client:
         self._send("DELETE", f"/sandboxes/{sandbox['sandboxID']}", {"X-API-KEY": self.key}, b"")
         self._whole_reply(204)
 
+    def fork(self, sandbox: dict, count: int) -> list[dict]:
+        """A `sandbox` or an `error` for each child."""
+        body = json.dumps({"count": count, "timeout": 3600}).encode()
+        headers = {"X-API-KEY": self.key, "Content-Type": "application/json"}
+        self._send("POST", f"/sandboxes/{sandbox['sandboxID']}/fork", headers, body)
+        return json.loads(self._whole_reply(201))
+
+    def snapshot(self, sandbox: dict) -> dict:
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        body = json.dumps({"memory": False}).encode()
+        self._send("POST", f"/api/v1/sandboxes/{sandbox['sandboxID']}/snapshots", headers, body)
+        return json.loads(self._whole_reply(201))
+
+    def delete_snapshot(self, snapshot: dict):
+        headers = {"Authorization": f"Bearer {self.key}"}
+        self._send("DELETE", f"/api/v1/snapshots/{snapshot['id']}", headers, b"")
+        self._whole_reply(204)
+
     def execute(self, sandbox: dict, command: str, *arguments: str) -> Ran:
         """Runs a command to its end and keeps its output."""
         message = json.dumps({"process": {"cmd": command, "args": arguments}, "stdin": False}).encode()

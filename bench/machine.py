@@ -15,7 +15,7 @@ TEMPLATES = Path(os.environ.get("COFFER_TEMPLATE_DIR", "/var/cache/coffer/templa
 CLONE_NEWNS = 0x20000
 # In force, and out of the way.
 LIMITS = ["quotas.sandboxes=5000", "rates.creates_per_s=10000", "rates.creates_burst=10000"]
-LIMITS += ["rates.requests_per_s=100000", "rates.requests_burst=100000"]
+LIMITS += ["quotas.forks=1000", "rates.requests_per_s=100000", "rates.requests_burst=100000"]
 
 
 def wait_until(condition, what: str, within_s: float):
