@@ -58,6 +58,18 @@ pub enum Runner {}
 #[derive(Debug)]
 pub enum Task {}
 
+/// Marks ids of repositories.
+#[derive(Debug)]
+pub enum Repository {}
+
+/// Marks ids of connections to forges.
+#[derive(Debug)]
+pub enum Connection {}
+
+/// Marks ids of comments.
+#[derive(Debug)]
+pub enum Comment {}
+
 /// Names one sandbox, for ever: ids are never reused.
 pub type SandboxId = Id<Sandbox>;
 /// Names one snapshot of a sandbox, for ever.
@@ -74,6 +86,12 @@ pub type AgentId = Id<Agent>;
 pub type AuditId = Id<Audit>;
 /// Names one budget.
 pub type BudgetId = Id<Budget>;
+/// Names one repository of a project.
+pub type RepositoryId = Id<Repository>;
+/// Names one connection to a forge.
+pub type ConnectionId = Id<Connection>;
+/// Names one comment on a pull request or an issue.
+pub type CommentId = Id<Comment>;
 /// Names one execution: a process that somebody started in a sandbox.
 pub type ExecutionId = Id<Execution>;
 /// Names one durable run.

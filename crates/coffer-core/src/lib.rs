@@ -6,6 +6,7 @@
 
 pub mod command;
 pub mod commit;
+pub mod forge;
 mod id;
 mod lifetime;
 mod limits;
@@ -16,8 +17,8 @@ mod state;
 mod template;
 
 pub use id::{
-    AgentId, AuditId, BadId, BudgetId, ExecutionId, Id, KeyId, ProjectId, RunId, RunnerId, SandboxId,
-    SecretId, SnapshotId, TaskId,
+    AgentId, AuditId, BadId, BudgetId, CommentId, ConnectionId, ExecutionId, Id, KeyId, ProjectId,
+    RepositoryId, RunId, RunnerId, SandboxId, SecretId, SnapshotId, TaskId,
 };
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::Limits;

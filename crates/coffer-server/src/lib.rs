@@ -24,7 +24,7 @@ mod routing;
 mod telemetry;
 mod usage;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,6 +101,7 @@ pub async fn serve(
     stop: CancellationToken,
     ready: impl FnOnce(),
 ) -> Result<(), ServeError> {
+    let forges = forges(&config, &listener, store.clone()).await?;
     let telemetry = telemetry::Telemetry::start(&config.metrics, &config.traces)
         .map_err(|error| ServeError(Box::new(error)))?;
     let (engine, breaker) = breaker::GuardedEngine::start(engine, stop.child_token());
@@ -162,6 +163,7 @@ pub async fn serve(
         commands,
         telemetry: telemetry.clone(),
         output: output.clone(),
+        forges,
     });
     tracing::info!("serving on {}", config.listen);
     ready();
@@ -176,4 +178,25 @@ pub async fn serve(
     telemetry.finish().await;
     store.close().await;
     Ok(())
+}
+
+/// Where code lives and is reviewed.
+async fn forges(
+    config: &ServerConfig,
+    listener: &TcpListener,
+    store: Store,
+) -> Result<Arc<coffer_forge::Forges>, ServeError> {
+    let failed = |error: std::io::Error| ServeError(Box::new(error));
+    let mut here = listener.local_addr().map_err(failed)?;
+    if here.ip().is_unspecified() {
+        here.set_ip(if here.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+    }
+    let domain = config.domain.as_deref().unwrap_or("localhost");
+    let config = coffer_forge::ForgeConfig {
+        repositories: config.server_dir.join("repositories"),
+        here: format!("http://{here}"),
+        identity: coffer_forge::Identity { name: "Cofferdam".into(), email: format!("noreply@{domain}") },
+        git: coffer_forge::GitLimits::default(),
+    };
+    Ok(Arc::new(coffer_forge::Forges::start(config, store).await.map_err(failed)?))
 }

@@ -36,7 +36,7 @@ pub(crate) fn from_json<T: DeserializeOwned>(text: &str, column: &'static str) -
     serde_json::from_str(text).map_err(|error| unreadable(column, error))
 }
 
-fn unreadable(what: &'static str, error: impl ToString) -> StoreError {
+pub(crate) fn unreadable(what: &'static str, error: impl ToString) -> StoreError {
     StoreError::Unreadable { what, why: error.to_string() }
 }
 

@@ -22,6 +22,7 @@ mod deferred;
 mod error;
 mod events;
 mod executions;
+mod forge;
 mod keys;
 mod leases;
 mod lineage;
@@ -58,6 +59,11 @@ pub use error::{Cause, ChangeError, NameError, OpenError, RotateError, SecretErr
 pub use executions::{
     Collected, ExecutionFilter, ExecutionRow, ExecutionSource, ExecutionState, NewExecution, Process,
     Progress,
+};
+pub use forge::{
+    CommentKind, CommentRow, ConnectionRow, ConnectionTerms, Credential, DeliveredEvent, ForgeRecordError,
+    IssueChange, IssueRow, MOST_REPOSITORIES, Merging, NewComment, NewConnection, NewPull, NewRepository,
+    NewStatus, PullChange, PullFilter, PullRow, RepositoryRow, StatusRow,
 };
 pub use keys::{ApiKeyInfo, ApiKeySecret, NewKey};
 pub use lineage::{Lineage, Relative};

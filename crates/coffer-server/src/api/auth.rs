@@ -80,6 +80,16 @@ impl<N: Need> FromRequestParts<Arc<App>> for Caller<N> {
     }
 }
 
+impl<N> Caller<N> {
+    /// Who asks, as records of what they made name them.
+    pub(crate) fn actor(&self) -> String {
+        match self.scope.agent() {
+            Some(agent) => format!("agent:{agent}"),
+            None => format!("key:{}", self.key_id),
+        }
+    }
+}
+
 /// A request that showed an operator's key, which sees every project.
 #[derive(Debug)]
 pub(crate) struct Operating {

@@ -1,9 +1,12 @@
 //! Refusals, as E2B's SDKs read them.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use coffer_core::StateName;
 use coffer_engine::EngineError;
+use coffer_forge::ForgeError;
 use coffer_store::{NameError, OverQuota, StoreError};
 use coffer_wire::e2b::ErrorBody;
 use http::{HeaderValue, StatusCode, header};
@@ -45,6 +48,10 @@ pub(crate) enum Code {
     MethodNotAllowed,
     RequestTimeout,
     Conflict,
+    BranchProtected,
+    MergeConflict,
+    PermissionMissing,
+    TokenExpired,
     PreconditionFailed,
     PayloadTooLarge,
     Invalid,
@@ -56,6 +63,7 @@ pub(crate) enum Code {
     Internal,
     NotSupported,
     Unavailable,
+    ForgeUnreachable,
 }
 
 impl Code {
@@ -64,11 +72,13 @@ impl Code {
             Self::BadRequest => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::BudgetExceeded => StatusCode::PAYMENT_REQUIRED,
-            Self::Forbidden | Self::CommandRefused => StatusCode::FORBIDDEN,
+            Self::Forbidden | Self::CommandRefused | Self::PermissionMissing => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::Conflict => StatusCode::CONFLICT,
+            Self::Conflict | Self::BranchProtected | Self::MergeConflict | Self::TokenExpired => {
+                StatusCode::CONFLICT
+            }
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Self::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Invalid | Self::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,
@@ -77,7 +87,7 @@ impl Code {
             Self::QuotaExceeded | Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::NotSupported => StatusCode::NOT_IMPLEMENTED,
-            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unavailable | Self::ForgeUnreachable => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -92,6 +102,10 @@ impl Code {
             Self::MethodNotAllowed => "method_not_allowed",
             Self::RequestTimeout => "request_timeout",
             Self::Conflict => "conflict",
+            Self::BranchProtected => "branch_protected",
+            Self::MergeConflict => "merge_conflict",
+            Self::PermissionMissing => "permission_missing",
+            Self::TokenExpired => "token_expired",
             Self::PreconditionFailed => "precondition_failed",
             Self::PayloadTooLarge => "payload_too_large",
             Self::Invalid => "invalid",
@@ -103,6 +117,7 @@ impl Code {
             Self::Internal => "internal",
             Self::NotSupported => "not_supported",
             Self::Unavailable => "unavailable",
+            Self::ForgeUnreachable => "forge_unreachable",
         }
     }
 }
@@ -190,6 +205,12 @@ impl ApiError {
         (self.code.as_str(), self.message, self.hint)
     }
 
+    /// Adds what a program may want to know.
+    pub(crate) fn details(mut self, details: Value) -> Self {
+        self.details = Some(details);
+        self
+    }
+
     /// Adds the code by which SDKs choose an exception.
     pub(crate) fn with_code(mut self, error_code: &'static str) -> Self {
         self.error_code = Some(error_code);
@@ -244,6 +265,43 @@ impl ApiError {
             FleetError::Store(error) => Self::store(error),
             FleetError::NotReady(_) => Self::of(Code::Internal, error.to_string()),
             FleetError::Broken => Self::internal(),
+        }
+    }
+
+    /// What became of a question to a forge.
+    pub(crate) fn forge(error: ForgeError) -> Self {
+        let message = error.to_string();
+        let wait = |wait: Duration| u32::try_from(wait.as_secs()).unwrap_or(u32::MAX).max(1);
+        match error {
+            ForgeError::NotFound { .. } => Self::of(Code::NotFound, message),
+            ForgeError::PermissionMissing { scope, .. } => Self::of(Code::PermissionMissing, message)
+                .details(json!({ "scope": scope }))
+                .hint("give the token or App that permission on the forge; then try again"),
+            ForgeError::TokenExpired | ForgeError::Credential { .. } => Self::of(Code::TokenExpired, message)
+                .hint("put a new token into the secret of the connection: PUT /api/v1/secrets/{name}"),
+            ForgeError::RateLimited { retry_after } => {
+                Self::of(Code::RateLimited, message).retry_after(wait(retry_after))
+            }
+            ForgeError::Protected { .. } => Self::of(Code::BranchProtected, message),
+            ForgeError::Conflict { paths, .. } if paths.is_empty() => Self::conflict(message),
+            ForgeError::Conflict { paths, .. } => Self::of(Code::MergeConflict, message)
+                .details(json!({ "paths": paths }))
+                .hint("merge or rebase the base branch into the head, resolve these files, and push"),
+            ForgeError::PullExists { number } => Self::conflict(message).details(json!({ "number": number })),
+            ForgeError::Raced { .. } => Self::conflict(message),
+            ForgeError::Invalid { .. } => Self::of(Code::Invalid, message),
+            ForgeError::TooLarge { .. } => Self::of(Code::PayloadTooLarge, message),
+            ForgeError::Unreachable { retry_after, .. } => {
+                Self::of(Code::ForgeUnreachable, message).retry_after(retry_after.map_or(1, wait))
+            }
+            ForgeError::Busy => Self::of(Code::Unavailable, message).retry_after(1),
+            ForgeError::Strange(_) => Self::of(Code::ForgeUnreachable, message),
+            ForgeError::NoGit => Self::of(Code::Unavailable, message),
+            ForgeError::Git(why) => {
+                tracing::error!("git failed: {why}");
+                Self::internal()
+            }
+            ForgeError::Store(error) => Self::store(error),
         }
     }
 
@@ -339,6 +397,8 @@ impl IntoResponse for ApiError {
 pub(crate) enum Shape {
     E2b,
     Own,
+    /// Git shows its people plain text and nothing else.
+    Plain,
 }
 
 /// A refusal on its way to whoever gives it its shape.
@@ -365,7 +425,15 @@ impl Refusal {
         request_id: impl ToString,
     ) -> (Response, Option<String>) {
         let Some(Self(error)) = answer.extensions_mut().remove::<Self>() else { return (answer, None) };
+        if shape == Shape::Plain && error.code == Code::Unauthorized {
+            let challenge = HeaderValue::from_static("Basic realm=\"coffer\", charset=\"UTF-8\"");
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+        }
         let body = match shape {
+            Shape::Plain => {
+                let hint = error.hint.as_ref().map(|hint| format!("\n{hint}")).unwrap_or_default();
+                format!("{}{hint}\n", error.message).into_response()
+            }
             Shape::E2b => Json(error.clone().into_e2b()).into_response(),
             Shape::Own => Json(OwnBody {
                 code: error.code,

@@ -10,6 +10,7 @@ mod browser;
 mod check;
 mod context;
 mod error;
+mod git;
 mod list;
 mod logs;
 mod metrics;
@@ -68,6 +69,7 @@ pub(crate) struct App {
     pub(crate) commands: Arc<Commands>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) output: Arc<Output>,
+    pub(crate) forges: Arc<coffer_forge::Forges>,
 }
 
 /// Journals read at a time.
@@ -127,6 +129,7 @@ pub(crate) fn router(app: App) -> Router {
     };
     accompanied(e2b, Shape::E2b)
         .merge(accompanied(v1::router(), Shape::Own))
+        .merge(accompanied(git::router(), Shape::Plain))
         .layer(axum::middleware::from_fn(browser::admit))
         .with_state(app.clone())
 }

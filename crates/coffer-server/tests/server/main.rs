@@ -9,6 +9,7 @@ mod breaker;
 mod deadlines;
 mod engine;
 mod events;
+mod forge;
 mod forks;
 mod guest;
 mod hostile;

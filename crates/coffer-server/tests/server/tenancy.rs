@@ -68,6 +68,21 @@ fn body(method: &Method, path: &str) -> Value {
             json!({"name": "mischief"})
         }
         ("PUT", path) if path.contains("/secrets/") => json!({"value": "mischief"}),
+        ("PATCH", path) if path.contains("/repositories/") => {
+            let field = if path.contains("/pulls/") || path.contains("/issues/") {
+                "title"
+            } else {
+                "default_branch"
+            };
+            json!({field: "mischief"})
+        }
+        ("PUT", path) if path.contains("/protections/") => json!({}),
+        ("POST", path) if path.ends_with("/repositories") => json!({"name": "mischief"}),
+        ("POST", path) if path.ends_with("/pulls") => json!({"title": "mischief", "head": "mischief"}),
+        ("POST", path) if path.ends_with("/issues") => json!({"title": "mischief"}),
+        ("POST", path) if path.ends_with("/comments") => json!({"body": "mischief"}),
+        ("POST", path) if path.ends_with("/reviews") => json!({"verdict": "approve"}),
+        ("POST", path) if path.ends_with("/statuses") => json!({"context": "mischief", "state": "success"}),
         ("PUT", path) if path.contains("/budgets/") => json!({"amount": 1}),
         ("POST", path) if path.ends_with("/budgets") => json!({"amount": 1, "period": "month"}),
         ("PUT", path) if path.ends_with("/settings") || path.ends_with("/quotas") => json!({}),
@@ -85,6 +100,10 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let budget = json!({"period": "day", "amount": 1});
     let budget = app.post("/api/v1/budgets", budget).await.expect(201).json();
     app.put("/api/v1/secrets/mine-alone", json!({"value": "secret-of-mine"})).await.expect(201);
+    let repository = app.post("/api/v1/repositories", json!({"name": "mine"})).await.expect(201).json();
+    let repository = repository["id"].as_str().unwrap().to_string();
+    let issues = format!("/api/v1/repositories/{repository}/issues");
+    app.post(&issues, json!({"title": "mine"})).await.expect(201);
     let mine = app.scope().await.project().to_string();
     let execution = executed(&app, &sandbox).await;
     let path = format!("/api/v1/sandboxes/{sandbox}/snapshots");
@@ -101,6 +120,10 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         "pid" => "1".to_string(),
         "secret" => "mine-alone".to_string(),
         "budget" => budget["id"].as_str().unwrap().to_string(),
+        "repository" => repository.clone(),
+        "number" => "1".to_string(),
+        "branch" => "main".to_string(),
+        "commit" => "0".repeat(40),
         other => panic!("no id for {other}: teach this test"),
     };
     let openapi = app.get("/api/v1/openapi.json").await.expect(200).json();
@@ -111,15 +134,16 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
             continue;
         }
         let answer = app.as_key(&app.other_key, method.clone(), &path, body(&method, &path)).await;
-        let theirs =
-            [&sandbox, &agent, &mine, &execution, &snapshot].into_iter().any(|id| path.contains(id.as_str()))
-                || path.contains(made["id"].as_str().unwrap());
+        let theirs = [&sandbox, &agent, &mine, &execution, &snapshot, &repository]
+            .into_iter()
+            .any(|id| path.contains(id.as_str()))
+            || path.contains(made["id"].as_str().unwrap());
         if theirs {
             let expected = if path.contains("/projects") { 403 } else { 404 };
             assert_eq!(answer.status, expected, "{method} {path}: {}", answer.text());
             tried += 1;
         }
-        for id in [&sandbox, &agent, &mine, &execution, &snapshot] {
+        for id in [&sandbox, &agent, &mine, &execution, &snapshot, &repository] {
             // A refusal may repeat the id that was asked for, and the audit log tells one's own requests.
             let may_tell = theirs || path.ends_with("/audit");
             assert!(may_tell || !answer.text().contains(id.as_str()), "{method} {path}: {}", answer.text());

@@ -15,6 +15,8 @@ mod logs;
 mod page;
 mod policy;
 mod projects;
+mod pulls;
+mod repositories;
 mod sandboxes;
 mod scrape;
 mod secrets;
@@ -37,6 +39,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{App, reach};
+pub(super) use repositories::keeper;
 pub(crate) use socket::MOST_SOCKETS;
 
 /// Why a request was not done.
@@ -133,6 +136,23 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(secrets::rotate))
         .routes(routes!(policy::show, policy::replace))
         .routes(routes!(policy::check))
+        .routes(routes!(repositories::create, repositories::list))
+        .routes(routes!(repositories::detail, repositories::change, repositories::remove))
+        .routes(routes!(repositories::import))
+        .routes(routes!(repositories::branches))
+        .routes(routes!(repositories::protections))
+        .routes(routes!(repositories::protection, repositories::protect, repositories::unprotect))
+        .routes(routes!(pulls::create, pulls::list))
+        .routes(routes!(pulls::detail, pulls::change))
+        .routes(routes!(pulls::diff))
+        .routes(routes!(pulls::merge))
+        .routes(routes!(pulls::comment, pulls::comments))
+        .routes(routes!(pulls::review, pulls::reviews))
+        .routes(routes!(pulls::line_comments))
+        .routes(routes!(pulls::set_status, pulls::statuses))
+        .routes(routes!(pulls::create_issue, pulls::issues))
+        .routes(routes!(pulls::issue, pulls::change_issue))
+        .routes(routes!(pulls::comment_issue, pulls::issue_comments))
 }
 
 /// The same, with what any of them may answer.
@@ -162,6 +182,11 @@ fn whole() -> OpenApiRouter<Arc<App>> {
                 let responses = &mut operation.responses.responses;
                 responses.entry(status.to_string()).or_insert_with(|| refusal(why).into());
             };
+            if path.starts_with("/api/v1/repositories/{repository}") {
+                add("404", "there is no such thing in this project");
+                add("409", "the forge or the state of things does not allow it");
+                add("421", "another installation keeps the repository");
+            }
             if path.starts_with("/api/v1/sandboxes/{id}") {
                 add("421", "another installation holds the sandbox");
             }

@@ -1,0 +1,116 @@
+//! Why a forge did not do as asked.
+
+use std::time::Duration;
+
+use coffer_store::{ForgeRecordError, StoreError};
+
+use crate::git::GitError;
+
+/// One closed list, whatever the forge. The text is for people and names the thing and, where there is one, the way
+/// out; programs decide by the variant.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ForgeError {
+    #[error("there is no {kind} {what}")]
+    NotFound { kind: &'static str, what: String },
+    /// The credential is good but may not do this.
+    #[error("the token may not {doing}: it lacks {scope}")]
+    PermissionMissing { doing: String, scope: String },
+    #[error("the forge no longer accepts the token: it has expired, was revoked or is wrong")]
+    TokenExpired,
+    #[error("the secret `{name}` that the connection uses {why}")]
+    Credential { name: String, why: &'static str },
+    #[error("the forge lets this connection ask again in {} s", retry_after.as_secs().max(1))]
+    RateLimited { retry_after: Duration },
+    #[error("branch `{branch}` is protected: {why}")]
+    Protected { branch: String, why: String },
+    /// It cannot be merged as things stand.
+    #[error("{why}{}", shown(paths))]
+    Conflict { why: String, paths: Vec<String> },
+    /// There is one already, of that number.
+    #[error("there is pull request {number} for these branches already")]
+    PullExists { number: i64 },
+    /// It was changed by somebody else meanwhile.
+    #[error("{why}")]
+    Raced { why: String },
+    #[error("{field} {why}")]
+    Invalid { field: &'static str, why: String },
+    #[error("{what} is larger than {most} bytes")]
+    TooLarge { what: &'static str, most: u64 },
+    /// The forge does not answer, or is being left alone after it did not.
+    #[error("the forge does not answer: {why}")]
+    Unreachable { why: String, retry_after: Option<Duration> },
+    /// This host is busy with other git work.
+    #[error("too much git work is under way; try again in a moment")]
+    Busy,
+    #[error("the forge answered in a way that cannot be understood: {0}")]
+    Strange(String),
+    #[error("git failed: {0}")]
+    Git(String),
+    #[error("git is not installed on the server's host, or too old: version 2.40 or newer is needed")]
+    NoGit,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+fn shown(paths: &[String]) -> String {
+    match paths {
+        [] => String::new(),
+        [one] => format!(": {one}"),
+        [first, rest @ ..] => format!(": {first} and {} more", rest.len()),
+    }
+}
+
+impl ForgeError {
+    /// Whether the same request may do better later, with nothing changed.
+    pub const fn is_transient(&self) -> bool {
+        match self {
+            Self::RateLimited { .. } | Self::Unreachable { .. } | Self::Busy => true,
+            Self::Store(error) => matches!(error, StoreError::Transient { .. }),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn not_found(kind: &'static str, what: impl ToString) -> Self {
+        let what: String = what.to_string().chars().take(200).collect();
+        Self::NotFound { kind, what }
+    }
+
+    pub(crate) fn conflict(why: impl Into<String>) -> Self {
+        Self::Conflict { why: why.into(), paths: Vec::new() }
+    }
+
+    pub(crate) fn invalid(field: &'static str, why: impl Into<String>) -> Self {
+        Self::Invalid { field, why: why.into() }
+    }
+
+    /// What became of a record about `kind` `what`.
+    pub(crate) fn record(error: ForgeRecordError, kind: &'static str, what: impl ToString) -> Self {
+        match error {
+            ForgeRecordError::NotFound => Self::not_found(kind, what),
+            ForgeRecordError::Taken { number: Some(number) } => Self::PullExists { number },
+            ForgeRecordError::Taken { number: None } => {
+                Self::conflict(format!("there is a {kind} {} already", what.to_string()))
+            }
+            ForgeRecordError::TooMany(most) => {
+                Self::conflict(format!("there may be at most {most} of these"))
+            }
+            ForgeRecordError::InUse => {
+                Self::conflict(format!("{kind} {} is used by repositories", what.to_string()))
+            }
+            ForgeRecordError::Raced => {
+                Self::Raced { why: format!("{kind} {} was changed meanwhile", what.to_string()) }
+            }
+            ForgeRecordError::Store(error) => Self::Store(error),
+        }
+    }
+}
+
+impl From<GitError> for ForgeError {
+    fn from(error: GitError) -> Self {
+        match error {
+            GitError::Missing => Self::NoGit,
+            GitError::Busy => Self::Busy,
+            GitError::TimedOut | GitError::Failed(_) => Self::Git(error.to_string()),
+        }
+    }
+}

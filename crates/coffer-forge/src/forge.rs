@@ -1,0 +1,382 @@
+//! The seam: what a forge can do with one repository, whichever forge it is.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use coffer_core::forge::{
+    BranchName, CommitId, DiffSide, ForgeKind, IssueState, MergeMethod, ProtectionRules, PullState,
+    StatusContext, StatusState, Verdict,
+};
+use coffer_store::Secret;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::ForgeError;
+
+type Answer<T> = Result<T, ForgeError>;
+
+/// One repository on a forge, as one caller sees it.
+#[async_trait]
+pub trait Forge: Send + Sync + std::fmt::Debug {
+    /// What there is to know of the repository.
+    async fn repository(&self) -> Answer<RepositoryInfo>;
+    async fn branches(&self, part: Part) -> Answer<Listed<Branch>>;
+    async fn branch(&self, name: &BranchName) -> Answer<Branch>;
+    /// What protects a branch, if anything does.
+    async fn protection(&self, name: &BranchName) -> Answer<Option<Protection>>;
+
+    /// Opens a pull request; [`ForgeError::PullExists`] names the one that is open for these branches.
+    async fn create_pull(&self, new: NewPull) -> Answer<Pull>;
+    async fn pull(&self, number: i64) -> Answer<Pull>;
+    async fn update_pull(&self, number: i64, change: PullChange) -> Answer<Pull>;
+    async fn pulls(&self, filter: PullFilter, part: Part) -> Answer<Listed<Pull>>;
+    /// The open pull request of a head branch, by which a repeated run finds what it has made.
+    async fn pull_of_head(&self, head: &BranchName, base: Option<&BranchName>) -> Answer<Option<Pull>>;
+    async fn diff(&self, number: i64) -> Answer<Diff>;
+    async fn merge(&self, number: i64, order: MergeOrder) -> Answer<Pull>;
+
+    async fn create_issue(&self, title: &str, body: &str) -> Answer<Issue>;
+    async fn issue(&self, number: i64) -> Answer<Issue>;
+    async fn update_issue(&self, number: i64, change: IssueChange) -> Answer<Issue>;
+    async fn issues(&self, state: Option<IssueState>, part: Part) -> Answer<Listed<Issue>>;
+
+    /// Comments on a pull request or an issue as a whole.
+    async fn comment(&self, number: i64, body: &str) -> Answer<Comment>;
+    async fn comments(&self, number: i64, part: Part) -> Answer<Listed<Comment>>;
+    /// A verdict on a pull request, with comments on lines.
+    async fn review(&self, number: i64, new: NewReview) -> Answer<Review>;
+    async fn reviews(&self, number: i64, part: Part) -> Answer<Listed<Review>>;
+    async fn inline_comments(&self, number: i64, part: Part) -> Answer<Listed<InlineComment>>;
+
+    async fn set_status(&self, commit: &CommitId, new: NewStatus) -> Answer<Status>;
+    /// What checks and statuses say of a commit, together.
+    async fn statuses(&self, commit: &CommitId) -> Answer<Statuses>;
+
+    /// Whether the credential suffices for a task's whole way, and what is missing.
+    async fn permissions(&self) -> Answer<Permissions>;
+    /// Where git talks to, and by what header it is let in; never for a sandbox's eyes.
+    async fn upstream(&self, access: GitAccess, lifetime: Duration) -> Answer<Upstream>;
+}
+
+/// Which part of a list: `after` is the `next` of the part before.
+#[derive(Debug, Clone, Default)]
+pub struct Part {
+    pub after: Option<String>,
+    pub limit: u32,
+}
+
+/// A part of a list.
+#[derive(Debug, Clone)]
+pub struct Listed<T> {
+    pub items: Vec<T>,
+    pub next: Option<String>,
+}
+
+/// A repository as its forge knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct RepositoryInfo {
+    #[schema(value_type = String, example = "local")]
+    pub forge: ForgeKind,
+    #[schema(value_type = String, example = "main")]
+    pub default_branch: BranchName,
+    /// Nothing was pushed to it yet.
+    pub empty: bool,
+    pub private: bool,
+    pub archived: bool,
+    pub description: Option<String>,
+    /// For people, where the forge has pages.
+    pub web_url: Option<String>,
+    pub size_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Branch {
+    #[schema(value_type = String)]
+    pub name: BranchName,
+    #[schema(value_type = String)]
+    pub commit: CommitId,
+    pub protected: bool,
+}
+
+/// What protects a branch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Protection {
+    #[schema(value_type = String)]
+    pub branch: BranchName,
+    /// It moves by merged pull requests alone.
+    pub require_pull: bool,
+    /// Approvals that a pull request needs.
+    pub approvals: u32,
+    /// Statuses must be successes.
+    pub require_statuses: bool,
+    /// Which, where the forge names them.
+    pub contexts: Vec<String>,
+}
+
+impl Protection {
+    pub(crate) fn of(branch: BranchName, rules: ProtectionRules) -> Self {
+        Self {
+            branch,
+            require_pull: rules.require_pull,
+            approvals: rules.approvals,
+            require_statuses: rules.require_statuses,
+            contexts: Vec::new(),
+        }
+    }
+}
+
+/// A pull request to be.
+#[derive(Debug, Clone)]
+pub struct NewPull {
+    pub title: String,
+    pub body: String,
+    pub head: BranchName,
+    /// The default branch, unless another is named.
+    pub base: Option<BranchName>,
+    pub draft: bool,
+}
+
+/// What of a pull request is to change.
+#[derive(Debug, Clone, Default)]
+pub struct PullChange {
+    pub title: Option<String>,
+    pub body: Option<String>,
+    pub base: Option<BranchName>,
+    pub draft: Option<bool>,
+    /// Closes it, or opens it again.
+    pub open: Option<bool>,
+}
+
+/// Which pull requests.
+#[derive(Debug, Clone, Default)]
+pub struct PullFilter {
+    pub state: Option<PullState>,
+    pub head: Option<BranchName>,
+    pub base: Option<BranchName>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Pull {
+    pub number: i64,
+    pub title: String,
+    pub body: String,
+    #[schema(value_type = String, example = "open")]
+    pub state: PullState,
+    pub draft: bool,
+    #[schema(value_type = String)]
+    pub head: BranchName,
+    #[schema(value_type = String)]
+    pub base: BranchName,
+    /// The head's commit as last seen.
+    #[schema(value_type = String)]
+    pub head_commit: CommitId,
+    #[schema(value_type = String)]
+    pub base_commit: CommitId,
+    #[schema(value_type = Option<String>)]
+    pub merge_commit: Option<CommitId>,
+    pub author: String,
+    pub web_url: Option<String>,
+    pub created_at: String,
+    pub updated_at: String,
+    /// When it was closed or merged.
+    pub closed_at: Option<String>,
+}
+
+/// What a pull request changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Diff {
+    /// Where head and base parted.
+    #[schema(value_type = Option<String>)]
+    pub merge_base: Option<CommitId>,
+    #[schema(value_type = String)]
+    pub head_commit: CommitId,
+    pub files: Vec<DiffFile>,
+    pub additions: u64,
+    pub deletions: u64,
+    /// The patch as git writes it.
+    pub patch: String,
+    /// There is more than is shown.
+    pub truncated: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct DiffFile {
+    pub path: String,
+    /// What it was called before, where it was renamed or copied.
+    pub previous_path: Option<String>,
+    /// `added`, `modified`, `deleted`, `renamed`, `copied` or `changed`.
+    pub change: &'static str,
+    pub additions: u64,
+    pub deletions: u64,
+    /// It is not text, so lines are not counted.
+    pub binary: bool,
+}
+
+/// How a pull request is to be merged.
+#[derive(Debug, Clone)]
+pub struct MergeOrder {
+    pub method: MergeMethod,
+    /// Refuses where the head has moved on from this.
+    pub expected_head: Option<CommitId>,
+    /// The title of the commit, for `merge` and `squash`.
+    pub title: Option<String>,
+    pub message: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Issue {
+    pub number: i64,
+    pub title: String,
+    pub body: String,
+    #[schema(value_type = String, example = "open")]
+    pub state: IssueState,
+    pub author: String,
+    pub web_url: Option<String>,
+    pub created_at: String,
+    pub updated_at: String,
+    pub closed_at: Option<String>,
+}
+
+/// What of an issue is to change.
+#[derive(Debug, Clone, Default)]
+pub struct IssueChange {
+    pub title: Option<String>,
+    pub body: Option<String>,
+    pub state: Option<IssueState>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ForgeComment)]
+pub struct Comment {
+    pub id: String,
+    pub body: String,
+    pub author: String,
+    pub created_at: String,
+}
+
+/// A verdict to be.
+#[derive(Debug, Clone)]
+pub struct NewReview {
+    pub verdict: Verdict,
+    pub body: String,
+    /// What was looked at; the head unless said otherwise.
+    pub commit: Option<CommitId>,
+    pub comments: Vec<NewInlineComment>,
+}
+
+#[derive(Debug, Clone)]
+pub struct NewInlineComment {
+    pub path: String,
+    pub line: u32,
+    pub side: DiffSide,
+    pub body: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Review {
+    pub id: String,
+    #[schema(value_type = String, example = "approve")]
+    pub verdict: Verdict,
+    pub body: String,
+    pub author: String,
+    #[schema(value_type = Option<String>)]
+    pub commit: Option<CommitId>,
+    pub created_at: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct InlineComment {
+    pub id: String,
+    pub body: String,
+    pub author: String,
+    pub path: String,
+    /// None where the line is no longer part of the diff.
+    pub line: Option<i64>,
+    #[schema(value_type = Option<String>, example = "right")]
+    pub side: Option<DiffSide>,
+    #[schema(value_type = Option<String>)]
+    pub commit: Option<CommitId>,
+    pub in_reply_to: Option<String>,
+    pub created_at: String,
+}
+
+/// What a check says now.
+#[derive(Debug, Clone)]
+pub struct NewStatus {
+    pub context: StatusContext,
+    pub state: StatusState,
+    pub description: String,
+    pub target_url: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Status {
+    pub context: String,
+    #[schema(value_type = String, example = "success")]
+    pub state: StatusState,
+    pub description: String,
+    pub target_url: Option<String>,
+    pub changed_at: Option<String>,
+}
+
+/// All that is said of a commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Statuses {
+    #[schema(value_type = String)]
+    pub commit: CommitId,
+    /// `failure` where one failed, else `pending` where one is pending or there is none, else `success`.
+    #[schema(value_type = String)]
+    pub state: StatusState,
+    pub statuses: Vec<Status>,
+}
+
+impl Statuses {
+    pub(crate) fn of(commit: CommitId, statuses: Vec<Status>) -> Self {
+        let any = |wanted: &[StatusState]| statuses.iter().any(|status| wanted.contains(&status.state));
+        let state = if any(&[StatusState::Failure, StatusState::Error]) {
+            StatusState::Failure
+        } else if statuses.is_empty() || any(&[StatusState::Pending]) {
+            StatusState::Pending
+        } else {
+            StatusState::Success
+        };
+        Self { commit, state, statuses }
+    }
+}
+
+/// Whether a credential suffices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Permissions {
+    /// Nothing is missing.
+    pub sufficient: bool,
+    pub granted: Vec<String>,
+    pub missing: Vec<MissingPermission>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct MissingPermission {
+    /// What to give the token, as the forge calls it.
+    pub scope: String,
+    /// What cannot be done without it.
+    pub needed_to: String,
+}
+
+/// What git may do by an [`Upstream`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GitAccess {
+    Fetch,
+    /// Fetch, and push to this branch alone.
+    Push(BranchName),
+}
+
+/// Where git talks to. For the gate that stands between sandboxes and forges: the header must never be inside.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// Without a name or password in it.
+    pub url: String,
+    /// The value of the `Authorization` header.
+    pub authorization: Secret,
+    /// Whether the far side itself lets nothing through but the branch of [`GitAccess::Push`]; where not, the
+    /// gate has to.
+    pub enforces_branch: bool,
+}

@@ -1,0 +1,188 @@
+//! Forges: where code lives and is reviewed. See docs/design/0007-forges.md.
+//!
+//! [`Forge`] is the seam: one repository on some forge, as one caller sees it. [`Forges`] opens it for a record of
+//! the store. The local forge is git in bare repositories and all else in the store; [`Forges`] also serves its
+//! repositories to git by smart HTTP.
+#![forbid(unsafe_code)]
+
+mod error;
+mod forge;
+mod git;
+mod local;
+mod passes;
+mod serve;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use coffer_core::forge::{BranchName, ForgeKind, ProtectionRules};
+use coffer_core::{Millis, RepositoryId};
+use coffer_store::{ProjectScope, RepositoryRow, Store};
+
+pub use error::ForgeError;
+pub use forge::{
+    Branch, Comment, Diff, DiffFile, Forge, GitAccess, InlineComment, Issue, IssueChange, Listed, MergeOrder,
+    MissingPermission, NewInlineComment, NewPull, NewReview, NewStatus, Part, Permissions, Protection, Pull,
+    PullChange, PullFilter, RepositoryInfo, Review, Status, Statuses, Upstream,
+};
+pub use git::GitLimits;
+use git::{Git, Shelf};
+use local::{Bare, LocalForge};
+pub use passes::Pass;
+use passes::Passes;
+pub use serve::{Incoming, Outgoing, Service};
+
+/// As whom the server itself commits: merges.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    pub name: String,
+    pub email: String,
+}
+
+/// What forges need to know.
+#[derive(Debug, Clone)]
+pub struct ForgeConfig {
+    /// Where local repositories lie.
+    pub repositories: PathBuf,
+    /// This server's address as the host itself reaches it: `http://127.0.0.1:3000`.
+    pub here: String,
+    pub identity: Identity,
+    pub git: GitLimits,
+}
+
+/// All forges of this server.
+#[derive(Debug)]
+pub struct Forges {
+    store: Store,
+    git: Git,
+    shelf: Shelf,
+    identity: Identity,
+    here: Arc<str>,
+    turns: Turns,
+    passes: Arc<Passes>,
+}
+
+impl Forges {
+    /// Makes the directory of repositories, and removes what a crash left half made there.
+    pub async fn start(config: ForgeConfig, store: Store) -> std::io::Result<Self> {
+        let forges = Self {
+            store,
+            git: Git::new(config.git),
+            shelf: Shelf::new(config.repositories),
+            identity: config.identity,
+            here: config.here.into(),
+            turns: Turns::default(),
+            passes: Arc::default(),
+        };
+        forges.tidy().await?;
+        Ok(forges)
+    }
+
+    /// The forge of a repository, for whoever acts as `actor`.
+    pub async fn open(
+        &self,
+        scope: &ProjectScope,
+        row: &RepositoryRow,
+        actor: &str,
+    ) -> Result<Arc<dyn Forge>, ForgeError> {
+        match row.kind {
+            ForgeKind::Local => Ok(Arc::new(self.local(scope, row, actor)?)),
+            ForgeKind::GitHub => Err(ForgeError::invalid("kind", "is not supported yet")),
+        }
+    }
+
+    fn local(
+        &self,
+        scope: &ProjectScope,
+        row: &RepositoryRow,
+        actor: &str,
+    ) -> Result<LocalForge, ForgeError> {
+        if row.kind != ForgeKind::Local {
+            return Err(ForgeError::invalid("repository", "is kept elsewhere"));
+        }
+        Ok(LocalForge {
+            store: self.store.clone(),
+            scope: *scope,
+            row: row.clone(),
+            actor: actor.to_string(),
+            identity: self.identity.clone(),
+            bare: Bare { git: self.git.clone(), directory: self.shelf.path(row.project, row.id) },
+            turn: self.turns.of(row.id),
+            passes: self.passes.clone(),
+            here: self.here.clone(),
+        })
+    }
+
+    /// Changes the default branch of a local repository to one that there is.
+    pub async fn set_default_branch(
+        &self,
+        scope: &ProjectScope,
+        row: &RepositoryRow,
+        branch: BranchName,
+    ) -> Result<RepositoryRow, ForgeError> {
+        let forge = self.local(scope, row, "")?;
+        forge.branch(&branch).await?;
+        forge.bare.set_head(&branch).await?;
+        if !self.store.set_default_branch(scope, row.id, branch.clone()).await? {
+            return Err(ForgeError::not_found("repository", &row.name));
+        }
+        Ok(RepositoryRow { default_branch: branch, ..row.clone() })
+    }
+
+    /// The protected branches of a local repository.
+    pub async fn protections(
+        &self,
+        scope: &ProjectScope,
+        row: &RepositoryRow,
+    ) -> Result<Vec<Protection>, ForgeError> {
+        self.local(scope, row, "")?;
+        let all = self.store.protections(scope, row.id).await?.into_iter();
+        Ok(all.map(|(branch, rules)| Protection::of(branch, rules)).collect())
+    }
+
+    /// Protects a branch of a local repository by these rules, or by none from now on.
+    pub async fn protect(
+        &self,
+        scope: &ProjectScope,
+        row: &RepositoryRow,
+        branch: BranchName,
+        rules: Option<ProtectionRules>,
+    ) -> Result<Option<Protection>, ForgeError> {
+        self.local(scope, row, "")?;
+        let set = self.store.protect_branch(scope, row.id, branch.clone(), rules).await;
+        set.map_err(|error| ForgeError::record(error, "protection of branch", &branch))?;
+        Ok(rules.map(|rules| Protection::of(branch, rules)))
+    }
+
+    /// What a password that is no key opens.
+    pub fn pass(&self, password: &str) -> Option<Pass> {
+        self.passes.find(password)
+    }
+}
+
+/// Where a local repository is served, below the server's address.
+pub fn git_path(row: &RepositoryRow) -> String {
+    format!("/git/{}/{}.git", row.project, row.name)
+}
+
+/// A lock for each repository that was merged in.
+#[derive(Debug, Default)]
+struct Turns(Mutex<HashMap<RepositoryId, Arc<tokio::sync::Mutex<()>>>>);
+
+impl Turns {
+    fn of(&self, repository: RepositoryId) -> Arc<tokio::sync::Mutex<()>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(repository).or_default().clone()
+    }
+
+    fn forget(&self, repository: RepositoryId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&repository);
+    }
+}
+
+/// RFC 3339 in UTC with milliseconds, as everywhere in the API.
+fn time_text(ms: Millis) -> String {
+    let time = jiff::Timestamp::from_millisecond(ms).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    format!("{time:.3}")
+}

@@ -1,0 +1,228 @@
+//! Merges in a bare repository; see docs/design/0007-forges.md for what is written in which order.
+
+use coffer_core::forge::{CommitId, MergeMethod, PullState, StatusState, Verdict};
+use coffer_store::{CommentKind, Merging, PullRow};
+
+use super::LocalForge;
+use super::bare::{Author, Moved, Tree};
+use crate::ForgeError;
+use crate::forge::{MergeOrder, Statuses};
+
+/// How often a base that keeps moving is tried.
+const TRIES: u32 = 5;
+/// Reviews that are looked at.
+const MOST_REVIEWS: u32 = 1000;
+
+impl LocalForge {
+    pub(super) async fn merge_pull(&self, number: i64, order: &MergeOrder) -> Result<PullRow, ForgeError> {
+        let turn = self.turn();
+        let _turn = turn.lock().await;
+        for _ in 0..TRIES {
+            let pull = self.recover(self.find(number).await?).await?;
+            let pull = self.follow(pull).await?;
+            self.may_merge(&pull, order).await?;
+            let tips = self.bare().tips(&[&pull.head, &pull.base]).await?;
+            let base = tips.get(&pull.base).ok_or_else(|| gone("base", pull.base.as_str()))?;
+            if tips.get(&pull.head) != Some(&pull.head_commit) {
+                if !tips.contains_key(&pull.head) {
+                    return Err(gone("head", pull.head.as_str()));
+                }
+                continue;
+            }
+            let commit = self.merged(&pull, base, order).await?;
+            let merging = Merging {
+                base: base.clone(),
+                commit: commit.clone(),
+                method: order.method,
+                by: self.actor.clone(),
+            };
+            match self.store.note_merge(&self.scope, &pull, Some(merging)).await {
+                Err(coffer_store::ForgeRecordError::Raced) => continue,
+                other => other.map_err(|error| ForgeError::record(error, "pull request", number))?,
+            }
+            match self.bare().move_ref(&pull.base.full(), &commit, Some(base)).await? {
+                Ok(()) => {
+                    let done = (base.clone(), commit);
+                    let merged = self.store.finish_merge(&self.scope, &pull, done, &self.actor).await;
+                    let merged = merged.map_err(|error| ForgeError::record(error, "pull request", number))?;
+                    self.follow_all().await?;
+                    return Ok(merged);
+                }
+                Err(Moved) => self.forget_merge(&pull).await?,
+            }
+        }
+        Err(ForgeError::Raced { why: "its branches keep moving; try again".into() })
+    }
+
+    /// Finishes or forgets a merge that a crash cut short. The caller has the repository's turn.
+    pub(super) async fn recover(&self, pull: PullRow) -> Result<PullRow, ForgeError> {
+        let Some((base, commit)) = pull.merging.clone().filter(|_| pull.state == PullState::Open) else {
+            return Ok(pull);
+        };
+        let happened = match self.bare().tip(&pull.base).await? {
+            Some(tip) => tip == commit || self.bare().is_ancestor(&commit, &tip).await?,
+            None => false,
+        };
+        if happened {
+            let merged = self.store.finish_merge(&self.scope, &pull, (base, commit), &self.actor).await;
+            return merged.map_err(|error| ForgeError::record(error, "pull request", pull.number));
+        }
+        self.forget_merge(&pull).await?;
+        self.find(pull.number).await
+    }
+
+    async fn forget_merge(&self, pull: &PullRow) -> Result<(), ForgeError> {
+        match self.store.note_merge(&self.scope, pull, None).await {
+            // Its head has moved: the next look sees that.
+            Ok(()) | Err(coffer_store::ForgeRecordError::Raced) => Ok(()),
+            Err(error) => Err(ForgeError::record(error, "pull request", pull.number)),
+        }
+    }
+
+    async fn may_merge(&self, pull: &PullRow, order: &MergeOrder) -> Result<(), ForgeError> {
+        let number = pull.number;
+        match pull.state {
+            PullState::Merged => {
+                return Err(ForgeError::Raced { why: format!("pull request {number} is merged already") });
+            }
+            PullState::Closed => {
+                return Err(ForgeError::conflict(format!(
+                    "pull request {number} is closed; open it again first"
+                )));
+            }
+            PullState::Open => {}
+        }
+        if pull.draft {
+            return Err(ForgeError::conflict(format!(
+                "pull request {number} is a draft; mark it as ready first"
+            )));
+        }
+        if let Some(expected) = &order.expected_head
+            && *expected != pull.head_commit
+        {
+            let why = format!("the head is {} by now, not {expected}", pull.head_commit);
+            return Err(ForgeError::Raced { why });
+        }
+        let protections = self.store.protections(&self.scope, self.row.id).await?;
+        let Some((_, rules)) = protections.into_iter().find(|(branch, _)| *branch == pull.base) else {
+            return Ok(());
+        };
+        let refused = |why: String| Err(ForgeError::Protected { branch: pull.base.to_string(), why });
+        if rules.approvals > 0 {
+            let given = self.approvals(pull).await?;
+            match given {
+                None => return refused("a reviewer has requested changes".into()),
+                Some(given) if given < rules.approvals => {
+                    return refused(format!("it needs {} approvals and has {given}", rules.approvals));
+                }
+                Some(_) => {}
+            }
+        }
+        if rules.require_statuses {
+            let rows = self.store.statuses(&self.scope, self.row.id, &pull.head_commit).await?;
+            let statuses = rows.into_iter().map(super::shown_status).collect();
+            let state = Statuses::of(pull.head_commit.clone(), statuses).state;
+            if state != StatusState::Success {
+                return refused(format!("the statuses of {} are {state}", pull.head_commit));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many approve of the head as it is; `None` where somebody wants changes. The author's own do not count.
+    async fn approvals(&self, pull: &PullRow) -> Result<Option<u32>, ForgeError> {
+        let reviews = self.store.comments(
+            &self.scope,
+            self.row.id,
+            pull.number,
+            CommentKind::Review,
+            None,
+            MOST_REVIEWS,
+        );
+        let mut last = std::collections::BTreeMap::new();
+        for review in reviews.await? {
+            if review.author == pull.author || review.verdict == Some(Verdict::Comment) {
+                continue;
+            }
+            last.insert(review.author, (review.verdict, review.commit));
+        }
+        if last.values().any(|(verdict, _)| *verdict == Some(Verdict::RequestChanges)) {
+            return Ok(None);
+        }
+        let given = last.values().filter(|(_, commit)| commit.as_ref() == Some(&pull.head_commit)).count();
+        Ok(Some(u32::try_from(given).unwrap_or(u32::MAX)))
+    }
+
+    /// Makes what the base is to become.
+    async fn merged(
+        &self,
+        pull: &PullRow,
+        base: &CommitId,
+        order: &MergeOrder,
+    ) -> Result<CommitId, ForgeError> {
+        let (bare, head) = (self.bare(), &pull.head_commit);
+        let (committer, number) = (&self.identity, pull.number);
+        let message = |title: String, usual: String| {
+            let title = order.title.clone().unwrap_or(title);
+            let body = order.message.clone().unwrap_or(usual);
+            if body.trim().is_empty() { title } else { format!("{title}\n\n{body}") }
+        };
+        match order.method {
+            MergeMethod::Merge => {
+                let tree = clean(bare.merge_trees(base, head, None).await?)?;
+                let author =
+                    Author { name: committer.name.clone(), email: committer.email.clone(), date: None };
+                let title = format!("Merge pull request #{number} from {}", pull.head);
+                let text = message(title, pull.title.clone());
+                Ok(bare.commit(&tree, &[base, head], &text, &author, committer).await?)
+            }
+            MergeMethod::Squash => {
+                let tree = clean(bare.merge_trees(base, head, None).await?)?;
+                let (author, _) = bare.authorship(head).await?;
+                let author = Author { date: None, ..author };
+                let text = message(format!("{} (#{number})", pull.title), pull.body.clone());
+                Ok(bare.commit(&tree, &[base], &text, &author, committer).await?)
+            }
+            MergeMethod::Rebase => self.rebased(base, head).await,
+        }
+    }
+
+    async fn rebased(&self, base: &CommitId, head: &CommitId) -> Result<CommitId, ForgeError> {
+        let bare = self.bare();
+        let commits = bare.commits(base, head).await?;
+        if commits.iter().any(|(_, parents)| *parents != 1) {
+            let why = "a pull request with merge commits cannot be rebased; squash or merge instead";
+            return Err(ForgeError::conflict(why));
+        }
+        let mut at = base.clone();
+        let mut tree_at = bare.tree_of(base).await?;
+        for (commit, _) in commits {
+            let parent = bare.parent_of(&commit).await?;
+            let tree = clean(bare.merge_trees(&at, &commit, Some(&parent)).await?)?;
+            if tree == tree_at {
+                // The base has this change already.
+                continue;
+            }
+            let (author, message) = bare.authorship(&commit).await?;
+            at = bare.commit(&tree, &[&at], &message, &author, &self.identity).await?;
+            tree_at = tree;
+        }
+        if at == *base {
+            return Err(ForgeError::conflict("the base has all of its changes already"));
+        }
+        Ok(at)
+    }
+}
+
+fn clean(tree: Tree) -> Result<String, ForgeError> {
+    match tree {
+        Tree::Clean(tree) => Ok(tree),
+        Tree::Conflicts(paths) => {
+            Err(ForgeError::Conflict { why: "head and base change the same lines".into(), paths })
+        }
+    }
+}
+
+fn gone(which: &str, branch: &str) -> ForgeError {
+    ForgeError::conflict(format!("its {which} branch `{branch}` is gone"))
+}

@@ -1,0 +1,77 @@
+//! Passes: passwords for git that live for minutes and open one repository.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use coffer_core::RepositoryId;
+use coffer_store::{ProjectScope, Secret};
+
+use crate::ForgeError;
+use crate::forge::GitAccess;
+
+/// By this they are told from keys.
+const MARK: &str = "cofpass_";
+const MOST: usize = 100_000;
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// What a pass allows.
+#[derive(Debug, Clone)]
+pub struct Pass {
+    pub scope: ProjectScope,
+    pub repository: RepositoryId,
+    pub access: GitAccess,
+    pub actor: String,
+}
+
+/// The passes of this process; they end with it, and whoever needs one asks for another.
+#[derive(Debug, Default)]
+pub(crate) struct Passes {
+    issued: Mutex<HashMap<Digest, (Instant, Pass)>>,
+}
+
+type Digest = [u8; 32];
+
+impl Passes {
+    /// Makes one, as the value of an `Authorization` header.
+    pub(crate) fn issue(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+        access: GitAccess,
+        actor: &str,
+        lifetime: Duration,
+    ) -> Result<Secret, ForgeError> {
+        let now = Instant::now();
+        let text = format!("{MARK}{}", hex::encode(rand::random::<[u8; 32]>()));
+        let pass = Pass { scope: *scope, repository, access, actor: actor.to_string() };
+        let mut issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        if issued.len() >= MOST {
+            issued.retain(|_, (until, _)| *until > now);
+        }
+        if issued.len() >= MOST {
+            return Err(ForgeError::Busy);
+        }
+        issued.insert(digest(&text), (now + lifetime.min(LONGEST), pass));
+        let basic = base64::engine::general_purpose::STANDARD.encode(format!("coffer:{text}"));
+        Ok(Secret::new(format!("Basic {basic}")))
+    }
+
+    /// What a password opens, if it is a pass that still holds. Looked up by digest, so the time that it takes
+    /// tells nothing of the text.
+    pub(crate) fn find(&self, text: &str) -> Option<Pass> {
+        if !text.starts_with(MARK) {
+            return None;
+        }
+        let issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        issued.get(&digest(text)).filter(|(until, _)| *until > Instant::now()).map(|(_, pass)| pass.clone())
+    }
+}
+
+fn digest(text: &str) -> Digest {
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest.as_ref());
+    bytes
+}

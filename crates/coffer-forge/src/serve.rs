@@ -1,0 +1,383 @@
+//! Smart HTTP: git's own protocol for local repositories, spoken by git itself.
+//!
+//! A fetch is passed through as it comes. Of a push the commands are read before git is started, which is where
+//! refs, protection and passes are looked at; and what it did is on record before its client hears of it.
+
+mod commands;
+mod inflate;
+
+use bytes::{Bytes, BytesMut};
+use coffer_core::forge::BranchName;
+use coffer_store::{ProjectScope, RepositoryRow};
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::ChildStdin;
+use tokio::sync::{mpsc, oneshot};
+
+use commands::{Command, Commands};
+use inflate::Inflate;
+
+use crate::forge::GitAccess;
+use crate::git::{Git, GitError};
+use crate::local::LocalForge;
+use crate::{ForgeError, Forges};
+
+/// The answer to a fetch waits in so many pieces for its client.
+const PIECES: usize = 4;
+const PIECE: usize = 64 * 1024;
+/// What a client may send to ask for something.
+const LONGEST_QUESTION: u64 = 64 << 20;
+/// Refs told of at once.
+const LONGEST_ADVERTISEMENT: usize = 32 << 20;
+/// What git says of a push.
+const LONGEST_REPORT: usize = 1 << 20;
+
+/// What a client wants of git.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    UploadPack,
+    ReceivePack,
+}
+
+impl Service {
+    /// As it stands in paths and media types.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::UploadPack => "git-upload-pack",
+            Self::ReceivePack => "git-receive-pack",
+        }
+    }
+
+    const fn verb(self) -> &'static str {
+        match self {
+            Self::UploadPack => "upload-pack",
+            Self::ReceivePack => "receive-pack",
+        }
+    }
+}
+
+impl std::str::FromStr for Service {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        [Self::UploadPack, Self::ReceivePack].into_iter().find(|service| service.as_str() == text).ok_or(())
+    }
+}
+
+/// What a client sends.
+pub struct Incoming {
+    pub body: BoxStream<'static, Result<Bytes, String>>,
+    pub gzip: bool,
+    /// The header `Git-Protocol`.
+    pub protocol: Option<String>,
+}
+
+impl std::fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Incoming").field("gzip", &self.gzip).finish_non_exhaustive()
+    }
+}
+
+/// What git answers, piece by piece; an error means that it is not whole.
+pub type Outgoing = BoxStream<'static, std::io::Result<Bytes>>;
+
+/// What is checked of objects from outside. Harmless flaws that old histories have are let through.
+pub(crate) fn strictness(of: &str) -> impl Iterator<Item = String> + use<> {
+    let flaws = ["zeroPaddedFilemode", "badTimezone", "missingSpaceBeforeDate", "missingSpaceBeforeEmail"];
+    let of = of.to_string();
+    flaws.into_iter().map(move |flaw| format!("{of}.fsck.{flaw}=warn"))
+}
+
+/// Only what git defines, and nothing of it that we do not know.
+fn protocol(shown: Option<&str>) -> Vec<(&'static str, String)> {
+    let known = shown.into_iter().flat_map(|shown| shown.split(':'));
+    let known = known.filter(|part| matches!(*part, "version=0" | "version=1" | "version=2")).take(1);
+    known.map(|part| ("GIT_PROTOCOL", part.to_string())).collect()
+}
+
+fn settings(service: Service) -> Vec<String> {
+    match service {
+        Service::UploadPack => vec!["uploadpack.allowFilter=true".into()],
+        Service::ReceivePack => strictness("receive")
+            .chain(
+                [
+                    "receive.fsckObjects=true",
+                    "receive.unpackLimit=1",
+                    "receive.autogc=false",
+                    "receive.advertisePushOptions=false",
+                    "receive.shallowUpdate=false",
+                    "receive.keepAlive=0",
+                    "receive.denyDeleteCurrent=refuse",
+                    "receive.denyCurrentBranch=ignore",
+                    "receive.hideRefs=refs/pull",
+                    "receive.procReceiveRefs=",
+                ]
+                .map(String::from),
+            )
+            .collect(),
+    }
+}
+
+impl Forges {
+    /// The refs of a repository, as `info/refs` tells them.
+    pub async fn advertise(
+        &self,
+        scope: &ProjectScope,
+        row: &RepositoryRow,
+        service: Service,
+        shown: Option<&str>,
+    ) -> Result<Bytes, ForgeError> {
+        let forge = self.local(scope, row, "")?;
+        let protocol = protocol(shown);
+        let is_v2 = service == Service::UploadPack && protocol.iter().any(|(_, value)| value == "version=2");
+        let call = crate::git::Call {
+            config: settings(service),
+            environment: protocol,
+            most: LONGEST_ADVERTISEMENT,
+            ..crate::git::Call::within(&forge.bare.directory)
+        };
+        let directory = forge.bare.directory.to_string_lossy().into_owned();
+        let args = [service.verb(), "--stateless-rpc", "--advertise-refs", &directory];
+        let told = self.git.run(call, &args).await?;
+        if told.cut {
+            let most = LONGEST_ADVERTISEMENT as u64;
+            return Err(ForgeError::TooLarge { what: "the list of refs", most });
+        }
+        let refs = told.good()?;
+        let mut answer = BytesMut::with_capacity(refs.len() + 64);
+        if !is_v2 {
+            commands::packet(&mut answer, format!("# service={}\n", service.as_str()).as_bytes());
+            answer.extend_from_slice(b"0000");
+        }
+        answer.extend_from_slice(&refs);
+        Ok(answer.freeze())
+    }
+
+    /// Answers a fetch.
+    pub async fn upload_pack(
+        &self,
+        scope: &ProjectScope,
+        row: &RepositoryRow,
+        incoming: Incoming,
+    ) -> Result<Outgoing, ForgeError> {
+        let forge = self.local(scope, row, "")?;
+        let room = self.git.transfer().await?;
+        let git = self.git.clone();
+        let (send, mut pieces) = mpsc::channel(PIECES);
+        // A task of its own: it ends whatever its client does, and gives its room back.
+        tokio::spawn(async move {
+            let _room = room;
+            let fetch = fetch(&git, &forge, incoming, &send);
+            let done = tokio::time::timeout(git.limits.transfer_time, fetch).await;
+            if let Err(error) = done.unwrap_or(Err(GitError::TimedOut)) {
+                tracing::debug!("a fetch broke off: {error}");
+                let _ = send.send(Err(std::io::Error::other(error.to_string()))).await;
+            }
+        });
+        // The first piece tells whether there is an answer at all.
+        let first = match pieces.recv().await {
+            Some(Err(error)) => return Err(ForgeError::Git(error.to_string())),
+            first => first,
+        };
+        let rest = futures_util::stream::unfold(pieces, |mut pieces| async move {
+            pieces.recv().await.map(|piece| (piece, pieces))
+        });
+        Ok(futures_util::stream::iter(first).chain(rest).boxed())
+    }
+
+    /// Takes a push. It is carried through once all of it has come, whether its client waits or not.
+    pub async fn receive_pack(
+        &self,
+        scope: &ProjectScope,
+        row: &RepositoryRow,
+        actor: &str,
+        access: Option<GitAccess>,
+        incoming: Incoming,
+    ) -> Result<Bytes, ForgeError> {
+        let forge = self.local(scope, row, actor)?;
+        let room = self.git.transfer().await?;
+        let git = self.git.clone();
+        let (tell, told) = oneshot::channel();
+        tokio::spawn(async move {
+            let _room = room;
+            let push = push(&git, &forge, access, incoming);
+            let done = tokio::time::timeout(git.limits.transfer_time, push).await;
+            let done = done.unwrap_or_else(|_| Err(GitError::TimedOut.into()));
+            let pushed = matches!(&done, Ok((_, true)));
+            let _ = tell.send(done.map(|(report, _)| report));
+            if pushed {
+                forge.tidy_objects().await;
+            }
+        });
+        told.await.unwrap_or(Err(ForgeError::Git("it ended early".into())))
+    }
+}
+
+async fn fetch(
+    git: &Git,
+    forge: &LocalForge,
+    incoming: Incoming,
+    send: &mpsc::Sender<std::io::Result<Bytes>>,
+) -> Result<(), GitError> {
+    let directory = forge.bare.directory.to_string_lossy().into_owned();
+    let args = ["upload-pack", "--strict", "--stateless-rpc", &directory];
+    let environment = protocol(incoming.protocol.as_deref());
+    let mut running =
+        git.spawn(Some(&forge.bare.directory), &settings(Service::UploadPack), &environment, &args)?;
+    let (stdin, mut stdout, mut stderr) = running.pipes();
+    let body = Inflate::new(incoming.body, incoming.gzip, LONGEST_QUESTION);
+    let ask = feed(Bytes::new(), body, stdin, git.limits.silence);
+    let answer = async {
+        let mut sent = false;
+        loop {
+            let mut piece = BytesMut::with_capacity(PIECE);
+            let read = stdout.read_buf(&mut piece).await;
+            match read {
+                Ok(0) => return Ok(sent),
+                Ok(_) => {}
+                Err(error) => return Err(GitError::Failed(error.to_string())),
+            }
+            sent = true;
+            let passed = tokio::time::timeout(git.limits.silence, send.send(Ok(piece.freeze()))).await;
+            // Nobody waits for the rest.
+            if !matches!(passed, Ok(Ok(()))) {
+                return Err(GitError::TimedOut);
+            }
+        }
+    };
+    let mut complaint = Vec::new();
+    let mut stderr = (&mut stderr).take(4096);
+    let (asked, sent, _) = tokio::join!(ask, answer, stderr.read_to_end(&mut complaint));
+    let sent = sent?;
+    let code = running.wait().await?;
+    if sent || code == Some(0) {
+        // What went wrong after the first bytes git has said itself, in its own protocol.
+        return Ok(());
+    }
+    asked?;
+    Err(GitError::Failed(String::from_utf8_lossy(&complaint).lines().next().unwrap_or_default().to_string()))
+}
+
+/// Passes on what a client sends.
+async fn feed(
+    first: Bytes,
+    mut body: impl Stream<Item = Result<Bytes, String>> + Unpin,
+    mut stdin: ChildStdin,
+    silence: std::time::Duration,
+) -> Result<(), GitError> {
+    let late = |_| GitError::TimedOut;
+    let mut next = Some(first);
+    while let Some(piece) = next {
+        // Git may have heard enough.
+        if tokio::time::timeout(silence, stdin.write_all(&piece)).await.map_err(late)?.is_err() {
+            return Ok(());
+        }
+        next = tokio::time::timeout(silence, body.next())
+            .await
+            .map_err(late)?
+            .transpose()
+            .map_err(GitError::Failed)?;
+    }
+    let _ = stdin.shutdown().await;
+    Ok(())
+}
+
+/// The report for the client, and whether anything moved.
+async fn push(
+    git: &Git,
+    forge: &LocalForge,
+    access: Option<GitAccess>,
+    incoming: Incoming,
+) -> Result<(Bytes, bool), ForgeError> {
+    let limits = &git.limits;
+    let mut body = Inflate::new(incoming.body, incoming.gzip, limits.push);
+    let (commands, first) = Commands::read(&mut body, limits.silence).await?;
+    let Some(commands) = commands else {
+        // A client's first try, to see whether it is let in.
+        drain(body, limits.silence).await;
+        return Ok((Bytes::new(), false));
+    };
+    let protections = forge.store.protections(&forge.scope, forge.row.id).await?;
+    let refusals = commands.refusals(&protections, access.as_ref());
+    let size = forge.bare.size().await?;
+    let left = limits.repository.saturating_sub(size).min(limits.push);
+    if !refusals.is_empty() || (left == 0 && commands.brings_objects()) {
+        drain(body, limits.silence).await;
+        let full = || "the repository is full".to_string();
+        return Ok((
+            commands.refused(|name| {
+                refusals.get(name).cloned().unwrap_or_else(|| {
+                    if refusals.is_empty() { full() } else { "another ref of this push was refused".into() }
+                })
+            }),
+            false,
+        ));
+    }
+    let mut config = settings(Service::ReceivePack);
+    config.push(format!("receive.maxInputSize={}", left.max(1)));
+    let guarded = |command: &Command| protections.iter().any(|(branch, _)| command.is_branch(branch));
+    if commands.all.iter().any(guarded) {
+        config.push("receive.denyNonFastForwards=true".into());
+    }
+    let directory = forge.bare.directory.to_string_lossy().into_owned();
+    let args = ["receive-pack", "--stateless-rpc", &directory];
+    let environment = protocol(incoming.protocol.as_deref());
+    let mut running = git.spawn(Some(&forge.bare.directory), &config, &environment, &args)?;
+    let (stdin, mut stdout, mut stderr) = running.pipes();
+    let give = feed(first, body, stdin, limits.silence);
+    let (mut report, mut complaint) = (Vec::new(), Vec::new());
+    let hear = async {
+        let _ = (&mut stdout).take(LONGEST_REPORT as u64).read_to_end(&mut report).await;
+    };
+    let listen = async {
+        let _ = (&mut stderr).take(4096).read_to_end(&mut complaint).await;
+    };
+    let (given, (), ()) = tokio::join!(give, hear, listen);
+    let code = running.wait().await?;
+    let moved = commands.moved(&report, code == Some(0));
+    if moved.is_empty() && report.is_empty() {
+        given?;
+        let why = String::from_utf8_lossy(&complaint).lines().next().unwrap_or_default().to_string();
+        return Err(ForgeError::Git(why.chars().take(300).collect()));
+    }
+    if !moved.is_empty() {
+        forge.pushed(&moved).await?;
+    }
+    Ok((report.into(), !moved.is_empty()))
+}
+
+/// Reads away what is still coming, so that the client hears the answer.
+async fn drain(mut body: impl Stream<Item = Result<Bytes, String>> + Unpin, silence: std::time::Duration) {
+    while let Ok(Some(Ok(_))) = tokio::time::timeout(silence, body.next()).await {}
+}
+
+impl LocalForge {
+    /// Puts a push on record.
+    async fn pushed(&self, moved: &[&Command]) -> Result<(), ForgeError> {
+        let refs: Vec<_> = moved
+            .iter()
+            .take(100)
+            .map(|command| json!({ "ref": command.name, "before": command.old, "after": command.new }))
+            .collect();
+        let payload = json!({ "by": self.actor, "refs": refs, "count": moved.len() });
+        self.store.record_repository_event(&self.scope, self.row.id, "repository.pushed", payload).await?;
+        let made = moved.iter().filter(|command| !command.new.is_zero());
+        let branches: Vec<BranchName> = made.filter_map(|command| command.branch()).collect();
+        self.settle_head(branches.iter()).await?;
+        self.follow_all().await
+    }
+
+    /// Packs what many pushes have left, now and then.
+    async fn tidy_objects(&self) {
+        let call = crate::git::Call {
+            config: ["gc.auto=2000", "gc.autoPackLimit=40", "gc.autoDetach=false"].map(String::from).to_vec(),
+            time: Some(self.bare.git.limits.transfer_time),
+            ..crate::git::Call::within(&self.bare.directory)
+        };
+        if let Err(error) = self.bare.git.run(call, &["gc", "--auto", "--quiet"]).await {
+            tracing::debug!(repository.id = %self.row.id, "could not pack a repository: {error}");
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Local repositories over HTTP: real git clones and pushes, pull requests, merges, and those who must not.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use http::Method;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::app::TestApp;
+
+/// A repository of the test's project and a clone of it.
+struct Work {
+    app: TestApp,
+    dir: TempDir,
+    path: String,
+    url: String,
+}
+
+/// Runs git as a person would, with nothing of this machine's settings.
+async fn git(at: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new("git");
+    command.current_dir(at).args(args).env_clear();
+    command.envs([
+        ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+        ("HOME", "/nonexistent"),
+        ("LC_ALL", "C"),
+        ("GIT_CONFIG_NOSYSTEM", "1"),
+        ("GIT_CONFIG_GLOBAL", "/dev/null"),
+        ("GIT_TERMINAL_PROMPT", "0"),
+        ("GIT_AUTHOR_NAME", "Ada"),
+        ("GIT_AUTHOR_EMAIL", "ada@example.com"),
+        ("GIT_COMMITTER_NAME", "Ada"),
+        ("GIT_COMMITTER_EMAIL", "ada@example.com"),
+    ]);
+    command.output().await.unwrap()
+}
+
+#[track_caller]
+fn good(output: &Output) -> String {
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    String::from_utf8_lossy(&output.stdout).trim().to_string()
+}
+
+fn complaint(output: &Output) -> String {
+    assert!(!output.status.success(), "it was let through");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+impl Work {
+    /// With one commit on `main`, pushed.
+    async fn start() -> Self {
+        let app = TestApp::start().await;
+        let made = app.post("/api/v1/repositories", json!({"name": "app"})).await.expect(201).json();
+        assert_eq!((&made["kind"], &made["default_branch"]), (&json!("local"), &json!("main")));
+        let path = format!("/api/v1/repositories/{}", made["id"].as_str().unwrap());
+        let url = made["clone_url"].as_str().unwrap().replace("http://", &format!("http://any:{}@", app.key));
+        let work = Self { app, dir: TempDir::new().unwrap(), path, url };
+        good(&git(work.dir.path(), &["clone", "--quiet", &work.url, "one"]).await);
+        work.commit("one", "README", "hello\n").await;
+        good(&work.push("one", &["HEAD:refs/heads/main"]).await);
+        work
+    }
+
+    fn at(&self, clone: &str) -> PathBuf {
+        self.dir.path().join(clone)
+    }
+
+    async fn clone(&self, into: &str) {
+        good(&git(self.dir.path(), &["clone", "--quiet", &self.url, into]).await);
+    }
+
+    async fn commit(&self, clone: &str, file: &str, text: &str) -> String {
+        let at = self.at(clone);
+        std::fs::write(at.join(file), text).unwrap();
+        good(&git(&at, &["add", "--all"]).await);
+        good(&git(&at, &["commit", "--quiet", "--message", &format!("change {file}")]).await);
+        good(&git(&at, &["rev-parse", "HEAD"]).await)
+    }
+
+    async fn push(&self, clone: &str, args: &[&str]) -> Output {
+        git(&self.at(clone), &[&["push", "--quiet", "origin"], args].concat()).await
+    }
+
+    /// A branch from `main` with one commit, pushed; returns the commit.
+    async fn branch(&self, name: &str, file: &str, text: &str) -> String {
+        let at = self.at("one");
+        good(&git(&at, &["fetch", "--quiet", "origin"]).await);
+        good(&git(&at, &["checkout", "--quiet", "-B", name, "origin/main"]).await);
+        let commit = self.commit("one", file, text).await;
+        good(&self.push("one", &[name]).await);
+        commit
+    }
+
+    async fn open(&self, head: &str) -> Value {
+        let body = json!({"title": format!("From {head}"), "body": "why", "head": head});
+        self.app.post(&format!("{}/pulls", self.path), body).await.expect(201).json()
+    }
+
+    async fn pull(&self, number: i64) -> Value {
+        self.app.get(&format!("{}/pulls/{number}", self.path)).await.expect(200).json()
+    }
+
+    async fn merge(&self, number: i64, body: Value) -> crate::app::Answer {
+        self.app.post(&format!("{}/pulls/{number}/merge", self.path), body).await
+    }
+
+    async fn main(&self) -> String {
+        let page = self.app.get(&format!("{}/branches", self.path)).await.expect(200).json();
+        let branches = page["items"].as_array().unwrap();
+        let main = branches.iter().find(|branch| branch["name"] == "main").unwrap();
+        main["commit"].as_str().unwrap().to_string()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_request_goes_from_push_to_merge() {
+    let work = Work::start().await;
+    let commit = work.branch("task-1", "feature", "a\nb\n").await;
+    let pull = work.open("task-1").await;
+    assert_eq!(
+        (&pull["number"], &pull["state"], &pull["head_commit"]),
+        (&json!(1), &json!("open"), &json!(commit))
+    );
+    let diff = work.app.get(&format!("{}/pulls/1/diff", work.path)).await.expect(200).json();
+    let file = json!({
+        "path": "feature", "previous_path": null, "change": "added", "additions": 2, "deletions": 0, "binary": false
+    });
+    assert_eq!((&diff["files"], &diff["truncated"]), (&json!([file]), &json!(false)));
+    assert!(diff["patch"].as_str().unwrap().contains("+a\n+b\n"), "{diff}");
+    let exists = json!({"title": "Again", "head": "task-1"});
+    let refused = work.app.post(&format!("{}/pulls", work.path), exists).await.expect(409).json();
+    assert_eq!(refused["details"]["number"], 1);
+
+    // Another commit moves the head, and whoever wants the first one merged hears so.
+    let newer = work.commit("one", "feature", "a\nb\nc\n").await;
+    good(&work.push("one", &["task-1"]).await);
+    assert_eq!(work.pull(1).await["head_commit"], json!(newer));
+    let moved = work.app.events("pull.head_moved").await;
+    assert_eq!(
+        (moved.len(), &moved[0]["before"], &moved[0]["head_commit"]),
+        (1, &json!(commit), &json!(newer))
+    );
+    work.merge(1, json!({"expected_head": commit})).await.expect(409);
+
+    let before = work.main().await;
+    let merged = work.merge(1, json!({"method": "merge", "expected_head": newer})).await.expect(200).json();
+    assert_eq!((&merged["state"], &merged["merge_commit"]), (&json!("merged"), &json!(work.main().await)));
+    work.clone("two").await;
+    let parents = good(&git(&work.at("two"), &["log", "-1", "--format=%P %s", "origin/main"]).await);
+    assert_eq!(parents, format!("{before} {newer} Merge pull request #1 from task-1"));
+    assert_eq!(std::fs::read_to_string(work.at("two").join("feature")).unwrap(), "a\nb\nc\n");
+    let after = work.app.get(&format!("{}/pulls/1/diff", work.path)).await.expect(200).json();
+    assert_eq!(after["additions"], 3, "the diff of a merged one stays");
+    assert_eq!(work.app.events("pull.merged").await.len(), 1);
+    let again = work.merge(1, Value::Null).await.expect(409).json();
+    assert!(again["message"].as_str().unwrap().contains("merged already"), "{again}");
+    let page = work.app.get(&format!("{}/pulls?state=open", work.path)).await.expect(200).json();
+    assert_eq!(page["items"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn squash_and_rebase_make_straight_histories() {
+    let work = Work::start().await;
+    work.branch("squash", "one", "1\n").await;
+    work.commit("one", "two", "2\n").await;
+    good(&work.push("one", &["squash"]).await);
+    work.branch("rebase", "three", "3\n").await;
+    work.commit("one", "four", "4\n").await;
+    good(&work.push("one", &["rebase"]).await);
+    work.open("squash").await;
+    work.open("rebase").await;
+    work.merge(1, json!({"method": "squash", "title": "Both", "message": "told"})).await.expect(200);
+    work.merge(2, json!({"method": "rebase"})).await.expect(200);
+    work.clone("two").await;
+    let log = good(&git(&work.at("two"), &["log", "--format=%an %p|%s", "origin/main"]).await);
+    let lines: Vec<_> = log.lines().map(|line| line.split_once('|').unwrap()).collect();
+    let subjects: Vec<_> = lines.iter().map(|line| line.1).collect();
+    assert_eq!(subjects, ["change four", "change three", "Both", "change README"]);
+    assert!(lines.iter().all(|line| line.0.starts_with("Ada ") && line.0.split(' ').count() <= 2), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conflict_names_the_files_and_changes_nothing() {
+    let work = Work::start().await;
+    work.branch("left", "README", "left\n").await;
+    work.branch("right", "README", "right\n").await;
+    work.open("left").await;
+    work.open("right").await;
+    work.merge(1, Value::Null).await.expect(200);
+    let before = work.main().await;
+    for method in ["merge", "squash", "rebase"] {
+        let refused = work.merge(2, json!({"method": method})).await.expect(409).json();
+        assert_eq!(
+            (&refused["code"], &refused["details"]["paths"]),
+            (&json!("merge_conflict"), &json!(["README"])),
+            "{method}"
+        );
+    }
+    assert_eq!((work.main().await, &work.pull(2).await["state"]), (before, &json!("open")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_who_merge_one_wins() {
+    let work = Work::start().await;
+    for branch in ["a", "b", "c"] {
+        work.branch(branch, branch, "x\n").await;
+        work.open(branch).await;
+    }
+    // The same one twice, and others beside it: each once, none lost.
+    let (one, again, two, three) = tokio::join!(
+        work.merge(1, Value::Null),
+        work.merge(1, json!({"method": "squash"})),
+        work.merge(2, json!({"method": "squash"})),
+        work.merge(3, json!({"method": "rebase"}))
+    );
+    let mut same = [one.status, again.status];
+    same.sort_unstable();
+    assert_eq!((same, two.status, three.status), ([200, 409], 200, 200));
+    assert_eq!(work.app.events("pull.merged").await.len(), 3);
+    work.clone("two").await;
+    for file in ["a", "b", "c"] {
+        assert!(work.at("two").join(file).exists(), "{file}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_push_at_once() {
+    let work = Work::start().await;
+    let mut pushes = Vec::new();
+    for n in 0..10 {
+        let clone = format!("clone-{n}");
+        work.clone(&clone).await;
+        work.commit(&clone, &format!("file-{n}"), "x\n").await;
+    }
+    for n in 0..10 {
+        let at = work.at(&format!("clone-{n}"));
+        pushes.push(tokio::spawn(async move {
+            let own = git(&at, &["push", "--quiet", "origin", &format!("HEAD:task-{n}")]).await;
+            let shared = git(&at, &["push", "--quiet", "origin", "HEAD:shared"]).await;
+            (good(&own), shared.status.success())
+        }));
+    }
+    let mut won = 0;
+    for push in pushes {
+        won += i32::from(push.await.unwrap().1);
+    }
+    assert_eq!(won, 1, "one of those who make a branch at once");
+    let page = work.app.get(&format!("{}/branches", work.path)).await.expect(200).json();
+    assert_eq!(page["items"].as_array().unwrap().len(), 12);
+    assert_eq!(work.app.events("repository.pushed").await.len(), 12);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_refs_and_protected_branches_are_told_to_whoever_pushes() {
+    let work = Work::start().await;
+    for (name, why) in [
+        ("refs/pull/9/head", "only branches, tags and notes"),
+        ("refs/secret/x", "only branches, tags and notes"),
+        ("refs/heads/a\u{200b}b", "not allowed"),
+    ] {
+        let told = complaint(&work.push("one", &[&format!("HEAD:{name}"), "HEAD:refs/heads/fine"]).await);
+        assert!(told.contains("remote rejected") && told.contains(why), "{told}");
+    }
+    let page = work.app.get(&format!("{}/branches", work.path)).await.expect(200).json();
+    assert_eq!(page["items"].as_array().unwrap().len(), 1, "all or nothing");
+
+    let protection = format!("{}/protections/main", work.path);
+    work.app.put(&protection, json!({"approvals": 1, "require_statuses": true})).await.expect(200);
+    work.commit("one", "README", "direct\n").await;
+    let told = complaint(&work.push("one", &["HEAD:main"]).await);
+    assert!(told.contains("protected branch: open a pull request"), "{told}");
+    complaint(&work.push("one", &["--delete", "main"]).await);
+    let head = work.branch("task", "new", "x\n").await;
+    work.open("task").await;
+    let refused = work.merge(1, Value::Null).await.expect(409).json();
+    assert_eq!(refused["code"], "branch_protected");
+    // Its author's own approval does not count; another's does.
+    let review = format!("{}/pulls/1/reviews", work.path);
+    work.app.post(&review, json!({"verdict": "approve"})).await.expect(201);
+    work.merge(1, Value::Null).await.expect(409);
+    let other = work.app.post("/api/v1/keys", json!({"name": "reviewer"})).await.expect(201).json();
+    let other = other["key"].as_str().unwrap().to_string();
+    let line = json!({"path": "new", "line": 1, "body": "why x?"});
+    let body = json!({"verdict": "approve", "comments": [line]});
+    work.app.as_key(&other, Method::POST, &review, body).await.expect(201);
+    let refused = work.merge(1, Value::Null).await.expect(409).json();
+    assert!(refused["message"].as_str().unwrap().contains("statuses"), "{refused}");
+    let statuses = format!("{}/commits/{head}/statuses", work.path);
+    work.app.post(&statuses, json!({"context": "ci/test", "state": "success"})).await.expect(201);
+    work.merge(1, Value::Null).await.expect(200);
+    let lines = work.app.get(&format!("{}/pulls/1/line-comments", work.path)).await.expect(200).json();
+    assert_eq!((&lines["items"][0]["path"], &lines["items"][0]["line"]), (&json!("new"), &json!(1)));
+    work.app.delete(&protection).await.expect(204);
+    work.app.delete(&protection).await.expect(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn git_comes_in_by_keys_of_the_project_alone() {
+    let work = Work::start().await;
+    let at = work.dir.path();
+    let bare = work.url.replace(&format!("any:{}@", work.app.key), "");
+    let with = |key: &str| bare.replace("http://", &format!("http://x:{key}@"));
+    let told = complaint(&git(at, &["ls-remote", &bare]).await);
+    assert!(told.contains("could not read Username") || told.contains("Authentication failed"), "{told}");
+    complaint(&git(at, &["ls-remote", &with("e2b_0000")]).await);
+    let told = complaint(&git(at, &["ls-remote", &with(&work.app.other_key)]).await);
+    assert!(told.contains("not found") || told.contains("404"), "{told}");
+    let reads = work.app.post("/api/v1/keys", json!({"name": "r", "role": "read"})).await.expect(201).json();
+    let reads = with(reads["key"].as_str().unwrap());
+    assert!(good(&git(at, &["ls-remote", &reads]).await).contains("refs/heads/main"));
+    let told = complaint(&git(&work.at("one"), &["push", &reads, "HEAD:refs/heads/no"]).await);
+    assert!(told.contains("403"), "{told}");
+    // Names that climb are no names.
+    let project = work.app.scope().await.project();
+    for path in [
+        format!("/git/{project}/..%2f..%2fsecret.git/info/refs?service=git-upload-pack"),
+        format!("/git/{project}/app.git/objects/info/packs"),
+        "/git/..%2f..%2fetc/app.git/info/refs?service=git-upload-pack".to_string(),
+    ] {
+        assert_eq!(work.app.get(&path).await.status, 404, "{path}");
+    }
+    let dumb = work.app.get(&format!("/git/{project}/app.git/info/refs")).await;
+    assert_eq!(dumb.status, 403);
+    // By git's older protocols too.
+    for version in ["0", "1", "2"] {
+        let into = format!("v{version}");
+        good(
+            &git(at, &["-c", &format!("protocol.version={version}"), "clone", "--quiet", &work.url, &into])
+                .await,
+        );
+        assert!(work.at(&into).join("README").exists());
+    }
+    good(&git(at, &["clone", "--quiet", "--depth=1", "--filter=blob:none", &work.url, "partial"]).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_fills_an_empty_repository() {
+    let work = Work::start().await;
+    work.branch("more", "file", "x\n").await;
+    let bundle = work.dir.path().join("all.bundle");
+    good(
+        &git(&work.at("one"), &["bundle", "create", "--quiet", bundle.to_str().unwrap(), "--branches"]).await,
+    );
+    let made = json!({"name": "copy", "default_branch": "trunk"});
+    work.app.post("/api/v1/repositories", made).await.expect(201);
+    let import = |body: Vec<u8>| {
+        let request = work.app.request(Method::POST, "/api/v1/repositories/copy/import");
+        work.app.send(request.body(http_body_util::Full::new(body.into())).unwrap())
+    };
+    import(b"no bundle".to_vec()).await.expect(422);
+    let filled = import(std::fs::read(&bundle).unwrap()).await.expect(200).json();
+    assert_eq!(filled["default_branch"], "main");
+    let branches = work.app.get("/api/v1/repositories/copy/branches").await.expect(200).json();
+    assert_eq!(branches["items"].as_array().unwrap().len(), 2);
+    import(std::fs::read(&bundle).unwrap()).await.expect(409);
+    work.app.post("/api/v1/repositories", json!({"name": "copy"})).await.expect(409);
+    work.app.delete("/api/v1/repositories/copy").await.expect(204);
+    work.app.get("/api/v1/repositories/copy").await.expect(404);
+    for bad in ["../x", "a.git", "-u", ""] {
+        work.app.post("/api/v1/repositories", json!({"name": bad})).await.expect(422);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn issues_and_comments_share_numbers_with_pull_requests() {
+    let work = Work::start().await;
+    let issues = format!("{}/issues", work.path);
+    let made = work.app.post(&issues, json!({"title": "It breaks", "body": "so"})).await.expect(201).json();
+    assert_eq!(made["number"], 1);
+    work.branch("fix", "fix", "x\n").await;
+    assert_eq!(work.open("fix").await["number"], 2);
+    work.app.post(&format!("{issues}/1/comments"), json!({"body": "me too"})).await.expect(201);
+    work.app.post(&format!("{}/pulls/2/comments", work.path), json!({"body": "nice"})).await.expect(201);
+    work.app.post(&format!("{issues}/9/comments"), json!({"body": "x"})).await.expect(404);
+    let said = work.app.get(&format!("{issues}/1/comments")).await.expect(200).json();
+    assert_eq!((said["items"].as_array().unwrap().len(), &said["items"][0]["body"]), (1, &json!("me too")));
+    work.app.get(&format!("{issues}/2")).await.expect(404);
+    let request = work.app.request(Method::PATCH, &format!("{issues}/1"));
+    let body = http_body_util::Full::new(json!({"state": "closed"}).to_string().into());
+    let closed = work.app.send(request.body(body).unwrap()).await.expect(200).json();
+    assert!(closed["closed_at"].is_string(), "{closed}");
+    assert_eq!(work.app.get(&format!("{issues}?state=open")).await.expect(200).json()["items"], json!([]));
+    work.app.post(&issues, json!({"title": "two\nlines"})).await.expect(422);
+}

@@ -1,0 +1,94 @@
+//! What is on record of forges: connections, repositories, and of local ones all that git does not keep.
+//!
+//! Every question takes a project's scope and names the repository by its id, which is found by that scope too.
+
+mod comments;
+mod connections;
+mod issues;
+mod pulls;
+mod repositories;
+mod statuses;
+
+use coffer_core::{Millis, ProjectId, RepositoryId};
+use serde_json::Value;
+use sqlx::AnyConnection;
+
+pub use comments::{CommentKind, CommentRow, NewComment};
+pub use connections::{ConnectionRow, ConnectionTerms, Credential, DeliveredEvent, NewConnection};
+pub use issues::{IssueChange, IssueRow};
+pub use pulls::{Merging, NewPull, PullChange, PullFilter, PullRow};
+pub use repositories::{MOST_REPOSITORIES, NewRepository, RepositoryRow};
+pub use statuses::{NewStatus, StatusRow};
+
+use crate::columns::unreadable;
+use crate::error::Doing;
+use crate::{StoreError, events};
+
+/// A record of a forge was not made or changed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ForgeRecordError {
+    #[error("there is no such thing")]
+    NotFound,
+    /// Another has the name, or for a pull request the branches: that number.
+    #[error("there is one already")]
+    Taken { number: Option<i64> },
+    #[error("there may be at most {0}")]
+    TooMany(i64),
+    /// It is in use by other records.
+    #[error("it is in use")]
+    InUse,
+    /// It is not, or no longer, in the state that was expected.
+    #[error("it was changed meanwhile")]
+    Raced,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Reads a column that holds a word or a name.
+fn word<T: std::str::FromStr<Err: ToString>>(
+    row: &sqlx::any::AnyRow,
+    column: &'static str,
+) -> Result<T, StoreError> {
+    let text = crate::columns::text(row, column)?;
+    text.parse().map_err(|error: T::Err| unreadable(column, error))
+}
+
+/// The same where there may be nothing.
+fn optional_word<T: std::str::FromStr<Err: ToString>>(
+    row: &sqlx::any::AnyRow,
+    column: &'static str,
+) -> Result<Option<T>, StoreError> {
+    let text = crate::columns::optional_text(row, column)?;
+    text.map(|text| text.parse().map_err(|error: T::Err| unreadable(column, error))).transpose()
+}
+
+/// Takes the repository's next number; `None` where there is no such repository in the project.
+async fn next_number(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    repository: RepositoryId,
+    doing: &'static str,
+) -> Result<Option<i64>, StoreError> {
+    let row = sqlx::query(
+        "UPDATE repositories SET last_number = last_number + 1
+         WHERE id = $1 AND project_id = $2 AND removed_ms IS NULL RETURNING last_number",
+    )
+    .bind(repository.to_string())
+    .bind(project.to_string())
+    .fetch_optional(connection)
+    .await
+    .doing(doing)?;
+    row.map(|row| crate::columns::number(&row, "last_number")).transpose()
+}
+
+/// Tells what happened to a repository.
+async fn told(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    repository: RepositoryId,
+    kind: &str,
+    payload: &Value,
+    at_ms: Millis,
+) -> Result<(), StoreError> {
+    events::record(connection, project, repository.to_string(), kind.to_string(), payload, at_ms).await
+}

@@ -1,0 +1,231 @@
+//! What people and agents say on pull requests and issues of local repositories.
+
+use coffer_core::forge::{CommitId, DiffSide, Verdict};
+use coffer_core::{CommentId, Millis, ProjectId, RepositoryId};
+use serde_json::json;
+use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row};
+
+use super::{ForgeRecordError, optional_word, told, word};
+use crate::columns::{id, number, optional_id, optional_text, storable, text};
+use crate::error::Doing;
+use crate::{ProjectScope, Store, StoreError, now_ms};
+
+const READ: &str = "read comments";
+const CHANGE: &str = "add a comment";
+/// Of each kind, on one pull request or issue.
+const MOST_COMMENTS: i64 = 10_000;
+
+/// What a comment is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommentKind {
+    /// On the whole.
+    Plain,
+    /// A verdict on a pull request.
+    Review,
+    /// On a line of its diff.
+    Inline,
+}
+
+impl CommentKind {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Plain => "comment",
+            Self::Review => "review",
+            Self::Inline => "inline",
+        }
+    }
+}
+
+impl std::str::FromStr for CommentKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [Self::Plain, Self::Review, Self::Inline];
+        all.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| format!("`{text}` is no kind"))
+    }
+}
+
+/// A comment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommentRow {
+    pub id: CommentId,
+    pub repository: RepositoryId,
+    pub project: ProjectId,
+    pub number: i64,
+    pub kind: CommentKind,
+    pub body: String,
+    pub author: String,
+    pub verdict: Option<Verdict>,
+    /// What it is about, for reviews and comments on lines.
+    pub commit: Option<CommitId>,
+    pub path: Option<String>,
+    pub line: Option<i64>,
+    pub side: Option<DiffSide>,
+    pub in_reply_to: Option<CommentId>,
+    pub created_ms: Millis,
+}
+
+/// A comment to be.
+#[derive(Debug, Clone)]
+pub struct NewComment {
+    pub kind: CommentKind,
+    pub body: String,
+    pub author: String,
+    pub verdict: Option<Verdict>,
+    pub commit: Option<CommitId>,
+    pub path: Option<String>,
+    pub line: Option<i64>,
+    pub side: Option<DiffSide>,
+    pub in_reply_to: Option<CommentId>,
+}
+
+impl NewComment {
+    /// One on the whole.
+    pub fn plain(body: &str, author: &str) -> Self {
+        Self {
+            kind: CommentKind::Plain,
+            body: body.to_string(),
+            author: author.to_string(),
+            verdict: None,
+            commit: None,
+            path: None,
+            line: None,
+            side: None,
+            in_reply_to: None,
+        }
+    }
+}
+
+const COLUMNS: &str = "id, repository_id, number, project_id, kind, body, author, verdict, commit_id, path, line, \
+     side, in_reply_to, created_ms";
+
+impl Store {
+    /// Adds comments together to a pull request or issue: all of them or none.
+    pub async fn add_comments(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+        on: i64,
+        new: Vec<NewComment>,
+    ) -> Result<Vec<CommentRow>, ForgeRecordError> {
+        let project = scope.project();
+        let add = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let exists = sqlx::query(
+                    "SELECT number FROM pulls WHERE repository_id = $1 AND project_id = $2 AND number = $3
+                     UNION ALL
+                     SELECT number FROM issues WHERE repository_id = $1 AND project_id = $2 AND number = $3",
+                )
+                .bind(repository.to_string())
+                .bind(project.to_string())
+                .bind(on)
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                if exists.is_none() {
+                    return Err(ForgeRecordError::NotFound);
+                }
+                let count = sqlx::query(
+                    "SELECT COUNT(*) AS there FROM forge_comments WHERE repository_id = $1 AND number = $2",
+                )
+                .bind(repository.to_string())
+                .bind(on)
+                .fetch_one(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                if number(&count, "there")? >= MOST_COMMENTS {
+                    return Err(ForgeRecordError::TooMany(MOST_COMMENTS));
+                }
+                let (now, mut made) = (now_ms(), Vec::with_capacity(new.len()));
+                for new in new {
+                    let sql = format!(
+                        "INSERT INTO forge_comments ({COLUMNS})
+                         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) RETURNING {COLUMNS}"
+                    );
+                    let row = sqlx::query(AssertSqlSafe(sql))
+                        .bind(CommentId::generate().to_string())
+                        .bind(repository.to_string())
+                        .bind(on)
+                        .bind(project.to_string())
+                        .bind(new.kind.as_str().to_string())
+                        .bind(storable(&new.body))
+                        .bind(new.author)
+                        .bind(new.verdict.map(|verdict| verdict.as_str().to_string()))
+                        .bind(new.commit.map(|commit| commit.to_string()))
+                        .bind(new.path.as_deref().map(storable))
+                        .bind(new.line)
+                        .bind(new.side.map(|side| side.as_str().to_string()))
+                        .bind(new.in_reply_to.map(|id| id.to_string()))
+                        .bind(now)
+                        .fetch_one(&mut *connection)
+                        .await
+                        .doing(CHANGE)?;
+                    made.push(read(&row)?);
+                }
+                for comment in &made {
+                    let kind = match comment.kind {
+                        CommentKind::Plain => "forge.commented",
+                        CommentKind::Review => "pull.reviewed",
+                        CommentKind::Inline => "pull.line_commented",
+                    };
+                    let payload = json!({
+                        "number": on, "comment_id": comment.id, "verdict": comment.verdict, "path": comment.path,
+                        "line": comment.line,
+                    });
+                    told(connection, project, repository, kind, &payload, now).await?;
+                }
+                Ok(made)
+            })
+        });
+        add.await
+    }
+
+    /// Comments of a kind after `after`, oldest first.
+    pub async fn comments(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+        on: i64,
+        kind: CommentKind,
+        after: Option<CommentId>,
+        limit: u32,
+    ) -> Result<Vec<CommentRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM forge_comments
+             WHERE repository_id = $1 AND project_id = $2 AND number = $3 AND kind = $4
+                 AND ($5 IS NULL OR id > $5)
+             ORDER BY id LIMIT $6"
+        );
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(repository.to_string())
+            .bind(scope.project().to_string())
+            .bind(on)
+            .bind(kind.as_str().to_string())
+            .bind(after.map(|after| after.to_string()))
+            .bind(i64::from(limit))
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
+        rows.iter().map(read).collect()
+    }
+}
+
+fn read(row: &AnyRow) -> Result<CommentRow, StoreError> {
+    Ok(CommentRow {
+        id: id(row, "id")?,
+        repository: id(row, "repository_id")?,
+        project: id(row, "project_id")?,
+        number: number(row, "number")?,
+        kind: word(row, "kind")?,
+        body: text(row, "body")?,
+        author: text(row, "author")?,
+        verdict: optional_word(row, "verdict")?,
+        commit: optional_word(row, "commit_id")?,
+        path: optional_text(row, "path")?,
+        line: row.try_get("line").doing(READ)?,
+        side: optional_word(row, "side")?,
+        in_reply_to: optional_id(row, "in_reply_to")?,
+        created_ms: number(row, "created_ms")?,
+    })
+}

@@ -1,0 +1,306 @@
+//! Ways to forges elsewhere, and what comes in from them.
+
+use coffer_core::forge::ForgeKind;
+use coffer_core::{ConnectionId, Millis, ProjectId, RepositoryId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sqlx::Row;
+use sqlx::any::AnyRow;
+
+use super::{ForgeRecordError, told, word};
+use crate::columns::{from_json, id, number, storable, text};
+use crate::error::Doing;
+use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
+
+const READ: &str = "read connections";
+const CHANGE: &str = "change a connection";
+const DELIVER: &str = "take a webhook";
+const MOST_CONNECTIONS: i64 = 100;
+/// After this a delivery's id is forgotten.
+const REMEMBERED_MS: Millis = 90 * 24 * 3_600_000;
+
+/// By what a forge lets us in. Values are secrets of the project, by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "auth", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Credential {
+    /// A token as it is.
+    Token { secret: String },
+    /// A GitHub App's private key, from which tokens are made.
+    App { secret: String, app_id: i64, installation_id: i64 },
+}
+
+/// What a connection is made of, next to its address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionTerms {
+    pub credential: Credential,
+    /// The secret that webhooks are signed with.
+    pub webhook_secret: Option<String>,
+}
+
+/// A way to a forge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionRow {
+    pub id: ConnectionId,
+    pub project: ProjectId,
+    pub name: String,
+    pub kind: ForgeKind,
+    pub base_url: String,
+    pub terms: ConnectionTerms,
+    pub created_ms: Millis,
+}
+
+/// A way to be.
+#[derive(Debug, Clone)]
+pub struct NewConnection {
+    pub name: String,
+    pub kind: ForgeKind,
+    pub base_url: String,
+    pub terms: ConnectionTerms,
+}
+
+/// What a webhook tells.
+#[derive(Debug, Clone)]
+pub struct DeliveredEvent {
+    /// The forge's own id of the delivery.
+    pub delivery: String,
+    /// What it calls the event.
+    pub event: String,
+    /// Of which repository of the project, and as which event of ours; none where it is about nothing of ours.
+    pub about: Option<(RepositoryId, String, Value)>,
+}
+
+impl Store {
+    /// Makes a connection; its address is for good.
+    pub async fn create_connection(
+        &self,
+        scope: &ProjectScope,
+        new: NewConnection,
+    ) -> Result<ConnectionRow, ForgeRecordError> {
+        let row = ConnectionRow {
+            id: ConnectionId::generate(),
+            project: scope.project(),
+            name: storable(&new.name),
+            kind: new.kind,
+            base_url: new.base_url,
+            terms: new.terms,
+            created_ms: now_ms(),
+        };
+        let insert = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
+                    .bind(row.project.to_string())
+                    .execute(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                let live = sqlx::query(
+                    "SELECT COUNT(*) AS live FROM forge_connections
+                     WHERE project_id = $1 AND removed_ms IS NULL",
+                )
+                .bind(row.project.to_string())
+                .fetch_one(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                if number(&live, "live")? >= MOST_CONNECTIONS {
+                    return Err(ForgeRecordError::TooMany(MOST_CONNECTIONS));
+                }
+                let inserted = sqlx::query(
+                    "INSERT INTO forge_connections (id, project_id, name, kind, base_url, terms, created_ms)
+                     VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
+                )
+                .bind(row.id.to_string())
+                .bind(row.project.to_string())
+                .bind(row.name.clone())
+                .bind(row.kind.as_str().to_string())
+                .bind(row.base_url.clone())
+                .bind(crate::columns::json(&row.terms))
+                .bind(row.created_ms)
+                .execute(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                if inserted.rows_affected() == 0 {
+                    return Err(ForgeRecordError::Taken { number: None });
+                }
+                let payload = json!({ "name": row.name, "kind": row.kind, "base_url": row.base_url });
+                let kind = "connection.created".to_string();
+                events::record(connection, row.project, row.id.to_string(), kind, &payload, row.created_ms)
+                    .await?;
+                Ok(row)
+            })
+        });
+        insert.await
+    }
+
+    /// The connection of that id.
+    pub async fn connection(
+        &self,
+        scope: &ProjectScope,
+        connection: ConnectionId,
+    ) -> Result<Option<ConnectionRow>, StoreError> {
+        self.find_connection(Some(scope.project()), connection).await
+    }
+
+    /// The same of whatever project: for webhooks, whose proof is their signature.
+    pub async fn connection_of_any(
+        &self,
+        _: &Operator,
+        connection: ConnectionId,
+    ) -> Result<Option<ConnectionRow>, StoreError> {
+        self.find_connection(None, connection).await
+    }
+
+    async fn find_connection(
+        &self,
+        project: Option<ProjectId>,
+        connection: ConnectionId,
+    ) -> Result<Option<ConnectionRow>, StoreError> {
+        let row = sqlx::query(
+            "SELECT id, project_id, name, kind, base_url, terms, created_ms FROM forge_connections
+             WHERE id = $1 AND ($2 IS NULL OR project_id = $2) AND removed_ms IS NULL",
+        )
+        .bind(connection.to_string())
+        .bind(project.map(|project| project.to_string()))
+        .fetch_optional(self.database().readers())
+        .await
+        .doing(READ)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// Connections after `after`, oldest first.
+    pub async fn connections(
+        &self,
+        scope: &ProjectScope,
+        after: Option<ConnectionId>,
+        limit: u32,
+    ) -> Result<Vec<ConnectionRow>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id, project_id, name, kind, base_url, terms, created_ms FROM forge_connections
+             WHERE project_id = $1 AND ($2 IS NULL OR id > $2) AND removed_ms IS NULL ORDER BY id LIMIT $3",
+        )
+        .bind(scope.project().to_string())
+        .bind(after.map(|after| after.to_string()))
+        .bind(i64::from(limit))
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(read).collect()
+    }
+
+    /// Removes a connection that no repository uses.
+    pub async fn remove_connection(
+        &self,
+        scope: &ProjectScope,
+        way: ConnectionId,
+    ) -> Result<(), ForgeRecordError> {
+        let project = scope.project();
+        let remove = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                // Holds the project's row, as whoever makes a repository does.
+                sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
+                    .bind(project.to_string())
+                    .execute(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                let used = sqlx::query(
+                    "SELECT id FROM repositories WHERE connection_id = $1 AND project_id = $2
+                         AND removed_ms IS NULL LIMIT 1",
+                )
+                .bind(way.to_string())
+                .bind(project.to_string())
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                if used.is_some() {
+                    return Err(ForgeRecordError::InUse);
+                }
+                let now = now_ms();
+                let removed = sqlx::query(
+                    "UPDATE forge_connections SET removed_ms = $1
+                     WHERE id = $2 AND project_id = $3 AND removed_ms IS NULL",
+                )
+                .bind(now)
+                .bind(way.to_string())
+                .bind(project.to_string())
+                .execute(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                if removed.rows_affected() == 0 {
+                    return Err(ForgeRecordError::NotFound);
+                }
+                let kind = "connection.removed".to_string();
+                events::record(connection, project, way.to_string(), kind, &json!({}), now).await?;
+                Ok(())
+            })
+        });
+        remove.await
+    }
+
+    /// The project's repositories of that name on a connection; names there do not heed case.
+    pub async fn repositories_of_remote(
+        &self,
+        connection: &ConnectionRow,
+        remote: &str,
+    ) -> Result<Vec<RepositoryId>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id FROM repositories
+             WHERE connection_id = $1 AND project_id = $2 AND LOWER(remote) = LOWER($3) AND removed_ms IS NULL
+             ORDER BY id",
+        )
+        .bind(connection.id.to_string())
+        .bind(connection.project.to_string())
+        .bind(storable(remote))
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(|row| id(row, "id")).collect()
+    }
+
+    /// Takes a delivery that proved itself, with its event; `false` where it was taken before.
+    pub async fn take_delivery(
+        &self,
+        connection: &ConnectionRow,
+        delivered: DeliveredEvent,
+    ) -> Result<bool, StoreError> {
+        let (way, project) = (connection.id, connection.project);
+        let take = self.database().write(DELIVER, move |connection| {
+            Box::pin(async move {
+                let now = now_ms();
+                sqlx::query("DELETE FROM webhook_deliveries WHERE received_ms < $1")
+                    .bind(now - REMEMBERED_MS)
+                    .execute(&mut *connection)
+                    .await
+                    .doing(DELIVER)?;
+                let taken = sqlx::query(
+                    "INSERT INTO webhook_deliveries (connection_id, delivery, event, received_ms)
+                     VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
+                )
+                .bind(way.to_string())
+                .bind(delivered.delivery)
+                .bind(delivered.event)
+                .bind(now)
+                .execute(&mut *connection)
+                .await
+                .doing(DELIVER)?;
+                if taken.rows_affected() == 0 {
+                    return Ok(false);
+                }
+                if let Some((repository, kind, payload)) = delivered.about {
+                    told(connection, project, repository, &kind, &payload, now).await?;
+                }
+                Ok::<_, StoreError>(true)
+            })
+        });
+        take.await
+    }
+}
+
+fn read(row: &AnyRow) -> Result<ConnectionRow, StoreError> {
+    Ok(ConnectionRow {
+        id: id(row, "id")?,
+        project: id(row, "project_id")?,
+        name: text(row, "name")?,
+        kind: word(row, "kind")?,
+        base_url: text(row, "base_url")?,
+        terms: from_json(&text(row, "terms")?, "terms")?,
+        created_ms: row.try_get("created_ms").doing(READ)?,
+    })
+}

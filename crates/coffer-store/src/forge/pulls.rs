@@ -1,0 +1,447 @@
+//! Pull requests of local repositories.
+
+use coffer_core::forge::{BranchName, CommitId, MergeMethod, PullState};
+use coffer_core::{Millis, ProjectId, RepositoryId};
+use serde_json::{Value, json};
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, AssertSqlSafe, Row};
+
+use super::{ForgeRecordError, next_number, optional_word, told, word};
+use crate::columns::{id, number, storable, text};
+use crate::error::Doing;
+use crate::{ProjectScope, Store, StoreError, now_ms};
+
+const READ: &str = "read pull requests";
+const CHANGE: &str = "change a pull request";
+
+/// A pull request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullRow {
+    pub repository: RepositoryId,
+    pub project: ProjectId,
+    pub number: i64,
+    pub title: String,
+    pub body: String,
+    pub head: BranchName,
+    pub base: BranchName,
+    pub state: PullState,
+    pub draft: bool,
+    /// The head's commit as last seen.
+    pub head_commit: CommitId,
+    /// The base's commit when it was opened; once merged, that before the merge.
+    pub base_commit: CommitId,
+    /// A merge that began: what the base was and is to become.
+    pub merging: Option<(CommitId, CommitId)>,
+    pub merge_commit: Option<CommitId>,
+    pub merge_method: Option<MergeMethod>,
+    pub author: String,
+    pub merged_by: Option<String>,
+    pub created_ms: Millis,
+    pub updated_ms: Millis,
+    pub closed_ms: Option<Millis>,
+}
+
+/// A pull request to be.
+#[derive(Debug, Clone)]
+pub struct NewPull {
+    pub title: String,
+    pub body: String,
+    pub head: BranchName,
+    pub base: BranchName,
+    pub draft: bool,
+    pub head_commit: CommitId,
+    pub base_commit: CommitId,
+    pub author: String,
+}
+
+/// A merge that is about to happen.
+#[derive(Debug, Clone)]
+pub struct Merging {
+    /// What the base is.
+    pub base: CommitId,
+    /// What it is to become.
+    pub commit: CommitId,
+    pub method: MergeMethod,
+    pub by: String,
+}
+
+/// What of a pull request is to change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PullChange {
+    pub title: Option<String>,
+    pub body: Option<String>,
+    pub base: Option<BranchName>,
+    pub draft: Option<bool>,
+    /// Closes it, or opens it again.
+    pub open: Option<bool>,
+}
+
+/// Which pull requests.
+#[derive(Debug, Clone, Default)]
+pub struct PullFilter {
+    pub state: Option<PullState>,
+    pub head: Option<BranchName>,
+    pub base: Option<BranchName>,
+}
+
+const COLUMNS: &str = "repository_id, project_id, number, title, body, head, base, state, draft, head_commit, \
+     base_commit, merging_commit, merging_base, merge_commit, merge_method, author, merged_by, created_ms, \
+     updated_ms, closed_ms";
+
+impl Store {
+    /// Opens a pull request; of one head and base there is one.
+    pub async fn create_pull(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+        new: NewPull,
+    ) -> Result<PullRow, ForgeRecordError> {
+        let project = scope.project();
+        let insert = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let number = next_number(connection, project, repository, CHANGE).await?;
+                let number = number.ok_or(ForgeRecordError::NotFound)?;
+                // The repository's row is held by now, so none can come in between.
+                if let Some(number) = open_one(connection, repository, &new.head, &new.base).await? {
+                    return Err(ForgeRecordError::Taken { number: Some(number) });
+                }
+                let now = now_ms();
+                let sql = format!(
+                    "INSERT INTO pulls (repository_id, number, project_id, title, body, head, base, state, draft,
+                         head_commit, base_commit, author, created_ms, updated_ms)
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, 'open', $8, $9, $10, $11, $12, $12)
+                     RETURNING {COLUMNS}"
+                );
+                let row = sqlx::query(AssertSqlSafe(sql))
+                    .bind(repository.to_string())
+                    .bind(number)
+                    .bind(project.to_string())
+                    .bind(storable(&new.title))
+                    .bind(storable(&new.body))
+                    .bind(new.head.to_string())
+                    .bind(new.base.to_string())
+                    .bind(i64::from(new.draft))
+                    .bind(new.head_commit.to_string())
+                    .bind(new.base_commit.to_string())
+                    .bind(new.author)
+                    .bind(now)
+                    .fetch_one(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                let pull = read(&row)?;
+                told(connection, project, repository, "pull.opened", &about(&pull), now).await?;
+                Ok(pull)
+            })
+        });
+        insert.await
+    }
+
+    /// The pull request of that number.
+    pub async fn pull(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+        number: i64,
+    ) -> Result<Option<PullRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM pulls WHERE repository_id = $1 AND project_id = $2 AND number = $3"
+        );
+        let row = sqlx::query(AssertSqlSafe(sql))
+            .bind(repository.to_string())
+            .bind(scope.project().to_string())
+            .bind(number)
+            .fetch_optional(self.database().readers())
+            .await
+            .doing(READ)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// Pull requests with numbers below `before`, newest first.
+    pub async fn pulls(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+        filter: &PullFilter,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<PullRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM pulls
+             WHERE repository_id = $1 AND project_id = $2 AND ($3 IS NULL OR state = $3)
+                 AND ($4 IS NULL OR head = $4) AND ($5 IS NULL OR base = $5) AND number < $6
+             ORDER BY number DESC LIMIT $7"
+        );
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(repository.to_string())
+            .bind(scope.project().to_string())
+            .bind(filter.state.map(|state| state.as_str().to_string()))
+            .bind(filter.head.as_ref().map(ToString::to_string))
+            .bind(filter.base.as_ref().map(ToString::to_string))
+            .bind(before.unwrap_or(i64::MAX))
+            .bind(i64::from(limit))
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
+        rows.iter().map(read).collect()
+    }
+
+    /// Changes a pull request that was not merged.
+    pub async fn update_pull(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+        number: i64,
+        change: PullChange,
+    ) -> Result<PullRow, ForgeRecordError> {
+        let project = scope.project();
+        let update = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                hold(connection, project, repository).await?;
+                let before = find(connection, project, repository, number).await?;
+                let before = before.ok_or(ForgeRecordError::NotFound)?;
+                if before.state == PullState::Merged && (change.open.is_some() || change.base.is_some()) {
+                    return Err(ForgeRecordError::Raced);
+                }
+                let base = change.base.clone().unwrap_or_else(|| before.base.clone());
+                let state = match change.open {
+                    Some(true) => PullState::Open,
+                    Some(false) => PullState::Closed,
+                    None => before.state,
+                };
+                if state == PullState::Open
+                    && let Some(taken) = open_one(connection, repository, &before.head, &base).await?
+                    && taken != number
+                {
+                    return Err(ForgeRecordError::Taken { number: Some(taken) });
+                }
+                let now = now_ms();
+                let closed_ms = match state {
+                    PullState::Open => None,
+                    _ => before.closed_ms.or(Some(now)),
+                };
+                let sql = format!(
+                    "UPDATE pulls SET title = $4, body = $5, base = $6, draft = $7, state = $8, closed_ms = $9,
+                         updated_ms = $10
+                     WHERE repository_id = $1 AND project_id = $2 AND number = $3 RETURNING {COLUMNS}"
+                );
+                let row = sqlx::query(AssertSqlSafe(sql))
+                    .bind(repository.to_string())
+                    .bind(project.to_string())
+                    .bind(number)
+                    .bind(change.title.as_deref().map_or(before.title, storable))
+                    .bind(change.body.as_deref().map_or(before.body, storable))
+                    .bind(base.to_string())
+                    .bind(i64::from(change.draft.unwrap_or(before.draft)))
+                    .bind(state.as_str().to_string())
+                    .bind(closed_ms)
+                    .bind(now)
+                    .fetch_one(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                let pull = read(&row)?;
+                let kind = match (before.state, state) {
+                    (PullState::Open, PullState::Closed) => "pull.closed",
+                    (PullState::Closed, PullState::Open) => "pull.reopened",
+                    _ => "pull.updated",
+                };
+                told(connection, project, repository, kind, &about(&pull), now).await?;
+                Ok(pull)
+            })
+        });
+        update.await
+    }
+
+    /// Notes that the head of an open pull request has moved; `false` where somebody has noted it already.
+    pub async fn move_pull_head(
+        &self,
+        scope: &ProjectScope,
+        pull: &PullRow,
+        to: CommitId,
+    ) -> Result<bool, StoreError> {
+        let (project, repository, number) = (scope.project(), pull.repository, pull.number);
+        let from = pull.head_commit.to_string();
+        let update = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let now = now_ms();
+                let sql = format!(
+                    "UPDATE pulls SET head_commit = $5, updated_ms = $6
+                     WHERE repository_id = $1 AND project_id = $2 AND number = $3 AND head_commit = $4
+                         AND state = 'open' RETURNING {COLUMNS}"
+                );
+                let row = sqlx::query(AssertSqlSafe(sql))
+                    .bind(repository.to_string())
+                    .bind(project.to_string())
+                    .bind(number)
+                    .bind(from.clone())
+                    .bind(to.to_string())
+                    .bind(now)
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                let Some(row) = row else { return Ok(false) };
+                let mut payload = about(&read(&row)?);
+                payload["before"] = json!(from);
+                told(connection, project, repository, "pull.head_moved", &payload, now).await?;
+                Ok(true)
+            })
+        });
+        update.await
+    }
+
+    /// Notes what the base of an open pull request is about to become, or that it is not.
+    pub async fn note_merge(
+        &self,
+        scope: &ProjectScope,
+        pull: &PullRow,
+        merging: Option<Merging>,
+    ) -> Result<(), ForgeRecordError> {
+        let (project, repository, number) = (scope.project(), pull.repository, pull.number);
+        let head = pull.head_commit.to_string();
+        let note = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let noted = sqlx::query(
+                    "UPDATE pulls SET merging_base = $4, merging_commit = $5, merge_method = $7, merged_by = $8
+                     WHERE repository_id = $1 AND project_id = $2 AND number = $3 AND state = 'open'
+                         AND head_commit = $6",
+                )
+                .bind(repository.to_string())
+                .bind(project.to_string())
+                .bind(number)
+                .bind(merging.as_ref().map(|merging| merging.base.to_string()))
+                .bind(merging.as_ref().map(|merging| merging.commit.to_string()))
+                .bind(head)
+                .bind(merging.as_ref().map(|merging| merging.method.as_str().to_string()))
+                .bind(merging.as_ref().map(|merging| merging.by.clone()))
+                .execute(connection)
+                .await
+                .doing(CHANGE)?;
+                if noted.rows_affected() == 0 { Err(ForgeRecordError::Raced) } else { Ok(()) }
+            })
+        });
+        note.await
+    }
+
+    /// Makes an open pull request a merged one, by whom and how was noted; where nothing was, by `by`.
+    pub async fn finish_merge(
+        &self,
+        scope: &ProjectScope,
+        pull: &PullRow,
+        (base, commit): (CommitId, CommitId),
+        by: &str,
+    ) -> Result<PullRow, ForgeRecordError> {
+        let (project, repository, number) = (scope.project(), pull.repository, pull.number);
+        let by = by.to_string();
+        let finish = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let now = now_ms();
+                let sql = format!(
+                    "UPDATE pulls SET state = 'merged', base_commit = $4, merge_commit = $5,
+                         merged_by = COALESCE(merged_by, $6), closed_ms = $7, updated_ms = $7, merging_base = NULL, merging_commit = NULL
+                     WHERE repository_id = $1 AND project_id = $2 AND number = $3 AND state = 'open'
+                     RETURNING {COLUMNS}"
+                );
+                let row = sqlx::query(AssertSqlSafe(sql))
+                    .bind(repository.to_string())
+                    .bind(project.to_string())
+                    .bind(number)
+                    .bind(base.to_string())
+                    .bind(commit.to_string())
+                    .bind(by)
+                    .bind(now)
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                let Some(row) = row else { return Err(ForgeRecordError::Raced) };
+                let pull = read(&row)?;
+                told(connection, project, repository, "pull.merged", &about(&pull), now).await?;
+                Ok(pull)
+            })
+        });
+        finish.await
+    }
+}
+
+/// Holds the repository's row until the commit.
+async fn hold(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    repository: RepositoryId,
+) -> Result<(), StoreError> {
+    sqlx::query("UPDATE repositories SET last_number = last_number WHERE id = $1 AND project_id = $2")
+        .bind(repository.to_string())
+        .bind(project.to_string())
+        .execute(connection)
+        .await
+        .doing(CHANGE)
+        .map(drop)
+}
+
+async fn find(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    repository: RepositoryId,
+    number: i64,
+) -> Result<Option<PullRow>, StoreError> {
+    let sql =
+        format!("SELECT {COLUMNS} FROM pulls WHERE repository_id = $1 AND project_id = $2 AND number = $3");
+    let row = sqlx::query(AssertSqlSafe(sql))
+        .bind(repository.to_string())
+        .bind(project.to_string())
+        .bind(number)
+        .fetch_optional(connection)
+        .await
+        .doing(CHANGE)?;
+    row.as_ref().map(read).transpose()
+}
+
+/// The number of the open pull request of these branches.
+async fn open_one(
+    connection: &mut AnyConnection,
+    repository: RepositoryId,
+    head: &BranchName,
+    base: &BranchName,
+) -> Result<Option<i64>, StoreError> {
+    let row = sqlx::query(
+        "SELECT number FROM pulls WHERE repository_id = $1 AND head = $2 AND base = $3 AND state = 'open'",
+    )
+    .bind(repository.to_string())
+    .bind(head.to_string())
+    .bind(base.to_string())
+    .fetch_optional(connection)
+    .await
+    .doing(CHANGE)?;
+    row.map(|row| number(&row, "number")).transpose()
+}
+
+/// What an event tells of a pull request: not its text, which may be long.
+fn about(pull: &PullRow) -> Value {
+    json!({
+        "number": pull.number, "head": pull.head, "base": pull.base, "state": pull.state,
+        "head_commit": pull.head_commit, "merge_commit": pull.merge_commit,
+    })
+}
+
+fn read(row: &AnyRow) -> Result<PullRow, StoreError> {
+    let merging = (optional_word(row, "merging_base")?, optional_word(row, "merging_commit")?);
+    Ok(PullRow {
+        repository: id(row, "repository_id")?,
+        project: id(row, "project_id")?,
+        number: number(row, "number")?,
+        title: text(row, "title")?,
+        body: text(row, "body")?,
+        head: word(row, "head")?,
+        base: word(row, "base")?,
+        state: word(row, "state")?,
+        draft: number(row, "draft")? != 0,
+        head_commit: word(row, "head_commit")?,
+        base_commit: word(row, "base_commit")?,
+        merging: merging.0.zip(merging.1),
+        merge_commit: optional_word(row, "merge_commit")?,
+        merge_method: optional_word(row, "merge_method")?,
+        author: text(row, "author")?,
+        merged_by: row.try_get("merged_by").doing(READ)?,
+        created_ms: number(row, "created_ms")?,
+        updated_ms: number(row, "updated_ms")?,
+        closed_ms: row.try_get("closed_ms").doing(READ)?,
+    })
+}

@@ -1,0 +1,366 @@
+//! Repositories and what protects their branches.
+
+use coffer_core::forge::{BranchName, ForgeKind, ProtectionRules, RepositoryName};
+use coffer_core::{ConnectionId, Millis, ProjectId, RepositoryId};
+use serde_json::{Value, json};
+use sqlx::Row;
+use sqlx::any::AnyRow;
+
+use super::{ForgeRecordError, told, word};
+use crate::columns::{id, number, optional_id, optional_text, text};
+use crate::error::Doing;
+use crate::{ProjectScope, Store, StoreError, now_ms};
+
+/// A project has no more.
+pub const MOST_REPOSITORIES: i64 = 1000;
+const MOST_PROTECTIONS: i64 = 100;
+
+const READ: &str = "read repositories";
+const CHANGE: &str = "change a repository";
+
+/// A repository of a project.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RepositoryRow {
+    pub id: RepositoryId,
+    pub project: ProjectId,
+    pub name: RepositoryName,
+    pub kind: ForgeKind,
+    pub connection: Option<ConnectionId>,
+    /// What it is called on the forge of its connection: `owner/name`.
+    pub remote: Option<String>,
+    pub default_branch: BranchName,
+    pub installation: Option<String>,
+    pub created_ms: Millis,
+}
+
+/// A repository to be.
+#[derive(Debug, Clone)]
+pub struct NewRepository {
+    pub id: RepositoryId,
+    pub name: RepositoryName,
+    /// The way to it and its name there, where it is not kept here.
+    pub elsewhere: Option<(ForgeKind, ConnectionId, String)>,
+    pub default_branch: BranchName,
+}
+
+const COLUMNS: &str =
+    "id, project_id, name, kind, connection_id, remote, default_branch, installation, created_ms";
+
+impl Store {
+    /// Makes the record of a repository.
+    pub async fn create_repository(
+        &self,
+        scope: &ProjectScope,
+        new: NewRepository,
+    ) -> Result<RepositoryRow, ForgeRecordError> {
+        let (kind, connection_id, remote) = match new.elsewhere {
+            Some((kind, connection, remote)) => (kind, Some(connection), Some(remote)),
+            None => (ForgeKind::Local, None, None),
+        };
+        let row = RepositoryRow {
+            id: new.id,
+            project: scope.project(),
+            name: new.name,
+            kind,
+            connection: connection_id,
+            remote,
+            default_branch: new.default_branch,
+            installation: if kind == ForgeKind::Local { self.installation() } else { None },
+            created_ms: now_ms(),
+        };
+        let insert = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let project = row.project.to_string();
+                // Holds the project's row, so that the count stays right.
+                sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
+                    .bind(project.clone())
+                    .execute(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                let live = sqlx::query(
+                    "SELECT COUNT(*) AS live FROM repositories WHERE project_id = $1 AND removed_ms IS NULL",
+                )
+                .bind(project.clone())
+                .fetch_one(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                if number(&live, "live")? >= MOST_REPOSITORIES {
+                    return Err(ForgeRecordError::TooMany(MOST_REPOSITORIES));
+                }
+                if let Some(way) = row.connection {
+                    let known = sqlx::query(
+                        "SELECT id FROM forge_connections
+                         WHERE id = $1 AND project_id = $2 AND removed_ms IS NULL",
+                    )
+                    .bind(way.to_string())
+                    .bind(project.clone())
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                    if known.is_none() {
+                        return Err(ForgeRecordError::NotFound);
+                    }
+                }
+                let inserted = sqlx::query(
+                    "INSERT INTO repositories (id, project_id, name, kind, connection_id, remote, default_branch,
+                         installation, created_ms)
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING",
+                )
+                .bind(row.id.to_string())
+                .bind(project)
+                .bind(row.name.to_string())
+                .bind(row.kind.as_str().to_string())
+                .bind(row.connection.map(|id| id.to_string()))
+                .bind(row.remote.clone())
+                .bind(row.default_branch.to_string())
+                .bind(row.installation.clone())
+                .bind(row.created_ms)
+                .execute(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                if inserted.rows_affected() == 0 {
+                    return Err(ForgeRecordError::Taken { number: None });
+                }
+                let payload = json!({ "name": row.name, "kind": row.kind, "remote": row.remote });
+                told(connection, row.project, row.id, "repository.created", &payload, row.created_ms).await?;
+                Ok(row)
+            })
+        });
+        insert.await
+    }
+
+    /// The repository of that id or name.
+    pub async fn repository(
+        &self,
+        scope: &ProjectScope,
+        id_or_name: &str,
+    ) -> Result<Option<RepositoryRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM repositories
+             WHERE project_id = $1 AND (id = $2 OR name = $2) AND removed_ms IS NULL"
+        );
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(scope.project().to_string())
+            .bind(crate::columns::storable(id_or_name))
+            .fetch_optional(self.database().readers())
+            .await
+            .doing(READ)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// Repositories after `after`, oldest first.
+    pub async fn repositories(
+        &self,
+        scope: &ProjectScope,
+        after: Option<RepositoryId>,
+        limit: u32,
+    ) -> Result<Vec<RepositoryRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM repositories
+             WHERE project_id = $1 AND ($2 IS NULL OR id > $2) AND removed_ms IS NULL ORDER BY id LIMIT $3"
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(scope.project().to_string())
+            .bind(after.map(|after| after.to_string()))
+            .bind(i64::from(limit))
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
+        rows.iter().map(read).collect()
+    }
+
+    /// Ids of local repositories of this installation that are on record as live, of every project.
+    pub async fn kept_repositories(
+        &self,
+        _: &crate::Operator,
+    ) -> Result<Vec<(ProjectId, RepositoryId)>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id, project_id FROM repositories WHERE kind = 'local' AND removed_ms IS NULL
+                 AND ($1 IS NULL OR installation IS NULL OR installation = $1)",
+        )
+        .bind(self.installation())
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(|row| Ok((id(row, "project_id")?, id(row, "id")?))).collect()
+    }
+
+    /// The installation that keeps a repository, where that is another than this handle acts for.
+    pub fn repository_elsewhere<'a>(&self, row: &'a RepositoryRow) -> Option<&'a str> {
+        let (own, holder) = (self.installation()?, row.installation.as_deref()?);
+        (holder != own).then_some(holder)
+    }
+
+    /// Removes a repository from the records; says whether there was one.
+    pub async fn remove_repository(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+    ) -> Result<bool, StoreError> {
+        let project = scope.project();
+        let remove = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let now = now_ms();
+                let removed = sqlx::query(
+                    "UPDATE repositories SET removed_ms = $1
+                     WHERE id = $2 AND project_id = $3 AND removed_ms IS NULL RETURNING name",
+                )
+                .bind(now)
+                .bind(repository.to_string())
+                .bind(project.to_string())
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                let Some(row) = removed else { return Ok(false) };
+                let payload = json!({ "name": text(&row, "name")? });
+                told(connection, project, repository, "repository.removed", &payload, now).await?;
+                Ok::<_, StoreError>(true)
+            })
+        });
+        remove.await
+    }
+
+    /// Changes the default branch on record; says whether there was such a repository.
+    pub async fn set_default_branch(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+        branch: BranchName,
+    ) -> Result<bool, StoreError> {
+        let project = scope.project();
+        let set = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let now = now_ms();
+                let changed = sqlx::query(
+                    "UPDATE repositories SET default_branch = $1
+                     WHERE id = $2 AND project_id = $3 AND removed_ms IS NULL",
+                )
+                .bind(branch.to_string())
+                .bind(repository.to_string())
+                .bind(project.to_string())
+                .execute(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                if changed.rows_affected() == 0 {
+                    return Ok(false);
+                }
+                let payload = json!({ "default_branch": branch });
+                told(connection, project, repository, "repository.changed", &payload, now).await?;
+                Ok::<_, StoreError>(true)
+            })
+        });
+        set.await
+    }
+
+    /// Tells something about a repository that no record of it shows: a push for one.
+    pub async fn record_repository_event(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+        kind: &'static str,
+        payload: Value,
+    ) -> Result<(), StoreError> {
+        let project = scope.project();
+        let record = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move { told(connection, project, repository, kind, &payload, now_ms()).await })
+        });
+        record.await
+    }
+
+    /// The branches that are protected, by name.
+    pub async fn protections(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+    ) -> Result<Vec<(BranchName, ProtectionRules)>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT branch, rules FROM branch_protections
+             WHERE repository_id = $1 AND project_id = $2 ORDER BY branch",
+        )
+        .bind(repository.to_string())
+        .bind(scope.project().to_string())
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        let read = |row: &AnyRow| {
+            Ok((word(row, "branch")?, crate::columns::from_json(&text(row, "rules")?, "rules")?))
+        };
+        rows.iter().map(read).collect()
+    }
+
+    /// Protects a branch by these rules, or by none from now on.
+    pub async fn protect_branch(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+        branch: BranchName,
+        rules: Option<ProtectionRules>,
+    ) -> Result<(), ForgeRecordError> {
+        let project = scope.project();
+        let set = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let now = now_ms();
+                let count = sqlx::query(
+                    "SELECT COUNT(*) AS protected FROM branch_protections WHERE repository_id = $1",
+                )
+                .bind(repository.to_string())
+                .fetch_one(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                if rules.is_some() && number(&count, "protected")? >= MOST_PROTECTIONS {
+                    return Err(ForgeRecordError::TooMany(MOST_PROTECTIONS));
+                }
+                let change = match &rules {
+                    Some(rules) => {
+                        sqlx::query(
+                            "INSERT INTO branch_protections (repository_id, branch, project_id, rules, changed_ms)
+                             SELECT id, $2, project_id, $4, $5 FROM repositories
+                             WHERE id = $1 AND project_id = $3 AND removed_ms IS NULL
+                             ON CONFLICT (repository_id, branch) DO UPDATE
+                                 SET rules = excluded.rules, changed_ms = excluded.changed_ms",
+                        )
+                        .bind(repository.to_string())
+                        .bind(branch.to_string())
+                        .bind(project.to_string())
+                        .bind(crate::columns::json(rules))
+                        .bind(now)
+                        .execute(&mut *connection)
+                        .await
+                    }
+                    None => {
+                        sqlx::query(
+                            "DELETE FROM branch_protections
+                             WHERE repository_id = $1 AND branch = $2 AND project_id = $3",
+                        )
+                        .bind(repository.to_string())
+                        .bind(branch.to_string())
+                        .bind(project.to_string())
+                        .execute(&mut *connection)
+                        .await
+                    }
+                };
+                if change.doing(CHANGE)?.rows_affected() == 0 {
+                    return Err(ForgeRecordError::NotFound);
+                }
+                let payload = json!({ "branch": branch, "rules": rules });
+                told(connection, project, repository, "repository.protection", &payload, now).await?;
+                Ok(())
+            })
+        });
+        set.await
+    }
+}
+
+fn read(row: &AnyRow) -> Result<RepositoryRow, StoreError> {
+    Ok(RepositoryRow {
+        id: id(row, "id")?,
+        project: id(row, "project_id")?,
+        name: word(row, "name")?,
+        kind: word(row, "kind")?,
+        connection: optional_id(row, "connection_id")?,
+        remote: optional_text(row, "remote")?,
+        default_branch: word(row, "default_branch")?,
+        installation: optional_text(row, "installation")?,
+        created_ms: row.try_get("created_ms").doing(READ)?,
+    })
+}
