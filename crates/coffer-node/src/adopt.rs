@@ -154,7 +154,8 @@ fn hibernated(node: &Arc<Node>, entry: &Entry) -> Outcome {
     end_processes(&node.cgroups.of(name));
     sandbox::clear_processes(node, name);
     let noted = Entry { phase: Phase::Hibernated, ..entry.clone() };
-    let kept = node.pool.find(&entry.files_name()).and_then(|_| node.journal.write(&noted, Durability::Synced));
+    let kept =
+        node.pool.find(&entry.files_name()).and_then(|_| node.journal.write(&noted, Durability::Synced));
     match kept {
         Ok(()) => Outcome::Holds(Found::Hibernated),
         Err(error) => {

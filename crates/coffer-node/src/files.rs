@@ -73,6 +73,18 @@ impl Shown {
         PLACES.iter().all(|(name, _)| self.directory.join(name).is_file())
     }
 
+    /// Where the program of its first process lies, under a name that it keeps whatever a later node brings.
+    pub(crate) fn program(&self) -> PathBuf {
+        self.directory.join("agentd")
+    }
+
+    /// Puts a program there, unless there is one.
+    pub(crate) fn keep_program(&self, program: &Path) -> io::Result<PathBuf> {
+        let kept = self.program();
+        link(program, &kept)?;
+        Ok(kept)
+    }
+
     pub(crate) fn binds(&self) -> Vec<FileBind> {
         let bind = |&(name, target): &(&str, &str)| FileBind {
             source: self.directory.join(name),
@@ -94,6 +106,15 @@ impl Shown {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
         }
+    }
+}
+
+/// One more name for a file, or a copy where it can have no more. What is there stays.
+pub(crate) fn link(file: &Path, name: &Path) -> io::Result<()> {
+    match fs::hard_link(file, name) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(_) => fs::copy(file, name).map(|_| ()),
     }
 }
 

@@ -122,8 +122,10 @@ fn numbers(text: &str) -> Option<(u32, u32)> {
 /// What a log of CRIU's complains of, in a sentence's length.
 pub(crate) fn complaints(log: &str) -> String {
     const LONGEST: usize = 300;
-    // Said wherever root may not raise its own limits, and without consequence.
-    let matters = |line: &&str| line.contains("Error") && !line.contains("rlimit: Can't setup");
+    // The first is said wherever root may not raise its own limits, and without consequence; the others come
+    // after every complaint.
+    const IDLE: [&str; 4] = ["rlimit: Can't setup", "failed with -1", "Dumping FAILED", "Restoring FAILED"];
+    let matters = |line: &&str| line.contains("Error") && !IDLE.iter().any(|idle| line.contains(idle));
     let words = log.lines().filter(matters).filter_map(|line| line.split_once("): ").map(|(_, words)| words));
     let mut text = words.take(3).collect::<Vec<_>>().join("; ");
     if text.is_empty() {
@@ -154,7 +156,8 @@ mod tests {
     fn complaints_are_short_and_say_what_matters() {
         let log = "(00.05) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: no\n\
                    (00.06) Warn  (criu/x.c:1): nothing\n\
-                   (00.07)      3: Error (criu/files-reg.c:2175): File a\u{7}b has bad size 2 (expect 1)\n";
+                   (00.07)      3: Error (criu/files-reg.c:2175): File a\u{7}b has bad size 2 (expect 1)\n\
+                   (00.08) Error (criu/cr-restore.c:2331): Restoring FAILED.\n";
         assert_eq!(complaints(log), "File a b has bad size 2 (expect 1)");
         assert!(complaints(&format!("Error (x): {}", "y".repeat(1000))).chars().count() <= 301);
         assert_eq!(complaints(""), "it said nothing");

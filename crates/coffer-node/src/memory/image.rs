@@ -44,6 +44,13 @@ struct Sealed {
     checksum: u32,
 }
 
+impl Image {
+    /// The names of the files that it consists of.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|file| file.name.as_str())
+    }
+}
+
 /// Makes an empty directory for an image, in place of whatever was there. Restored processes read the image
 /// themselves, with the sandbox's rights, through a descriptor; nobody else gets past the directory above.
 pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
@@ -61,13 +68,16 @@ pub(crate) fn forget(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Keeps the program that the first process runs: another node may bring another one.
-pub(crate) fn copy_program(pid: i32, directory: &Path) -> io::Result<PathBuf> {
-    let path = directory.join(PROGRAM);
+/// Keeps the program that the first process runs: another node may bring another one, and a fork has none.
+pub(crate) fn keep_program(program: &Path, pid: i32, directory: &Path) -> io::Result<()> {
+    let kept = directory.join(PROGRAM);
+    if program.is_file() {
+        return crate::files::link(program, &kept);
+    }
+    // Of a node that kept no name for it.
     let mut from = File::open(format!("/proc/{pid}/exe"))?;
-    let mut to = File::options().write(true).create_new(true).mode(0o555).open(&path)?;
-    io::copy(&mut from, &mut to)?;
-    Ok(path)
+    let mut to = File::options().write(true).create_new(true).mode(0o555).open(kept)?;
+    io::copy(&mut from, &mut to).map(|_| ())
 }
 
 pub(crate) fn program(directory: &Path) -> PathBuf {

@@ -5,17 +5,20 @@
 //! - [`criu`] finds the program and asks whether it works on this kernel.
 //! - [`control`] has agentd give up its listener before a dump and take another afterwards.
 //! - [`hook`] is the moment in the middle: everything stands still, and we say whether to go on.
+//! - [`fork`] makes an image that of another sandbox.
 //! - [`dump`] writes an image, [`image`] seals it and checks it before it is used again.
 
 mod control;
 mod criu;
 mod dump;
+mod fork;
 mod hook;
 mod image;
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use coffer_core::SnapshotId;
 use coffer_wire::node::{NodeError, NodeErrorCode};
 
 use crate::pool::Pool;
@@ -23,8 +26,9 @@ use crate::pool::Pool;
 pub(crate) use control::order;
 pub(crate) use criu::{Criu, complaints};
 pub(crate) use dump::{Afterwards, dump};
+pub(crate) use fork::copy_for;
 pub(crate) use hook::{Hook, Moment};
-pub(crate) use image::{Image, MountPoint, check, copy_program, forget, make_directory, program, seal};
+pub(crate) use image::{Image, MountPoint, check, forget, keep_program, make_directory, program, seal};
 
 /// Found out once, when the first node of this process starts.
 static TOOL: OnceLock<Result<Criu, String>> = OnceLock::new();
@@ -53,6 +57,11 @@ pub(crate) fn unsupported() -> NodeError {
 /// Where the image of a hibernated sandbox lies, and what CRIU needs while it works on that sandbox.
 pub(crate) fn directory(pool: &Pool, name: &str) -> PathBuf {
     directories(pool).join(name)
+}
+
+/// Where the image of a snapshot lies.
+pub(crate) fn of_snapshot(pool: &Pool, snapshot: SnapshotId) -> PathBuf {
+    pool.snapshot(&snapshot.to_string()).join("memory")
 }
 
 pub(crate) fn directories(pool: &Pool) -> PathBuf {

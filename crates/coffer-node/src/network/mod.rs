@@ -36,12 +36,10 @@ const REPLACE_PATIENCE: Duration = Duration::from_secs(5);
 /// Figures come from the last time if egress takes longer.
 const FIGURES_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Sets up the network namespace that process is in, as process 1 does for itself, and opens the sockets in
-/// it. With a name, it becomes that of the machine the process sees.
+/// Sets up the network namespace that a process is in, as process 1 does for itself, and opens the sockets.
 pub(crate) fn set_up_in(
     process: BorrowedFd<'_>,
     families: Option<Families>,
-    hostname: Option<&str>,
 ) -> std::io::Result<Option<Listeners>> {
     use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
     std::thread::scope(|scope| {
@@ -49,10 +47,6 @@ pub(crate) fn set_up_in(
         let setting = std::thread::Builder::new().spawn_scoped(scope, || -> std::io::Result<_> {
             move_into_thread_name_spaces(process, ThreadNameSpaceType::NETWORK)?;
             set_up(families)?;
-            if let Some(hostname) = hostname {
-                move_into_thread_name_spaces(process, ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME)?;
-                rustix::system::sethostname(hostname.as_bytes())?;
-            }
             Ok(families.map(Listeners::open).transpose()?)
         })?;
         setting.join().map_err(|_| std::io::Error::other("a thread panicked"))?

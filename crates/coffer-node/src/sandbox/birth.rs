@@ -24,6 +24,7 @@ use crate::template::{BASE, HOST, OverlaySpec, Template};
 use crate::uids::UidError;
 
 use super::process::{Watched, identify};
+use super::revival::Resume;
 
 /// Connections that may wait for agentd to accept them.
 const BACKLOG: i32 = 1024;
@@ -39,11 +40,13 @@ pub(super) async fn plan(node: &Arc<Node>, spec: &CreateSandbox) -> Result<Entry
     let (node, spec) = (node.clone(), spec.clone());
     blocking(move || {
         check(&spec)?;
-        if spec.memory {
-            return Err(memory::unsupported());
-        }
+        let resume = Resume::wanted(&spec);
         let (template, overlays, files) = match spec.snapshot {
-            Some(snapshot) => inherit(&*node.snapshots.get(snapshot)?, 0),
+            Some(snapshot) => {
+                let manifest = node.snapshots.get(snapshot)?;
+                resume.check(&manifest)?;
+                inherit(&manifest, 0)
+            }
             None => {
                 let Template { info, overlays, .. } = find_template(&node, &spec.template)?;
                 (info, overlays, Files::default())
@@ -88,6 +91,9 @@ pub(super) fn check_room(node: &Node) -> Result<(), NodeError> {
 
 pub(super) fn check(spec: &CreateSandbox) -> Result<(), NodeError> {
     let refuse = |message: &str| Err(NodeError::new(NodeErrorCode::Unsupported, message));
+    if spec.memory && spec.snapshot.is_none() {
+        return refuse("memory comes from a snapshot, and none is named");
+    }
     let limits = &spec.limits;
     let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
     if spec.hostname.is_empty() || spec.hostname.len() > 64 || !spec.hostname.bytes().all(letters) {
@@ -264,15 +270,18 @@ pub(super) async fn prepare(
         if restore.is_none() || !shown.exist() {
             shown.write(limits, entry.uid_base).map_err(internal("write its small files"))?;
         }
+        let agentd = match &restore {
+            None => shown.keep_program(&node.agentd),
+            Some(restore) => shown.keep_program(&memory::program(&restore.images)),
+        };
+        let agentd = agentd.map_err(internal("keep its agentd"))?;
         let listener = listen(&node, entry.name()).map_err(internal("make its socket"))?;
         let request = SpawnRequest {
             token: 0,
             uid_base: entry.uid_base,
             cgroup: cgroup.birthplace().map(Into::into),
             overlays,
-            agentd: restore
-                .as_ref()
-                .map_or_else(|| node.agentd.clone(), |restore| memory::program(&restore.images)),
+            agentd,
             binds: shown.binds(),
             hostname: entry.spec.hostname.clone(),
             cpus: entry.cpus.clone(),

@@ -1,7 +1,7 @@
 //! Memory to disk and back, as the owner of a sandbox does it.
 
 use std::io::{BufRead as _, BufReader};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,14 +13,63 @@ use crate::journal::{Durability, Phase, Process};
 use crate::memory::{self, Afterwards, MountPoint};
 use crate::node::{Node, blocking};
 
+use super::Want;
 use super::birth::{self, internal};
 use super::owner::{Alive, Owner, State, go_live, write};
-use super::revival::{self, Source};
+use super::revival::{self, Resume, Source};
 
 /// What an image takes beyond the memory in use: tables, and the program of the first process.
 const BESIDE_MEMORY: u64 = 32 * 1024 * 1024;
 
+/// What there is when nothing leads out of a sandbox any more.
+#[derive(Debug)]
+pub(super) struct LetGo {
+    /// Where connections wait meanwhile.
+    pub(super) listener: OwnedFd,
+    /// Mounts that come from outside of it.
+    pub(super) mounts: Vec<MountPoint>,
+}
+
 impl Owner {
+    /// Whatever needs memory to be saved or restored.
+    pub(super) async fn grant_with_memory(
+        &mut self,
+        want: Want,
+        state: State,
+    ) -> (State, Result<Reply, NodeError>) {
+        let fits = !matches!(state, State::Dead(_) | State::Gone);
+        match (want, state) {
+            (Want::Start { cold: true }, State::Hibernated) => self.start_cold().await,
+            (_, state) if fits && memory::lacks().is_some() => (state, Err(memory::unsupported())),
+            (Want::Hibernate, State::Running(alive)) => self.hibernate(alive).await,
+            // agentd has to let go of its connections, so everything runs for a moment.
+            (Want::Hibernate, State::Frozen(alive)) => match self.thaw(alive).await {
+                (State::Running(alive), Ok(_)) => self.hibernate(alive).await,
+                failed => failed,
+            },
+            (Want::Hibernate, State::Hibernated) => (State::Hibernated, Ok(Reply::Done)),
+            (Want::Start { cold: false }, State::Hibernated) => self.wake().await,
+            (Want::Snapshot { snapshot, .. }, State::Running(alive)) => {
+                self.snapshot_with_memory(snapshot, alive).await
+            }
+            (Want::Snapshot { snapshot, .. }, State::Frozen(alive)) => match self.thaw(alive).await {
+                (State::Running(alive), Ok(_)) => match self.snapshot_with_memory(snapshot, alive).await {
+                    (State::Running(alive), result) => (self.freeze(alive).await.0, result),
+                    failed => failed,
+                },
+                failed => failed,
+            },
+            (
+                Want::Rollback { snapshot, .. },
+                state @ (State::Running(_) | State::Frozen(_) | State::Stopped),
+            ) => self.roll_back(snapshot, Resume::Memory(snapshot), state).await,
+            (want, state) => {
+                let refused = self.refused(&want, &state);
+                (state, Err(refused))
+            }
+        }
+    }
+
     /// Writes the processes of a running sandbox to disk and ends them, or leaves everything as it was.
     pub(super) async fn hibernate(&mut self, alive: Alive) -> (State, Result<Reply, NodeError>) {
         let Phase::Running { process } = self.entry.phase.clone() else {
@@ -65,58 +114,73 @@ impl Owner {
 
     async fn dump_and_end(&mut self, alive: &Alive, process: &Process) -> Result<(), NodeError> {
         let criu = memory::tool()?;
-        let (node, name, pid) = (self.node.clone(), self.entry.name(), process.pid);
-        let directory = memory::directory(&node.pool, &name.to_string());
-        let room = alive.cgroup.usage().memory_bytes + BESIDE_MEMORY;
-        let overlays = self.entry.overlays.iter().skip(1).map(|overlay| overlay.target.clone()).collect();
-        let first = hold(alive)?;
-        // Connections from now on wait for whoever takes this listener.
-        let (listener, mounts) = {
-            let (node, directory) = (node.clone(), directory.clone());
-            blocking(move || {
-                has_room(&node, room)?;
-                let mounts = from_outside(&node, name, pid, overlays).map_err(internal("read its mounts"))?;
-                memory::make_directory(&directory).map_err(internal("make room for its memory"))?;
-                memory::copy_program(pid, &directory).map_err(internal("keep its agentd"))?;
-                let listener = birth::listen(&node, name).map_err(internal("make its socket"))?;
-                memory::order(first.as_fd(), pid, ControlOrder::Shut, None)
-                    .map_err(internal("have agentd let go of its connections"))?;
-                Ok((listener, mounts))
-            })
-            .await?
-        };
+        let directory = memory::directory(&self.node.pool, &self.entry.name().to_string());
+        let LetGo { listener, mounts } = self.let_go(alive, process.pid, &directory).await?;
         self.entry.phase = Phase::Hibernating { process: process.clone() };
         let at_rest = {
-            let (node, directory, entry) = (node.clone(), directory.clone(), self.entry.clone());
+            let (node, directory, entry) = (self.node.clone(), directory.clone(), self.entry.clone());
             let mounts = mounts.clone();
             async move {
                 let sealed = tokio::task::spawn_blocking(move || {
                     node.pool.sync()?;
-                    let image = memory::seal(&directory, entry.uid_base, mounts)?;
+                    memory::seal(&directory, entry.uid_base, mounts)?;
                     // From here on what counts is whether its processes live.
-                    node.journal.write(&entry, Durability::Synced)?;
-                    Ok::<_, std::io::Error>(image)
+                    node.journal.write(&entry, Durability::Synced)
                 });
                 let sealed = sealed.await.map_err(|error| error.to_string())?;
                 sealed.map_err(|error| format!("could not write its memory out: {error}"))
             }
         };
-        let dumped = memory::dump(criu, pid, &directory, &mounts, Afterwards::End, at_rest).await;
-        match dumped {
-            Ok(_image) => Ok(()),
-            Err(why) => {
-                let first = hold(alive)?;
-                let opened = blocking(move || {
+        let dumped = memory::dump(criu, process.pid, &directory, &mounts, Afterwards::End, at_rest).await;
+        if let Err(why) = dumped {
+            self.listen_again(alive, process.pid, listener).await;
+            let message = format!("its memory could not be saved, and it goes on: {why}");
+            return Err(NodeError::new(NodeErrorCode::Internal, message));
+        }
+        Ok(())
+    }
+
+    /// Has agentd let go of what leads out of the sandbox, and makes room for an image in `directory`.
+    pub(super) async fn let_go(&self, alive: &Alive, pid: i32, directory: &Path) -> Result<LetGo, NodeError> {
+        let room = alive.cgroup.usage().memory_bytes + BESIDE_MEMORY;
+        let overlays: Vec<_> =
+            self.entry.overlays.iter().skip(1).map(|overlay| overlay.target.clone()).collect();
+        let first = hold(alive)?;
+        let (node, name, directory) = (self.node.clone(), self.entry.name(), directory.to_path_buf());
+        blocking(move || {
+            has_room(&node, room)?;
+            let mounts = from_outside(&node, name, pid, &overlays).map_err(internal("read its mounts"))?;
+            memory::make_directory(&directory).map_err(internal("make room for its memory"))?;
+            memory::keep_program(&node.files_of(name).program(), pid, &directory)
+                .map_err(internal("keep its agentd"))?;
+            // Connections from now on wait for whoever takes this listener.
+            let listener = birth::listen(&node, name).map_err(internal("make its socket"))?;
+            let shut = memory::order(first.as_fd(), pid, ControlOrder::Shut, None);
+            if let Err(error) = shut {
+                // It may have done a part of it.
+                let _ = memory::order(first.as_fd(), pid, ControlOrder::Open, Some(&listener));
+                return Err(internal("have agentd let go of its connections")(error));
+            }
+            Ok(LetGo { listener, mounts })
+        })
+        .await
+    }
+
+    /// Gives agentd its listener.
+    pub(super) async fn listen_again(&self, alive: &Alive, pid: i32, listener: OwnedFd) {
+        let id = self.id();
+        let opened = match hold(alive) {
+            Ok(first) => {
+                let open = move || {
                     memory::order(first.as_fd(), pid, ControlOrder::Open, Some(&listener))
                         .map_err(internal("have agentd listen again"))
-                });
-                if let Err(error) = opened.await {
-                    let id = self.id();
-                    tracing::error!(sandbox.id = %id, "sandbox {id} cannot be reached: {error}");
-                }
-                let message = format!("its memory could not be saved, and it goes on: {why}");
-                Err(NodeError::new(NodeErrorCode::Internal, message))
+                };
+                blocking(open).await
             }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = opened {
+            tracing::error!(sandbox.id = %id, "sandbox {id} cannot be reached: {error}");
         }
     }
 
@@ -176,11 +240,11 @@ impl Owner {
         if let Ok(Err(error)) = tokio::task::spawn_blocking(move || memory::forget(&directory)).await {
             tracing::warn!("could not remove an image: {error}");
         }
-        self.start().await
+        self.start(Resume::Boot).await
     }
 }
 
-fn hold(alive: &Alive) -> Result<std::os::fd::OwnedFd, NodeError> {
+fn hold(alive: &Alive) -> Result<OwnedFd, NodeError> {
     alive.watched.pidfd().try_clone_to_owned().map_err(internal("hold its first process"))
 }
 
@@ -215,7 +279,7 @@ fn from_outside(
     node: &Node,
     name: SandboxId,
     pid: i32,
-    overlays: Vec<PathBuf>,
+    overlays: &[PathBuf],
 ) -> std::io::Result<Vec<MountPoint>> {
     let shown = node.files_of(name).binds();
     let is_outside = |path: &Path| {

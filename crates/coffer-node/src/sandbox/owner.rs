@@ -11,7 +11,6 @@ use tokio::sync::mpsc;
 
 use crate::cgroup::SandboxCgroup;
 use crate::journal::{Durability, Entry, Phase};
-use crate::memory;
 use crate::network::Listeners;
 use crate::node::{Node, blocking};
 use crate::reaper::{Record, Remains};
@@ -19,7 +18,7 @@ use crate::warm::Shape;
 
 use super::birth::{self, Born, internal};
 use super::process::Watched;
-use super::revival;
+use super::revival::{self, Resume};
 use super::{Ask, Handle, INBOX, Meter, View, Want, death, slot, unknown};
 
 /// Starts an owner that makes a new sandbox. Whoever asks for its creation gets the outcome.
@@ -121,7 +120,7 @@ async fn make_anew(node: &Arc<Node>, spec: &CreateSandbox) -> Result<(Entry, Ali
     let mut entry = birth::plan(node, spec).await?;
     let started = async {
         birth::make_files(node, &entry).await?;
-        birth::start(node, &entry).await
+        revival::begin(node, &entry, Resume::wanted(spec)).await
     };
     let made = match started.await {
         Ok(Born { watched, cgroup, quota, process, listeners }) => {
@@ -318,7 +317,7 @@ impl Owner {
             }
             (Want::Stop, State::Running(alive) | State::Frozen(alive)) => self.stop(alive).await,
             (Want::Stop, State::Stopped) => (State::Stopped, Ok(Reply::Done)),
-            (Want::Start { .. }, State::Stopped) => self.start().await,
+            (Want::Start { .. }, State::Stopped) => self.start(Resume::Boot).await,
             (
                 Want::SetNetwork(policy),
                 state @ (State::Running(_) | State::Frozen(_) | State::Stopped | State::Hibernated),
@@ -326,28 +325,16 @@ impl Owner {
                 let result = self.set_network(policy, &state).await;
                 (state, result)
             }
-            (Want::Hibernate, state @ (State::Running(_) | State::Frozen(_)))
-                if memory::lacks().is_some() =>
-            {
-                (state, Err(memory::unsupported()))
-            }
-            (Want::Hibernate, State::Running(alive)) => self.hibernate(alive).await,
-            // agentd has to let go of its connections, so everything runs for a moment.
-            (Want::Hibernate, State::Frozen(alive)) => match self.thaw(alive).await {
-                (State::Running(alive), Ok(_)) => self.hibernate(alive).await,
-                failed => failed,
-            },
-            (Want::Hibernate, State::Hibernated) => (State::Hibernated, Ok(Reply::Done)),
-            (Want::Start { cold: false }, State::Hibernated) => self.wake().await,
-            (Want::Start { cold: true }, State::Hibernated) => self.start_cold().await,
-            (Want::Snapshot { memory: true, .. } | Want::Rollback { memory: true, .. }, state) => {
-                (state, Err(memory::unsupported()))
+            (want @ (Want::Hibernate | Want::Snapshot { memory: true, .. }), state)
+            | (want @ Want::Rollback { memory: true, .. }, state)
+            | (want @ Want::Start { .. }, state @ State::Hibernated) => {
+                self.grant_with_memory(want, state).await
             }
             (Want::Snapshot { snapshot, .. }, state) if state.has_files() => {
                 self.snapshot(snapshot, state).await
             }
             (Want::Rollback { snapshot, .. }, state) if state.has_files() => {
-                self.roll_back(snapshot, state).await
+                self.roll_back(snapshot, Resume::Boot, state).await
             }
             (want, state) => {
                 let refused = self.refused(&want, &state);
@@ -368,31 +355,6 @@ impl Owner {
             State::Running(_) | State::Frozen(_) => self.placed(),
             state => Err(self.refused(&Want::Create(Box::new(spec.clone())), state)),
         }
-    }
-
-    fn refused(&self, want: &Want, state: &State) -> NodeError {
-        let state = match state {
-            State::Running(_) => "running",
-            State::Frozen(_) => "frozen",
-            State::Stopped => "stopped",
-            State::Hibernated => "hibernated",
-            State::Dead(_) => "dead",
-            State::Gone => return unknown(self.id()),
-        };
-        let asked = match want {
-            Want::Create(_) => "created",
-            Want::Destroy => "destroyed",
-            Want::Freeze => "frozen",
-            Want::Thaw => "thawed",
-            Want::Stop => "stopped",
-            Want::Start { .. } => "started",
-            Want::Hibernate => "hibernated",
-            Want::Snapshot { .. } => "snapshotted",
-            Want::Rollback { .. } => "rolled back",
-            Want::SetNetwork(_) => "given another network policy",
-        };
-        let message = format!("sandbox {} is {state} and cannot be {asked}", self.id());
-        NodeError::new(NodeErrorCode::WrongState, message)
     }
 
     /// The journal first: should this node die before egress has heard of it, the next one tells egress.
@@ -432,11 +394,11 @@ impl Owner {
         (State::Stopped, stopped.await)
     }
 
-    pub(super) async fn start(&mut self) -> (State, Result<Reply, NodeError>) {
+    pub(super) async fn start(&mut self, resume: Resume) -> (State, Result<Reply, NodeError>) {
         self.entry.phase = Phase::Starting;
         let started = async {
             write(&self.node, &self.entry, Durability::Cached).await?;
-            birth::start(&self.node, &self.entry).await
+            revival::begin(&self.node, &self.entry, resume).await
         };
         match started.await {
             Ok(Born { watched, cgroup, quota, process, listeners }) => {

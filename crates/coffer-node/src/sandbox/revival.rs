@@ -2,20 +2,23 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use coffer_core::SnapshotId;
 use coffer_wire::agentd::ControlOrder;
-use coffer_wire::node::{NodeError, NodeErrorCode};
+use coffer_wire::node::{CreateSandbox, NodeError, NodeErrorCode};
 use rustix::process::{Pid, PidfdFlags};
+use rustix::thread::ThreadNameSpaceType;
 
 use crate::cgroup::SandboxCgroup;
 use crate::journal::Entry;
 use crate::memory::{self, Criu, Hook, Image, Moment};
 use crate::network::Listeners;
 use crate::node::{Node, blocking};
+use crate::snapshots::Manifest;
 use crate::spawner::request::Restore;
 use crate::spawner::{SpawnError, Spawned};
 
@@ -24,6 +27,56 @@ use super::process::{Exit, Watched, identify};
 
 /// A gigabyte takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How a sandbox begins to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resume {
+    /// Its agentd is started, and nothing else.
+    Boot,
+    /// It goes on with the processes of that snapshot.
+    Memory(SnapshotId),
+}
+
+impl Resume {
+    pub(super) fn wanted(spec: &CreateSandbox) -> Self {
+        match spec.snapshot {
+            Some(snapshot) if spec.memory => Self::Memory(snapshot),
+            _ => Self::Boot,
+        }
+    }
+
+    /// Whether this can be had from a snapshot.
+    pub(super) fn check(self, manifest: &Manifest) -> Result<(), NodeError> {
+        if self == Self::Boot {
+            return Ok(());
+        }
+        memory::tool()?;
+        if manifest.info.memory {
+            return Ok(());
+        }
+        let message = format!("snapshot {} has files only", manifest.info.snapshot);
+        Err(NodeError::new(NodeErrorCode::Unsupported, message))
+    }
+}
+
+/// Starts a sandbox on its files, with processes or without.
+pub(super) async fn begin(node: &Arc<Node>, entry: &Entry, resume: Resume) -> Result<Born, NodeError> {
+    let Resume::Memory(snapshot) = resume else { return birth::start(node, entry).await };
+    let work = memory::directory(&node.pool, &entry.name().to_string());
+    let (images, copy, uid_base) = (memory::of_snapshot(&node.pool, snapshot), work.clone(), entry.uid_base);
+    let image = blocking(move || {
+        memory::copy_for(&images, &copy, uid_base)
+            .map_err(internal("read the image of the snapshot's memory"))
+    })
+    .await?;
+    let source = Source { image, directory: work.clone(), is_fork: true };
+    let born = restore(node, entry, &source).await;
+    let forgotten = tokio::task::spawn_blocking(move || memory::forget(&work)).await;
+    if let Ok(Err(error)) = forgotten {
+        tracing::warn!("could not remove what was used for a restore: {error}");
+    }
+    born
+}
 
 /// What to restore.
 #[derive(Debug)]
@@ -67,7 +120,7 @@ pub(super) async fn restore(node: &Arc<Node>, entry: &Entry, source: &Source) ->
             () = tool.ended() => None,
         };
         let Some(first) = first else { return Err(failed(&said(&source.directory, entry, node))) };
-        let (pidfd, listeners) = set_up(node, entry, first, source.is_fork).await?;
+        let (pidfd, listeners) = set_up(node, first).await?;
         hook.go_on().map_err(internal("answer CRIU"))?;
         tool.ended().await;
         Ok((first, pidfd, listeners))
@@ -86,8 +139,9 @@ pub(super) async fn restore(node: &Arc<Node>, entry: &Entry, source: &Source) ->
             Some(_) => Err(failed(&said(&source.directory, entry, node))),
         },
     };
+    let hostname = source.is_fork.then(|| entry.spec.hostname.clone());
     let born = match outcome {
-        Ok((first, pidfd, listeners)) => go_on(node, first, pidfd, listener)
+        Ok((first, pidfd, listeners)) => go_on(node, first, pidfd, listener, hostname)
             .await
             .map(|(watched, process)| Born { watched, cgroup: cgroup.clone(), quota, process, listeners }),
         Err(error) => Err(error),
@@ -130,22 +184,15 @@ async fn join(
     .await
 }
 
-/// Sets the new network namespace up, before anything runs in it that could miss it, and the host's name
-/// where it is another's.
-async fn set_up(
-    node: &Arc<Node>,
-    entry: &Entry,
-    first: i32,
-    is_fork: bool,
-) -> Result<(OwnedFd, Option<Listeners>), NodeError> {
+/// Sets the new network namespace up, before anything runs in it that could miss it.
+async fn set_up(node: &Arc<Node>, first: i32) -> Result<(OwnedFd, Option<Listeners>), NodeError> {
     let families = node.network.families();
-    let hostname = is_fork.then(|| entry.spec.hostname.clone());
     blocking(move || {
         let pid = Pid::from_raw(first).ok_or_else(|| failed("CRIU named no process"))?;
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
             .map_err(|errno| internal("find its first process")(errno.into()))?;
-        let listeners = crate::network::set_up_in(pidfd.as_fd(), families, hostname.as_deref())
-            .map_err(internal("set its network up"))?;
+        let listeners =
+            crate::network::set_up_in(pidfd.as_fd(), families).map_err(internal("set its network up"))?;
         Ok((pidfd, listeners))
     })
     .await
@@ -157,17 +204,34 @@ async fn go_on(
     first: i32,
     pidfd: OwnedFd,
     listener: OwnedFd,
+    hostname: Option<String>,
 ) -> Result<(Watched, crate::journal::Process), NodeError> {
     let boot_id = node.host_boot_id.clone();
     let watched = Watched::new(pidfd, None).map_err(internal("watch its first process"))?;
     let asked = watched.pidfd().try_clone_to_owned().map_err(internal("hold its first process"))?;
     let process = blocking(move || {
+        if let Some(hostname) = hostname {
+            name_host(asked.as_fd(), &hostname).map_err(internal("name its host"))?;
+        }
         memory::order(asked.as_fd(), first, ControlOrder::Open, Some(&listener))
             .map_err(internal("have agentd answer"))?;
         identify(first, &boot_id).map_err(internal("look at its first process"))
     })
     .await?;
     Ok((watched, process))
+}
+
+/// Gives the machine that a process sees its name.
+fn name_host(process: BorrowedFd<'_>, hostname: &str) -> io::Result<()> {
+    std::thread::scope(|scope| {
+        // A thread of its own, which stays in that namespace until it ends.
+        let naming = std::thread::Builder::new().spawn_scoped(scope, || -> io::Result<()> {
+            let host_name = ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
+            rustix::thread::move_into_thread_name_spaces(process, host_name)?;
+            Ok(rustix::system::sethostname(hostname.as_bytes())?)
+        })?;
+        naming.join().map_err(|_| io::Error::other("a thread panicked"))?
+    })
 }
 
 fn said(images: &Path, entry: &Entry, node: &Node) -> String {

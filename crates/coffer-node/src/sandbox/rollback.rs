@@ -13,6 +13,7 @@ use crate::node::{Node, blocking};
 
 use super::birth::{self, internal};
 use super::owner::{Owner, State, clear_run, write};
+use super::revival::Resume;
 
 impl Owner {
     /// Ends what runs and boots on the files of a snapshot. On failure it has its old files, and may be
@@ -20,10 +21,11 @@ impl Owner {
     pub(super) async fn roll_back(
         &mut self,
         snapshot: SnapshotId,
+        resume: Resume,
         state: State,
     ) -> (State, Result<Reply, NodeError>) {
         let before = self.entry.clone();
-        let after = match prepare(&self.node, &before, snapshot).await {
+        let after = match prepare(&self.node, &before, snapshot, resume).await {
             Ok(after) => after,
             Err(error) => return (state, Err(error)),
         };
@@ -38,7 +40,7 @@ impl Owner {
         let (state, result) = match switch(&self.node, &after).await {
             Ok(()) => {
                 self.entry = after.clone();
-                self.start().await
+                self.start(resume).await
             }
             Err(error) => (State::Stopped, Err(error)),
         };
@@ -70,10 +72,16 @@ impl Owner {
 }
 
 /// Makes the new files. Nothing names them yet.
-async fn prepare(node: &Arc<Node>, before: &Entry, snapshot: SnapshotId) -> Result<Entry, NodeError> {
+async fn prepare(
+    node: &Arc<Node>,
+    before: &Entry,
+    snapshot: SnapshotId,
+    resume: Resume,
+) -> Result<Entry, NodeError> {
     let (node, before) = (node.clone(), before.clone());
     blocking(move || {
         let manifest = node.snapshots.get(snapshot)?;
+        resume.check(&manifest)?;
         birth::check_room(&node)?;
         let (template, overlays, files) =
             birth::inherit(&manifest, before.files.generation.saturating_add(1));

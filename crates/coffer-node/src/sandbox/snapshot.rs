@@ -95,7 +95,7 @@ impl Owner {
 
     /// What it wrote so far is the snapshot's, too, and may count as its own for as long as that has it, so
     /// from here on it may write as much again.
-    async fn allow_for(&mut self, manifest: &Manifest, state: &State) {
+    pub(super) async fn allow_for(&mut self, manifest: &Manifest, state: &State) {
         if !self.node.pool.charges_makers() {
             return;
         }
@@ -123,7 +123,7 @@ enum Thawed {
 }
 
 /// Has most of what was written on disk, so that processes stand still only for the rest.
-async fn write_out(node: &Arc<Node>) {
+pub(super) async fn write_out(node: &Arc<Node>) {
     let deadline = tokio::time::Instant::now() + WRITING_OUT;
     for _ in 0..ROUNDS {
         let started = Instant::now();
@@ -164,7 +164,7 @@ async fn seal(sealing: Sealing, running: Option<&SandboxCgroup>) -> Result<(Dura
     }
 }
 
-fn manifest(node: &Node, entry: &Entry, snapshot: SnapshotId, paused: Duration) -> Manifest {
+pub(super) fn manifest(node: &Node, entry: &Entry, snapshot: SnapshotId, paused: Duration) -> Manifest {
     let quota = node.pool.find(&entry.files_name()).ok().and_then(|upper| upper.quota);
     let info = SnapshotInfo {
         snapshot,

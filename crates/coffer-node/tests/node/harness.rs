@@ -62,7 +62,15 @@ impl Home {
 
     /// Starts a node in a process of its own, and a client to it that ends with the token.
     pub(crate) async fn start_process(&self) -> (std::process::Child, NodeEngine, CancellationToken) {
-        let process = self.spawn_process();
+        self.start_process_with(&[]).await
+    }
+
+    /// The same with variables of its own.
+    pub(crate) async fn start_process_with(
+        &self,
+        variables: &[(&str, &str)],
+    ) -> (std::process::Child, NodeEngine, CancellationToken) {
+        let process = self.process().envs(variables.iter().copied()).spawn().unwrap();
         let stop = CancellationToken::new();
         let engine = NodeEngine::start(self.run.path().join("node.sock"), stop.clone());
         engine.info().await.unwrap();
@@ -71,14 +79,18 @@ impl Home {
 
     /// Starts a node in a process of its own.
     pub(crate) fn spawn_process(&self) -> std::process::Child {
+        self.process().spawn().unwrap()
+    }
+
+    fn process(&self) -> std::process::Command {
         // Sandboxes that such a node leaves behind become our children.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
-        std::process::Command::new("/proc/self/exe")
+        let mut command = std::process::Command::new("/proc/self/exe");
+        command
             .arg("node")
             .args([self.data_dir(), self.run.path().to_path_buf(), self.template_dir()])
-            .arg(self.warm.max.to_string())
-            .spawn()
-            .unwrap()
+            .arg(self.warm.max.to_string());
+        command
     }
 
     /// Starts a node and waits until it answers.

@@ -1,14 +1,23 @@
 //! Memory on disk and back. Needs CRIU; skips loudly without.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use coffer_core::Limits;
-use coffer_engine::Engine as _;
-use coffer_wire::node::RunState;
+use coffer_core::{Limits, SnapshotId};
+use coffer_engine::{Engine as _, EngineError};
+use coffer_wire::node::{CreateSandbox, RunState};
 
-use crate::harness::{Home, Sandbox, TestNode, small};
+use crate::harness::{Home, Sandbox, TestNode, small, spec};
 
-crate::tests![a_process_goes_on_where_it_was];
+crate::tests![
+    a_process_goes_on_where_it_was,
+    hibernation_outlives_the_node,
+    a_node_killed_while_hibernating_loses_nothing,
+    forks_go_on_from_one_moment,
+    what_cannot_be_saved_goes_on,
+    a_damaged_image_is_refused_and_files_stay,
+    without_criu_everything_else_works,
+];
 
 /// A process with 50 MB of its own, a position in a file, a terminal, a file in memory, connected sockets and
 /// a pipe with something in it. It tells how it is whenever a line comes in through its first pipe.
@@ -108,5 +117,229 @@ async fn a_process_goes_on_where_it_was() {
     }
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
-    let _ = Duration::ZERO;
+}
+
+async fn hibernation_outlives_the_node() {
+    let mut home = Home::new();
+    home.ephemeral = false;
+    let Some(node) = able(&home).await else { return };
+    let mut sandbox = node.create(with_python()).await;
+    begin(&sandbox, 5).await;
+    let (_, facts) = ask(&sandbox, "x").await;
+    // Also from where it stands still.
+    node.engine.freeze(sandbox.id).await.unwrap();
+    node.engine.hibernate(sandbox.id).await.unwrap();
+    node.engine.hibernate(sandbox.id).await.unwrap();
+    node.stop().await;
+
+    home.ephemeral = true;
+    let node = home.start().await;
+    assert_eq!(state(&node, &sandbox).await, RunState::Hibernated);
+    let refused = node.engine.freeze(sandbox.id).await.unwrap_err();
+    assert!(matches!(&refused, EngineError::WrongState(why) if why.contains("is hibernated")), "{refused:?}");
+    sandbox.placement = node.engine.start(sandbox.id, false).await.unwrap();
+    assert_eq!(ask(&sandbox, "x").await, (2, facts.clone()));
+    // What was restored can be saved again.
+    node.engine.hibernate(sandbox.id).await.unwrap();
+    sandbox.placement = node.engine.start(sandbox.id, false).await.unwrap();
+    assert_eq!(ask(&sandbox, "x").await, (3, facts));
+    node.engine.hibernate(sandbox.id).await.unwrap();
+    // Its processes are given up, its files are not.
+    sandbox.placement = node.engine.start(sandbox.id, true).await.unwrap();
+    assert_eq!(sandbox.output("cat /var/tmp/file; pgrep python3 | wc -l").await, "01234567890");
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn a_node_killed_while_hibernating_loses_nothing() {
+    let home = Home::new();
+    let Some(node) = able(&home).await else { return };
+    node.stop().await;
+    let (mut process, mut engine, mut stop_client) = home.start_process().await;
+    let wanted = CreateSandbox { limits: with_python(), ..spec(small()) };
+    let placement = engine.create(&wanted).await.unwrap();
+    let sandbox = Sandbox { id: wanted.sandbox, placement };
+    begin(&sandbox, 20).await;
+    let (mut count, facts) = ask(&sandbox, "x").await;
+    let (mut went_on, mut slept) = (0, 0);
+    for delay in [0, 20, 60, 100, 150, 200, 260, 330, 400, 600] {
+        let hibernating = {
+            let (engine, id) = (engine.clone(), sandbox.id);
+            tokio::spawn(async move { engine.hibernate(id).await })
+        };
+        tokio::time::sleep(Duration::from_millis(delay)).await;
+        process.kill().unwrap();
+        process.wait().unwrap();
+        hibernating.abort();
+        stop_client.cancel();
+        (process, engine, stop_client) = home.start_process().await;
+        let list = engine.list().await.unwrap();
+        match &list[0].run {
+            RunState::Hibernated => {
+                slept += 1;
+                engine.start(sandbox.id, false).await.unwrap();
+            }
+            run => {
+                assert_eq!(*run, RunState::Running);
+                went_on += 1;
+                reachable(&sandbox).await;
+            }
+        }
+        count += 1;
+        assert_eq!(ask(&sandbox, "x").await, (count, facts.clone()), "after {delay} ms");
+    }
+    println!("killed in the middle: {went_on} went on, {slept} slept");
+    process.kill().unwrap();
+    process.wait().unwrap();
+    stop_client.cancel();
+    let node = home.start().await;
+    node.stop().await;
+    home.reap_orphans();
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+/// Waits until its process 1 has a listener again.
+async fn reachable(sandbox: &Sandbox) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while std::os::unix::net::UnixStream::connect(&sandbox.placement.socket).is_err() {
+        assert!(Instant::now() < deadline, "nobody listens again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn forks_go_on_from_one_moment() {
+    let home = Home::new();
+    let Some(node) = able(&home).await else { return };
+    let source = node.create(with_python()).await;
+    begin(&source, 20).await;
+    let (_, facts) = ask(&source, "x").await;
+    let own =
+        "hostname; cat /proc/sys/kernel/random/boot_id /etc/machine-id; awk '{print $2}' /proc/self/uid_map";
+    let mut identities = vec![source.output(own).await];
+    let snapshot = SnapshotId::generate();
+    let info = node.engine.snapshot(source.id, snapshot, true).await.unwrap();
+    assert!(info.memory && info.memory_bytes > 20 << 20, "{info:?}");
+    println!("20 MB: stood still for {} ms", info.paused_us / 1000);
+    // The source goes on, and what it does from here on is its own.
+    assert_eq!(ask(&source, "x").await, (2, facts.clone()));
+    source.output("echo later > /var/tmp/later").await;
+
+    let fork = || async {
+        let hostname = format!("fork-{}", SnapshotId::generate());
+        let limits = with_python();
+        let wanted =
+            CreateSandbox { hostname, limits, snapshot: Some(snapshot), memory: true, ..spec(small()) };
+        let placement = node.engine.create(&wanted).await.unwrap();
+        Sandbox { id: wanted.sandbox, placement }
+    };
+    let begun = Instant::now();
+    let (one, two, three) = tokio::join!(fork(), fork(), fork());
+    println!("three forks at once in {:?}", begun.elapsed());
+    for (extra, fork) in [one, two, three].into_iter().enumerate() {
+        assert_eq!(fork.output("ls /var/tmp/later 2>/dev/null || echo none").await, "none");
+        for turn in 0..=extra {
+            assert_eq!(ask(&fork, "x").await, (2 + u32::try_from(turn).unwrap(), facts.clone()));
+        }
+        identities.push(fork.output(own).await);
+        // Files are its own, with its own users.
+        fork.output("touch /var/tmp/mine && [ $(stat -c %u /var/tmp/mine) = 0 ]").await;
+        // A fork is a sandbox like any other.
+        node.engine.hibernate(fork.id).await.unwrap();
+        node.engine.start(fork.id, false).await.unwrap();
+        assert_eq!(ask(&fork, "x").await.0, 3 + u32::try_from(extra).unwrap());
+    }
+    for line in 0..4 {
+        let different: HashSet<_> = identities.iter().filter_map(|own| own.lines().nth(line)).collect();
+        assert_eq!(different.len(), 4, "{identities:?}");
+    }
+    // Back to that moment, also for the source.
+    node.engine.rollback(source.id, snapshot, true).await.unwrap();
+    assert_eq!(ask(&source, "x").await, (2, facts));
+    assert_eq!(source.output("ls /var/tmp/later 2>/dev/null || echo none").await, "none");
+    node.engine.delete_snapshot(snapshot).await.unwrap();
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+/// CRIU does not know what the kernel watches on an overlay.
+const WATCHES: &str = r#"
+import ctypes, time
+libc = ctypes.CDLL(None)
+watch = libc.inotify_init()
+assert libc.inotify_add_watch(watch, b"/var/tmp", 2) > 0
+open("/dev/shm/watches", "w").write("yes")
+time.sleep(600)
+"#;
+
+async fn what_cannot_be_saved_goes_on() {
+    let home = Home::new();
+    let Some(node) = able(&home).await else { return };
+    let sandbox = node.create(with_python()).await;
+    begin(&sandbox, 5).await;
+    let (_, facts) = ask(&sandbox, "x").await;
+    sandbox
+        .output(&format!(
+            "python3 -c '{WATCHES}' >/dev/null 2>&1 </dev/null &\n\
+             for i in $(seq 500); do [ -s /dev/shm/watches ] && exit 0; sleep 0.02; done; exit 1"
+        ))
+        .await;
+    for _ in 0..2 {
+        let error = node.engine.hibernate(sandbox.id).await.unwrap_err().to_string();
+        assert!(error.contains("goes on") && error.contains("notify"), "{error}");
+        assert_eq!(state(&node, &sandbox).await, RunState::Running);
+    }
+    let error = node.engine.snapshot(sandbox.id, SnapshotId::generate(), true).await.unwrap_err().to_string();
+    assert!(error.contains("notify"), "{error}");
+    assert_eq!(node.engine.snapshots().await.unwrap(), []);
+    assert_eq!(ask(&sandbox, "x").await, (2, facts.clone()));
+    sandbox.output("pkill -f inotify_ini[t]").await;
+    node.engine.hibernate(sandbox.id).await.unwrap();
+    node.engine.start(sandbox.id, false).await.unwrap();
+    assert_eq!(ask(&sandbox, "x").await, (3, facts));
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn a_damaged_image_is_refused_and_files_stay() {
+    let home = Home::new();
+    let Some(node) = able(&home).await else { return };
+    let sandbox = node.create(with_python()).await;
+    begin(&sandbox, 5).await;
+    node.engine.hibernate(sandbox.id).await.unwrap();
+    let pages = home.data_dir().join(format!("pool/m/{}/pages-1.img", sandbox.id));
+    let mut bytes = std::fs::read(&pages).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&pages, &bytes).unwrap();
+    let error = node.engine.start(sandbox.id, false).await.unwrap_err().to_string();
+    assert!(error.contains("pages-1.img") && error.contains("damaged"), "{error}");
+    assert_eq!(state(&node, &sandbox).await, RunState::Hibernated);
+    node.engine.start(sandbox.id, true).await.unwrap();
+    assert_eq!(sandbox.output("cat /var/tmp/file").await, "0123456789");
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn without_criu_everything_else_works() {
+    let home = Home::new();
+    let (mut process, engine, stop_client) = home.start_process_with(&[("COFFER_CRIU", "/nowhere")]).await;
+    let info = engine.info().await.unwrap();
+    assert!(!info.capabilities.memory_snapshot);
+    assert!(info.memory_snapshot_lacks.unwrap().contains("no CRIU"));
+    let wanted = spec(small());
+    let placement = engine.create(&wanted).await.unwrap();
+    let sandbox = Sandbox { id: wanted.sandbox, placement };
+    for refused in [
+        engine.hibernate(sandbox.id).await.unwrap_err(),
+        engine.snapshot(sandbox.id, SnapshotId::generate(), true).await.unwrap_err(),
+    ] {
+        assert!(matches!(&refused, EngineError::Unsupported(why) if why.contains("no CRIU")), "{refused:?}");
+    }
+    assert_eq!(sandbox.output("echo here").await, "here");
+    engine.destroy(sandbox.id).await.unwrap();
+    process.kill().unwrap();
+    process.wait().unwrap();
+    stop_client.cancel();
+    home.start().await.stop().await;
+    home.reap_orphans();
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }

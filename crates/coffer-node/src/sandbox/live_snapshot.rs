@@ -1,0 +1,99 @@
+//! Keeping the files and the processes of a sandbox as they are at one moment, while it goes on.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use coffer_core::SnapshotId;
+use coffer_wire::node::{NodeError, NodeErrorCode, Reply, SnapshotInfo};
+
+use crate::journal::Phase;
+use crate::memory::{self, Afterwards};
+use crate::node::blocking;
+use crate::snapshots::{Begun, Making, Manifest};
+
+use super::birth::{check_room, internal};
+use super::hibernation::LetGo;
+use super::owner::{Alive, Owner, State};
+use super::snapshot::{manifest, write_out};
+
+impl Owner {
+    pub(super) async fn snapshot_with_memory(
+        &mut self,
+        snapshot: SnapshotId,
+        alive: Alive,
+    ) -> (State, Result<Reply, NodeError>) {
+        let node = self.node.clone();
+        let making = match node.snapshots.begin(snapshot, self.id()) {
+            Ok(Begun::Made(made)) => return (State::Running(alive), Ok(Reply::Snapshot(made.info.clone()))),
+            Ok(Begun::New(making)) => making,
+            Err(error) => return (State::Running(alive), Err(error)),
+        };
+        let made = self.save_all(making, snapshot, &alive).await;
+        let state = State::Running(alive);
+        match made {
+            Ok(manifest) => {
+                self.allow_for(&manifest, &state).await;
+                (state, Ok(Reply::Snapshot(manifest.info.clone())))
+            }
+            Err(error) => {
+                let deleted =
+                    tokio::task::spawn_blocking(move || node.pool.delete_snapshot(&snapshot.to_string()));
+                if let Ok(Err(error)) = deleted.await {
+                    tracing::error!("snapshot {snapshot}, which was not finished: {error}");
+                }
+                (state, Err(error))
+            }
+        }
+    }
+
+    /// The files are kept while the processes stand still after their dump: both are of the same moment.
+    async fn save_all(
+        &self,
+        making: Making,
+        snapshot: SnapshotId,
+        alive: &Alive,
+    ) -> Result<Arc<Manifest>, NodeError> {
+        let criu = memory::tool()?;
+        if let Some(lack) = self.node.pool.snapshots_lack() {
+            let message = format!("this host keeps no snapshots: {lack}");
+            return Err(NodeError::new(NodeErrorCode::Unsupported, message));
+        }
+        let Phase::Running { process } = &self.entry.phase else { return Err(memory::unsupported()) };
+        let pid = process.pid;
+        write_out(&self.node).await;
+        let (node, entry) = (self.node.clone(), self.entry.clone());
+        let sealing = blocking(move || {
+            check_room(&node)?;
+            let sealing = node.pool.prepare_seal(&entry.files_name(), &snapshot.to_string());
+            sealing.map_err(internal("make a place for its snapshot"))
+        })
+        .await?;
+        let directory = memory::of_snapshot(&self.node.pool, snapshot);
+        let LetGo { listener, mounts } = self.let_go(alive, pid, &directory).await?;
+        let at_rest = async move {
+            let sealed = tokio::task::spawn_blocking(move || sealing.seal());
+            let sealed = sealed.await.map_err(|error| error.to_string())?;
+            sealed.map_err(|error| format!("could not make the snapshot of its files: {error}"))
+        };
+        let started = Instant::now();
+        let dumped = memory::dump(criu, pid, &directory, &mounts, Afterwards::GoOn, at_rest).await;
+        let paused = started.elapsed();
+        self.listen_again(alive, pid, listener).await;
+        if let Err(why) = dumped {
+            let message = format!("its memory could not be saved: {why}");
+            return Err(NodeError::new(NodeErrorCode::Internal, message));
+        }
+        let (node, entry) = (self.node.clone(), self.entry.clone());
+        blocking(move || {
+            let finished = (|| {
+                node.pool.sync()?;
+                let image = memory::seal(&directory, entry.uid_base, mounts)?;
+                let files = manifest(&node, &entry, snapshot, paused);
+                let info = SnapshotInfo { memory: true, memory_bytes: image.bytes, ..files.info };
+                making.finish(Manifest { info, ..files })
+            })();
+            finished.map_err(internal("keep its snapshot"))
+        })
+        .await
+    }
+}
