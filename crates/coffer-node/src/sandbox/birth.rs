@@ -308,13 +308,20 @@ pub(super) async fn prepare(
 /// waits in its backlog and nobody polls; only agentd will hold it, so a dead agentd refuses.
 pub(super) fn listen(node: &Node, name: SandboxId) -> io::Result<OwnedFd> {
     let path = node.socket_of(name);
-    crate::reaper::remove_socket(node, name)?;
+    // Takes the place of the one before at once: nobody who connects meanwhile finds nothing.
+    let draft = path.with_extension("new");
+    if let Err(error) = fs::remove_file(&draft)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(&path)?)?;
-    chown(&path, None, Some(node.server_gid))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o660))?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&draft)?)?;
+    chown(&draft, None, Some(node.server_gid))?;
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o660))?;
     rustix::net::listen(&socket, BACKLOG)?;
+    fs::rename(&draft, &path)?;
     Ok(socket)
 }
 
