@@ -92,3 +92,31 @@ fn listening(descriptor: OwnedFd) -> io::Result<UnixListener> {
     listener.set_nonblocking(true)?;
     UnixListener::from_std(listener)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_is_inside_is_not_obeyed() {
+        // Another process of the same namespace would look as this one does.
+        let (one, _other) = UnixStream::pair().unwrap();
+        assert!(!is_outside(&one));
+    }
+
+    #[tokio::test]
+    async fn orders_are_obeyed_and_repeated() {
+        let home = tempfile::tempdir().unwrap();
+        let entrance = Entrance::new(crate::agent::Agent::new());
+        entrance.open(UnixListener::bind(home.path().join("socket")).unwrap());
+        for (order, answer) in [(b"s", &b"s"[..]), (b"o", b""), (b"?", b"")] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            ours.try_write(order).unwrap();
+            let _refused = obey(theirs, &entrance).await;
+            let mut said = [0; 2];
+            let length = ours.readable().await.and_then(|()| ours.try_read(&mut said)).unwrap();
+            assert_eq!(&said[..length], answer);
+        }
+        assert!(UnixStream::connect(home.path().join("socket")).await.is_err());
+    }
+}

@@ -72,3 +72,40 @@ impl Entrance {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::UnixStream;
+
+    async fn healthy(stream: &mut UnixStream) -> bool {
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut start = [0; 12];
+        stream.read_exact(&mut start).await.is_ok() && &start == b"HTTP/1.1 204"
+    }
+
+    #[tokio::test]
+    async fn nothing_stays_open_and_another_listener_is_served() {
+        let home = tempfile::tempdir().unwrap();
+        let (first, second) = (home.path().join("first"), home.path().join("second"));
+        let entrance = Entrance::new(Agent::new());
+        entrance.open(UnixListener::bind(&first).unwrap());
+        let mut busy = UnixStream::connect(&first).await.unwrap();
+        assert!(healthy(&mut busy).await);
+        let mut silent = UnixStream::connect(&first).await.unwrap();
+        // Connections that wait for the next listener are not lost.
+        let next = UnixListener::bind(&second).unwrap();
+        let mut waiting = UnixStream::connect(&second).await.unwrap();
+        assert!(entrance.shut().await);
+        let mut rest = Vec::new();
+        let _reset = busy.read_to_end(&mut rest).await;
+        assert!(matches!(silent.read(&mut [0]).await, Ok(0) | Err(_)));
+        assert!(UnixStream::connect(&first).await.is_err());
+        entrance.reopen(next).await;
+        assert!(healthy(&mut waiting).await);
+        // It can be asked again, also without a listener.
+        assert!(entrance.shut().await && entrance.shut().await);
+        assert!(UnixStream::connect(&second).await.is_err());
+    }
+}

@@ -24,9 +24,8 @@ use super::request::{Restore, SpawnRequest};
 use super::serve::{Made, open_cgroup, prefer_as_victim};
 use super::setup_error::{Doing, Quoted, SetupError};
 
-/// Covered in this process's own mount namespace.
-const SCRATCH: &str = "/mnt";
-const ROOT: &str = "/mnt/root";
+/// One of these is covered, in this process's own mount namespace.
+const SCRATCHES: [&str; 4] = ["/mnt", "/media", "/srv", "/opt"];
 /// As in a dump.
 const GHOSTS: &str = "67108864";
 
@@ -119,13 +118,15 @@ fn lay_out(
     rustix::mount::mount_change("/", private).doing("leave the host's mount propagation")?;
     let scratch = filesystem::fresh("tmpfs", &[("mode", "0755"), ("size", "1m")], MountAttrFlags::empty())
         .doing("make a place for mounts")?;
-    place(&scratch, SCRATCH)?;
+    let at = scratch_for(restore)?;
+    place(&scratch, at)?;
 
     let mut overlays = handed.overlays.into_iter();
     let root =
         overlays.next().ok_or_else(|| SetupError::new("find a root among the overlays", Errno::INVAL))?;
-    make_directory(ROOT)?;
-    place(&root, ROOT)?;
+    let root_at = root_in(at);
+    make_directory(&root_at)?;
+    place(&root, &root_at)?;
     let mut sources: Vec<(&Path, OwnedFd)> = Vec::new();
     for (overlay, mount) in request.overlays.iter().skip(1).zip(overlays) {
         sources.push((&overlay.target, mount));
@@ -144,7 +145,7 @@ fn lay_out(
             Some(found) => sources.swap_remove(found).1,
             None => filesystem::stand_in(&wanted, point.is_directory)?,
         };
-        let at = format!("{SCRATCH}/{number}");
+        let at = format!("{at}/{number}");
         if point.is_directory {
             make_directory(&at)?;
         } else {
@@ -159,6 +160,23 @@ fn lay_out(
         places.push((point.key(), at));
     }
     Ok(places)
+}
+
+/// A directory that has nothing of what CRIU needs.
+fn scratch_for(restore: &Restore) -> Result<&'static str, SetupError> {
+    let needed = [&restore.images, &restore.work, &restore.hook];
+    let is_free = |at: &&str| {
+        Path::new(at).is_dir()
+            && !needed.iter().any(|path| path.starts_with(at))
+            && !restore.command.iter().any(|word| Path::new(word).starts_with(at))
+    };
+    SCRATCHES.into_iter().find(is_free).ok_or_else(|| {
+        SetupError::new(format_args!("find a directory among {SCRATCHES:?} to cover"), Errno::NOENT)
+    })
+}
+
+fn root_in(scratch: &str) -> String {
+    format!("{scratch}/root")
 }
 
 fn make_directory(path: &str) -> Result<(), SetupError> {
@@ -179,7 +197,15 @@ fn execute(
     let mut say = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
     let shown = |path: &Path| path.to_string_lossy().into_owned();
     say(&["restore", "--images-dir", &shown(&restore.images), "--work-dir", &shown(&restore.work)]);
-    say(&["--log-file", "restore.log", "-v1", "--root", ROOT, "--action-script", &shown(&restore.hook)]);
+    say(&[
+        "--log-file",
+        "restore.log",
+        "-v1",
+        "--root",
+        &root_in(scratch_for(restore)?),
+        "--action-script",
+        &shown(&restore.hook),
+    ]);
     say(&["--empty-ns", "net", "--tcp-established", "--file-locks", "--link-remap"]);
     say(&["--ghost-limit", GHOSTS, "--manage-cgroups=ignore", "--restore-detached", "--restore-sibling"]);
     for (key, at) in places {

@@ -58,3 +58,41 @@ impl Watchers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_seen_before_is_still_told_afterwards() {
+        let directory = tempfile::tempdir().unwrap();
+        let watchers = Watchers::default();
+        let path = directory.path().to_path_buf();
+        let ask = Ask { path, recursive: true, include_entry: false, allow_network_mounts: true };
+        let name = watchers.keep(Watch::open(&watchers, ask).await.unwrap()).unwrap();
+        std::fs::write(directory.path().join("before"), "").unwrap();
+        assert!(watchers.set_aside().await);
+        assert!(watchers.kept(&name).is_err());
+        std::fs::write(directory.path().join("meanwhile"), "").unwrap();
+        watchers.take_up().await;
+        std::fs::write(directory.path().join("after"), "").unwrap();
+        let told = watchers.kept(&name).unwrap().take_now().unwrap();
+        let mut names: Vec<_> = told.into_iter().map(|event| event.name).collect();
+        names.dedup();
+        assert_eq!(names, ["before", "after"]);
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_gone_is_watched_no_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let watchers = Watchers::default();
+        let path = directory.path().join("below");
+        std::fs::create_dir(&path).unwrap();
+        let ask = Ask { path, recursive: false, include_entry: false, allow_network_mounts: true };
+        let name = watchers.keep(Watch::open(&watchers, ask).await.unwrap()).unwrap();
+        assert!(watchers.set_aside().await);
+        std::fs::remove_dir(directory.path().join("below")).unwrap();
+        watchers.take_up().await;
+        assert!(watchers.kept(&name).is_err());
+    }
+}
