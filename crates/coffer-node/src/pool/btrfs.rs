@@ -265,12 +265,18 @@ pub(super) fn metadata_bytes(root: &File) -> io::Result<u64> {
 /// What a subvolume holds, with what was written and is not on disk yet: the quota tree itself
 /// learns of that only when it is, half a minute later.
 pub(super) fn used_bytes_now(quota_groups: &Path, id: u64) -> io::Result<u64> {
-    let group = quota_groups.join(format!("0_{id}"));
-    let read = |name| -> io::Result<u64> {
-        let text = std::fs::read_to_string(group.join(name))?;
-        text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
-    };
-    Ok(read("referenced")?.saturating_add(read("rsv_data")?))
+    let referenced = group_number(quota_groups, id, "referenced")?;
+    Ok(referenced.saturating_add(unwritten_bytes(quota_groups, id)?))
+}
+
+/// What was written to a subvolume and is not on disk yet.
+pub(super) fn unwritten_bytes(quota_groups: &Path, id: u64) -> io::Result<u64> {
+    group_number(quota_groups, id, "rsv_data")
+}
+
+fn group_number(quota_groups: &Path, id: u64, name: &str) -> io::Result<u64> {
+    let text = std::fs::read_to_string(quota_groups.join(format!("0_{id}")).join(name))?;
+    text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// What a subvolume holds, by the quota tree.

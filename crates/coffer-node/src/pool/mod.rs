@@ -45,6 +45,8 @@ const UPPERS: &str = "s";
 const SNAPSHOTS: &str = "snapshots";
 /// Files of sandboxes that are being made from a snapshot.
 const DRAFTS: &str = "d";
+/// A mark for each sandbox whose processes stand still.
+const FROZEN: &str = "z";
 const SMALL_FILES: &str = "f";
 const BINARIES: &str = "bin";
 
@@ -102,7 +104,7 @@ impl Pool {
             Ok(kind) => (kind, Vec::new()),
             Err(why) => (Kind::Directory, vec![format!("disk use of sandboxes is not limited: {why}")]),
         };
-        for name in [UPPERS, BINARIES, SMALL_FILES, SNAPSHOTS, DRAFTS] {
+        for name in [UPPERS, BINARIES, SMALL_FILES, SNAPSHOTS, DRAFTS, FROZEN] {
             make_directory(&root.join(name))?;
         }
         let uppers = directory::open(&root.join(UPPERS)).map_err(doing("open", &root.join(UPPERS)))?;
@@ -220,6 +222,7 @@ impl Pool {
             upper => upper?,
         };
         btrfs::delete_subvolume(&self.uppers, OsStr::new(name))?;
+        self.unmark_frozen(name)?;
         self.drop_stale_groups(stale, upper.quota);
         Ok(())
     }

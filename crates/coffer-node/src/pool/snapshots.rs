@@ -9,16 +9,12 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::btrfs::{self, Access};
-use super::{DRAFTS, Kind, Pool, SNAPSHOTS, UPPERS, Upper, directory};
+use super::{DRAFTS, FROZEN, Kind, Pool, SNAPSHOTS, UPPERS, Upper, directory};
 
 const FILES: &str = "files";
-/// Stands beside a sandbox's files while its processes are frozen. It goes before they run on, in the same
-/// file system as what they write: should the host go down, what is on disk with this mark is what was there
-/// when they stood still.
-const FROZEN: &str = "frozen";
 /// The first Linux whose overlays take a writable layer with mapped ids.
 const MAPS_IDS: (u32, u32) = (5, 19);
 
@@ -87,7 +83,6 @@ impl Pool {
         let path = self.root.join(UPPERS).join(name);
         let made = directory::open(&draft).and_then(|inside| {
             btrfs::limit(&inside, limit_bytes)?;
-            remove_mark(&draft)?;
             let quota = btrfs::subvolume_id(&inside)?;
             fs::rename(&draft, &path)?;
             Ok(quota)
@@ -125,26 +120,39 @@ impl Pool {
         Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
     }
 
+    /// What was written to these files and is not on disk yet, where that is known.
+    pub(crate) fn unwritten_bytes(&self, name: &str) -> Option<u64> {
+        let quota = self.find(name).ok()?.quota?;
+        btrfs::unwritten_bytes(self.quota_groups.as_deref()?, quota).ok()
+    }
+
     /// Whether what a sandbox wrote before a snapshot counts as its own for as long as anyone has it.
     pub(crate) fn charges_makers(&self) -> bool {
         self.quota_groups.as_deref().is_some_and(btrfs::charges_makers)
     }
 
     /// Notes that the processes of a sandbox stand still. To be followed by [`sync`](Self::sync).
+    ///
+    /// The mark goes before they run on, in the same file system as what they write: should the host go down,
+    /// what is on disk with a mark is what was there when they stood still. It lies apart from the sandbox's
+    /// files, whose quota may leave no room for it.
     pub(crate) fn mark_frozen(&self, name: &str) -> io::Result<()> {
         if self.has_quota() {
-            File::create(self.root.join(UPPERS).join(name).join(FROZEN))?;
+            File::create(self.root.join(FROZEN).join(name))?;
         }
         Ok(())
     }
 
     /// Takes the note back, before they run.
     pub(crate) fn unmark_frozen(&self, name: &str) -> io::Result<()> {
-        remove_mark(&self.root.join(UPPERS).join(name))
+        match fs::remove_file(self.root.join(FROZEN).join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 
     pub(crate) fn is_marked_frozen(&self, name: &str) -> bool {
-        self.root.join(UPPERS).join(name).join(FROZEN).exists()
+        self.root.join(FROZEN).join(name).exists()
     }
 
     /// Removes what an earlier node left half-made, and finds the quota groups that it did not drop.
@@ -153,6 +161,11 @@ impl Pool {
         let drafts = directory::open(&self.root.join(DRAFTS))?;
         for draft in fs::read_dir(self.root.join(DRAFTS))?.flatten() {
             btrfs::delete_subvolume(&drafts, &draft.file_name())?;
+        }
+        for mark in fs::read_dir(self.root.join(FROZEN))?.flatten() {
+            if !self.root.join(UPPERS).join(mark.file_name()).is_dir() {
+                fs::remove_file(mark.path())?;
+            }
         }
         let Some(groups) = &self.quota_groups else { return Ok(()) };
         let uppers = self.names()?.into_iter().map(|name| self.root.join(UPPERS).join(name));
@@ -163,13 +176,6 @@ impl Pool {
         let gone = btrfs::group_ids(groups)?.into_iter().filter(|id| !alive.contains(id));
         stale.lock().expect("no holder panics").extend(gone);
         Ok(())
-    }
-}
-
-fn remove_mark(files: &Path) -> io::Result<()> {
-    match fs::remove_file(files.join(FROZEN)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
     }
 }
 

@@ -60,7 +60,7 @@ impl Owner {
         }
         let Phase::Running { process } = &self.entry.phase else { return Err(memory::unsupported()) };
         let pid = process.pid;
-        write_out(&self.node).await;
+        write_out(&self.node, &self.entry).await;
         let (node, entry) = (self.node.clone(), self.entry.clone());
         let sealing = blocking(move || {
             check_room(&node)?;

@@ -17,8 +17,8 @@ use super::owner::{Owner, State, write};
 
 /// For so long processes run on while what they wrote goes to disk. Then they stand still and the rest follows.
 const WRITING_OUT: Duration = Duration::from_secs(5);
-/// What is written in less than this does not make anybody wait.
-const LITTLE: Duration = Duration::from_millis(20);
+/// This much more to write out does not make anybody wait.
+const LITTLE: u64 = 2 * 1024 * 1024;
 /// Who writes faster than the disk does so for ever.
 const ROUNDS: u32 = 3;
 
@@ -71,7 +71,7 @@ impl Owner {
                 let message = "this host cannot freeze processes, and files that change make no snapshot";
                 return Err(NodeError::new(NodeErrorCode::Unsupported, message));
             }
-            write_out(&self.node).await;
+            write_out(&self.node, &self.entry).await;
         }
         let (node, entry) = (self.node.clone(), self.entry.clone());
         let prepared = blocking(move || {
@@ -123,15 +123,18 @@ enum Thawed {
 }
 
 /// Has most of what was written on disk, so that processes stand still only for the rest.
-pub(super) async fn write_out(node: &Arc<Node>) {
+pub(super) async fn write_out(node: &Arc<Node>, entry: &Entry) {
     let deadline = tokio::time::Instant::now() + WRITING_OUT;
     for _ in 0..ROUNDS {
-        let started = Instant::now();
-        let writing = node.clone();
-        let writing = tokio::task::spawn_blocking(move || writing.pool.sync());
-        // What fails here fails again, and is told then.
-        if tokio::time::timeout_at(deadline, writing).await.is_err() || started.elapsed() < LITTLE {
-            return;
+        let (node, files) = (node.clone(), entry.files_name());
+        let writing = tokio::task::spawn_blocking(move || {
+            let little = node.pool.unwritten_bytes(&files).is_some_and(|unwritten| unwritten < LITTLE);
+            // What fails here fails again, and is told then.
+            little || node.pool.sync().is_err()
+        });
+        match tokio::time::timeout_at(deadline, writing).await {
+            Ok(Ok(false)) => {}
+            Ok(_) | Err(_) => return,
         }
     }
 }

@@ -92,8 +92,9 @@ mod tests {
     use super::super::store::tests::{publish, store};
     use super::*;
     use crate::journal::{Durability, Entry, Journal, Phase};
-    use coffer_core::{Limits, SandboxId};
-    use coffer_wire::node::CreateSandbox;
+    use crate::snapshots::{Begun, Manifest, Snapshots};
+    use coffer_core::{Limits, SandboxId, SnapshotId};
+    use coffer_wire::node::{CreateSandbox, SnapshotInfo};
 
     fn builds(store: &TemplateStore) -> Vec<String> {
         store.builds("base").into_iter().map(|(manifest, _)| manifest.build).collect()
@@ -149,6 +150,43 @@ mod tests {
                 .flatten()
                 .any(|entry| { entry.file_name().to_string_lossy().starts_with(DRAFT_PREFIX) })
         );
+    }
+
+    #[test]
+    fn a_build_stays_while_a_snapshot_stands_on_it() {
+        let (home, store) = store();
+        let data_dir = home.path().join("data");
+        store.register(&data_dir).unwrap();
+        let used = publish(&store, "base");
+        let (snapshot, sandbox) = (SnapshotId::generate(), SandboxId::generate());
+        let snapshots = Snapshots::open(&data_dir).unwrap();
+        let Begun::New(making) = snapshots.begin(snapshot, sandbox).unwrap() else { panic!("it is new") };
+        let info = SnapshotInfo {
+            snapshot,
+            sandbox,
+            made_ms: 1,
+            memory: false,
+            files_bytes: 0,
+            memory_bytes: 0,
+            depth: 1,
+            paused_us: 0,
+            template: used.info.clone(),
+            limits: Limits::default(),
+        };
+        let overlays = used.overlays.clone();
+        making.finish(Manifest { info, hostname: "x".into(), overlays, stored_uid_base: 0 }).unwrap();
+        for _ in 0..4 {
+            publish(&store, "base");
+        }
+        assert!(builds(&store).contains(&used.info.build));
+        // One that cannot be read may stand on any build.
+        let path = data_dir.join(format!("snapshots/{snapshot}.manifest"));
+        fs::write(&path, "?").unwrap();
+        publish(&store, "base");
+        assert_eq!(builds(&store).len(), 4);
+        fs::remove_file(path).unwrap();
+        publish(&store, "base");
+        assert_eq!(builds(&store).len(), 2);
     }
 
     #[test]

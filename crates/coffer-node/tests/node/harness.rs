@@ -216,6 +216,7 @@ impl Home {
         counts.insert("snapshots", files(self.data_dir().join("pool/snapshots")));
         counts.insert("manifests", files(self.data_dir().join("snapshots")));
         counts.insert("drafts", files(self.data_dir().join("pool/d")));
+        counts.insert("marks", files(self.data_dir().join("pool/z")));
         counts.insert("journal entries", files(self.data_dir().join("sandboxes")));
         counts.insert("sockets", files(self.run_dir().join("s")));
         counts.insert("small files", files(self.data_dir().join("pool/f")));

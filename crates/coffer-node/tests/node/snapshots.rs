@@ -66,7 +66,7 @@ async fn what_was_written_before_is_whole_in_a_child() {
     let source = node.create(small()).await;
     source.output(WRITER).await;
     let mut paused = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..3 {
         let before: u64 = source.output("cat /root/count").await.parse().unwrap();
         let snapshot = node.snapshot(&source).await;
         let child = node.child(&snapshot).await;
@@ -347,6 +347,13 @@ async fn limits_count_what_is_written_after() {
     child.output(fill).await;
     let (code, said) = child.script("head -c 40000000 /dev/zero > /root/over && sync").await;
     assert!(code != 0 && said.contains("quota"), "{code} {said}");
+    // One that has no room left can stand still, go on, and have a snapshot.
+    node.engine.freeze(child.id).await.unwrap();
+    let full = node.snapshot(&child).await;
+    node.engine.thaw(child.id).await.unwrap();
+    let heir = node.child(&full).await;
+    assert_eq!(heir.output("rm /root/over && stat -c %s /root/full").await, "40000000");
+    node.engine.destroy(heir.id).await.unwrap();
     node.stop().await;
 }
 
@@ -362,6 +369,7 @@ async fn a_full_pool_refuses_and_leaves_nothing() {
     let file = fs::File::create(&filler).unwrap();
     let flags = rustix::fs::FallocateFlags::empty();
     rustix::fs::fallocate(&file, flags, 0, free - 100 * 1024 * 1024).unwrap();
+    rustix::fs::syncfs(&file).unwrap();
     let refused = node.engine.snapshot(source.id, SnapshotId::generate(), false).await.unwrap_err();
     let EngineError::NoCapacity(why) = &refused else { panic!("{refused}") };
     assert!(why.contains("bytes more must be free"), "{why}");
