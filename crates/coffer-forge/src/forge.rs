@@ -376,6 +376,8 @@ pub struct Upstream {
     pub url: String,
     /// The value of the `Authorization` header.
     pub authorization: Secret,
+    /// For how long the header is good, where that is known; ask again before.
+    pub expires_in: Option<Duration>,
     /// Whether the far side itself lets nothing through but the branch of [`GitAccess::Push`]; where not, the
     /// gate has to.
     pub enforces_branch: bool,

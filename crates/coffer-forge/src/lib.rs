@@ -2,12 +2,16 @@
 //!
 //! [`Forge`] is the seam: one repository on some forge, as one caller sees it. [`Forges`] opens it for a record of
 //! the store. The local forge is git in bare repositories and all else in the store; [`Forges`] also serves its
-//! repositories to git by smart HTTP.
+//! repositories to git by smart HTTP. GitHub is a client of its REST API, by a connection whose credential is a
+//! secret of the project.
 #![forbid(unsafe_code)]
 
+pub mod breaker;
+mod connect;
 mod error;
 mod forge;
 mod git;
+mod github;
 mod local;
 mod passes;
 mod serve;
@@ -20,6 +24,8 @@ use coffer_core::forge::{BranchName, ForgeKind, ProtectionRules};
 use coffer_core::{Millis, RepositoryId};
 use coffer_store::{ProjectScope, RepositoryRow, Store};
 
+use connect::Clients;
+pub use connect::{Delivery, GITHUB, WebhookDoor, WebhookError};
 pub use error::ForgeError;
 pub use forge::{
     Branch, Comment, Diff, DiffFile, Forge, GitAccess, InlineComment, Issue, IssueChange, Listed, MergeOrder,
@@ -28,10 +34,11 @@ pub use forge::{
 };
 pub use git::GitLimits;
 use git::{Git, Shelf};
+pub use github::GitHubFigures;
 use local::{Bare, LocalForge};
 pub use passes::Pass;
 use passes::Passes;
-pub use serve::{Incoming, Outgoing, Service};
+pub use serve::{GitFigures, Incoming, Outgoing, Service};
 
 /// As whom the server itself commits: merges.
 #[derive(Debug, Clone)]
@@ -49,6 +56,8 @@ pub struct ForgeConfig {
     pub here: String,
     pub identity: Identity,
     pub git: GitLimits,
+    /// Whether a forge may be reached without TLS: for tests.
+    pub plain_http: bool,
 }
 
 /// All forges of this server.
@@ -61,6 +70,9 @@ pub struct Forges {
     here: Arc<str>,
     turns: Turns,
     passes: Arc<Passes>,
+    clients: Clients,
+    plain_http: bool,
+    figures: Arc<GitFigures>,
 }
 
 impl Forges {
@@ -74,6 +86,9 @@ impl Forges {
             here: config.here.into(),
             turns: Turns::default(),
             passes: Arc::default(),
+            clients: Clients::default(),
+            plain_http: config.plain_http,
+            figures: Arc::default(),
         };
         forges.tidy().await?;
         Ok(forges)
@@ -88,7 +103,7 @@ impl Forges {
     ) -> Result<Arc<dyn Forge>, ForgeError> {
         match row.kind {
             ForgeKind::Local => Ok(Arc::new(self.local(scope, row, actor)?)),
-            ForgeKind::GitHub => Err(ForgeError::invalid("kind", "is not supported yet")),
+            ForgeKind::GitHub => Ok(Arc::new(self.github(scope, row).await?)),
         }
     }
 
@@ -153,6 +168,11 @@ impl Forges {
         let set = self.store.protect_branch(scope, row.id, branch.clone(), rules).await;
         set.map_err(|error| ForgeError::record(error, "protection of branch", &branch))?;
         Ok(rules.map(|rules| Protection::of(branch, rules)))
+    }
+
+    /// What is counted of fetches and pushes.
+    pub fn git_figures(&self) -> &GitFigures {
+        &self.figures
     }
 
     /// What a password that is no key opens.

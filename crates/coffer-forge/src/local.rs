@@ -21,7 +21,7 @@ use crate::forge::{
     NewReview, NewStatus, Part, Permissions, Protection, Pull, PullChange, PullFilter, RepositoryInfo,
     Review, Status, Statuses, Upstream,
 };
-use crate::passes::Passes;
+use crate::passes::{LONGEST_PASS, Passes};
 use crate::{ForgeError, Identity, time_text};
 
 type Answer<T> = Result<T, ForgeError>;
@@ -432,7 +432,12 @@ impl Forge for LocalForge {
     async fn upstream(&self, access: GitAccess, lifetime: Duration) -> Answer<Upstream> {
         let authorization = self.passes.issue(&self.scope, self.row.id, access, &self.actor, lifetime)?;
         let url = format!("{}{}", self.here, crate::git_path(&self.row));
-        Ok(Upstream { url, authorization, enforces_branch: true })
+        Ok(Upstream {
+            url,
+            authorization,
+            expires_in: Some(lifetime.min(LONGEST_PASS)),
+            enforces_branch: true,
+        })
     }
 }
 

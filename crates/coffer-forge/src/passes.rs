@@ -14,7 +14,7 @@ use crate::forge::GitAccess;
 /// By this they are told from keys.
 const MARK: &str = "cofpass_";
 const MOST: usize = 100_000;
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const LONGEST_PASS: Duration = Duration::from_secs(24 * 3600);
 
 /// What a pass allows.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ impl Passes {
         if issued.len() >= MOST {
             return Err(ForgeError::Busy);
         }
-        issued.insert(digest(&text), (now + lifetime.min(LONGEST), pass));
+        issued.insert(digest(&text), (now + lifetime.min(LONGEST_PASS), pass));
         let basic = base64::engine::general_purpose::STANDARD.encode(format!("coffer:{text}"));
         Ok(Secret::new(format!("Basic {basic}")))
     }

@@ -6,6 +6,8 @@
 mod commands;
 mod inflate;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bytes::{Bytes, BytesMut};
 use coffer_core::forge::BranchName;
 use coffer_store::{ProjectScope, RepositoryRow};
@@ -64,6 +66,21 @@ impl std::str::FromStr for Service {
     fn from_str(text: &str) -> Result<Self, ()> {
         [Self::UploadPack, Self::ReceivePack].into_iter().find(|service| service.as_str() == text).ok_or(())
     }
+}
+
+/// How fetches and pushes ended.
+#[derive(Debug, Default)]
+pub struct GitFigures {
+    pub fetched: AtomicU64,
+    pub fetch_failed: AtomicU64,
+    pub pushed: AtomicU64,
+    /// Nothing was moved, and the client was told why.
+    pub push_refused: AtomicU64,
+    pub push_failed: AtomicU64,
+}
+
+fn one_more(count: &AtomicU64) {
+    count.fetch_add(1, Ordering::Relaxed);
 }
 
 /// What a client sends.
@@ -164,14 +181,16 @@ impl Forges {
     ) -> Result<Outgoing, ForgeError> {
         let forge = self.local(scope, row, "")?;
         let room = self.git.transfer().await?;
-        let git = self.git.clone();
+        let (git, figures) = (self.git.clone(), self.figures.clone());
         let (send, mut pieces) = mpsc::channel(PIECES);
         // A task of its own: it ends whatever its client does, and gives its room back.
         tokio::spawn(async move {
             let _room = room;
             let fetch = fetch(&git, &forge, incoming, &send);
             let done = tokio::time::timeout(git.limits.transfer_time, fetch).await;
-            if let Err(error) = done.unwrap_or(Err(GitError::TimedOut)) {
+            let done = done.unwrap_or(Err(GitError::TimedOut));
+            one_more(if done.is_ok() { &figures.fetched } else { &figures.fetch_failed });
+            if let Err(error) = done {
                 tracing::debug!("a fetch broke off: {error}");
                 let _ = send.send(Err(std::io::Error::other(error.to_string()))).await;
             }
@@ -198,7 +217,7 @@ impl Forges {
     ) -> Result<Bytes, ForgeError> {
         let forge = self.local(scope, row, actor)?;
         let room = self.git.transfer().await?;
-        let git = self.git.clone();
+        let (git, figures) = (self.git.clone(), self.figures.clone());
         let (tell, told) = oneshot::channel();
         tokio::spawn(async move {
             let _room = room;
@@ -206,6 +225,13 @@ impl Forges {
             let done = tokio::time::timeout(git.limits.transfer_time, push).await;
             let done = done.unwrap_or_else(|_| Err(GitError::TimedOut.into()));
             let pushed = matches!(&done, Ok((_, true)));
+            match &done {
+                Ok((_, true)) => one_more(&figures.pushed),
+                // A client's first try moves nothing and is told nothing.
+                Ok((report, false)) if report.is_empty() => {}
+                Ok((_, false)) => one_more(&figures.push_refused),
+                Err(_) => one_more(&figures.push_failed),
+            }
             let _ = tell.send(done.map(|(report, _)| report));
             if pushed {
                 forge.tidy_objects().await;

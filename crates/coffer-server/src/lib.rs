@@ -197,6 +197,7 @@ async fn forges(
         here: format!("http://{here}"),
         identity: coffer_forge::Identity { name: "Cofferdam".into(), email: format!("noreply@{domain}") },
         git: coffer_forge::GitLimits::default(),
+        plain_http: false,
     };
     Ok(Arc::new(coffer_forge::Forges::start(config, store).await.map_err(failed)?))
 }

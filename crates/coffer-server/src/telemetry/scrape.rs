@@ -3,18 +3,22 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use super::Telemetry;
 use super::metrics::{Labels, Level, Levels, label};
 use crate::events::Events;
 use crate::fleet::Fleet;
+use coffer_forge::Forges;
 use coffer_store::{Store, WriteLoad};
 
 /// A node that does not answer within this is down, as far as figures go.
@@ -24,7 +28,13 @@ const MOST_BUDGETS: usize = 200;
 
 impl Telemetry {
     /// All figures, in the OpenMetrics text format.
-    pub(crate) async fn scrape(&self, fleet: &Fleet, store: &Store, events: &Events) -> String {
+    pub(crate) async fn scrape(
+        &self,
+        fleet: &Fleet,
+        store: &Store,
+        events: &Events,
+        forges: &Forges,
+    ) -> String {
         let mut now = Registry::default();
         let build: Levels<1> = Levels::default();
         build.get_or_create(&label([("version", env!("CARGO_PKG_VERSION"))])).set(1.0);
@@ -41,6 +51,7 @@ impl Telemetry {
             load.waiting as f64,
         );
         now.register_collector(Box::new(WriteTimes(load)));
+        forge(&mut now, forges);
         let mut text = String::new();
         encode_registry(&mut text, &self.metrics.registry).expect("text takes all");
         encode_registry(&mut text, &now).expect("text takes all");
@@ -105,6 +116,38 @@ async fn node(now: &mut Registry, fleet: &Fleet) {
         "Sandboxes that are ready and belong to nobody yet",
         info.warm_ready as f64,
     );
+}
+
+fn forge(now: &mut Registry, forges: &Forges) {
+    let (git, github) = (forges.git_figures(), forges.github_figures());
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let served: Family<Labels<2>, Counter> = Family::default();
+    for (service, outcome, count) in [
+        ("fetch", "succeeded", &git.fetched),
+        ("fetch", "failed", &git.fetch_failed),
+        ("push", "succeeded", &git.pushed),
+        ("push", "refused", &git.push_refused),
+        ("push", "failed", &git.push_failed),
+    ] {
+        served.get_or_create(&label([("service", service), ("outcome", outcome)])).inc_by(read(count));
+    }
+    now.register("coffer_git_served", "Fetches and pushes of local repositories, by how they ended", served);
+    let count = |now: &mut Registry, name: &'static str, help: &'static str, value: u64| {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(value);
+        now.register(name, help, counter);
+    };
+    count(now, "coffer_forge_requests", "Requests sent to forges elsewhere", read(&github.requests));
+    count(
+        now,
+        "coffer_forge_failures",
+        "Those without a good answer: silence and 5xx",
+        read(&github.failures),
+    );
+    count(now, "coffer_forge_rate_limited", "Those that met a rate limit", read(&github.rate_limited));
+    count(now, "coffer_forge_unchanged", "Those whose answer was known", read(&github.unchanged));
+    let help = "How long rate limits were waited for, in milliseconds";
+    count(now, "coffer_forge_waited_milliseconds", help, read(&github.waited_ms));
 }
 
 fn gauge(now: &mut Registry, name: &'static str, help: &'static str, value: f64) {

@@ -385,3 +385,172 @@ async fn issues_and_comments_share_numbers_with_pull_requests() {
     assert_eq!(work.app.get(&format!("{issues}?state=open")).await.expect(200).json()["items"], json!([]));
     work.app.post(&issues, json!({"title": "two\nlines"})).await.expect(422);
 }
+
+impl Work {
+    /// The repository's own directory.
+    async fn bare(&self) -> PathBuf {
+        let scope = self.app.scope().await;
+        let row = self.app.store.repository(&scope, "app").await.unwrap().unwrap();
+        let shelf = self.app.config.server_dir.join("repositories");
+        shelf.join(scope.project().to_string()).join(format!("{}.git", row.id))
+    }
+
+    /// Writes down that a merge is about to happen, as a server does that dies right after.
+    async fn noted(&self, number: i64) -> (String, String) {
+        let scope = self.app.scope().await;
+        let row = self.app.store.repository(&scope, "app").await.unwrap().unwrap();
+        let pull = self.app.store.pull(&scope, row.id, number).await.unwrap().unwrap();
+        let base = self.main().await;
+        let tree = format!("{}^{{tree}}", pull.head_commit);
+        let make = ["commit-tree", &tree, "-p", &base, "-m", "squashed"];
+        let commit = good(&git(&self.bare().await, &make).await);
+        let merging = coffer_store::Merging {
+            base: base.parse().unwrap(),
+            commit: commit.parse().unwrap(),
+            method: coffer_core::forge::MergeMethod::Squash,
+            by: "key:the-first".into(),
+        };
+        self.app.store.note_merge(&scope, &pull, Some(merging)).await.unwrap();
+        (base, commit)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_that_a_crash_cut_short_is_finished_or_forgotten() {
+    let work = Work::start().await;
+    for branch in ["a", "b"] {
+        work.branch(branch, branch, "x\n").await;
+        work.open(branch).await;
+    }
+    let (base, commit) = work.noted(1).await;
+    good(&git(&work.bare().await, &["update-ref", "refs/heads/main", &commit, &base]).await);
+    let found = work.pull(1).await;
+    assert_eq!((&found["state"], &found["merge_commit"]), (&json!("merged"), &json!(commit)));
+    assert_eq!(work.app.events("pull.merged").await.len(), 1);
+    let scope = work.app.scope().await;
+    let row = work.app.store.repository(&scope, "app").await.unwrap().unwrap();
+    let pull = work.app.store.pull(&scope, row.id, 1).await.unwrap().unwrap();
+    assert_eq!(pull.merged_by.as_deref(), Some("key:the-first"));
+    // The other one's ref was never moved.
+    work.noted(2).await;
+    let found = work.pull(2).await;
+    assert_eq!((&found["state"], work.main().await), (&json!("open"), commit));
+    work.merge(2, Value::Null).await.expect(200);
+    assert_eq!(work.app.events("pull.merged").await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_pushes_the_merge_has_merged() {
+    let work = Work::start().await;
+    work.branch("task", "file", "x\n").await;
+    work.open("task").await;
+    good(&work.push("one", &["task:main"]).await);
+    assert_eq!(work.pull(1).await["state"], "merged");
+    good(&work.push("one", &["--delete", "task"]).await);
+    let diff = work.app.get(&format!("{}/pulls/1/diff", work.path)).await.expect(200).json();
+    assert_eq!(diff["additions"], 1, "its commits stay");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_keeps_repositories_and_pull_requests() {
+    let mut work = Work::start().await;
+    let commit = work.branch("task", "file", "x\n").await;
+    work.open("task").await;
+    let shelf = work.app.config.server_dir.join("repositories");
+    work.app
+        .restart(async |_| {
+            // What a crash leaves half made goes; what has no record stays.
+            std::fs::create_dir(shelf.join(".coming-x")).unwrap();
+            std::fs::create_dir(shelf.join("stranger")).unwrap();
+        })
+        .await;
+    assert!(!shelf.join(".coming-x").exists() && shelf.join("stranger").exists());
+    assert_eq!(work.pull(1).await["head_commit"], json!(commit));
+    work.merge(1, json!({"method": "rebase"})).await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_is_made_of_secrets_and_webhooks_prove_themselves() {
+    let app = TestApp::start().await;
+    let path = "/api/v1/forge/connections";
+    let new = json!({"name": "hub", "kind": "github", "secret": "token", "webhook_secret": "hook"});
+    let refused = app.post(path, new.clone()).await.expect(422).json();
+    assert!(refused["message"].as_str().unwrap().contains("there is no 'token'"), "{refused}");
+    app.put("/api/v1/secrets/token", json!({"value": "ghp_very-secret"})).await.expect(201);
+    app.put("/api/v1/secrets/hook", json!({"value": "shared"})).await.expect(201);
+    for bad in ["http://api.github.com", "https://u:p@x", "x"] {
+        let mut new = new.clone();
+        new["base_url"] = json!(bad);
+        app.post(path, new).await.expect(422);
+    }
+    let made = app.post(path, new.clone()).await.expect(201);
+    assert!(!made.text().contains("ghp_very-secret"));
+    let made = made.json();
+    assert_eq!((&made["base_url"], &made["secret"]), (&json!("https://api.github.com"), &json!("token")));
+    app.post(path, new).await.expect(409);
+    let id = made["id"].as_str().unwrap();
+
+    // A repository of it, put on record past the forge, which is not here.
+    let scope = app.scope().await;
+    let row = coffer_store::NewRepository {
+        id: coffer_core::RepositoryId::generate(),
+        name: "app".parse().unwrap(),
+        elsewhere: Some((coffer_core::forge::ForgeKind::GitHub, id.parse().unwrap(), "octo/app".into())),
+        default_branch: "main".parse().unwrap(),
+    };
+    app.store.create_repository(&scope, row).await.unwrap();
+    app.delete(&format!("{path}/{id}")).await.expect(409);
+
+    let body =
+        json!({"action": "opened", "repository": {"full_name": "octo/app"}, "pull_request": {"number": 3}});
+    let body = body.to_string();
+    let deliver = async |connection: &str, delivery: &str, secret: &str| {
+        use hmac_sha256::sign;
+        let request = http::Request::builder()
+            .method(Method::POST)
+            .uri(format!("/api/v1/forge/webhooks/{connection}"))
+            .header("host", app.address().to_string())
+            .header("x-github-event", "pull_request")
+            .header("x-github-delivery", delivery)
+            .header("x-hub-signature-256", format!("sha256={}", sign(secret, &body)));
+        app.send(request.body(http_body_util::Full::new(body.clone().into())).unwrap()).await
+    };
+    deliver(id, "d-1", "wrong").await.expect(401);
+    assert_eq!(deliver(id, "d-1", "shared").await.expect(200).json()["outcome"], "recorded");
+    assert_eq!(deliver(id, "d-1", "shared").await.expect(200).json()["outcome"], "repeated");
+    deliver(&coffer_core::ConnectionId::generate().to_string(), "d-2", "shared").await.expect(404);
+    let events = app.events("github.pull_request").await;
+    assert_eq!((events.len(), &events[0]["number"]), (1, &json!(3)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_forge_is_told_and_not_waited_for() {
+    let app = TestApp::start().await;
+    app.put("/api/v1/secrets/token", json!({"value": "ghp_very-secret"})).await.expect(201);
+    let dead = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let new =
+        json!({"name": "dead", "kind": "github", "secret": "token", "base_url": format!("https://{dead}")});
+    let made = app.post("/api/v1/forge/connections", new).await.expect(201).json();
+    let id = made["id"].as_str().unwrap();
+    let path = format!("/api/v1/forge/connections/{id}/permissions?repository=octo/app");
+    let refused = app.get(&path).await.expect(503).json();
+    assert_eq!(refused["code"], "forge_unreachable");
+    let new = json!({"name": "app", "connection_id": id, "remote": "octo/app"});
+    app.post("/api/v1/repositories", new).await.expect(503);
+    app.get("/api/v1/repositories/app").await.expect(404);
+    app.delete(&format!("/api/v1/forge/connections/{id}")).await.expect(204);
+}
+
+/// HMAC-SHA-256 as a client of its own would write it.
+mod hmac_sha256 {
+    use sha2::{Digest, Sha256};
+
+    pub(super) fn sign(secret: &str, body: &str) -> String {
+        let mut key = [0u8; 64];
+        key[..secret.len()].copy_from_slice(secret.as_bytes());
+        let pad = |with: u8| key.map(|byte| byte ^ with);
+        let inner = Sha256::new().chain_update(pad(0x36)).chain_update(body).finalize();
+        let outer = Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize();
+        outer.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}

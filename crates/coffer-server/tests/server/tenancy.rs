@@ -77,6 +77,9 @@ fn body(method: &Method, path: &str) -> Value {
             json!({field: "mischief"})
         }
         ("PUT", path) if path.contains("/protections/") => json!({}),
+        ("POST", path) if path.ends_with("/connections") => {
+            json!({"name": "mischief", "kind": "github", "secret": "mine-alone"})
+        }
         ("POST", path) if path.ends_with("/repositories") => json!({"name": "mischief"}),
         ("POST", path) if path.ends_with("/pulls") => json!({"title": "mischief", "head": "mischief"}),
         ("POST", path) if path.ends_with("/issues") => json!({"title": "mischief"}),
@@ -104,6 +107,9 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let repository = repository["id"].as_str().unwrap().to_string();
     let issues = format!("/api/v1/repositories/{repository}/issues");
     app.post(&issues, json!({"title": "mine"})).await.expect(201);
+    let connection = json!({"name": "mine", "kind": "github", "secret": "mine-alone"});
+    let connection = app.post("/api/v1/forge/connections", connection).await.expect(201).json();
+    let connection = connection["id"].as_str().unwrap().to_string();
     let mine = app.scope().await.project().to_string();
     let execution = executed(&app, &sandbox).await;
     let path = format!("/api/v1/sandboxes/{sandbox}/snapshots");
@@ -121,6 +127,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         "secret" => "mine-alone".to_string(),
         "budget" => budget["id"].as_str().unwrap().to_string(),
         "repository" => repository.clone(),
+        "connection" => connection.clone(),
         "number" => "1".to_string(),
         "branch" => "main".to_string(),
         "commit" => "0".repeat(40),
@@ -134,7 +141,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
             continue;
         }
         let answer = app.as_key(&app.other_key, method.clone(), &path, body(&method, &path)).await;
-        let theirs = [&sandbox, &agent, &mine, &execution, &snapshot, &repository]
+        let theirs = [&sandbox, &agent, &mine, &execution, &snapshot, &repository, &connection]
             .into_iter()
             .any(|id| path.contains(id.as_str()))
             || path.contains(made["id"].as_str().unwrap());
@@ -143,7 +150,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
             assert_eq!(answer.status, expected, "{method} {path}: {}", answer.text());
             tried += 1;
         }
-        for id in [&sandbox, &agent, &mine, &execution, &snapshot, &repository] {
+        for id in [&sandbox, &agent, &mine, &execution, &snapshot, &repository, &connection] {
             // A refusal may repeat the id that was asked for, and the audit log tells one's own requests.
             let may_tell = theirs || path.ends_with("/audit");
             assert!(may_tell || !answer.text().contains(id.as_str()), "{method} {path}: {}", answer.text());

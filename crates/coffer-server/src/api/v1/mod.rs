@@ -3,6 +3,7 @@
 mod agents;
 mod audit;
 mod budgets;
+mod connections;
 mod events;
 mod exec;
 mod executions;
@@ -136,6 +137,10 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(secrets::rotate))
         .routes(routes!(policy::show, policy::replace))
         .routes(routes!(policy::check))
+        .routes(routes!(connections::create, connections::list))
+        .routes(routes!(connections::detail, connections::remove))
+        .routes(routes!(connections::permissions))
+        .routes(routes!(connections::webhook))
         .routes(routes!(repositories::create, repositories::list))
         .routes(routes!(repositories::detail, repositories::change, repositories::remove))
         .routes(routes!(repositories::import))

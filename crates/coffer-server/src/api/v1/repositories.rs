@@ -33,8 +33,13 @@ pub(super) struct NewRepository {
     /// 1 to 64 letters, digits, `_`, `-` and `.`; of no other repository of the project.
     #[schema(example = "app")]
     name: String,
-    /// `main` unless said otherwise. The first push may change it.
+    /// Of a local one, `main` unless said otherwise. The first push may change it.
     default_branch: Option<String>,
+    /// The way to another forge, where the repository is there.
+    connection_id: Option<String>,
+    /// Its name there: `owner/name`.
+    #[schema(example = "octocat/hello-world")]
+    remote: Option<String>,
 }
 
 /// What is to change.
@@ -187,7 +192,8 @@ pub(super) fn listed<T>(listed: Listed<T>) -> Json<Page<T>> {
     Json(Page::new(listed.items, listed.next))
 }
 
-/// Makes an empty repository on this server. Push to its `clone_url`, or import a bundle.
+/// Makes an empty repository on this server, to push to its `clone_url` or to import a bundle; or, with
+/// `connection_id` and `remote`, puts one of another forge on record.
 #[utoipa::path(
     post, path = "/api/v1/repositories", tag = "repositories", request_body = NewRepository,
     responses(
@@ -204,8 +210,19 @@ pub(super) async fn create(
     Checked(new): Checked<NewRepository>,
 ) -> Result<(StatusCode, Json<Repository>), ApiError> {
     let name: RepositoryName = field("name", &new.name)?;
-    let branch: BranchName = field("default_branch", new.default_branch.as_deref().unwrap_or("main"))?;
-    let made = app.forges.create_local(&caller.scope, name, branch).await;
+    let made = match (new.connection_id, new.remote) {
+        (None, None) => {
+            let branch: BranchName =
+                field("default_branch", new.default_branch.as_deref().unwrap_or("main"))?;
+            app.forges.create_local(&caller.scope, name, branch).await
+        }
+        (Some(connection), Some(remote)) if new.default_branch.is_none() => {
+            let connection = field("connection_id", &connection)?;
+            app.forges.register(&caller.scope, name, connection, &remote).await
+        }
+        (Some(_), Some(_)) => return Err(ApiError::invalid("default_branch", "is said by the other forge")),
+        _ => return Err(ApiError::invalid("remote", "and connection_id go together")),
+    };
     let made = made.map_err(ApiError::forge)?;
     context.made(made.id);
     Ok((StatusCode::CREATED, Json(shown(made, &headers))))

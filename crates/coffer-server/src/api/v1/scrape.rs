@@ -18,6 +18,6 @@ pub(super) async fn show(State(app): State<Arc<App>>, request: Request) -> Resul
         let (mut parts, _) = request.into_parts();
         Operating::from_request_parts(&mut parts, &app).await?;
     }
-    let text = app.telemetry.scrape(&app.fleet, &app.store, &app.events).await;
+    let text = app.telemetry.scrape(&app.fleet, &app.store, &app.events, &app.forges).await;
     Ok(([(CONTENT_TYPE, OPEN_METRICS)], text).into_response())
 }

@@ -1,0 +1,206 @@
+//! Ways to forges elsewhere: their clients, the repositories behind them, and what they tell us.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use coffer_core::forge::{ForgeKind, RepositoryName};
+use coffer_core::{ConnectionId, RepositoryId};
+use coffer_store::{ConnectionRow, DeliveredEvent, NewRepository, ProjectScope, RepositoryRow, StoreError};
+use serde_json::Value;
+
+use crate::forge::{Forge, Permissions};
+use crate::github::{self, Address, Client, GitHubFigures, GitHubForge};
+use crate::{ForgeError, Forges};
+
+type Answer<T> = Result<T, ForgeError>;
+
+/// Where GitHub's own API is.
+pub const GITHUB: &str = "https://api.github.com";
+/// Clients kept; each has what it learnt of limits, tags and tokens.
+const MOST_CLIENTS: usize = 1000;
+const LONGEST_DELIVERY: usize = 100;
+
+/// The clients of connections that were used.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    known: Mutex<HashMap<ConnectionId, Arc<Client>>>,
+    pub(crate) figures: Arc<GitHubFigures>,
+    tls: std::sync::OnceLock<Tls>,
+}
+
+#[derive(Clone)]
+struct Tls(tokio_rustls::TlsConnector);
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+/// Why a delivery was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum WebhookError {
+    #[error("there is no such connection, or it takes no webhooks")]
+    Unknown,
+    #[error("the signature does not fit")]
+    Unsigned,
+    #[error("{0}")]
+    Invalid(&'static str),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What became of a delivery that proved itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// It is an event now.
+    Recorded,
+    /// It is about nothing that the project has here.
+    Ignored,
+    /// It was taken before.
+    Repeated,
+}
+
+/// The secret that deliveries of a connection are signed with.
+#[derive(Debug)]
+pub struct WebhookDoor {
+    connection: ConnectionRow,
+    secret: coffer_store::Secret,
+}
+
+impl Forges {
+    /// The address of a connection to be, as it is kept.
+    pub fn address(&self, text: &str) -> Answer<String> {
+        Address::parse(text, self.plain_http).map(|address| address.text())
+    }
+
+    fn client(&self, connection: &ConnectionRow) -> Answer<Arc<Client>> {
+        let mut known = self.clients.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = known.get(&connection.id) {
+            return Ok(client.clone());
+        }
+        if known.len() >= MOST_CLIENTS {
+            known.clear();
+        }
+        let tls = self.clients.tls.get_or_init(|| Tls(github::tls())).0.clone();
+        let client = Arc::new(Client::new(
+            Address::parse(&connection.base_url, self.plain_http)?,
+            tls,
+            self.store.clone(),
+            connection.project,
+            connection.terms.credential.clone(),
+            self.clients.figures.clone(),
+        ));
+        known.insert(connection.id, client.clone());
+        Ok(client)
+    }
+
+    async fn connection(&self, scope: &ProjectScope, id: ConnectionId) -> Answer<ConnectionRow> {
+        let found = self.store.connection(scope, id).await?;
+        found.ok_or_else(|| ForgeError::not_found("connection", id))
+    }
+
+    pub(crate) async fn github(&self, scope: &ProjectScope, row: &RepositoryRow) -> Answer<GitHubForge> {
+        let (Some(connection), Some(remote)) = (row.connection, &row.remote) else {
+            return Err(ForgeError::not_found("connection of repository", &row.name));
+        };
+        let client = self.client(&self.connection(scope, connection).await?)?;
+        let remote = remote.parse().map_err(|why: &str| ForgeError::invalid("remote", why))?;
+        Ok(GitHubForge { client, remote, default_branch: row.default_branch.clone() })
+    }
+
+    /// Puts a repository of another forge on record, once the forge has shown it to us.
+    pub async fn register(
+        &self,
+        scope: &ProjectScope,
+        name: RepositoryName,
+        connection: ConnectionId,
+        remote: &str,
+    ) -> Answer<RepositoryRow> {
+        let client = self.client(&self.connection(scope, connection).await?)?;
+        let parsed = remote.parse().map_err(|why: &str| ForgeError::invalid("remote", why))?;
+        // Any branch: the forge says which.
+        let default_branch = "main".parse().map_err(|_| ForgeError::invalid("remote", "has no branch"))?;
+        let forge = GitHubForge { client, remote: parsed, default_branch };
+        let info = forge.repository().await?;
+        let new = NewRepository {
+            id: RepositoryId::generate(),
+            name: name.clone(),
+            elsewhere: Some((ForgeKind::GitHub, connection, remote.to_string())),
+            default_branch: info.default_branch,
+        };
+        let made = self.store.create_repository(scope, new).await;
+        made.map_err(|error| ForgeError::record(error, "repository", name))
+    }
+
+    /// Whether a connection's credential suffices for a repository, and what it lacks.
+    pub async fn permissions(
+        &self,
+        scope: &ProjectScope,
+        connection: ConnectionId,
+        remote: &str,
+    ) -> Answer<Permissions> {
+        let client = self.client(&self.connection(scope, connection).await?)?;
+        let remote = remote.parse().map_err(|why: &str| ForgeError::invalid("repository", why))?;
+        let default_branch = "main".parse().map_err(|_| ForgeError::invalid("remote", "has no branch"))?;
+        GitHubForge { client, remote, default_branch }.permissions().await
+    }
+
+    /// Forgets what was learnt by a connection that is gone.
+    pub fn disconnected(&self, connection: ConnectionId) {
+        self.clients.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&connection);
+    }
+
+    /// What is counted of all connections together.
+    pub fn github_figures(&self) -> &GitHubFigures {
+        &self.clients.figures
+    }
+
+    /// Finds what a delivery has to be signed with, before anything of it is read.
+    pub async fn webhook_door(&self, connection: ConnectionId) -> Result<WebhookDoor, WebhookError> {
+        let found = self.store.connection_of_any(&self.store.operator(), connection).await?;
+        let connection = found.ok_or(WebhookError::Unknown)?;
+        let name = connection.terms.webhook_secret.clone().ok_or(WebhookError::Unknown)?;
+        let values = self.store.secret_values(connection.project).await?;
+        let secret =
+            values.get(&name).and_then(|secret| secret.value.clone()).ok_or(WebhookError::Unknown)?;
+        Ok(WebhookDoor { connection, secret })
+    }
+
+    /// Takes a delivery, once.
+    pub async fn take_webhook(
+        &self,
+        door: &WebhookDoor,
+        (delivery, event, signature): (&str, &str, &str),
+        body: &[u8],
+    ) -> Result<Delivery, WebhookError> {
+        // First of all: nothing is read of what is not proved.
+        if !github::is_signed(door.secret.reveal(), body, signature) {
+            return Err(WebhookError::Unsigned);
+        }
+        let plain = |text: &str| {
+            (1..=LONGEST_DELIVERY).contains(&text.len())
+                && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+        };
+        if !plain(delivery) || !plain(event) {
+            return Err(WebhookError::Invalid("the delivery has no id, or its event no name"));
+        }
+        let told: Value =
+            serde_json::from_slice(body).map_err(|_| WebhookError::Invalid("the delivery is not JSON"))?;
+        let ours = match told["repository"]["full_name"].as_str() {
+            Some(remote) => self.store.repositories_of_remote(&door.connection, remote).await?,
+            None => Vec::new(),
+        };
+        let about = ours.first().and_then(|repository| {
+            let (kind, payload) = github::event_of(event, &told)?;
+            Some((*repository, kind, payload))
+        });
+        let recorded = about.is_some();
+        let delivered = DeliveredEvent { delivery: delivery.into(), event: event.into(), about };
+        match self.store.take_delivery(&door.connection, delivered).await? {
+            false => Ok(Delivery::Repeated),
+            true if recorded => Ok(Delivery::Recorded),
+            true => Ok(Delivery::Ignored),
+        }
+    }
+}

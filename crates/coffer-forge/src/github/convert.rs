@@ -1,0 +1,198 @@
+//! From GitHub's JSON to our own types.
+
+use coffer_core::forge::{BranchName, CommitId, DiffSide, IssueState, PullState, StatusState, Verdict};
+use serde_json::Value;
+
+use crate::ForgeError;
+use crate::forge::{Branch, Comment, DiffFile, InlineComment, Issue, Pull, Review, Status};
+
+type Answer<T> = Result<T, ForgeError>;
+
+/// What a text of theirs is cut at.
+const LONGEST: usize = 256 * 1024;
+
+pub(crate) fn strange(what: &str) -> ForgeError {
+    ForgeError::Strange(what.to_string())
+}
+
+pub(crate) fn text(value: &Value) -> Option<String> {
+    let text = value.as_str()?;
+    Some(text[..text.floor_char_boundary(LONGEST)].to_string())
+}
+
+fn words(value: &Value) -> String {
+    text(value).unwrap_or_default()
+}
+
+fn number(value: &Value, what: &str) -> Answer<i64> {
+    value.as_i64().filter(|number| *number > 0).ok_or_else(|| strange(&format!("{what} without a number")))
+}
+
+pub(crate) fn list(value: &Value) -> Answer<&Vec<Value>> {
+    value.as_array().ok_or_else(|| strange("something else than a list"))
+}
+
+pub(crate) fn branch(value: &Value) -> Answer<BranchName> {
+    value.as_str().and_then(|name| name.parse().ok()).ok_or_else(|| strange("a branch with an odd name"))
+}
+
+pub(crate) fn commit(value: &Value) -> Answer<CommitId> {
+    value.as_str().and_then(|id| id.parse().ok()).ok_or_else(|| strange("a commit that is none"))
+}
+
+/// A time as ours are shown; theirs as it is where it is none.
+pub(crate) fn when(value: &Value) -> Option<String> {
+    let text = text(value)?;
+    match text.parse::<jiff::Timestamp>() {
+        Ok(time) => Some(format!("{time:.3}")),
+        Err(_) => Some(text),
+    }
+}
+
+fn id(value: &Value, what: &str) -> Answer<String> {
+    value.as_i64().map(|id| id.to_string()).ok_or_else(|| strange(&format!("{what} without an id")))
+}
+
+fn author(value: &Value) -> String {
+    // An account that was deleted leaves none.
+    text(&value["user"]["login"]).unwrap_or_else(|| "ghost".into())
+}
+
+pub(super) fn shown_branch(told: &Value) -> Answer<Branch> {
+    Ok(Branch {
+        name: branch(&told["name"])?,
+        commit: commit(&told["commit"]["sha"])?,
+        protected: told["protected"].as_bool().unwrap_or(false),
+    })
+}
+
+pub(crate) fn pull(told: &Value) -> Answer<Pull> {
+    let merged = told["merged_at"].is_string() || told["merged"] == Value::Bool(true);
+    let state = match (told["state"].as_str(), merged) {
+        (_, true) => PullState::Merged,
+        (Some("open"), _) => PullState::Open,
+        (Some("closed"), _) => PullState::Closed,
+        _ => return Err(strange("a pull request in a state of its own")),
+    };
+    Ok(Pull {
+        number: number(&told["number"], "a pull request")?,
+        title: words(&told["title"]),
+        body: words(&told["body"]),
+        state,
+        draft: told["draft"].as_bool().unwrap_or(false),
+        head: branch(&told["head"]["ref"])?,
+        base: branch(&told["base"]["ref"])?,
+        head_commit: commit(&told["head"]["sha"])?,
+        base_commit: commit(&told["base"]["sha"])?,
+        // Before the merge this is a trial of GitHub's own.
+        merge_commit: match state {
+            PullState::Merged => Some(commit(&told["merge_commit_sha"])?),
+            PullState::Open | PullState::Closed => None,
+        },
+        author: author(told),
+        web_url: text(&told["html_url"]),
+        created_at: when(&told["created_at"]).unwrap_or_default(),
+        updated_at: when(&told["updated_at"]).unwrap_or_default(),
+        closed_at: when(&told["closed_at"]),
+    })
+}
+
+pub(crate) fn issue(told: &Value) -> Answer<Issue> {
+    Ok(Issue {
+        number: number(&told["number"], "an issue")?,
+        title: words(&told["title"]),
+        body: words(&told["body"]),
+        state: if told["state"] == "open" { IssueState::Open } else { IssueState::Closed },
+        author: author(told),
+        web_url: text(&told["html_url"]),
+        created_at: when(&told["created_at"]).unwrap_or_default(),
+        updated_at: when(&told["updated_at"]).unwrap_or_default(),
+        closed_at: when(&told["closed_at"]),
+    })
+}
+
+pub(crate) fn comment(told: &Value) -> Answer<Comment> {
+    Ok(Comment {
+        id: id(&told["id"], "a comment")?,
+        body: words(&told["body"]),
+        author: author(told),
+        created_at: when(&told["created_at"]).unwrap_or_default(),
+    })
+}
+
+/// A review that was given; one that is still being written is nobody's business.
+pub(crate) fn review(told: &Value) -> Answer<Option<Review>> {
+    let verdict = match told["state"].as_str() {
+        Some("APPROVED") => Verdict::Approve,
+        Some("CHANGES_REQUESTED") => Verdict::RequestChanges,
+        Some("COMMENTED" | "DISMISSED") => Verdict::Comment,
+        _ => return Ok(None),
+    };
+    Ok(Some(Review {
+        id: id(&told["id"], "a review")?,
+        verdict,
+        body: words(&told["body"]),
+        author: author(told),
+        commit: commit(&told["commit_id"]).ok(),
+        created_at: when(&told["submitted_at"]).unwrap_or_default(),
+    }))
+}
+
+pub(crate) fn inline(told: &Value) -> Answer<InlineComment> {
+    Ok(InlineComment {
+        id: id(&told["id"], "a comment")?,
+        body: words(&told["body"]),
+        author: author(told),
+        path: words(&told["path"]),
+        line: told["line"].as_i64(),
+        side: match told["side"].as_str() {
+            Some("LEFT") => Some(DiffSide::Left),
+            Some("RIGHT") => Some(DiffSide::Right),
+            _ => None,
+        },
+        commit: commit(&told["commit_id"]).ok(),
+        in_reply_to: told["in_reply_to_id"].as_i64().map(|id| id.to_string()),
+        created_at: when(&told["created_at"]).unwrap_or_default(),
+    })
+}
+
+pub(crate) fn status(told: &Value) -> Answer<Status> {
+    let state = told["state"].as_str().and_then(|state| state.parse::<StatusState>().ok());
+    Ok(Status {
+        context: words(&told["context"]),
+        state: state.ok_or_else(|| strange("a status in a state of its own"))?,
+        description: words(&told["description"]),
+        target_url: text(&told["target_url"]),
+        changed_at: when(&told["updated_at"]),
+    })
+}
+
+pub(crate) fn check_run(told: &Value) -> Option<Status> {
+    let done = told["status"] == "completed";
+    let good = matches!(told["conclusion"].as_str(), Some("success" | "neutral" | "skipped"));
+    Some(Status {
+        context: text(&told["name"])?,
+        state: super::of_conclusion(done, good),
+        description: words(&told["output"]["title"]),
+        target_url: text(&told["html_url"]),
+        changed_at: when(&told["completed_at"]).or_else(|| when(&told["started_at"])),
+    })
+}
+
+pub(crate) fn file(told: &Value) -> Option<DiffFile> {
+    Some(DiffFile {
+        path: text(&told["filename"])?,
+        previous_path: text(&told["previous_filename"]),
+        change: match told["status"].as_str() {
+            Some("added") => "added",
+            Some("removed") => "deleted",
+            Some("modified") => "modified",
+            Some("renamed") => "renamed",
+            Some("copied") => "copied",
+            _ => "changed",
+        },
+        additions: told["additions"].as_u64().unwrap_or(0),
+        deletions: told["deletions"].as_u64().unwrap_or(0),
+        binary: told["patch"].is_null() && told["changes"] == 0 && told["status"] == "modified",
+    })
+}

@@ -1,0 +1,93 @@
+//! What GitHub tells of its own accord.
+
+use ring::hmac;
+use serde_json::{Value, json};
+
+use super::convert::text;
+
+/// Whether `signature` (`sha256=…`) is that of the body under the secret; compared in constant time.
+pub(crate) fn is_signed(secret: &str, body: &[u8], signature: &str) -> bool {
+    let Some(digits) = signature.strip_prefix("sha256=") else { return false };
+    let Ok(tag) = hex::decode(digits) else { return false };
+    if secret.is_empty() || tag.len() != 32 {
+        return false;
+    }
+    hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), body, &tag).is_ok()
+}
+
+/// What an event is called here, and what is kept of it: enough to know what to look at, nothing that is long.
+pub(crate) fn event_of(name: &str, told: &Value) -> Option<(String, Value)> {
+    let short = |value: &Value| text(value).map(|text| text.chars().take(200).collect::<String>());
+    let action = short(&told["action"]);
+    let sender = short(&told["sender"]["login"]);
+    let pull = &told["pull_request"];
+    let payload = match name {
+        "pull_request" => json!({
+            "number": pull["number"].as_i64(), "state": short(&pull["state"]), "merged": pull["merged"].as_bool(),
+            "head": short(&pull["head"]["ref"]), "head_commit": short(&pull["head"]["sha"]),
+            "base": short(&pull["base"]["ref"]), "merge_commit": short(&pull["merge_commit_sha"]),
+        }),
+        "pull_request_review" => json!({
+            "number": pull["number"].as_i64(), "review_id": told["review"]["id"].as_i64(),
+            "verdict": short(&told["review"]["state"]), "commit": short(&told["review"]["commit_id"]),
+        }),
+        "pull_request_review_comment" => json!({
+            "number": pull["number"].as_i64(), "comment_id": told["comment"]["id"].as_i64(),
+            "path": short(&told["comment"]["path"]), "line": told["comment"]["line"].as_i64(),
+        }),
+        "issue_comment" => json!({
+            "number": told["issue"]["number"].as_i64(), "comment_id": told["comment"]["id"].as_i64(),
+            "on_pull": told["issue"]["pull_request"].is_object(),
+        }),
+        "issues" => json!({
+            "number": told["issue"]["number"].as_i64(), "state": short(&told["issue"]["state"]),
+        }),
+        "status" => json!({
+            "commit": short(&told["sha"]), "context": short(&told["context"]), "state": short(&told["state"]),
+        }),
+        "check_run" | "check_suite" => {
+            let check = &told[name];
+            json!({
+                "commit": short(&check["head_sha"]), "name": short(&check["name"]),
+                "status": short(&check["status"]), "conclusion": short(&check["conclusion"]),
+            })
+        }
+        "push" => json!({
+            "ref": short(&told["ref"]), "before": short(&told["before"]), "after": short(&told["after"]),
+        }),
+        _ => return None,
+    };
+    let mut payload = payload;
+    payload["action"] = json!(action);
+    payload["sender"] = json!(sender);
+    Some((format!("github.{name}"), payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn githubs_own_example_verifies_and_nothing_else() {
+        // From GitHub's documentation of webhook signatures.
+        let (secret, body) = ("It's a Secret to Everybody", b"Hello, World!");
+        let good = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+        assert!(is_signed(secret, body, good));
+        assert!(!is_signed("another", body, good));
+        assert!(!is_signed("", body, good));
+        assert!(!is_signed(secret, b"Hello, World?", good));
+        for bad in ["", "sha256=", "sha256=00", &good[7..], &good.replace("sha256", "sha1"), "sha256=zz"] {
+            assert!(!is_signed(secret, body, bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn odd_payloads_do_not_matter() {
+        for name in ["pull_request", "status", "check_run", "push", "issues", "issue_comment"] {
+            for told in [json!(null), json!([]), json!({"pull_request": 7, "check_run": "x"})] {
+                assert!(event_of(name, &told).is_some());
+            }
+        }
+        assert!(event_of("star", &json!({})).is_none());
+    }
+}
