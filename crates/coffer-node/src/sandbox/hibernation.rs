@@ -61,7 +61,7 @@ impl Owner {
             },
             (
                 Want::Rollback { snapshot, .. },
-                state @ (State::Running(_) | State::Frozen(_) | State::Stopped),
+                state @ (State::Running(_) | State::Frozen(_) | State::Stopped | State::Hibernated),
             ) => self.roll_back(snapshot, Resume::Memory(snapshot), state).await,
             (want, state) => {
                 let refused = self.refused(&want, &state);

@@ -208,7 +208,7 @@ pub(super) enum State {
 
 impl State {
     const fn has_files(&self) -> bool {
-        matches!(self, Self::Running(_) | Self::Frozen(_) | Self::Stopped)
+        matches!(self, Self::Running(_) | Self::Frozen(_) | Self::Stopped | Self::Hibernated)
     }
 }
 

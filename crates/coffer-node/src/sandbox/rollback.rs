@@ -9,6 +9,7 @@ use coffer_core::SnapshotId;
 use coffer_wire::node::{NodeError, Reply};
 
 use crate::journal::{Durability, Entry, Phase};
+use crate::memory;
 use crate::node::{Node, blocking};
 
 use super::birth::{self, internal};
@@ -16,8 +17,8 @@ use super::owner::{Owner, State, clear_run, write};
 use super::revival::Resume;
 
 impl Owner {
-    /// Ends what runs and boots on the files of a snapshot. On failure it has its old files, and may be
-    /// stopped.
+    /// Ends what runs and goes on from a snapshot. On failure it has its old files, and may be stopped; one
+    /// that was hibernated still is.
     pub(super) async fn roll_back(
         &mut self,
         snapshot: SnapshotId,
@@ -45,8 +46,17 @@ impl Owner {
             Err(error) => (State::Stopped, Err(error)),
         };
         let unused = match result {
-            Ok(_) => Some(before),
+            Ok(_) => {
+                if before.phase == Phase::Hibernated {
+                    self.forget_memory().await;
+                }
+                Some(before)
+            }
             Err(_) => self.take_up_again(before).await.then_some(after),
+        };
+        let state = match (state, &self.entry.phase) {
+            (State::Stopped, Phase::Hibernated) => State::Hibernated,
+            (state, _) => state,
         };
         if let Some(unused) = unused {
             let (node, name) = (self.node.clone(), self.entry.name());
@@ -55,9 +65,25 @@ impl Owner {
         (state, result)
     }
 
+    /// What it did when it was hibernated it did on other files.
+    async fn forget_memory(&self) {
+        let (node, name) = (self.node.clone(), self.entry.name().to_string());
+        let forgotten = blocking(move || {
+            let forgotten = memory::forget(&memory::directory(&node.pool, &name));
+            forgotten.map_err(internal("delete its saved memory"))
+        });
+        if let Err(error) = forgotten.await {
+            tracing::error!(sandbox.id = %self.id(), "rolling back sandbox {}: {error}", self.id());
+        }
+    }
+
     /// Goes back to the old files. False when that cannot be noted: then both stay, and the journal tells.
     async fn take_up_again(&mut self, before: Entry) -> bool {
-        let back = Entry { phase: Phase::Stopped, ..before };
+        let phase = match before.phase {
+            Phase::Hibernated => Phase::Hibernated,
+            _ => Phase::Stopped,
+        };
+        let back = Entry { phase, ..before };
         match write(&self.node, &back, Durability::Synced).await {
             Ok(()) => {
                 self.entry = back;

@@ -11,6 +11,7 @@ use crate::harness::{Home, Sandbox, small, spec};
 crate::tests![
     a_rollback_gives_back_what_was,
     the_files_of_another_can_be_taken,
+    hibernated_sandboxes_have_a_past_too,
     a_rollback_that_is_cut_off_leaves_old_or_new,
 ];
 
@@ -68,6 +69,34 @@ async fn the_files_of_another_can_be_taken() {
     taker.placement = node.engine.rollback(taker.id, snapshot.snapshot, false).await.unwrap();
     assert_eq!(taker.output("cat /root/x; stat -c %u /root/x").await, "theirs\n1000");
     assert_ne!(taker.output("cat /etc/machine-id").await, machine_id);
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn hibernated_sandboxes_have_a_past_too() {
+    let home = Home::new();
+    let node = home.start().await;
+    if let Some(why) = node.engine.info().await.unwrap().memory_snapshot_lacks {
+        println!("SKIPPED: memory cannot be saved here: {why}");
+        return node.stop().await;
+    }
+    let mut sandbox = node.create(small()).await;
+    sandbox.output("echo first > /root/x").await;
+    let past = node.snapshot(&sandbox).await;
+    sandbox.output("echo second > /root/x").await;
+    node.engine.hibernate(sandbox.id).await.unwrap();
+    let saved = home.data_dir().join("pool/m").join(sandbox.id.to_string());
+    assert!(saved.exists());
+    let child = node.child(&node.snapshot(&sandbox).await).await;
+    assert_eq!(child.output("cat /root/x").await, "second");
+    // A refusal changes nothing: its processes go on afterwards.
+    node.engine.rollback(sandbox.id, SnapshotId::generate(), false).await.unwrap_err();
+    sandbox.placement = node.engine.start(sandbox.id, false).await.unwrap();
+    assert_eq!(sandbox.output("cat /root/x").await, "second");
+    node.engine.hibernate(sandbox.id).await.unwrap();
+    sandbox.placement = node.engine.rollback(sandbox.id, past.snapshot, false).await.unwrap();
+    assert_eq!(sandbox.output("cat /root/x").await, "first");
+    assert!(!saved.exists());
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
