@@ -20,6 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Files without a name are kept in the image up to this size.
 const GHOSTS: &str = "67108864";
 
+/// Where directories are looked for that a process watches: on an overlay the kernel does not tell their names.
+/// A file that is watched cannot be found so, and makes the dump fail.
+const WATCHED: [&str; 8] = ["/home", "/root", "/srv", "/tmp", "/var/tmp", "/workspace", "/app", "/repo"];
+
 /// What becomes of the processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Afterwards {
@@ -54,6 +58,9 @@ pub(crate) async fn dump<T>(
         .process_group(0);
     for mount in outside {
         command.arg("--external").arg(format!("mnt[{}]:{}", mount.path.display(), mount.key()));
+    }
+    for place in WATCHED {
+        command.args(["--irmap-scan-path", place]);
     }
     if afterwards == Afterwards::GoOn {
         command.arg("--leave-running");

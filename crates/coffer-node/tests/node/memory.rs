@@ -19,10 +19,10 @@ crate::tests![
     without_criu_everything_else_works,
 ];
 
-/// A process with 50 MB of its own, a position in a file, a terminal, a file in memory, connected sockets and
-/// a pipe with something in it. It tells how it is whenever a line comes in through its first pipe.
+/// A process with memory of its own, a position in a file, a terminal, a file in memory, connected sockets, a
+/// watched directory and a pipe with something in it. It tells how it is whenever a line comes in through its first pipe.
 const PROGRAM: &str = r#"
-import hashlib, os, pty, socket, sys, time
+import ctypes, hashlib, os, pty, socket, sys, time
 size = int(sys.argv[1])
 data = os.urandom(1 << 20) * size
 listening = socket.create_server(("127.0.0.1", 7001))
@@ -34,6 +34,10 @@ open("/dev/shm/file", "w").write("in memory")
 master, slave = pty.openpty()
 reading, writing = os.pipe()
 os.write(writing, b"kept")
+os.mkdir("/var/tmp/watched")
+libc = ctypes.CDLL(None)
+watch = libc.inotify_init1(os.O_NONBLOCK)
+assert libc.inotify_add_watch(watch, b"/var/tmp/watched", 0x100) > 0
 os.mkfifo("/var/tmp/ask"); os.mkfifo("/var/tmp/tell")
 count, started = 0, time.monotonic()
 while True:
@@ -41,10 +45,11 @@ while True:
     count += 1
     near.sendall(b"x")
     os.write(master, b"y\n")
+    open(f"/var/tmp/watched/{count}", "w")
     facts = [
         os.getpid(), count, hashlib.sha256(data).hexdigest()[:16], position.tell(),
         far.recv(1).decode(), os.read(slave, 2).decode().strip(), open("/dev/shm/file").read(),
-        int(time.monotonic() - started) < 600, word,
+        str(count).encode() in os.read(watch, 4096), int(time.monotonic() - started) < 600, word,
     ]
     with open("/var/tmp/tell", "w") as tell: tell.write(" ".join(str(fact) for fact in facts))
 "#;
@@ -261,12 +266,12 @@ async fn forks_go_on_from_one_moment() {
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
 
-/// CRIU does not know what the kernel watches on an overlay.
+/// On an overlay a file that is watched has no name that could be found.
 const WATCHES: &str = r#"
 import ctypes, time
 libc = ctypes.CDLL(None)
 watch = libc.inotify_init()
-assert libc.inotify_add_watch(watch, b"/var/tmp", 2) > 0
+assert libc.inotify_add_watch(watch, b"/var/tmp/file", 2) > 0
 open("/dev/shm/watches", "w").write("yes")
 time.sleep(600)
 "#;
