@@ -9,6 +9,7 @@
 //! noted in memory and written once a minute.
 
 mod cache;
+mod links;
 
 use std::fmt;
 use std::sync::Weak;
@@ -33,6 +34,8 @@ const HOUSEKEEPING: Duration = Duration::from_secs(60);
 /// E2B's SDKs take no other.
 const MARK: &str = "e2b_";
 const OPERATOR_MARK: &str = "coffer_";
+/// Of a one-time link's token, which is no key: [`Store::authenticate`] does not know the mark.
+const LINK_MARK: &str = "link_";
 const RANDOM_BYTES: usize = 20;
 /// The mark and eight digits; the other 128 bits stay secret.
 const PREFIX_DIGITS: usize = 8;
@@ -61,7 +64,8 @@ impl ApiKeySecret {
     }
 
     fn prefix(&self) -> String {
-        prefix_of(&self.text).expect("it was made well-formed").to_string()
+        let marks = [MARK, OPERATOR_MARK, LINK_MARK];
+        prefix_among(&marks, &self.text).expect("it was made well-formed").to_string()
     }
 
     /// The name of the key, not secret.
@@ -379,7 +383,11 @@ async fn insert_key(
 
 /// The public part of a well-formed key.
 fn prefix_of(text: &str) -> Option<&str> {
-    let mark = [MARK, OPERATOR_MARK].into_iter().find(|mark| text.starts_with(mark))?;
+    prefix_among(&[MARK, OPERATOR_MARK], text)
+}
+
+fn prefix_among<'t>(marks: &[&str], text: &'t str) -> Option<&'t str> {
+    let mark = marks.iter().find(|mark| text.starts_with(**mark))?;
     let digits = &text.as_bytes()[mark.len()..];
     let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let well_formed = digits.len() == 2 * RANDOM_BYTES && digits.iter().all(is_hex);

@@ -110,6 +110,18 @@ impl FromRequestParts<Arc<App>> for Operating {
     }
 }
 
+/// A request that showed any good key.
+#[derive(Debug)]
+pub(crate) struct Anyone(pub(crate) Authenticated);
+
+impl FromRequestParts<Arc<App>> for Anyone {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        authenticate(parts, app).await.map(|(whom, _)| Self(whom))
+    }
+}
+
 async fn authenticate(parts: &Parts, app: &App) -> Result<(Authenticated, Secret), ApiError> {
     let refused = |message| ApiError::of(Code::Unauthorized, message);
     let key =

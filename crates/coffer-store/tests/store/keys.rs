@@ -47,6 +47,35 @@ on_both! {
         assert!(!store.revoke_key(&operator, key.id()).await.unwrap(), "it was revoked before");
     }
 
+    async fn a_link_is_exchanged_for_a_key_once(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let project = store.create_project(&operator, "p").await.unwrap();
+        let link = store.create_sign_in_link(&operator, project, 60_000).await.unwrap();
+        assert_eq!(store.authenticate(link.reveal()).await.unwrap(), None, "it is no key");
+        let last = if link.reveal().ends_with('0') { '1' } else { '0' };
+        let near = format!("{}{last}", &link.reveal()[..44]);
+        let as_key = link.reveal().replace("link_", "e2b_");
+        for wrong in ["", "link_", near.as_str(), as_key.as_str()] {
+            assert!(store.redeem_sign_in_link(wrong, "web", 60_000).await.unwrap().is_none(), "{wrong}");
+        }
+        let both = tokio::join!(
+            store.redeem_sign_in_link(link.reveal(), "web", 60_000),
+            store.redeem_sign_in_link(link.reveal(), "web", 60_000),
+        );
+        let made: Vec<_> = [both.0.unwrap(), both.1.unwrap()].into_iter().flatten().collect();
+        assert_eq!(made.len(), 1, "of two at once one succeeds");
+        let principal = comes_in(&store, made[0].reveal()).await;
+        assert_eq!((principal.scope.project(), principal.role), (project, Role::Admin));
+        assert!(store.redeem_sign_in_link(link.reveal(), "web", 60_000).await.unwrap().is_none(), "it was used");
+
+        let late = store.create_sign_in_link(&operator, project, 0).await.unwrap();
+        assert!(store.redeem_sign_in_link(late.reveal(), "web", 60_000).await.unwrap().is_none(), "it is too old");
+        let revoked = store.create_sign_in_link(&operator, project, 60_000).await.unwrap();
+        assert!(store.revoke_key(&operator, revoked.id()).await.unwrap());
+        assert!(store.redeem_sign_in_link(revoked.reveal(), "web", 60_000).await.unwrap().is_none());
+    }
+
     async fn a_rotated_key_has_a_successor_and_ends_after_the_overlap(database: &TestDatabase) {
         let store = database.open().await;
         let operator = store.operator();

@@ -21,6 +21,7 @@ mod repositories;
 mod sandboxes;
 mod scrape;
 mod secrets;
+mod session;
 mod snapshots;
 mod socket;
 mod stream;
@@ -104,6 +105,8 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::revoke))
         .routes(routes!(keys::rotate))
+        .routes(routes!(session::me))
+        .routes(routes!(session::sign_in))
         .routes(routes!(agents::create, agents::list))
         .routes(routes!(agents::detail, agents::remove))
         .routes(routes!(audit::list))
