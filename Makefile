@@ -9,7 +9,7 @@ LISTEN ?= 127.0.0.1:3000
 DATA_DIR ?= data
 COFFER := target/release/coffer
 
-.PHONY: help build run test check unit e2e soak bench fuzz fmt agentd template setup-build setup-run setup-test setup-bench
+.PHONY: help build run test check unit e2e soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
@@ -21,12 +21,16 @@ help:
 	@echo "make fuzz    feed readers of hostile bytes with what they do not expect, a minute each"
 	@echo "make fmt     format the sources"
 
-build: setup-build agentd
+build: setup-build agentd ui
 	$(CARGO) build --release --locked -p coffer
 
 # agentd is static and embedded into coffer, so it comes first.
 agentd: setup-build
 	scripts/build-agentd
+
+# The web UI is embedded too; without Node it is left out.
+ui: setup-build
+	scripts/build-ui
 
 run: build template
 	$(COFFER) up --listen $(LISTEN) --data-dir $(DATA_DIR)
@@ -37,9 +41,10 @@ template: setup-run build
 
 test: check unit e2e
 
-check: setup-build agentd
+check: setup-build agentd ui
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	@[ ! -d ui/node_modules ] || npm --prefix ui run --silent test
 
 # One profile for the tests and the binary under test: each crate is compiled once.
 unit: setup-test build

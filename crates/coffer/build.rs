@@ -1,15 +1,60 @@
-//! Embeds agentd, which `scripts/build-agentd` has built beforehand for a static target.
+//! Embeds what was built beforehand: agentd, by `scripts/build-agentd` for a static target, and the web UI, by
+//! `scripts/build-ui`.
 //!
-//! Cargo cannot build a dependency for another target, so the two steps are the Makefile's. Without
-//! the first one this binary still compiles (for `cargo check`) and says at run time what is missing.
+//! Cargo cannot build a dependency for another target, nor run npm, so these steps are the Makefile's. Without
+//! them this binary still compiles (for `cargo check`) and says at run time what is missing.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 fn main() {
     let manifest = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets this"));
+    let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets this"));
     let agentd = manifest.join("../../target/agentd/coffer-agentd");
     println!("cargo::rerun-if-changed={}", agentd.display());
-    let embedded = Path::new(&std::env::var("OUT_DIR").expect("cargo sets this")).join("agentd");
     let bytes = std::fs::read(&agentd).unwrap_or_default();
-    std::fs::write(embedded, bytes).expect("OUT_DIR can be written");
+    std::fs::write(out.join("agentd"), bytes).expect("OUT_DIR can be written");
+
+    // The directory is part of the repository, empty: one that is not there would make every build a new one.
+    let ui = manifest.join("../../ui/dist");
+    println!("cargo::rerun-if-changed={}", ui.display());
+    std::fs::write(out.join("ui_files.rs"), ui_files(&ui)).expect("OUT_DIR can be written");
+}
+
+/// A table of the built files, each with its compressed forms.
+fn ui_files(dist: &Path) -> String {
+    let mut found = Vec::new();
+    gather(dist, &mut found);
+    found.sort();
+    let mut table = "static UI_FILES: &[coffer_server::UiFile] = &[\n".to_string();
+    // A half-built directory is none: without its page the rest is of no use.
+    let whole = dist.join("index.html").is_file();
+    for file in found.iter().filter(|_| whole) {
+        let Ok(path) = file.strip_prefix(dist) else { continue };
+        let path = path.to_str().expect("names of built files are plain");
+        let hidden = path.starts_with('.');
+        if hidden || path.ends_with(".gz") || path.ends_with(".br") {
+            continue;
+        }
+        let compressed = |ending: &str| {
+            let other = PathBuf::from(format!("{}.{ending}", file.display()));
+            if other.is_file() { format!("Some(include_bytes!({other:?}))") } else { "None".to_string() }
+        };
+        let (gzip, brotli) = (compressed("gz"), compressed("br"));
+        writeln!(
+            table,
+            "    coffer_server::UiFile {{ path: {path:?}, plain: include_bytes!({file:?}), gzip: {gzip}, \
+             brotli: {brotli} }},"
+        )
+        .expect("a string can be written to");
+    }
+    table.push_str("];\n");
+    table
+}
+
+fn gather(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() { gather(&path, found) } else { found.push(path) }
+    }
 }

@@ -29,6 +29,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use api::UiFile;
 use coffer_core::{LifetimePolicy, Limits};
 use coffer_engine::Engine;
 use coffer_store::Store;
@@ -63,6 +64,8 @@ pub struct ServerConfig {
     pub output: OutputSettings,
     /// The server's own directory, where output is kept.
     pub server_dir: PathBuf,
+    /// The files of the web UI; none where the program was built without.
+    pub ui: &'static [UiFile],
 }
 
 impl Default for ServerConfig {
@@ -80,6 +83,7 @@ impl Default for ServerConfig {
             usage: UsageSettings::default(),
             output: OutputSettings::default(),
             server_dir: PathBuf::from("."),
+            ui: &[],
         }
     }
 }
@@ -146,7 +150,7 @@ pub async fn serve(
         told: std::sync::Mutex::default(),
     };
     let proxy = proxy::Proxy::new(Arc::new(fleet.clone()), Arc::new(gate));
-    let api = api::router(api::App {
+    let app = api::App {
         fleet: fleet.clone(),
         store: store.clone(),
         policy: config.lifetime,
@@ -164,7 +168,8 @@ pub async fn serve(
         telemetry: telemetry.clone(),
         output: output.clone(),
         forges,
-    });
+    };
+    let api = api::router(app, config.ui);
     tracing::info!("serving on {}", config.listen);
     ready();
     listen::serve(listener, Arc::new(listen::Front { api, proxy }), stop).await;

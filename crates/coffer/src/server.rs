@@ -70,7 +70,14 @@ pub(crate) struct Ready {
     pub(crate) api_key: Option<String>,
     /// Likewise.
     pub(crate) operator_key: Option<String>,
+    /// The token of a link to sign in with, once; also only at the first start.
+    pub(crate) link: Option<String>,
 }
+
+/// How long the link of a start may wait to be opened.
+const LINK_MS: i64 = 3600 * 1000;
+
+include!(concat!(env!("OUT_DIR"), "/ui_files.rs"));
 
 impl Server {
     pub(crate) fn run(self) -> anyhow::Result<()> {
@@ -109,6 +116,12 @@ impl Server {
         } else {
             None
         };
+        let link = if self.mint_key && !UI_FILES.is_empty() {
+            let link = store.create_sign_in_link(&operator, project, LINK_MS).await;
+            Some(link.context("could not make a link to sign in with")?.reveal().to_string())
+        } else {
+            None
+        };
         let listener = TcpListener::bind(self.listen).await.map_err(|error| {
             printer::hint(
                 format!("could not listen on {}: {error}", self.listen),
@@ -132,8 +145,9 @@ impl Server {
             usage: settings.usage,
             output: settings.output,
             server_dir: data.to_path_buf(),
+            ui: UI_FILES,
         };
-        let ready = Ready { listen, api_key, operator_key };
+        let ready = Ready { listen, api_key, operator_key, link };
         let server = coffer_server::serve(config, store, engine, listener, stop, || {
             printer::line(serde_json::to_string(&ready).expect("plain fields"));
         });

@@ -139,7 +139,8 @@ impl Plan {
         }
         printer::line(format_args!(
             "\nCofferdam is ready at {url}\n\n{env}\nThe same is in {file}: `set -a; . {file}; set +a`\n\
-             The operator's key, which makes projects, is in {operator}.\n",
+             The operator's key, which makes projects, is in {operator}.\n{web}",
+            web = ready.link.map(|token| link_text(ready.listen, &token)).unwrap_or_default(),
             url = url(ready.listen),
             file = dir.env_file().display(),
             operator = dir.operator_key_file().display(),
@@ -315,6 +316,11 @@ fn env_text(listen: SocketAddr, key: &str) -> String {
         ("COFFER_API_KEY", key),
     ];
     lines.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
+}
+
+/// How to get into the web UI. The token stands behind `#`, which browsers send to nobody.
+fn link_text(listen: SocketAddr, token: &str) -> String {
+    format!("The web UI, signed in (once, within an hour): {}/#token={token}\n", url(listen))
 }
 
 /// The URL that reaches a listener from this machine.

@@ -22,6 +22,7 @@ mod sandboxes;
 mod show;
 mod snapshots;
 mod templates;
+mod ui;
 mod v1;
 
 use std::sync::Arc;
@@ -46,6 +47,7 @@ use auth::{Caller, Write};
 pub(crate) use context::Of;
 use error::{ApiError, Code, Shape};
 pub(crate) use network::policy as policy_of;
+pub use ui::UiFile;
 
 /// What handlers need.
 #[derive(Debug)]
@@ -81,7 +83,7 @@ pub(crate) const MOST_LISTINGS: usize = 8;
 pub(crate) use v1::MOST_SOCKETS;
 
 /// Every route.
-pub(crate) fn router(app: App) -> Router {
+pub(crate) fn router(app: App, ui: &'static [UiFile]) -> Router {
     let later =
         |what: &'static str| any(move |_: Caller<Write>| async move { ApiError::not_implemented(what) });
     let app = Arc::new(app);
@@ -130,6 +132,7 @@ pub(crate) fn router(app: App) -> Router {
     accompanied(e2b, Shape::E2b)
         .merge(accompanied(v1::router(), Shape::Own))
         .merge(accompanied(git::router(), Shape::Plain))
+        .merge(accompanied(ui::router(ui), Shape::Own))
         .layer(axum::middleware::from_fn(browser::admit))
         .with_state(app.clone())
 }

@@ -1,0 +1,171 @@
+//! The web UI: files that were built before and are part of the program.
+//!
+//! It lives below `/ui/`, because E2B's routes have the names that its pages would have (`/sandboxes/{id}`);
+//! `/` leads there. Pages are one document, whose script reads the rest of the path. Names below `assets/`
+//! bear a digest of what they are, so browsers keep them for good.
+
+use axum::Router;
+use axum::extract::Path;
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::routing::get;
+use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, VARY};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::error::{ApiError, Code};
+
+/// A file of the web UI, as it is and compressed.
+#[derive(Debug, Clone, Copy)]
+pub struct UiFile {
+    /// Below `/ui/`.
+    pub path: &'static str,
+    pub plain: &'static [u8],
+    pub gzip: Option<&'static [u8]>,
+    pub brotli: Option<&'static [u8]>,
+}
+
+/// Nothing from elsewhere, no script but our files, no frame around us. Styles may be inline, because the
+/// terminal writes its own; what sandboxes say is only ever text.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
+    img-src 'self' blob: data:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+    frame-ancestors 'none'";
+
+const GUARDS: [(&str, &str); 6] = [
+    ("content-security-policy", POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("permissions-policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()"),
+];
+
+const NOT_BUILT: &str = "<!doctype html><html lang=en><meta charset=utf-8><title>Cofferdam</title>\
+    <h1>Cofferdam</h1><p>This program was built without its web UI. \
+    <code>make build</code> builds both; it needs Node and npm. The API is at \
+    <a href=/api/v1/docs>/api/v1/docs</a>.";
+
+/// The routes of the web UI.
+pub(super) fn router<S: Clone + Send + Sync + 'static>(files: &'static [UiFile]) -> Router<S> {
+    let page = move |headers: HeaderMap| async move { answer(files, "index.html", &headers) };
+    let file =
+        move |Path(path): Path<String>, headers: HeaderMap| async move { answer(files, &path, &headers) };
+    Router::new()
+        .route("/", get(|| async { Redirect::temporary("/ui/") }))
+        .route("/ui", get(|| async { Redirect::temporary("/ui/") }))
+        .route("/ui/", get(page))
+        .route("/ui/{*path}", get(file))
+}
+
+fn answer(files: &[UiFile], path: &str, headers: &HeaderMap) -> Response {
+    let find = |wanted: &str| files.iter().find(|file| file.path == wanted);
+    let kept = path.starts_with("assets/");
+    let mut response = match find(path) {
+        Some(file) => content(file, headers),
+        None if kept => {
+            let message = "the web UI has no such file; it may be of another version";
+            return ApiError::of(Code::NotFound, message).hint("load the page again").into_response();
+        }
+        None => {
+            find("index.html").map_or_else(|| Html(NOT_BUILT).into_response(), |page| content(page, headers))
+        }
+    };
+    let caching = if kept { "public, max-age=31536000, immutable" } else { "no-cache" };
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(caching));
+    for (name, value) in GUARDS {
+        response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn content(file: &UiFile, headers: &HeaderMap) -> Response {
+    let accepted = headers.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let takes = |coding: &str| {
+        accepted.split(',').any(|one| {
+            let mut parts = one.split(';').map(str::trim);
+            parts.next() == Some(coding) && parts.all(|weight| weight != "q=0")
+        })
+    };
+    let (bytes, coding) = match (file.brotli, file.gzip) {
+        (Some(brotli), _) if takes("br") => (brotli, Some("br")),
+        (_, Some(gzip)) if takes("gzip") => (gzip, Some("gzip")),
+        _ => (file.plain, None),
+    };
+    let mut response = bytes.into_response();
+    let answer = response.headers_mut();
+    answer.insert(CONTENT_TYPE, HeaderValue::from_static(media_type(file.path)));
+    answer.insert(VARY, HeaderValue::from_static("accept-encoding"));
+    if let Some(coding) = coding {
+        answer.insert(CONTENT_ENCODING, HeaderValue::from_static(coding));
+    }
+    response
+}
+
+fn media_type(path: &str) -> &'static str {
+    match path.rsplit('.').next() {
+        Some("html") => "text/html; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("svg") => "image/svg+xml",
+        Some("woff2") => "font/woff2",
+        _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+
+    const FILES: &[UiFile] = &[
+        UiFile { path: "index.html", plain: b"page", gzip: Some(b"gz"), brotli: Some(b"br") },
+        UiFile { path: "assets/a-1.js", plain: b"script", gzip: None, brotli: None },
+    ];
+
+    fn accepting(codings: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(codings))])
+    }
+
+    fn header<'r>(response: &'r Response, name: &str) -> Option<&'r str> {
+        response.headers().get(name).map(|value| value.to_str().unwrap())
+    }
+
+    #[test]
+    fn a_path_of_a_page_is_the_document_and_is_asked_for_again() {
+        for path in ["", "sandboxes/abc", "settings/keys"] {
+            let response = answer(FILES, path, &HeaderMap::new());
+            assert_eq!(response.status(), StatusCode::OK);
+            assert_eq!(header(&response, "content-type"), Some("text/html; charset=utf-8"));
+            assert_eq!(header(&response, "cache-control"), Some("no-cache"));
+            assert!(header(&response, "content-security-policy").unwrap().contains("script-src 'self';"));
+        }
+    }
+
+    #[test]
+    fn files_with_a_digest_in_their_name_are_kept_and_missing_ones_are_no_page() {
+        let response = answer(FILES, "assets/a-1.js", &HeaderMap::new());
+        assert_eq!(header(&response, "cache-control"), Some("public, max-age=31536000, immutable"));
+        let response = answer(FILES, "assets/b-2.js", &HeaderMap::new());
+        assert_eq!(response.status(), StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn what_the_browser_takes_decides_the_coding() {
+        for (codings, coding) in [
+            ("gzip, deflate, br", Some("br")),
+            ("gzip", Some("gzip")),
+            ("br;q=0, gzip;q=0", None),
+            ("", None),
+        ] {
+            let response = answer(FILES, "", &accepting(codings));
+            assert_eq!(header(&response, "content-encoding"), coding, "{codings}");
+            assert_eq!(header(&response, "vary"), Some("accept-encoding"));
+        }
+    }
+
+    #[test]
+    fn without_files_a_page_says_how_to_build_them() {
+        let response = answer(&[], "sandboxes", &HeaderMap::new());
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(header(&response, "content-type"), Some("text/html; charset=utf-8"));
+    }
+}

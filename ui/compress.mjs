@@ -1,0 +1,31 @@
+// Compresses what was built, once, so that the server never has to; and holds the first load to its budget.
+import { brotliCompressSync, constants, gzipSync } from "node:zlib";
+import { readFileSync, readdirSync, writeFileSync } from "node:fs";
+import path from "node:path";
+
+const DIST = new URL("dist/", import.meta.url).pathname;
+const BUDGET = 250 * 1024;
+
+const files = readdirSync(DIST, { recursive: true, withFileTypes: true })
+  .filter((entry) => entry.isFile() && /\.(js|css|html|svg)$/.test(entry.name))
+  .map((entry) => path.join(entry.parentPath ?? entry.path, entry.name));
+
+const gzipped = new Map();
+for (const file of files) {
+  const text = readFileSync(file);
+  const gzip = gzipSync(text, { level: 9 });
+  gzipped.set(path.relative(DIST, file), gzip.length);
+  writeFileSync(`${file}.gz`, gzip);
+  const options = { params: { [constants.BROTLI_PARAM_QUALITY]: 11, [constants.BROTLI_PARAM_SIZE_HINT]: text.length } };
+  writeFileSync(`${file}.br`, brotliCompressSync(text, options));
+}
+
+// What index.html names is what every visitor loads; the rest comes when a page wants it.
+const index = readFileSync(path.join(DIST, "index.html"), "utf8");
+const first = [...index.matchAll(/(?:src|href)="\/ui\/([^"]+\.js)"/g)].map((match) => match[1]);
+const size = first.reduce((sum, name) => sum + (gzipped.get(name) ?? 0), 0);
+console.log(`first load: ${(size / 1024).toFixed(1)} KiB of script (gzip), of ${BUDGET / 1024} KiB at most`);
+if (size === 0 || size > BUDGET) {
+  console.error("the first load is over its budget: load pages lazily, or drop a dependency");
+  process.exit(1);
+}

@@ -1,0 +1,102 @@
+// Calls of the API, typed by its description. A refusal becomes an `ApiError` with the server's own words.
+import createClient, { type Middleware } from "openapi-fetch";
+import type { components, paths } from "./schema";
+import { session, setSession } from "./session";
+
+export type Schemas = components["schemas"];
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+    readonly hint?: string,
+    readonly requestId?: string,
+    readonly retryAfter?: number,
+    readonly details?: Record<string, unknown>,
+  ) {
+    super(message);
+  }
+}
+
+/** What the server said, or that it said nothing. */
+export function toError(body: unknown, response?: Response): ApiError {
+  const status = response?.status ?? 0;
+  const shape = (typeof body === "object" && body !== null ? body : {}) as Record<string, unknown>;
+  const text = (name: string) => (typeof shape[name] === "string" ? (shape[name] as string) : undefined);
+  const retry = Number(response?.headers.get("retry-after") ?? Number.NaN);
+  return new ApiError(
+    status,
+    text("code") ?? String(status),
+    text("message") ?? `the server answered with ${status}`,
+    text("hint"),
+    text("request_id") ?? response?.headers.get("x-request-id") ?? undefined,
+    Number.isFinite(retry) ? retry : undefined,
+    typeof shape.details === "object" && shape.details !== null
+      ? (shape.details as Record<string, unknown>)
+      : undefined,
+  );
+}
+
+export function unreachable(): ApiError {
+  return new ApiError(0, "unreachable", "the server does not answer", "it may be restarting; this is tried again");
+}
+
+/** A key that is not good any more ends the session, wherever that is noticed. */
+export function ifSignedOut(status: number, used: string | undefined) {
+  if (status === 401 && used !== undefined && used === (session()?.project?.key ?? session()?.operatorKey)) {
+    setSession(undefined, "Your key is not accepted any more: it has expired or was revoked.");
+  }
+}
+
+function keyed(key: () => string | undefined): Middleware {
+  return {
+    onRequest({ request }) {
+      const value = key();
+      if (value !== undefined) request.headers.set("X-API-KEY", value);
+      return request;
+    },
+    onResponse({ request, response }) {
+      ifSignedOut(response.status, request.headers.get("X-API-KEY") ?? undefined);
+    },
+    onError() {
+      return unreachable();
+    },
+  };
+}
+
+/** With the key of the project that is looked at. */
+export const api = createClient<paths>({ baseUrl: "" });
+api.use(keyed(() => session()?.project?.key));
+
+/** With the operator's key. */
+export const operatorApi = createClient<paths>({ baseUrl: "" });
+operatorApi.use(keyed(() => session()?.operatorKey));
+
+/** The data of an answer, or the refusal thrown. Routes that can also answer with plain text do so unasked by this. */
+export async function take<T>(
+  call: Promise<{ data?: T; error?: unknown; response: Response }>,
+): Promise<Exclude<T, string>> {
+  const { data, error, response } = await call;
+  if (!response.ok) throw toError(error, response);
+  return data as Exclude<T, string>;
+}
+
+/** A request outside of the description: E2B's routes, and streams. */
+export async function raw(path: string, init: RequestInit & { key?: string | null } = {}): Promise<Response> {
+  const { key: wanted, ...rest } = init;
+  // `null` is a request without a key.
+  const key = wanted === undefined ? session()?.project?.key : (wanted ?? undefined);
+  const headers = new Headers(rest.headers);
+  if (key !== undefined) headers.set("X-API-KEY", key);
+  let response: Response;
+  try {
+    response = await fetch(path, { ...rest, headers });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw unreachable();
+  }
+  ifSignedOut(response.status, key);
+  if (!response.ok) throw toError(await response.json().catch(() => undefined), response);
+  return response;
+}

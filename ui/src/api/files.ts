@@ -1,0 +1,86 @@
+// Contents of files, to and from a sandbox.
+import { raw, toError, unreachable } from "./client";
+import { session } from "./session";
+
+export function contentPath(id: string, path: string): string {
+  const parts = path.split("/").filter(Boolean).map(encodeURIComponent);
+  return `/api/v1/sandboxes/${encodeURIComponent(id)}/files/${parts.join("/")}`;
+}
+
+/** Sends a file from the disk, without holding it in memory. fetch cannot tell how far it is, so this is older. */
+export function upload(id: string, path: string, file: File, onProgress: (share: number) => void): Promise<void> {
+  return new Promise((done, fail) => {
+    const request = new XMLHttpRequest();
+    request.open("PUT", contentPath(id, path));
+    request.setRequestHeader("X-API-KEY", session()?.project?.key ?? "");
+    request.setRequestHeader("content-type", "application/octet-stream");
+    request.upload.onprogress = (event) => event.lengthComputable && onProgress(event.loaded / event.total);
+    request.onerror = () => fail(unreachable());
+    request.onload = () => {
+      if (request.status < 300) return done();
+      let body: unknown;
+      try {
+        body = JSON.parse(request.responseText);
+      } catch {
+        body = undefined;
+      }
+      fail(toError(body, new Response(null, { status: request.status })));
+    };
+    request.send(file);
+  });
+}
+
+/** Saves a file. Its name is the last part of the path, and its type is never believed. */
+export async function download(id: string, path: string) {
+  const answer = await raw(contentPath(id, path));
+  const blob = new Blob([await answer.blob()], { type: "application/octet-stream" });
+  const address = URL.createObjectURL(blob);
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = path.split("/").at(-1) ?? "file";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}
+
+export const LARGEST_SHOWN = 1 << 20;
+
+const PICTURES: Record<string, string> = {
+  png: "image/png", jpg: "image/jpeg", jpeg: "image/jpeg", gif: "image/gif", webp: "image/webp", avif: "image/avif",
+};
+
+export type Content =
+  | { kind: "text"; text: string; whole: boolean }
+  | { kind: "picture"; address: string }
+  | { kind: "binary" };
+
+/** The beginning of a file, as far as a page can show it. */
+export async function readFile(id: string, path: string): Promise<Content> {
+  const picture = PICTURES[path.split(".").at(-1)?.toLowerCase() ?? ""];
+  const most = picture === undefined ? LARGEST_SHOWN : 8 * LARGEST_SHOWN;
+  const answer = await raw(contentPath(id, path), { headers: { range: `bytes=0-${most - 1}` } }).catch(async (error) => {
+    // An empty file has no first byte to ask for.
+    if (error?.status === 416) return new Response("");
+    throw error;
+  });
+  const bytes = new Uint8Array(await answer.arrayBuffer());
+  const total = Number(answer.headers.get("content-range")?.split("/").at(-1) ?? bytes.length);
+  const whole = !(total > bytes.length);
+  if (picture !== undefined && whole) {
+    return { kind: "picture", address: URL.createObjectURL(new Blob([bytes], { type: picture })) };
+  }
+  if (bytes.subarray(0, 8192).includes(0)) return { kind: "binary" };
+  try {
+    // A cut may go through the middle of a letter.
+    return { kind: "text", text: new TextDecoder("utf-8", { fatal: whole }).decode(bytes), whole };
+  } catch {
+    return { kind: "binary" };
+  }
+}
+
+export async function writeFile(id: string, path: string, text: string) {
+  await raw(contentPath(id, path), {
+    method: "PUT",
+    headers: { "content-type": "application/octet-stream" },
+    body: new Blob([text]),
+  });
+}

@@ -1,0 +1,161 @@
+// One WebSocket of the project's events keeps what is shown up to date. It is a WebSocket and not a fetch because
+// browsers open six connections to a server at most, over all tabs, and terminals need those.
+import { useSyncExternalStore } from "react";
+import type { QueryClient } from "@tanstack/react-query";
+import { api, raw, type Schemas } from "./client";
+import { onSession, session } from "./session";
+
+export type Event = Schemas["Event"];
+type Sandbox = Schemas["Sandbox"];
+type Pages = { pages: { items: Sandbox[]; next?: string | null }[]; pageParams: unknown[] };
+
+export type Connection = "off" | "connecting" | "live" | "away";
+
+let connection: Connection = "off";
+const watchers = new Set<() => void>();
+const readers = new Set<(event: Event) => void>();
+
+function become(next: Connection) {
+  if (connection === next) return;
+  connection = next;
+  for (const watcher of watchers) watcher();
+}
+
+export function useConnection(): Connection {
+  return useSyncExternalStore(
+    (watcher) => {
+      watchers.add(watcher);
+      return () => watchers.delete(watcher);
+    },
+    () => connection,
+  );
+}
+
+/** Hears every event of the project while subscribed. */
+export function onEvent(reader: (event: Event) => void): () => void {
+  readers.add(reader);
+  return () => readers.delete(reader);
+}
+
+const NOT_ALLOWED = 1008;
+const GATHER_MS = 120;
+const MOST_SINGLY = 12;
+
+/** Brings lists and details up to date with what events were about; many at once are one new look at the lists. */
+class Freshener {
+  private changed = new Set<string>();
+  private kinds = new Set<string>();
+  private timer: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(private readonly queries: QueryClient) {}
+
+  note(event: Event) {
+    this.kinds.add(event.kind.split(".")[0] ?? "");
+    if (event.kind.startsWith("sandbox.")) this.changed.add(event.subject);
+    this.timer ??= setTimeout(() => void this.refresh(), GATHER_MS);
+  }
+
+  everything() {
+    void this.queries.invalidateQueries();
+  }
+
+  private async refresh() {
+    this.timer = undefined;
+    const ids = [...this.changed];
+    const kinds = new Set(this.kinds);
+    this.changed.clear();
+    this.kinds.clear();
+    if (kinds.has("execution") || kinds.has("command")) void this.stale("executions", "processes");
+    if (kinds.has("budget")) void this.stale("budgets");
+    if (kinds.has("project")) void this.stale("quotas", "settings");
+    if (["repository", "pull", "forge", "issue", "status"].some((kind) => kinds.has(kind))) void this.stale("repositories");
+    if (kinds.has("snapshot")) void this.stale("snapshots", "lineage");
+    if (kinds.has("task") || kinds.has("run")) void this.stale("tasks");
+    if (ids.length === 0) return;
+    void this.stale("quotas", "history");
+    if (ids.length > MOST_SINGLY) return void this.stale("sandboxes", "sandbox");
+    for (const id of ids) void this.look(id);
+  }
+
+  private stale(...names: string[]) {
+    return Promise.all(names.map((name) => this.queries.invalidateQueries({ queryKey: [name] })));
+  }
+
+  private async look(id: string) {
+    const key = session()?.project?.projectId;
+    const { data } = await api.GET("/api/v1/sandboxes/{id}", { params: { path: { id } } }).catch(() => ({ data: undefined }));
+    if (data === undefined || key !== session()?.project?.projectId) return;
+    this.queries.setQueryData(["sandbox", id], data);
+    let known = false;
+    this.queries.setQueriesData<Pages>({ queryKey: ["sandboxes"] }, (old) => {
+      if (old === undefined) return old;
+      const pages = old.pages.map((page) => {
+        if (!page.items.some((item) => item.id === id)) return page;
+        known = true;
+        return { ...page, items: page.items.map((item) => (item.id === id ? data : item)) };
+      });
+      return known ? { ...old, pages } : old;
+    });
+    // One that is in no list is new, or has come back into a filter.
+    if (!known) void this.stale("sandboxes");
+  }
+}
+
+/** Keeps the socket for as long as somebody is signed in. Comes back with the last number it saw, so it misses nothing. */
+export function startLive(queries: QueryClient) {
+  const freshener = new Freshener(queries);
+  let socket: WebSocket | undefined;
+  let retry: ReturnType<typeof setTimeout> | undefined;
+  let usedKey: string | undefined;
+  let last: number | undefined;
+  let failures = 0;
+
+  const open = () => {
+    clearTimeout(retry);
+    const key = usedKey;
+    if (key === undefined) return become("off");
+    become(failures === 0 ? "connecting" : "away");
+    const address = new URL("/api/v1/events/ws", location.href);
+    address.protocol = address.protocol.replace("http", "ws");
+    if (last !== undefined) address.searchParams.set("after", String(last));
+    const mine = new WebSocket(address, ["coffer.events.v1", `coffer.key.${key}`]);
+    socket = mine;
+    mine.onopen = () => {
+      // Without a last number nothing tells what happened before: look at everything once.
+      if (last === undefined && failures > 0) freshener.everything();
+      failures = 0;
+      become("live");
+    };
+    mine.onmessage = ({ data }) => {
+      const event = JSON.parse(data as string) as Event;
+      if (typeof event.sequence === "number") last = event.sequence;
+      if (event.kind === "gap") return freshener.everything();
+      freshener.note(event);
+      for (const reader of readers) reader(event);
+    };
+    mine.onclose = ({ code }) => {
+      if (socket !== mine) return;
+      // The key is not good any more; whoever asks with it is told so, and that ends the session.
+      if (code === NOT_ALLOWED) void raw("/api/v1/me").catch(() => undefined);
+      failures += 1;
+      become("away");
+      retry = setTimeout(open, Math.min(8000, 250 * 2 ** failures) * (0.5 + Math.random()));
+    };
+  };
+
+  const follow = () => {
+    const key = session()?.project?.key;
+    if (key === usedKey) return;
+    usedKey = key;
+    last = undefined;
+    failures = 0;
+    const old = socket;
+    socket = undefined;
+    old?.close();
+    queries.clear();
+    open();
+  };
+  onSession(follow);
+  addEventListener("online", () => connection === "away" && open());
+  follow();
+}

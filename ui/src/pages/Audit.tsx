@@ -1,0 +1,78 @@
+import { useState } from "react";
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { ShieldCheck } from "lucide-react";
+import { api, take } from "../api/client";
+import { may } from "../api/session";
+import { Badge } from "../ui/Badge";
+import { Button } from "../ui/Button";
+import { CopyAs, curl } from "../ui/CopyAs";
+import { Empty, Loaded } from "../ui/feedback";
+import { TextField } from "../ui/fields";
+import { moment, plainText } from "../ui/format";
+import { Card, Cell, Page, Table } from "../ui/layout";
+
+export function Audit() {
+  const [actor, setActor] = useState("");
+  const [action, setAction] = useState("");
+  const [subject, setSubject] = useState("");
+  const filter = { actor: actor || undefined, action: action || undefined, subject: subject || undefined };
+  const query = useInfiniteQuery({
+    queryKey: ["audit", filter],
+    queryFn: ({ pageParam }) =>
+      take(api.GET("/api/v1/audit", { params: { query: { ...filter, limit: 100, cursor: pageParam } } })),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page) => page.next ?? undefined,
+    enabled: may("admin"),
+    staleTime: 5000,
+  });
+  if (!may("admin")) {
+    return (
+      <Page title="Audit log">
+        <Empty icon={<ShieldCheck aria-hidden className="size-6" />} title="The audit log is for admins">
+          Sign in with a key of the role admin.
+        </Empty>
+      </Page>
+    );
+  }
+  return (
+    <Page title="Audit log" actions={<CopyAs recipe={{ curl: curl("GET", "/api/v1/audit") }} />}>
+      <p className="text-dim">Every request of a key that meant to change something, or was not allowed.</p>
+      <div className="grid gap-2 sm:max-w-3xl sm:grid-cols-3">
+        <TextField label="Who" value={actor} onChange={(event) => setActor(event.target.value)} placeholder="key:… or agent:…" />
+        <TextField label="What" value={action} onChange={(event) => setAction(event.target.value)} placeholder="POST /api/v1/sandboxes" />
+        <TextField label="About" value={subject} onChange={(event) => setSubject(event.target.value)} placeholder="an id" />
+      </div>
+      <Card>
+        <Loaded query={query}>
+          {({ pages }) => {
+            const lines = pages.flatMap((page) => page.items);
+            if (lines.length === 0) return <Empty title="No line matches" />;
+            return (
+              <Table label="Audit log, newest first" head={["When", "Who", "What", "About", "Result", "Request"]}>
+                {lines.map((line) => (
+                  <tr key={line.id}>
+                    <Cell className="whitespace-nowrap text-dim">{moment(line.at)}</Cell>
+                    <Cell className="font-mono text-xs">{plainText(line.actor)}</Cell>
+                    <Cell className="font-mono text-xs whitespace-nowrap">{plainText(line.action)}</Cell>
+                    <Cell className="font-mono text-xs">{plainText(line.subject ?? "–")}</Cell>
+                    <Cell>
+                      <Badge tone={line.status < 400 ? "ok" : "bad"}>
+                        {line.status} {line.code ?? ""}
+                      </Badge>
+                    </Cell>
+                    <Cell className="font-mono text-xs text-dim">{line.request_id}</Cell>
+                  </tr>
+                ))}
+              </Table>
+            );
+          }}
+        </Loaded>
+      </Card>
+      {query.hasNextPage && (
+        <Button className="self-center" busy={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>
+          Older ones
+        </Button>
+      )}
+    </Page>
+  );
+}

@@ -1,0 +1,269 @@
+import { lazy, Suspense } from "react";
+import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { api, raw, take } from "../api/client";
+import { useSandboxes } from "../api/sandboxes";
+import { useSession } from "../api/session";
+import { Badge } from "../ui/Badge";
+import { CopyAs, curl } from "../ui/CopyAs";
+import { Empty, ErrorBox, Loaded, Loading } from "../ui/feedback";
+import { bytes, duration, mebibytes, money, percentile } from "../ui/format";
+import { Card, Facts, Meter, Page } from "../ui/layout";
+import { gauge, parseMetrics, quantile, total, type Metrics } from "./metrics";
+
+const Chart = lazy(() => import("../ui/Chart").then((module) => ({ default: module.Chart })));
+
+const DAYS = 30;
+
+function Figure({ name, value, tone }: { name: string; value: string | number; tone?: "bad" }) {
+  return (
+    <div className="rounded-lg border border-line bg-surface p-4">
+      <div className="text-xs text-dim">{name}</div>
+      <div className={`mt-1 text-2xl font-semibold ${tone === "bad" ? "text-bad" : ""}`}>{value}</div>
+    </div>
+  );
+}
+
+function Counts() {
+  const live = useSandboxes("live");
+  const ended = useSandboxes("ended");
+  const count = (state: string) => live.sandboxes.filter((sandbox) => sandbox.state === state).length;
+  const day = Date.now() - 86_400_000;
+  const recent = [...live.sandboxes, ...ended.sandboxes].filter((sandbox) => Date.parse(sandbox.created_at) > day);
+  const errors = ended.sandboxes.filter((sandbox) => sandbox.state === "error" && Date.parse(sandbox.created_at) > day);
+  const plus = ended.hasNextPage ? "+" : "";
+  return (
+    <div className="grid grid-cols-2 gap-3 sm:grid-cols-4">
+      <Figure name="Running" value={count("running") + count("creating")} />
+      <Figure name="Paused" value={count("paused")} />
+      <Figure name="Made in 24 h" value={`${recent.length}${plus}`} />
+      <Figure name="Errors in 24 h" value={`${errors.length}${plus}`} tone={errors.length > 0 ? "bad" : undefined} />
+    </div>
+  );
+}
+
+function Spend() {
+  const from = new Date(Date.now() - (DAYS - 1) * 86_400_000).toISOString().slice(0, 10);
+  const query = useQuery({
+    queryKey: ["usage", "day"],
+    queryFn: () => take(api.GET("/api/v1/usage", { params: { query: { group: "day", from, limit: 200 } } })),
+    refetchInterval: 30_000,
+  });
+  return (
+    <Card title="Used, by day" actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/usage?group=day&from=${from}`) }} />}>
+      <Loaded query={query}>
+        {({ items }) => {
+          const used = new Map(items.map((entry) => [entry.day, entry]));
+          // A day without use is a day too: the axis is the calendar.
+          const days = Array.from({ length: DAYS }, (_, at) => {
+            const day = new Date(Date.now() - (DAYS - 1 - at) * 86_400_000).toISOString().slice(0, 10);
+            const entry = used.get(day);
+            return { day, cost: entry?.cost ?? 0, hours: (entry?.running_seconds ?? 0) / 3600 };
+          });
+          if (items.length === 0) return <Empty title="Nothing was used in 30 days" />;
+          const currency = items[0]?.currency ?? "";
+          const sum = days.reduce((all, entry) => all + entry.cost, 0);
+          const priced = sum > 0;
+          return (
+            <>
+              <Suspense fallback={<Loading />}>
+                <Chart
+                  bars
+                  label={priced ? "Cost by day" : "Running hours by day"}
+                  times={days.map((entry) => Date.parse(entry.day) / 1000)}
+                  series={[{ name: priced ? "Cost" : "Hours", values: days.map((entry) => (priced ? entry.cost : entry.hours)) }]}
+                  format={(value) => (priced ? money(value, currency) : `${Number(value.toPrecision(3))} h`)}
+                />
+              </Suspense>
+              <p className="px-4 pb-3 text-dim">
+                {priced ? `${money(sum, currency)} in 30 days.` : "No prices are set, so hours are shown. The operator sets prices in [usage]."}
+              </p>
+            </>
+          );
+        }}
+      </Loaded>
+    </Card>
+  );
+}
+
+function BudgetsCard() {
+  const query = useQuery({
+    queryKey: ["budgets"],
+    queryFn: () => take(api.GET("/api/v1/budgets", { params: { query: { limit: 200 } } })),
+    refetchInterval: 15_000,
+  });
+  return (
+    <Card title="Budgets" actions={<Link to="/settings/budgets" className="text-accent underline">Change</Link>}>
+      <Loaded query={query}>
+        {({ items }) =>
+          items.length === 0 ? (
+            <Empty title="No budget is set" />
+          ) : (
+            <ul className="divide-y divide-line">
+              {items.map((budget) => (
+                <li key={budget.id} className="space-y-1.5 px-4 py-3">
+                  <div className="flex justify-between gap-3">
+                    <span>{budget.sandbox_id ? `Sandbox ${budget.sandbox_id}` : "The project"}, each {budget.period}</span>
+                    <span className={budget.exceeded ? "font-medium text-bad" : "text-dim"}>
+                      {money(budget.spent, budget.currency)} of {money(budget.amount, budget.currency)}
+                    </span>
+                  </div>
+                  <Meter value={budget.spent} top={budget.amount} label={`Spent of the budget of each ${budget.period}`} />
+                </li>
+              ))}
+            </ul>
+          )
+        }
+      </Loaded>
+    </Card>
+  );
+}
+
+function QuotaCard() {
+  const query = useQuery({ queryKey: ["quotas"], queryFn: () => take(api.GET("/api/v1/quotas")), refetchInterval: 15_000 });
+  return (
+    <Card title="Quotas" actions={<CopyAs recipe={{ curl: curl("GET", "/api/v1/quotas") }} />}>
+      <Loaded query={query}>
+        {({ limits, used }) => {
+          const rows: [string, number, number | null | undefined, (value: number) => string][] = [
+            ["Sandboxes", used.sandboxes, limits.sandboxes, String],
+            ["Processors", used.cpus, limits.cpus, String],
+            ["Memory", used.memory_mib, limits.memory_mib, mebibytes],
+            ["Disk", used.disk_mib, limits.disk_mib, mebibytes],
+          ];
+          return (
+            <ul className="divide-y divide-line">
+              {rows.map(([name, value, limit, write]) => (
+                <li key={name} className="space-y-1.5 px-4 py-3">
+                  <div className="flex justify-between gap-3">
+                    <span>{name}</span>
+                    <span className="text-dim">
+                      {write(value)} of {limit === null || limit === undefined ? "no limit" : write(limit)}
+                    </span>
+                  </div>
+                  {limit !== null && limit !== undefined && <Meter value={value} top={limit} label={name} />}
+                </li>
+              ))}
+            </ul>
+          );
+        }}
+      </Loaded>
+    </Card>
+  );
+}
+
+function CommandTimes() {
+  const query = useQuery({
+    queryKey: ["executions", "all"],
+    queryFn: () => take(api.GET("/api/v1/executions", { params: { query: { limit: 100 } } })),
+  });
+  return (
+    <Card title="The newest 100 commands">
+      <Loaded query={query}>
+        {({ items }) => {
+          const ended = items.filter((one) => one.ended_at);
+          const times = ended.map((one) => Date.parse(one.ended_at ?? "") - Date.parse(one.started_at)).sort((a, b) => a - b);
+          const failed = items.filter((one) => one.state === "failed" || (one.state === "exited" && one.exit_code !== 0)).length;
+          const show = (share: number) => {
+            const value = percentile(times, share);
+            return value === undefined ? "–" : duration(value);
+          };
+          return (
+            <Facts
+              facts={[
+                ["Half took at most (p50)", show(0.5)],
+                ["p95", show(0.95)],
+                ["p99", show(0.99)],
+                ["Ended badly", `${failed} of ${items.length}`],
+              ]}
+            />
+          );
+        }}
+      </Loaded>
+    </Card>
+  );
+}
+
+function latency(metrics: Metrics, name: string): [string, string][] {
+  return [0.5, 0.95, 0.99].map((share) => {
+    const value = quantile(metrics, name, share);
+    return [`p${share * 100}`, value === undefined ? "–" : duration(value * 1000)];
+  });
+}
+
+function Server({ operatorKey }: { operatorKey: string }) {
+  const query = useQuery({
+    queryKey: ["metrics"],
+    queryFn: async () => parseMetrics(await (await raw("/metrics", { key: operatorKey })).text()),
+    refetchInterval: 10_000,
+  });
+  const ready = useQuery({
+    queryKey: ["ready"],
+    queryFn: async () => (await raw("/api/v1/ready")).json() as Promise<{ version: string }>,
+    refetchInterval: 10_000,
+    retry: false,
+  });
+  return (
+    <>
+      <h2 className="pt-2 text-lg font-semibold">The whole server</h2>
+      {ready.error !== null && <ErrorBox error={ready.error} />}
+      <Loaded query={query}>
+        {(metrics) => {
+          const size = gauge(metrics, "coffer_pool_size_bytes");
+          const free = gauge(metrics, "coffer_pool_free_bytes");
+          return (
+            <div className="grid gap-4 lg:grid-cols-2">
+              <Card title="Making a sandbox">
+                <Facts facts={latency(metrics, "sandbox_creation_duration_seconds")} />
+              </Card>
+              <Card title="Running a command">
+                <Facts facts={latency(metrics, "sandbox_execution_duration_seconds")} />
+              </Card>
+              <Card title="Answering a request">
+                <Facts facts={latency(metrics, "coffer_http_request_duration_seconds")} />
+              </Card>
+              <Card title="Since it started">
+                <Facts
+                  facts={[
+                    ["Sandboxes begun", total(metrics, "sandbox_spawn_total")],
+                    ["Failed", total(metrics, "sandbox_error_total")],
+                    ["Requests refused", total(metrics, "coffer_api_refusals_total")],
+                    ["Orphans found", total(metrics, "sandbox_orphan_total")],
+                  ]}
+                />
+              </Card>
+              <Card title="Host" className="lg:col-span-2">
+                <Facts
+                  facts={[
+                    ["Node", <Badge key="node" tone={gauge(metrics, "coffer_node_up") === 1 ? "ok" : "bad"}>{gauge(metrics, "coffer_node_up") === 1 ? "up" : "away"}</Badge>],
+                    ["Kept warm", gauge(metrics, "coffer_warm_sandboxes") ?? "–"],
+                    ["Disk for sandboxes", size === undefined || free === undefined ? "–" : `${bytes(size - free)} of ${bytes(size)}`],
+                    ["Writes waiting", gauge(metrics, "coffer_store_write_queue") ?? "–"],
+                    ["Open event streams", gauge(metrics, "coffer_event_readers") ?? "–"],
+                    ["Version", ready.data?.version ?? "–"],
+                  ]}
+                />
+              </Card>
+            </div>
+          );
+        }}
+      </Loaded>
+    </>
+  );
+}
+
+export function Monitoring() {
+  const operatorKey = useSession()?.operatorKey;
+  return (
+    <Page title="Monitoring">
+      <Counts />
+      <div className="grid gap-4 lg:grid-cols-2">
+        <Spend />
+        <BudgetsCard />
+        <QuotaCard />
+        <CommandTimes />
+      </div>
+      {operatorKey !== undefined && <Server operatorKey={operatorKey} />}
+    </Page>
+  );
+}

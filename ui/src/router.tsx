@@ -1,0 +1,147 @@
+// Every address of the UI. Pages are loaded when they are first opened; the frame and the list are there at once.
+import {
+  createRootRoute,
+  createRoute,
+  createRouter,
+  lazyRouteComponent,
+  Outlet,
+  redirect,
+} from "@tanstack/react-router";
+import { session } from "./api/session";
+import { SandboxList } from "./pages/SandboxList";
+import { SignIn } from "./pages/SignIn";
+import { NotFound } from "./shell/NotFound";
+import { Shell } from "./shell/Shell";
+import { Crashed } from "./shell/Crashed";
+
+const root = createRootRoute({ component: Outlet, notFoundComponent: NotFound, errorComponent: Crashed });
+
+const signIn = createRoute({
+  getParentRoute: () => root,
+  path: "/sign-in",
+  component: SignIn,
+  validateSearch: (search: Record<string, unknown>): { to?: string } =>
+    // Only ever back into the UI: an address from elsewhere is dropped.
+    typeof search.to === "string" && /^\/[a-z]/.test(search.to) ? { to: search.to } : {},
+});
+
+const shell = createRoute({
+  getParentRoute: () => root,
+  id: "shell",
+  component: Shell,
+  beforeLoad: ({ location }) => {
+    if (session() === undefined) throw redirect({ to: "/sign-in", search: { to: location.href } });
+  },
+});
+
+const page = <P extends string>(path: P, load: () => Promise<Record<string, unknown>>, name: string) =>
+  createRoute({
+    getParentRoute: () => shell,
+    path,
+    component: lazyRouteComponent(load as () => Promise<Record<string, never>>, name as never),
+  });
+
+const home = createRoute({
+  getParentRoute: () => shell,
+  path: "/",
+  beforeLoad: () => {
+    const operating = session()?.project === undefined;
+    throw redirect({ to: operating ? "/projects" : "/sandboxes" });
+  },
+});
+
+const sandboxes = createRoute({
+  getParentRoute: () => shell,
+  path: "/sandboxes",
+  component: SandboxList,
+  validateSearch: (search: Record<string, unknown>): { show?: "ended" | "all"; q?: string; create?: boolean } => ({
+    ...(search.show === "ended" || search.show === "all" ? { show: search.show } : {}),
+    ...(typeof search.q === "string" && search.q !== "" ? { q: search.q } : {}),
+    ...(search.create === true ? { create: true } : {}),
+  }),
+});
+
+const sandbox = createRoute({
+  getParentRoute: () => shell,
+  path: "/sandboxes/$id",
+  component: lazyRouteComponent(() => import("./pages/SandboxDetail"), "SandboxDetail"),
+});
+
+const sandboxHome = createRoute({
+  getParentRoute: () => sandbox,
+  path: "/",
+  component: lazyRouteComponent(() => import("./sandbox/Overview"), "Overview"),
+});
+
+const tab = <P extends string>(path: P, load: () => Promise<Record<string, unknown>>, name: string) =>
+  createRoute({
+    getParentRoute: () => sandbox,
+    path,
+    component: lazyRouteComponent(load as () => Promise<Record<string, never>>, name as never),
+  });
+
+const files = createRoute({
+  getParentRoute: () => sandbox,
+  path: "files",
+  component: lazyRouteComponent(() => import("./sandbox/Files"), "Files"),
+  validateSearch: (search: Record<string, unknown>): { path?: string; open?: string } => ({
+    ...(typeof search.path === "string" ? { path: search.path } : {}),
+    ...(typeof search.open === "string" ? { open: search.open } : {}),
+  }),
+});
+
+const repository = createRoute({
+  getParentRoute: () => shell,
+  path: "/repositories/$repository",
+  component: lazyRouteComponent(() => import("./repositories/Repository"), "Repository"),
+});
+
+const pull = createRoute({
+  getParentRoute: () => shell,
+  path: "/repositories/$repository/pulls/$number",
+  component: lazyRouteComponent(() => import("./repositories/PullPage"), "PullPage"),
+});
+
+const tree = root.addChildren([
+  signIn,
+  shell.addChildren([
+    home,
+    sandboxes,
+    sandbox.addChildren([
+      sandboxHome,
+      tab("terminal", () => import("./terminal/TerminalTab"), "TerminalTab"),
+      files,
+      tab("processes", () => import("./sandbox/Processes"), "Processes"),
+      tab("logs", () => import("./sandbox/Logs"), "Logs"),
+      tab("network", () => import("./sandbox/Network"), "Network"),
+      tab("snapshots", () => import("./sandbox/Snapshots"), "Snapshots"),
+      tab("events", () => import("./sandbox/History"), "History"),
+    ]),
+    page("/repositories", () => import("./repositories/Repositories"), "Repositories"),
+    repository,
+    pull,
+    page("/monitoring", () => import("./pages/Monitoring"), "Monitoring"),
+    page("/audit", () => import("./pages/Audit"), "Audit"),
+    page("/logs", () => import("./pages/LogSearch"), "LogSearch"),
+    page("/projects", () => import("./pages/Projects"), "Projects"),
+    page("/settings", () => import("./settings/ProjectSettings"), "ProjectSettings"),
+    page("/settings/keys", () => import("./settings/Keys"), "Keys"),
+    page("/settings/agents", () => import("./settings/Agents"), "Agents"),
+    page("/settings/secrets", () => import("./settings/Secrets"), "Secrets"),
+    page("/settings/budgets", () => import("./settings/Budgets"), "Budgets"),
+    page("/settings/policy", () => import("./settings/CommandPolicy"), "CommandPolicy"),
+  ]),
+]);
+
+export const router = createRouter({
+  routeTree: tree,
+  basepath: "/ui",
+  defaultPreload: "intent",
+  scrollRestoration: true,
+});
+
+declare module "@tanstack/react-router" {
+  interface Register {
+    router: typeof router;
+  }
+}

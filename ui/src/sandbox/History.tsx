@@ -1,0 +1,80 @@
+import { useEffect, useState } from "react";
+import { useQuery } from "@tanstack/react-query";
+import { useParams } from "@tanstack/react-router";
+import { api, take } from "../api/client";
+import { onEvent, type Event } from "../api/live";
+import { StateBadge } from "../ui/Badge";
+import { CopyAs, curl } from "../ui/CopyAs";
+import { Empty, Loaded } from "../ui/feedback";
+import { moment, plainText } from "../ui/format";
+import { Card, Cell, Table } from "../ui/layout";
+import { reasonText } from "./naming";
+
+const MOST = 500;
+const MOST_PAGES = 50;
+
+/** The newest events of a sandbox. The server's pages go from the oldest on, so they are walked to the end. */
+async function eventsOf(subject: string): Promise<Event[]> {
+  let events: Event[] = [];
+  let cursor: string | undefined;
+  for (let page = 0; page < MOST_PAGES; page += 1) {
+    const answer = await take(api.GET("/api/v1/events", { params: { query: { subject, limit: 200, cursor } } }));
+    events = [...events, ...answer.items].slice(-MOST);
+    if (!answer.next) break;
+    cursor = answer.next;
+  }
+  return events;
+}
+
+export function History() {
+  const { id } = useParams({ from: "/shell/sandboxes/$id" });
+  const history = useQuery({
+    queryKey: ["history", id],
+    queryFn: () => take(api.GET("/api/v1/sandboxes/{id}/history", { params: { path: { id } } })),
+  });
+  const events = useQuery({ queryKey: ["events-of", id], queryFn: () => eventsOf(id) });
+  const [since, setSince] = useState<Event[]>([]);
+  useEffect(() => onEvent((event) => event.subject === id && setSince((all) => [...all, event].slice(-MOST))), [id]);
+  return (
+    <div className="mx-auto grid max-w-[1400px] gap-4 p-3 sm:p-5">
+      <Card title="States" actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/sandboxes/${id}/history`) }} />}>
+        <Loaded query={history}>
+          {({ items }) => (
+            <ol className="divide-y divide-line">
+              {items.map((step) => (
+                <li key={`${step.at}${step.to}`} className="flex flex-wrap items-center gap-3 px-4 py-2">
+                  <StateBadge state={step.to} />
+                  <span className="flex-1">{reasonText(step.reason)}</span>
+                  <time dateTime={step.at} className="text-dim">
+                    {moment(step.at)}
+                  </time>
+                </li>
+              ))}
+            </ol>
+          )}
+        </Loaded>
+      </Card>
+      <Card title="Events" actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/events/stream?subject=${id}`) }} />}>
+        <Loaded query={events}>
+          {(stored) => {
+            const last = stored.at(-1)?.sequence ?? 0;
+            const all = [...stored, ...since.filter((event) => event.sequence > last)].reverse();
+            if (all.length === 0) return <Empty title="No events" />;
+            return (
+              <Table label="Events, newest first" head={["Number", "What", "Details", "When"]}>
+                {all.map((event) => (
+                  <tr key={event.sequence}>
+                    <Cell className="font-mono text-dim">{event.sequence}</Cell>
+                    <Cell className="font-mono whitespace-nowrap">{plainText(event.kind)}</Cell>
+                    <Cell className="max-w-xl font-mono text-xs break-all text-dim">{plainText(JSON.stringify(event.payload)).slice(0, 400)}</Cell>
+                    <Cell className="whitespace-nowrap text-dim">{moment(event.at)}</Cell>
+                  </tr>
+                ))}
+              </Table>
+            );
+          }}
+        </Loaded>
+      </Card>
+    </div>
+  );
+}

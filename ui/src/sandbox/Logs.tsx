@@ -1,0 +1,245 @@
+import { useCallback, useEffect, useReducer, useRef, useState } from "react";
+import { useParams } from "@tanstack/react-router";
+import { useVirtualizer } from "@tanstack/react-virtual";
+import { ArrowDownToLine, Download } from "lucide-react";
+import { api, raw, take } from "../api/client";
+import { onEvent } from "../api/live";
+import { useSandbox } from "../api/sandboxes";
+import { Button } from "../ui/Button";
+import { classes } from "../ui/classes";
+import { CopyAs, curl } from "../ui/CopyAs";
+import { Empty, ErrorBox, Loading, toastError } from "../ui/feedback";
+import { SelectField, TextField } from "../ui/fields";
+import { clock, moment, plainText } from "../ui/format";
+import { LogPages } from "./logPages";
+
+const PAGE = 500;
+const FOLLOW_MS = 2000;
+
+interface Filter {
+  search?: string;
+  level?: string;
+  source?: string;
+  from?: string;
+}
+
+/** Loads pages into a `LogPages`, one request at a time, and follows the end. */
+function useLog(id: string, filter: Filter) {
+  const [, redraw] = useReducer((count: number) => count + 1, 0);
+  const [error, setError] = useState<unknown>();
+  const pages = useRef(new LogPages());
+  const busy = useRef(false);
+  const key = JSON.stringify([id, filter]);
+  const current = useRef(key);
+
+  const ask = useCallback(
+    (cursor: string | undefined, limit: number) =>
+      take(
+        api.GET("/api/v1/sandboxes/{id}/logs", {
+          params: { path: { id }, query: { ...(JSON.parse(key) as [string, Filter])[1], limit, cursor } },
+        }),
+      ),
+    [id, key],
+  );
+
+  /** The lines of a last page that was not full; it is asked for again until it is. */
+  const tail = useRef<{ cursor: string | undefined; seen: number }>({ cursor: undefined, seen: 0 });
+
+  const loadNext = useCallback(async () => {
+    if (busy.current) return;
+    busy.current = true;
+    const log = pages.current;
+    try {
+      const { cursor, seen } = tail.current;
+      const page = await ask(cursor, PAGE);
+      if (current.current !== key) return;
+      setError(undefined);
+      const fresh = page.items.slice(seen);
+      const next = page.next ?? undefined;
+      log.append(cursor, fresh, next);
+      tail.current = next === undefined ? { cursor, seen: page.items.length } : { cursor: next, seen: 0 };
+      redraw();
+    } catch (failed) {
+      if (current.current === key) setError(failed);
+    } finally {
+      busy.current = false;
+    }
+  }, [ask, key]);
+
+  const restore = useCallback(
+    async (index: number) => {
+      const gone = pages.current.missing(index);
+      if (gone === undefined || busy.current) return;
+      busy.current = true;
+      try {
+        const page = await ask(gone.cursor, gone.count);
+        if (current.current === key) pages.current.restore(gone.page, page.items);
+        redraw();
+      } catch (failed) {
+        setError(failed);
+      } finally {
+        busy.current = false;
+      }
+    },
+    [ask, key],
+  );
+
+  useEffect(() => {
+    current.current = key;
+    pages.current = new LogPages();
+    tail.current = { cursor: undefined, seen: 0 };
+    busy.current = false;
+    redraw();
+    void loadNext();
+  }, [key, loadNext]);
+
+  return { pages: pages.current, error, loadNext, restore };
+}
+
+const LEVELS: Record<string, string> = { error: "text-bad", warn: "text-warn" };
+const SOURCES: Record<string, string> = { stderr: "text-warn", process: "text-dim", sandbox: "text-info" };
+
+export function Logs() {
+  const { id } = useParams({ from: "/shell/sandboxes/$id" });
+  const sandbox = useSandbox(id).data;
+  const [typed, setTyped] = useState("");
+  const [filter, setFilter] = useState<Filter>({});
+  const [follow, setFollow] = useState(false);
+  const { pages, error, loadNext, restore } = useLog(id, filter);
+
+  useEffect(() => {
+    const timer = setTimeout(() => setFilter((old) => ({ ...old, search: typed === "" ? undefined : typed })), 300);
+    return () => clearTimeout(timer);
+  }, [typed]);
+
+  const scroller = useRef<HTMLDivElement>(null);
+  const virtual = useVirtualizer({
+    count: pages.count,
+    getScrollElement: () => scroller.current,
+    estimateSize: () => 20,
+    overscan: 30,
+  });
+  const rows = virtual.getVirtualItems();
+  const last = rows.at(-1)?.index ?? 0;
+
+  useEffect(() => {
+    const lost = rows.find((row) => pages.line(row.index) === undefined);
+    if (lost !== undefined) void restore(lost.index);
+    else if (pages.next !== undefined && last >= pages.count - 100) void loadNext();
+  });
+  useEffect(() => {
+    if (follow && pages.count > 0) virtual.scrollToIndex(pages.count - 1, { align: "end" });
+  }, [follow, pages.count, virtual]);
+
+  // The end is looked at when something happened, and now and then: output is no event.
+  useEffect(() => {
+    if (sandbox?.state !== "running") return;
+    const look = () => !document.hidden && pages.next === undefined && void loadNext();
+    const timer = setInterval(look, FOLLOW_MS);
+    const off = onEvent((event) => event.subject === id && look());
+    return () => {
+      clearInterval(timer);
+      off();
+    };
+  }, [sandbox?.state, pages, loadNext, id]);
+
+  // A long log is not walked through to its end: it is begun anew a little before it.
+  const toggleFollow = () => {
+    if (!follow && pages.next !== undefined) {
+      const end = sandbox?.ended_at ? Date.parse(sandbox.ended_at) : Date.now();
+      setFilter((old) => ({ ...old, from: new Date(end - 60_000).toISOString() }));
+    }
+    setFollow(!follow);
+  };
+
+  const save = async () => {
+    try {
+      const answer = await raw(`/api/v1/sandboxes/${id}/logs?download=true`);
+      const address = URL.createObjectURL(await answer.blob());
+      const link = document.createElement("a");
+      link.href = address;
+      link.download = `${id}.log`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(address), 60_000);
+    } catch (failed) {
+      toastError(failed);
+    }
+  };
+
+  return (
+    <div className="flex h-full min-h-0 flex-col gap-2 p-3 sm:p-5">
+      <div className="flex flex-wrap items-center gap-2">
+        <div className="min-w-40 flex-1 sm:max-w-xs">
+          <TextField label="Search the log" hideLabel type="search" placeholder="Search" value={typed} onChange={(event) => setTyped(event.target.value)} />
+        </div>
+        <SelectField label="Level" hideLabel value={filter.level ?? ""} onChange={(event) => setFilter({ ...filter, level: event.target.value || undefined })}>
+          <option value="">Every level</option>
+          <option value="info">Info and above</option>
+          <option value="warn">Warnings and errors</option>
+          <option value="error">Errors</option>
+        </SelectField>
+        <SelectField label="Source" hideLabel value={filter.source ?? ""} onChange={(event) => setFilter({ ...filter, source: event.target.value || undefined })}>
+          <option value="">Every source</option>
+          <option value="stdout,stderr,pty">Output</option>
+          <option value="stderr">stderr</option>
+          <option value="process">Processes</option>
+          <option value="sandbox">The sandbox itself</option>
+        </SelectField>
+        <Button aria-pressed={follow} className={follow ? "text-accent" : undefined} onClick={toggleFollow} icon={<ArrowDownToLine aria-hidden className="size-4" />}>
+          Follow
+        </Button>
+        <Button onClick={() => void save()} icon={<Download aria-hidden className="size-4" />}>
+          Download
+        </Button>
+        <CopyAs recipe={{ cli: `e2b sandbox logs -f ${id}`, curl: curl("GET", `/api/v1/sandboxes/${id}/logs`) }} />
+        {filter.from !== undefined && (
+          <Button onClick={() => setFilter({ ...filter, from: undefined })}>From {clock(filter.from).slice(0, 8)} on: show all</Button>
+        )}
+        <span role="status" className="text-dim">
+          {pages.count.toLocaleString()} lines{pages.next !== undefined && " so far"}
+        </span>
+      </div>
+      {error !== undefined && <ErrorBox error={error} retry={() => void loadNext()} />}
+      {!pages.begun ? (
+        error === undefined && <Loading what="Reading the log" />
+      ) : pages.count === 0 ? (
+        <Empty title={filter.search || filter.level || filter.source ? "No line matches" : "The log is empty"} />
+      ) : (
+        <div
+          ref={scroller}
+          role="log"
+          aria-label="Log"
+          aria-live="off"
+          tabIndex={0}
+          onWheel={(event) => event.deltaY < 0 && setFollow(false)}
+          className="min-h-0 flex-1 overflow-auto rounded-lg border border-line bg-surface font-mono text-xs"
+        >
+          <div className="relative min-w-max" style={{ height: virtual.getTotalSize() }}>
+            {rows.map((row) => {
+              const line = pages.line(row.index);
+              return (
+                <div
+                  key={row.index}
+                  className={classes("absolute flex h-5 items-center gap-3 px-3 whitespace-pre", LEVELS[line?.level ?? ""] ?? SOURCES[line?.source ?? ""])}
+                  style={{ transform: `translateY(${row.start}px)` }}
+                >
+                  {line === undefined ? (
+                    <span className="text-dim">…</span>
+                  ) : (
+                    <>
+                      <time dateTime={line.at} title={moment(line.at)} className="text-dim">
+                        {clock(line.at)}
+                      </time>
+                      <span className="w-14 text-dim">{line.source}</span>
+                      <span>{plainText(line.message).slice(0, 2000)}</span>
+                    </>
+                  )}
+                </div>
+              );
+            })}
+          </div>
+        </div>
+      )}
+    </div>
+  );
+}

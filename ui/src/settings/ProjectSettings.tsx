@@ -1,0 +1,156 @@
+import { useState, type FormEvent } from "react";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { toast } from "sonner";
+import { api, take, type Schemas } from "../api/client";
+import { may, session, setSession, useSession } from "../api/session";
+import { Button } from "../ui/Button";
+import { CopyAs, curl } from "../ui/CopyAs";
+import { ErrorBox, Loaded } from "../ui/feedback";
+import { SelectField, TextField } from "../ui/fields";
+import { mebibytes } from "../ui/format";
+import { Card, Facts } from "../ui/layout";
+import { Quotas } from "./Quotas";
+import { SettingsFrame } from "./SettingsFrame";
+import { readTagged, writeTagged, type Tagged } from "./tagged";
+
+type Settings = Schemas["Settings"];
+type Shape = Schemas["SettingsShape"];
+type Project = Schemas["Project"];
+
+function NameForm({ project }: { project: Tagged<Project> }) {
+  const queries = useQueryClient();
+  const [name, setName] = useState(project.value.name);
+  const save = useMutation({
+    mutationFn: () => writeTagged<Project>("PATCH", "/api/v1/project", { name }, project.tag),
+    onSuccess: (next) => {
+      queries.setQueryData(["project"], next);
+      const now = session();
+      if (now?.project !== undefined) setSession({ ...now, project: { ...now.project, projectName: next.value.name } });
+      toast.success("Renamed");
+    },
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    save.mutate();
+  };
+  return (
+    <form onSubmit={submit} className="space-y-3 p-4">
+      <div className="flex items-end gap-2">
+        <div className="flex-1">
+          <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} disabled={!may("admin")} />
+        </div>
+        <Button type="submit" busy={save.isPending} disabled={!may("admin") || name === project.value.name}>
+          Rename
+        </Button>
+      </div>
+      {save.error !== null && <ErrorBox error={save.error} />}
+    </form>
+  );
+}
+
+const TIMES: ["timeout_s" | "idle_s" | "max_lifetime_s", string][] = [
+  ["timeout_s", "A sandbox lives for (s)"],
+  ["idle_s", "It may go unused for (s)"],
+  ["max_lifetime_s", "It may run at most (s)"],
+];
+const KEPT: [keyof NonNullable<Shape["retention"]>, string][] = [
+  ["logs_days", "Logs (days)"],
+  ["archive_logs_days", "Logs as they are (days)"],
+  ["events_days", "Events (days)"],
+  ["audit_days", "Audit log (days)"],
+  ["records_days", "Records of ended sandboxes (days)"],
+];
+
+function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
+  const queries = useQueryClient();
+  const { in_force: force, ...own } = settings.value;
+  const text = (value: number | null | undefined) => (value === null || value === undefined ? "" : String(value));
+  const [times, setTimes] = useState<Record<string, string>>(() => Object.fromEntries(TIMES.map(([name]) => [name, text(own[name])])));
+  const [kept, setKept] = useState<Record<string, string>>(() => Object.fromEntries(KEPT.map(([name]) => [name, text(own.retention?.[name])])));
+  const [atEnd, setAtEnd] = useState<string>(own.on_timeout ?? "");
+  const numbers = (all: Record<string, string>) =>
+    Object.fromEntries(Object.entries(all).filter(([, value]) => value !== "").map(([name, value]) => [name, Number(value)]));
+  const wanted = () => ({ ...numbers(times), retention: numbers(kept), ...(atEnd === "" ? {} : { on_timeout: atEnd }) });
+  const save = useMutation({
+    mutationFn: () => writeTagged<Settings>("PUT", "/api/v1/project/settings", wanted(), settings.tag),
+    onSuccess: (next) => {
+      queries.setQueryData(["settings"], next);
+      toast.success("Saved; it holds for sandboxes made from now on");
+    },
+    onError: () => void queries.invalidateQueries({ queryKey: ["settings"] }),
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    save.mutate();
+  };
+  const disabled = !may("admin");
+  return (
+    <form onSubmit={submit} className="space-y-5 p-4">
+      <div className="grid gap-4 sm:grid-cols-2 lg:grid-cols-4">
+        {TIMES.map(([name, label]) => (
+          <TextField key={name} label={label} type="number" min="0" disabled={disabled} value={times[name] ?? ""} onChange={(event) => setTimes({ ...times, [name]: event.target.value })} placeholder="the server's default" hint={`In force: ${force[name] ?? "no limit"}`} />
+        ))}
+        <SelectField label="At its deadline it is" disabled={disabled} value={atEnd} onChange={(event) => setAtEnd(event.target.value)} hint={`In force: ${force.on_timeout ?? "kill"}`}>
+          <option value="">The server's default</option>
+          <option value="kill">destroyed</option>
+          <option value="pause">paused, with memory</option>
+          <option value="pause_files_only">paused, files only</option>
+        </SelectField>
+      </div>
+      <fieldset>
+        <legend className="mb-2 font-medium">How long things are kept</legend>
+        <div className="grid gap-4 sm:grid-cols-2 lg:grid-cols-4">
+          {KEPT.map(([name, label]) => (
+            <TextField key={name} label={label} type="number" min="0" disabled={disabled} value={kept[name] ?? ""} onChange={(event) => setKept({ ...kept, [name]: event.target.value })} placeholder="the server's default" hint={`In force: ${force.retention?.[name] ?? "for ever"}`} />
+          ))}
+        </div>
+      </fieldset>
+      {save.error !== null && <ErrorBox error={save.error} />}
+      <div className="flex justify-end gap-2">
+        <CopyAs recipe={{ curl: curl("PUT", "/api/v1/project/settings", wanted()) }} />
+        <Button type="submit" tone="primary" busy={save.isPending} disabled={disabled}>
+          Save
+        </Button>
+      </div>
+    </form>
+  );
+}
+
+export function ProjectSettings() {
+  const operating = useSession()?.operatorKey !== undefined;
+  const project = useQuery({ queryKey: ["project"], queryFn: () => readTagged<Project>("/api/v1/project") });
+  const settings = useQuery({ queryKey: ["settings"], queryFn: () => readTagged<Settings>("/api/v1/project/settings") });
+  const quotas = useQuery({ queryKey: ["quotas"], queryFn: () => take(api.GET("/api/v1/quotas")) });
+  return (
+    <SettingsFrame admin={false}>
+      <Card title="Project">
+        <Loaded query={project}>{(one) => <NameForm key={one.tag} project={one} />}</Loaded>
+      </Card>
+      <Card title="Lifetimes and retention">
+        <Loaded query={settings}>{(one) => <SettingsForm key={one.tag} settings={one} />}</Loaded>
+      </Card>
+      <Card title="Quotas">
+        <Loaded query={quotas}>
+          {({ limits, used }) => (
+            <Facts
+              facts={[
+                ["Sandboxes", `${used.sandboxes} of ${limits.sandboxes ?? "no limit"}`],
+                ["Processors", `${used.cpus} of ${limits.cpus ?? "no limit"}`],
+                ["Memory", `${mebibytes(used.memory_mib)} of ${limits.memory_mib ? mebibytes(limits.memory_mib) : "no limit"}`],
+                ["Disk", `${mebibytes(used.disk_mib)} of ${limits.disk_mib ? mebibytes(limits.disk_mib) : "no limit"}`],
+                ["Forks at a time", limits.forks ?? "no limit"],
+              ]}
+            />
+          )}
+        </Loaded>
+        {operating && project.data !== undefined ? (
+          <div className="border-t border-line p-4">
+            <Quotas project={project.data.value.id} />
+          </div>
+        ) : (
+          <p className="border-t border-line px-4 py-3 text-dim">The operator sets these.</p>
+        )}
+      </Card>
+    </SettingsFrame>
+  );
+}

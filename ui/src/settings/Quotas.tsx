@@ -1,0 +1,80 @@
+// What a project may use. Only an operator changes it.
+import { useState, type FormEvent } from "react";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { toast } from "sonner";
+import type { Schemas } from "../api/client";
+import { session } from "../api/session";
+import { Button } from "../ui/Button";
+import { CopyAs } from "../ui/CopyAs";
+import { ErrorBox, Loaded } from "../ui/feedback";
+import { TextField } from "../ui/fields";
+import { readTagged, writeTagged, type Tagged } from "./tagged";
+
+type State = Schemas["QuotaState"];
+type Shape = Schemas["QuotasShape"];
+
+const FIELDS: [keyof Shape, string][] = [
+  ["sandboxes", "Sandboxes that run"],
+  ["cpus", "Processors"],
+  ["memory_mib", "Memory, in MiB"],
+  ["disk_mib", "Disk, in MiB"],
+  ["forks", "Forks of one sandbox at a time"],
+];
+
+function Form({ project, state }: { project: string; state: Tagged<State> }) {
+  const queries = useQueryClient();
+  const { own, limits } = state.value;
+  const [texts, setTexts] = useState<Record<string, string>>(() =>
+    Object.fromEntries(FIELDS.map(([name]) => [name, own[name] === null || own[name] === undefined ? "" : String(own[name])])),
+  );
+  const wanted = (): Shape =>
+    Object.fromEntries(FIELDS.filter(([name]) => texts[name] !== "").map(([name]) => [name, Number(texts[name])]));
+  const path = `/api/v1/projects/${project}/quotas`;
+  const save = useMutation({
+    mutationFn: () => writeTagged<State>("PUT", path, wanted(), state.tag, session()?.operatorKey),
+    onSuccess: (next) => {
+      queries.setQueryData(["project-quotas", project], next);
+      void queries.invalidateQueries({ queryKey: ["quotas"] });
+      toast.success("The quotas are in force");
+    },
+    onError: () => void queries.invalidateQueries({ queryKey: ["project-quotas", project] }),
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    save.mutate();
+  };
+  return (
+    <form onSubmit={submit} className="space-y-4">
+      <div className="grid gap-4 sm:grid-cols-2">
+        {FIELDS.map(([name, label]) => (
+          <TextField
+            key={name}
+            label={label}
+            type="number"
+            min="0"
+            value={texts[name] ?? ""}
+            onChange={(event) => setTexts({ ...texts, [name]: event.target.value })}
+            placeholder="the server's default"
+            hint={`In force: ${limits[name] ?? "no limit"}`}
+          />
+        ))}
+      </div>
+      {save.error !== null && <ErrorBox error={save.error} />}
+      <div className="flex justify-end gap-2">
+        <CopyAs recipe={{ curl: `curl -sS -X PUT -H "X-API-KEY: $(cat data/operator-key)" "$COFFER_URL${path}" -d '${JSON.stringify(wanted())}'` }} />
+        <Button type="submit" tone="primary" busy={save.isPending}>
+          Put in force
+        </Button>
+      </div>
+    </form>
+  );
+}
+
+export function Quotas({ project }: { project: string }) {
+  const query = useQuery({
+    queryKey: ["project-quotas", project],
+    queryFn: () => readTagged<State>(`/api/v1/projects/${project}/quotas`, session()?.operatorKey),
+    staleTime: 0,
+  });
+  return <Loaded query={query}>{(state) => <Form key={state.tag} project={project} state={state} />}</Loaded>;
+}

@@ -1,0 +1,218 @@
+// The frame around every page: navigation, who is signed in, whether the page is live, the command palette.
+import { lazy, Suspense, useEffect, useState } from "react";
+import { Link, Outlet, useNavigate, useRouterState } from "@tanstack/react-router";
+import { Dialog as Radix, DropdownMenu } from "radix-ui";
+import {
+  Activity,
+  Box,
+  FolderGit2,
+  FolderKanban,
+  LogOut,
+  Menu,
+  Monitor,
+  Moon,
+  ScrollText,
+  Search,
+  Settings,
+  ShieldCheck,
+  Sun,
+  UserRound,
+  WifiOff,
+} from "lucide-react";
+import { Toaster } from "sonner";
+import { useConnection } from "../api/live";
+import { setSession, useSession } from "../api/session";
+import { Button } from "../ui/Button";
+import { classes } from "../ui/classes";
+import { ProjectSwitcher } from "./ProjectSwitcher";
+import { setTheme, useDark, useTheme, type Theme } from "./theme";
+
+const Palette = lazy(() => import("./Palette").then((module) => ({ default: module.Palette })));
+
+const PLACES = [
+  { to: "/sandboxes", name: "Sandboxes", icon: Box },
+  { to: "/repositories", name: "Repositories", icon: FolderGit2 },
+  { to: "/monitoring", name: "Monitoring", icon: Activity },
+  { to: "/logs", name: "Logs", icon: ScrollText },
+  { to: "/audit", name: "Audit", icon: ShieldCheck },
+  { to: "/settings", name: "Settings", icon: Settings },
+] as const;
+
+function Places({ onGo }: { onGo?: () => void }) {
+  const { operatorKey, project } = useSession() ?? {};
+  const link =
+    "flex h-8 items-center gap-2.5 rounded-md px-2.5 text-sm text-dim hover:bg-raised hover:text-ink data-[status=active]:bg-accent-soft data-[status=active]:font-medium data-[status=active]:text-accent";
+  return (
+    <nav aria-label="Main" className="flex flex-col gap-0.5 p-2" onClick={onGo}>
+      {operatorKey !== undefined && (
+        <Link to="/projects" className={link}>
+          <FolderKanban aria-hidden className="size-4" />
+          Projects
+        </Link>
+      )}
+      {project !== undefined &&
+        PLACES.map(({ to, name, icon: Icon }) => (
+          <Link key={to} to={to} className={link}>
+            <Icon aria-hidden className="size-4" />
+            {name}
+          </Link>
+        ))}
+    </nav>
+  );
+}
+
+function ThemeItems() {
+  const theme = useTheme();
+  const choices: [Theme, string, typeof Sun][] = [
+    ["light", "Light", Sun],
+    ["dark", "Dark", Moon],
+    ["system", "As the system", Monitor],
+  ];
+  return (
+    <DropdownMenu.RadioGroup value={theme} onValueChange={(value) => setTheme(value as Theme)}>
+      {choices.map(([value, name, Icon]) => (
+        <DropdownMenu.RadioItem
+          key={value}
+          value={value}
+          className="flex items-center gap-2 rounded-md px-2 py-1.5 outline-none data-[highlighted]:bg-raised data-[state=checked]:font-medium data-[state=checked]:text-accent"
+        >
+          <Icon aria-hidden className="size-4" />
+          {name}
+        </DropdownMenu.RadioItem>
+      ))}
+    </DropdownMenu.RadioGroup>
+  );
+}
+
+function Account() {
+  const session = useSession();
+  const project = session?.project;
+  return (
+    <DropdownMenu.Root>
+      <DropdownMenu.Trigger asChild>
+        <Button tone="ghost" aria-label="Account and appearance" icon={<UserRound aria-hidden className="size-4" />} />
+      </DropdownMenu.Trigger>
+      <DropdownMenu.Portal>
+        <DropdownMenu.Content align="end" className="z-50 w-60 rounded-lg border border-line bg-surface p-1 shadow-lg">
+          <div className="px-2 py-1.5 text-xs text-dim">
+            {project === undefined ? "Operator" : `${project.role} key of ${project.projectName}`}
+            {project?.agentId !== undefined && " (an agent's)"}
+          </div>
+          <DropdownMenu.Separator className="my-1 h-px bg-line" />
+          <ThemeItems />
+          <DropdownMenu.Separator className="my-1 h-px bg-line" />
+          <DropdownMenu.Item
+            onSelect={() => setSession(undefined)}
+            className="flex items-center gap-2 rounded-md px-2 py-1.5 outline-none data-[highlighted]:bg-raised"
+          >
+            <LogOut aria-hidden className="size-4" />
+            Sign out
+          </DropdownMenu.Item>
+        </DropdownMenu.Content>
+      </DropdownMenu.Portal>
+    </DropdownMenu.Root>
+  );
+}
+
+/** Says that the server is away, once it has been for a moment. */
+function Away() {
+  const away = useConnection() === "away";
+  const [shown, setShown] = useState(false);
+  useEffect(() => {
+    if (!away) return setShown(false);
+    const timer = setTimeout(() => setShown(true), 1500);
+    return () => clearTimeout(timer);
+  }, [away]);
+  return (
+    <div role="status">
+      {shown && (
+        <div className="flex items-center justify-center gap-2 bg-warn-soft px-3 py-1.5 text-sm text-warn">
+          <WifiOff aria-hidden className="size-4" />
+          The server does not answer. Reconnecting; what you see may be out of date.
+        </div>
+      )}
+    </div>
+  );
+}
+
+export function Shell() {
+  const session = useSession();
+  const navigate = useNavigate();
+  const path = useRouterState({ select: (state) => state.location.pathname });
+  const dark = useDark();
+  const [menu, setMenu] = useState(false);
+  const [palette, setPalette] = useState(false);
+
+  useEffect(() => {
+    if (session === undefined) void navigate({ to: "/sign-in", search: path === "/" ? {} : { to: path } });
+  }, [session, navigate, path]);
+
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      if (event.key.toLowerCase() === "k" && (event.metaKey || event.ctrlKey) && !event.shiftKey) {
+        event.preventDefault();
+        setPalette((open) => !open);
+      }
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, []);
+
+  if (session === undefined) return null;
+  return (
+    <div className="flex h-dvh flex-col">
+      <a
+        href="#content"
+        className="sr-only focus:not-sr-only focus:absolute focus:z-50 focus:m-2 focus:rounded focus:bg-surface focus:p-2"
+      >
+        Skip to the content
+      </a>
+      <header className="flex h-12 shrink-0 items-center gap-2 border-b border-line bg-surface px-2 sm:px-3">
+        <Button
+          tone="ghost"
+          className="md:hidden"
+          aria-label="Open the menu"
+          onClick={() => setMenu(true)}
+          icon={<Menu aria-hidden className="size-5" />}
+        />
+        <Link to="/" className="flex items-center gap-2 font-semibold">
+          <img src="/ui/icon.svg" alt="" className="size-6" />
+          <span className="hidden sm:inline">Cofferdam</span>
+        </Link>
+        <ProjectSwitcher />
+        <div className="flex-1" />
+        <Button onClick={() => setPalette(true)} className="text-dim" aria-label="Open the command palette">
+          <Search aria-hidden className="size-4" />
+          <span className="hidden sm:inline">Find or do</span>
+          <kbd className="hidden rounded border border-line px-1 text-[11px] sm:inline">Ctrl K</kbd>
+        </Button>
+        <Account />
+      </header>
+      <Away />
+      <div className="flex min-h-0 flex-1">
+        <aside className="hidden w-48 shrink-0 border-r border-line bg-surface md:block">
+          <Places />
+        </aside>
+        <main id="content" tabIndex={-1} className="min-w-0 flex-1 overflow-y-auto outline-none">
+          <Suspense>
+            <Outlet />
+          </Suspense>
+        </main>
+      </div>
+      <Radix.Root open={menu} onOpenChange={setMenu}>
+        <Radix.Portal>
+          <Radix.Overlay className="fixed inset-0 z-40 bg-black/50" />
+          <Radix.Content
+            aria-describedby={undefined}
+            className={classes("fixed inset-y-0 left-0 z-50 w-64 border-r border-line bg-surface p-2")}
+          >
+            <Radix.Title className="px-2.5 py-2 font-semibold">Cofferdam</Radix.Title>
+            <Places onGo={() => setMenu(false)} />
+          </Radix.Content>
+        </Radix.Portal>
+      </Radix.Root>
+      <Suspense>{palette && <Palette onClose={() => setPalette(false)} />}</Suspense>
+      <Toaster theme={dark ? "dark" : "light"} position="bottom-right" closeButton />
+    </div>
+  );
+}

@@ -1,0 +1,80 @@
+// Lines over time, by uPlot. The figures are also there as text, for those who do not see the picture.
+import "uplot/dist/uPlot.min.css";
+import { useEffect, useRef } from "react";
+import uPlot from "uplot";
+import { useDark } from "../shell/theme";
+
+interface Props {
+  label: string;
+  /** Unix seconds. */
+  times: number[];
+  series: { name: string; values: (number | null)[] }[];
+  top?: number;
+  unit?: string;
+  format?: (value: number) => string;
+  bars?: boolean;
+}
+
+const COLOURS = ["--accent", "--warn", "--bad", "--info"];
+
+export function Chart({ label, times, series, top, unit = "", format, bars = false }: Props) {
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot>(undefined);
+  const dark = useDark();
+  const names = series.map((one) => one.name).join();
+  const write = format ?? ((value: number) => `${Number(value.toPrecision(3))}${unit}`);
+  const writer = useRef(write);
+  writer.current = write;
+
+  useEffect(() => {
+    const place = box.current as HTMLDivElement;
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name: string) => style.getPropertyValue(name).trim();
+    const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+    const made = new uPlot(
+      {
+        width: place.clientWidth,
+        height: 180,
+        legend: { show: names.includes(",") },
+        cursor: { y: false },
+        scales: { y: { range: (_, __, high) => [0, top ?? (high > 0 ? high * 1.1 : 1)] } },
+        axes: [axis, { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => writer.current(tick)) }],
+        series: [
+          {},
+          ...names.split(",").map((name, at) => ({
+            label: name,
+            stroke: colour(COLOURS[at % COLOURS.length] ?? "--accent"),
+            width: 1.5,
+            fill: bars ? colour("--accent-soft") : undefined,
+            points: { show: false },
+            paths: bars ? uPlot.paths.bars?.({ size: [0.6, 60] }) : undefined,
+          })),
+        ],
+      },
+      [[], ...names.split(",").map(() => [])] as uPlot.AlignedData,
+      place,
+    );
+    plot.current = made;
+    const watcher = new ResizeObserver(() => made.setSize({ width: place.clientWidth, height: 180 }));
+    watcher.observe(place);
+    return () => {
+      watcher.disconnect();
+      made.destroy();
+      plot.current = undefined;
+    };
+  }, [dark, names, top, bars]);
+
+  useEffect(() => {
+    plot.current?.setData([times, ...series.map((one) => one.values)] as uPlot.AlignedData);
+  }, [times, series, dark, names, top, bars]);
+
+  const now = series.map((one) => {
+    const value = one.values.at(-1);
+    return `${one.name}: ${value === null || value === undefined ? "nothing yet" : write(value)}`;
+  });
+  return (
+    <div className="p-3">
+      <div ref={box} role="img" aria-label={`${label}. Newest: ${now.join(", ")}`} className="min-h-[180px] w-full" />
+    </div>
+  );
+}

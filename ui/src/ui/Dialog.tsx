@@ -1,0 +1,90 @@
+import type { FormEvent, ReactNode } from "react";
+import { useState } from "react";
+import { Dialog as Radix } from "radix-ui";
+import { X } from "lucide-react";
+import { Button } from "./Button";
+import { classes } from "./classes";
+import { ErrorBox } from "./feedback";
+
+interface Props {
+  open: boolean;
+  onClose: () => void;
+  title: string;
+  description?: ReactNode;
+  children: ReactNode;
+  wide?: boolean;
+}
+
+export function Dialog({ open, onClose, title, description, children, wide = false }: Props) {
+  return (
+    <Radix.Root open={open} onOpenChange={(next) => !next && onClose()}>
+      <Radix.Portal>
+        <Radix.Overlay className="fixed inset-0 z-40 bg-black/50" />
+        <Radix.Content
+          {...(description === undefined ? { "aria-describedby": undefined } : {})}
+          className={classes(
+            "fixed top-1/2 left-1/2 z-50 max-h-[90dvh] w-[calc(100vw-24px)] -translate-x-1/2 -translate-y-1/2",
+            "overflow-y-auto rounded-xl border border-line bg-surface p-5 shadow-xl",
+            wide ? "max-w-2xl" : "max-w-md",
+          )}
+        >
+          <div className="mb-4 flex items-start justify-between gap-4">
+            <div>
+              <Radix.Title className="text-lg font-semibold">{title}</Radix.Title>
+              {description !== undefined && (
+                <Radix.Description className="mt-1 text-dim">{description}</Radix.Description>
+              )}
+            </div>
+            <Radix.Close asChild>
+              <Button tone="ghost" aria-label="Close" icon={<X aria-hidden className="size-4" />} />
+            </Radix.Close>
+          </div>
+          {children}
+        </Radix.Content>
+      </Radix.Portal>
+    </Radix.Root>
+  );
+}
+
+interface ConfirmProps {
+  open: boolean;
+  onClose: () => void;
+  title: string;
+  children: ReactNode;
+  action: string;
+  danger?: boolean;
+  onConfirm: () => Promise<unknown>;
+}
+
+/** Asks before something that cannot be undone. Stays open, and says why, when it is refused. */
+export function Confirm({ open, onClose, title, children, action, danger = false, onConfirm }: ConfirmProps) {
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<unknown>();
+  const submit = async (event: FormEvent) => {
+    event.preventDefault();
+    setBusy(true);
+    setError(undefined);
+    try {
+      await onConfirm();
+      onClose();
+    } catch (refused) {
+      setError(refused);
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <Dialog open={open} onClose={onClose} title={title}>
+      <form onSubmit={(event) => void submit(event)} className="space-y-4">
+        <div className="text-dim">{children}</div>
+        {error !== undefined && <ErrorBox error={error} />}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" tone={danger ? "danger" : "primary"} busy={busy}>
+            {action}
+          </Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
