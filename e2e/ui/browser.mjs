@@ -1,0 +1,101 @@
+// A browser, the server's API beside it, and what the tests of the web UI have in common.
+import assert from 'node:assert/strict'
+import { readFileSync, readdirSync } from 'node:fs'
+import { chromium } from 'playwright-core'
+
+export const BASE = process.env.COFFER_URL
+export const KEY = process.env.COFFER_API_KEY
+export const DATA = process.env.COFFER_E2E_DATA_DIR
+const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium'
+
+// Deadlines end a hang; no test waits for one.
+const PATIENCE = 60_000
+
+export const operatorKey = () => readFileSync(`${DATA}/operator-key`, 'utf8').trim()
+
+export async function api(method, path, body, key = KEY) {
+  const response = await fetch(`${BASE}${path}`, {
+    method,
+    headers: { 'x-api-key': key, 'content-type': 'application/json' },
+    body: body === undefined ? undefined : JSON.stringify(body),
+  })
+  const text = await response.text()
+  assert.ok(response.ok, `${method} ${path}: ${response.status} ${text}`)
+  return text === '' ? undefined : JSON.parse(text)
+}
+
+export async function makeSandbox(body = {}) {
+  return api('POST', '/api/v1/sandboxes', { timeout_s: 1800, ...body })
+}
+
+let launched
+
+export async function browser() {
+  launched ??= chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox', '--disable-dev-shm-usage'] })
+  return launched
+}
+
+export async function closeBrowser() {
+  await (await launched)?.close()
+}
+
+/** A page of its own profile, which fails the test on whatever the browser complains about. */
+export async function openPage(options = {}) {
+  const context = await (await browser()).newContext({ viewport: { width: 1440, height: 900 }, reducedMotion: 'reduce', ...options })
+  const page = await context.newPage()
+  page.setDefaultTimeout(PATIENCE)
+  page.complaints = []
+  page.on('pageerror', (error) => page.complaints.push(`error: ${error.message}`))
+  page.on('dialog', (dialog) => {
+    page.complaints.push(`dialog: ${dialog.message()}`)
+    void dialog.dismiss()
+  })
+  page.on('console', (message) => {
+    const text = message.text()
+    if (text.includes('Content Security Policy')) page.complaints.push(`policy: ${text}`)
+  })
+  page.on('request', (request) => {
+    const { protocol, host } = new URL(request.url())
+    if (protocol.startsWith('http') && host !== new URL(BASE).host) page.complaints.push(`elsewhere: ${request.url()}`)
+    if (request.url().includes(KEY.slice(4))) page.complaints.push(`a key in a URL: ${request.url()}`)
+  })
+  return page
+}
+
+export async function signIn(page, path = '/ui/', key = KEY) {
+  await page.goto(`${BASE}${path}`)
+  await page.getByLabel('API key').fill(key)
+  await page.getByRole('button', { name: 'Sign in' }).click()
+  await page.getByRole('button', { name: 'Account and appearance' }).waitFor()
+}
+
+export async function eventually(condition, what) {
+  const deadline = Date.now() + PATIENCE
+  for (;;) {
+    const found = await condition()
+    if (found) return found
+    assert.ok(Date.now() < deadline, `not within ${PATIENCE} ms: ${typeof what === 'function' ? await what() : what}`)
+    await new Promise((done) => setTimeout(done, 100))
+  }
+}
+
+/** What the terminal shows, row by row. */
+export async function screen(page) {
+  const rows = await page.locator('[data-terminal]:not(.hidden) .xterm-rows > div').allInnerTexts()
+  return rows.map((row) => row.replaceAll('\u00a0', ' ').trimEnd())
+}
+
+/** The process that `coffer up` runs as its server. */
+export function serverPid() {
+  const up = process.env.COFFER_UP_PID
+  for (const pid of readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
+    try {
+      const parent = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').at(-1).split(' ')[1]
+      const [, role] = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0')
+      if (parent === up && role === 'server') return Number(pid)
+    } catch {
+      // It ended while we looked.
+    }
+  }
+  return undefined
+}
