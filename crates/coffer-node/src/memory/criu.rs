@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Names another program, or one that is not there.
-const CHOICE: &str = "COFFER_CRIU";
+const CHOICE: &str = "CRIU_PROGRAM";
 /// Where `scripts/setup` puts one of a later release than the host's: the words of the command, a line each.
 const OWN: &str = "/usr/local/lib/coffer/criu/command";
 

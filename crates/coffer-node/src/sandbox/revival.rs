@@ -62,7 +62,8 @@ impl Resume {
 /// Starts a sandbox on its files, with processes or without.
 pub(super) async fn begin(node: &Arc<Node>, entry: &Entry, resume: Resume) -> Result<Born, NodeError> {
     let Resume::Memory(snapshot) = resume else { return birth::start(node, entry).await };
-    let work = memory::directory(&node.pool, &entry.name().to_string());
+    // Beside what it may have of its own: should this fail, it still has that.
+    let work = memory::directory(&node.pool, &format!("{}.fork", entry.name()));
     let (images, copy, uid_base) = (memory::of_snapshot(&node.pool, snapshot), work.clone(), entry.uid_base);
     let image = blocking(move || {
         memory::copy_for(&images, &copy, uid_base)
@@ -93,9 +94,9 @@ pub(super) struct Source {
 pub(super) async fn restore(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<Born, NodeError> {
     let criu = memory::tool()?;
     let cgroup = node.cgroups.of(entry.name());
-    let work = memory::directory(&node.pool, &entry.name().to_string());
-    let mut hook = Hook::new(&work, Moment::NamespacesMade).map_err(internal("write CRIU's hook"))?;
-    let restore = describe(criu, source, &work, hook.script())?;
+    let mut hook =
+        Hook::new(&source.directory, Moment::NamespacesMade).map_err(internal("write CRIU's hook"))?;
+    let restore = describe(criu, source, hook.script())?;
     let Prepared { request, mut descriptors, gate, quota } =
         birth::prepare(node, entry, &cgroup, Some(restore)).await?;
     // It stays here until there is somebody to hand it to.
@@ -119,7 +120,7 @@ pub(super) async fn restore(node: &Arc<Node>, entry: &Entry, source: &Source) ->
             asked = hook.asked() => Some(asked.map_err(internal("hear CRIU"))?),
             () = tool.ended() => None,
         };
-        let Some(first) = first else { return Err(failed(&said(&source.directory, entry, node))) };
+        let Some(first) = first else { return Err(failed(&said(&source.directory))) };
         let (pidfd, listeners) = set_up(node, first).await?;
         hook.go_on().map_err(internal("answer CRIU"))?;
         tool.ended().await;
@@ -136,7 +137,7 @@ pub(super) async fn restore(node: &Arc<Node>, entry: &Entry, source: &Source) ->
         }
         Ok(restored) => match tool.exit().await {
             Some(Exit::Code(0)) | None => Ok(restored),
-            Some(_) => Err(failed(&said(&source.directory, entry, node))),
+            Some(_) => Err(failed(&said(&source.directory))),
         },
     };
     let hostname = source.is_fork.then(|| entry.spec.hostname.clone());
@@ -152,13 +153,13 @@ pub(super) async fn restore(node: &Arc<Node>, entry: &Entry, source: &Source) ->
     born
 }
 
-fn describe(criu: &Criu, source: &Source, work: &Path, hook: &Path) -> Result<Restore, NodeError> {
+fn describe(criu: &Criu, source: &Source, hook: &Path) -> Result<Restore, NodeError> {
     let text = |word: &std::ffi::OsString| word.to_str().map(String::from);
     let command = criu.words().iter().map(text).collect::<Option<Vec<_>>>();
     Ok(Restore {
         command: command.ok_or_else(|| failed("CRIU's command is no text"))?,
         images: source.directory.clone(),
-        work: work.to_path_buf(),
+        work: source.directory.clone(),
         hook: hook.to_path_buf(),
         mounts: source.image.mounts.clone(),
     })
@@ -234,10 +235,9 @@ fn name_host(process: BorrowedFd<'_>, hostname: &str) -> io::Result<()> {
     })
 }
 
-fn said(images: &Path, entry: &Entry, node: &Node) -> String {
-    let work = memory::directory(&node.pool, &entry.name().to_string());
-    let log = fs::read(work.join("restore.log")).or_else(|_| fs::read(images.join("restore.log")));
-    memory::complaints(&String::from_utf8_lossy(&log.unwrap_or_default()))
+fn said(directory: &Path) -> String {
+    let log = fs::read(directory.join("restore.log")).unwrap_or_default();
+    memory::complaints(&String::from_utf8_lossy(&log))
 }
 
 fn failed(why: &str) -> NodeError {

@@ -261,6 +261,18 @@ async fn forks_go_on_from_one_moment() {
     node.engine.rollback(source.id, snapshot, true).await.unwrap();
     assert_eq!(ask(&source, "x").await, (2, facts));
     assert_eq!(source.output("ls /var/tmp/later 2>/dev/null || echo none").await, "none");
+    // From where it is hibernated too; and if that cannot be, it is as it was.
+    node.engine.hibernate(source.id).await.unwrap();
+    let pages = home.data_dir().join(format!("pool/snapshots/{snapshot}/memory/pages-1.img"));
+    let whole = std::fs::read(&pages).unwrap();
+    std::fs::write(&pages, &whole[1..]).unwrap();
+    node.engine.rollback(source.id, snapshot, true).await.unwrap_err();
+    node.engine.start(source.id, false).await.unwrap();
+    assert_eq!(ask(&source, "x").await.0, 3);
+    std::fs::write(&pages, &whole).unwrap();
+    node.engine.hibernate(source.id).await.unwrap();
+    node.engine.rollback(source.id, snapshot, true).await.unwrap();
+    assert_eq!(ask(&source, "x").await.0, 2);
     node.engine.delete_snapshot(snapshot).await.unwrap();
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
@@ -326,7 +338,7 @@ async fn a_damaged_image_is_refused_and_files_stay() {
 
 async fn without_criu_everything_else_works() {
     let home = Home::new();
-    let (mut process, engine, stop_client) = home.start_process_with(&[("COFFER_CRIU", "/nowhere")]).await;
+    let (mut process, engine, stop_client) = home.start_process_with(&[("CRIU_PROGRAM", "/nowhere")]).await;
     let info = engine.info().await.unwrap();
     assert!(!info.capabilities.memory_snapshot);
     assert!(info.memory_snapshot_lacks.unwrap().contains("no CRIU"));
