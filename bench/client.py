@@ -49,11 +49,17 @@ class Client:
         self._whole_reply(204)
 
     def fork(self, sandbox: dict, count: int) -> list[dict]:
-        """A `sandbox` or an `error` for each child."""
-        body = json.dumps({"count": count, "timeout": 3600}).encode()
+        """A `sandbox` or an `error` for each child, which have the files alone."""
+        body = json.dumps({"count": count, "timeout_s": 3600, "memory": False}).encode()
         headers = {"X-API-KEY": self.key, "Content-Type": "application/json"}
-        self._send("POST", f"/sandboxes/{sandbox['sandboxID']}/fork", headers, body)
-        return json.loads(self._whole_reply(201))
+        self._send("POST", f"/api/v1/sandboxes/{sandbox['sandboxID']}/fork", headers, body)
+        return json.loads(self._whole_reply(201))["children"]
+
+    def connect(self, sandbox_id: str) -> dict:
+        """A sandbox that runs, as its create would have answered."""
+        headers = {"X-API-KEY": self.key, "Content-Type": "application/json"}
+        self._send("POST", f"/sandboxes/{sandbox_id}/connect", headers, json.dumps({"timeout": 3600}).encode())
+        return json.loads(self._whole_reply(200))
 
     def snapshot(self, sandbox: dict) -> dict:
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}

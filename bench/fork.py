@@ -57,10 +57,10 @@ def fork(client: Client, source: dict, count: int) -> tuple[list[dict], float]:
     since = time.perf_counter()
     results = client.fork(source, count)
     took = (time.perf_counter() - since) * 1000
-    failed = [result["error"] for result in results if "error" in result]
+    failed = [result["error"] for result in results if result.get("error")]
     if failed:
         raise RuntimeError(f"{len(failed)} of {count} children failed, the first: {failed[0]}")
-    return [result["sandbox"] for result in results], took
+    return [client.connect(result["sandbox"]["id"]) for result in results], took
 
 
 def against_copies(report: Report, up: CofferUp, client: Client, source: dict, rounds: int):
