@@ -3,12 +3,14 @@
 //! Whoever calls passes full ref names or hashes, never text of a client as it came, so no argument can be
 //! taken for an option. Repositories hold no hooks, and none would be run.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use coffer_core::ProjectId;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
@@ -102,6 +104,8 @@ pub(crate) struct Git {
     pub(crate) limits: Arc<GitLimits>,
     calls: Arc<Semaphore>,
     transfers: Arc<Semaphore>,
+    /// Of the transfers one project may have half, so that none shuts the others out.
+    shares: Arc<Mutex<HashMap<ProjectId, Arc<Semaphore>>>>,
     checked: Arc<OnceCell<()>>,
 }
 
@@ -137,6 +141,7 @@ impl Git {
             calls: Arc::new(Semaphore::new(limits.calls)),
             transfers: Arc::new(Semaphore::new(limits.transfers)),
             limits: Arc::new(limits),
+            shares: Arc::default(),
             checked: Arc::default(),
         }
     }
@@ -173,10 +178,17 @@ impl Git {
         tokio::time::timeout(time, all).await.unwrap_or(Err(GitError::TimedOut))
     }
 
-    /// Room for a fetch or push, which may take long.
-    pub(crate) async fn transfer(&self) -> Result<OwnedSemaphorePermit, GitError> {
+    /// Room for a fetch or push of a project, which may take long.
+    pub(crate) async fn transfer(&self, project: ProjectId) -> Result<Room, GitError> {
         self.is_here().await?;
-        turn(&self.transfers).await
+        let share = {
+            let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+            // Whoever has one under way holds it, too.
+            shares.retain(|_, share| Arc::strong_count(share) > 1);
+            let most = (self.limits.transfers / 2).max(1);
+            shares.entry(project).or_insert_with(|| Arc::new(Semaphore::new(most))).clone()
+        };
+        Ok(Room { _share: turn(&share).await?, _whole: turn(&self.transfers).await? })
     }
 
     /// Starts git, all three streams piped.
@@ -238,14 +250,20 @@ impl Git {
     }
 }
 
+/// Leave to fetch or push, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Room {
+    _share: OwnedSemaphorePermit,
+    _whole: OwnedSemaphorePermit,
+}
+
 /// What holds for every call.
-const SETTINGS: [&str; 22] = [
+const SETTINGS: [&str; 20] = [
     "core.hooksPath=/dev/null",
     "core.attributesFile=/dev/null",
     "core.excludesFile=/dev/null",
     "core.fsmonitor=false",
     "core.untrackedCache=false",
-    "core.alternateRefsCommand=",
     "core.fsync=committed,reference",
     "core.packedGitWindowSize=32m",
     "core.packedGitLimit=512m",
@@ -256,7 +274,6 @@ const SETTINGS: [&str; 22] = [
     "maintenance.auto=false",
     "protocol.allow=never",
     "safe.directory=*",
-    "diff.external=",
     "diff.renameLimit=1000",
     "merge.renameLimit=1000",
     "commit.gpgSign=false",
@@ -360,5 +377,42 @@ impl Shelf {
         repository: coffer_core::RepositoryId,
     ) -> PathBuf {
         self.root.join(project.to_string()).join(format!("{repository}.git"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_project_has_half_of_the_room() {
+        let git = Git::new(GitLimits { transfers: 2, ..GitLimits::default() });
+        let (one, two) = (ProjectId::generate(), ProjectId::generate());
+        let held = git.transfer(one).await.unwrap();
+        let share = git.shares.lock().unwrap().get(&one).unwrap().clone();
+        assert_eq!(share.available_permits(), 0, "a second one of the same project waits");
+        let other = git.transfer(two).await.unwrap();
+        drop((held, other, share));
+        git.transfer(one).await.unwrap();
+        assert_eq!(git.shares.lock().unwrap().len(), 1, "shares that nobody holds are forgotten");
+    }
+
+    #[tokio::test]
+    async fn what_takes_too_long_ends_with_all_it_started() {
+        let (git, dir) = (Git::new(GitLimits::default()), tempfile::TempDir::new().unwrap());
+        let told = dir.path().join("pid");
+        let alias = format!("alias.wait=!echo $$ > {}; sleep 600", told.display());
+        let call = Call { time: Some(Duration::from_secs(2)), ..Call::within(Path::new("/")) };
+        let slow = git.run(Call { directory: None, ..call }, &["-c", &alias, "wait"]).await;
+        assert_eq!(slow.err(), Some(GitError::TimedOut));
+        let pid: i32 = std::fs::read_to_string(told).unwrap().trim().parse().unwrap();
+        let pid = Pid::from_raw(pid).unwrap();
+        for _ in 0..500 {
+            if rustix::process::test_kill_process(pid).is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("what git had started still runs");
     }
 }

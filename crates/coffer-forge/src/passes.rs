@@ -75,3 +75,38 @@ fn digest(text: &str) -> Digest {
     bytes.copy_from_slice(digest.as_ref());
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coffer_store::Authenticated;
+
+    #[tokio::test]
+    async fn a_pass_opens_what_it_was_made_for_while_it_holds() {
+        let database = coffer_testkit::TestDatabase::sqlite();
+        let store = database.open().await;
+        let project = store.create_project(&store.operator(), "one").await.unwrap();
+        let key = store.create_key(&store.operator(), project, "test").await.unwrap();
+        let Some(Authenticated::Project(principal)) = store.authenticate(key.reveal()).await.unwrap() else {
+            panic!("a project's key")
+        };
+        let (passes, repository) = (Passes::default(), RepositoryId::generate());
+        let issue = |lifetime| {
+            let header =
+                passes.issue(&principal.scope, repository, GitAccess::Fetch, "key:1", lifetime).unwrap();
+            let basic = header.reveal().strip_prefix("Basic ").unwrap().to_string();
+            let basic = base64::engine::general_purpose::STANDARD.decode(basic).unwrap();
+            String::from_utf8(basic).unwrap().strip_prefix("coffer:").unwrap().to_string()
+        };
+        let (good, over) = (issue(Duration::from_secs(60)), issue(Duration::ZERO));
+        let found = passes.find(&good).unwrap();
+        assert_eq!(
+            (found.repository, found.access, found.actor.as_str()),
+            (repository, GitAccess::Fetch, "key:1")
+        );
+        assert!(passes.find(&over).is_none(), "it is over");
+        for bad in ["", MARK, &good[..good.len() - 1], key.reveal()] {
+            assert!(passes.find(bad).is_none(), "{bad}");
+        }
+    }
+}

@@ -129,7 +129,6 @@ fn settings(service: Service) -> Vec<String> {
                     "receive.denyDeleteCurrent=refuse",
                     "receive.denyCurrentBranch=ignore",
                     "receive.hideRefs=refs/pull",
-                    "receive.procReceiveRefs=",
                 ]
                 .map(String::from),
             )
@@ -180,7 +179,7 @@ impl Forges {
         incoming: Incoming,
     ) -> Result<Outgoing, ForgeError> {
         let forge = self.local(scope, row, "")?;
-        let room = self.git.transfer().await?;
+        let room = self.git.transfer(row.project).await?;
         let (git, figures) = (self.git.clone(), self.figures.clone());
         let (send, mut pieces) = mpsc::channel(PIECES);
         // A task of its own: it ends whatever its client does, and gives its room back.
@@ -216,7 +215,7 @@ impl Forges {
         incoming: Incoming,
     ) -> Result<Bytes, ForgeError> {
         let forge = self.local(scope, row, actor)?;
-        let room = self.git.transfer().await?;
+        let room = self.git.transfer(row.project).await?;
         let (git, figures) = (self.git.clone(), self.figures.clone());
         let (tell, told) = oneshot::channel();
         tokio::spawn(async move {

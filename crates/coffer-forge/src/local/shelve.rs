@@ -100,7 +100,7 @@ impl Forges {
         bundle: impl Stream<Item = Result<Bytes, E>> + Unpin,
     ) -> Answer<RepositoryRow> {
         let forge = self.local(scope, row, actor)?;
-        let _room = self.git.transfer().await?;
+        let _room = self.git.transfer(row.project).await?;
         if !forge.bare.tips(&[]).await?.is_empty() {
             return Err(ForgeError::conflict("the repository is not empty; push to it instead"));
         }
