@@ -1,12 +1,16 @@
-//! The rules of Cofferdam: identities, sandbox states, limits, lifetimes, and policies for networks and commands.
+//! The rules of Cofferdam: identities, sandbox states, limits, lifetimes, agents, and policies for networks and
+//! commands.
 //!
 //! Nothing here does I/O, reads a clock or knows a runtime, so every rule can be tested
 //! exhaustively. Times are milliseconds since the Unix epoch, handed in by the caller.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod command;
 pub mod commit;
 pub mod forge;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod id;
 mod lifetime;
 mod limits;

@@ -190,7 +190,7 @@ impl Store {
                     };
                     let Some(next) = next else { break };
                     // None where it was cancelled in between; then it is not found again.
-                    taken.extend(take(connection, runner, next, now).await?);
+                    taken.extend(take(connection, runner, next).await?);
                 }
                 let mut runs = Vec::new();
                 for (hold, run, first) in taken {
@@ -335,7 +335,6 @@ async fn take(
     connection: &mut AnyConnection,
     runner: RunnerId,
     run: RunId,
-    now: Millis,
 ) -> Result<Option<(RunHold, RunRow, bool)>, StoreError> {
     let sql = format!(
         "UPDATE runs SET owner = $1, fence = fence + 1, takes = takes + 1, state = 'running',
@@ -352,7 +351,7 @@ async fn take(
     let first = before == "queued";
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(runner.to_string())
-        .bind(now)
+        .bind(now_ms())
         .bind(run.to_string())
         .bind(before)
         .fetch_optional(connection)

@@ -1,0 +1,361 @@
+//! How an agent is run.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::preset::{OutputFormat, Preset, Word};
+
+const LONGEST_PROMPT_TEMPLATE: usize = 64 * 1024;
+/// One argument of a program can hold 128 KiB.
+const LONGEST_PROMPT: usize = 120 * 1024;
+const MOST_WORDS: usize = 256;
+const LONGEST_WORD: usize = 8 * 1024;
+const MOST_VARIABLES: usize = 100;
+const LONGEST_VALUE: usize = 16 * 1024;
+const LONGEST_MODEL: usize = 200;
+const USUAL_PROMPT: &str = "{{title}}\n\n{{description}}\n\n{{messages}}";
+const USUAL_TIMEOUT_S: i64 = 3600;
+const LONGEST_TIMEOUT_S: i64 = 24 * 3600;
+
+/// A command that works on tasks by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentDefinition {
+    pub preset: Preset,
+    /// A program and its arguments, in place of the preset's; `{prompt}` and `{model}` in them are filled in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// What it is told; `{{title}}`, `{{description}}`, `{{messages}}`, `{{branch}}` and `{{check}}` are filled in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Which variable has which secret of the project, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, String>,
+    /// Where it works, below the repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_directory: Option<String>,
+    /// How what it writes is read, where that is not as the preset's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<OutputFormat>,
+    /// The template of its sandboxes, where it is not the server's usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    #[serde(default)]
+    pub limits: AgentLimits,
+}
+
+/// What one attempt may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentLimits {
+    /// How long it may work; an hour unless it is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_count: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u32>,
+}
+
+/// A definition cannot be run as it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {why}")]
+pub struct BadDefinition {
+    pub field: String,
+    pub why: String,
+}
+
+fn bad(field: impl Into<String>, why: impl Into<String>) -> BadDefinition {
+    BadDefinition { field: field.into(), why: why.into() }
+}
+
+/// What an agent is asked to do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Job<'a> {
+    pub title: &'a str,
+    pub description: &'a str,
+    /// What people said since, the oldest first.
+    pub messages: &'a [String],
+    pub branch: &'a str,
+    /// What must pass, where something must.
+    pub check: Option<&'a str>,
+    /// In place of the agent's own.
+    pub model: Option<&'a str>,
+}
+
+/// A command that is ready to be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Invocation {
+    pub words: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub output: OutputFormat,
+    pub timeout_s: i64,
+}
+
+impl AgentDefinition {
+    /// A preset as it comes.
+    pub fn of(preset: Preset) -> Self {
+        Self {
+            preset,
+            command: None,
+            model: None,
+            prompt: None,
+            env: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            working_directory: None,
+            output: None,
+            template: None,
+            limits: AgentLimits::default(),
+        }
+    }
+
+    /// Says what is wrong with it, where something is.
+    pub fn check(&self) -> Result<(), BadDefinition> {
+        match &self.command {
+            None if self.preset == Preset::Custom => {
+                return Err(bad("command", "is needed for a custom agent"));
+            }
+            None => {}
+            Some(words) => check_words(words)?,
+        }
+        let longest = |field: &str, text: Option<&String>, most: usize| match text {
+            Some(text) if text.is_empty() || text.len() > most || text.contains('\0') => {
+                Err(bad(field, format!("must have 1 to {most} bytes, none of them NUL")))
+            }
+            _ => Ok(()),
+        };
+        longest("model", self.model.as_ref(), LONGEST_MODEL)?;
+        longest("prompt", self.prompt.as_ref(), LONGEST_PROMPT_TEMPLATE)?;
+        longest("working_directory", self.working_directory.as_ref(), 4096)?;
+        longest("template", self.template.as_ref(), 200)?;
+        if self.model.as_ref().is_some_and(|model| model.starts_with('-')) {
+            return Err(bad("model", "must not begin with a dash"));
+        }
+        if let Some(directory) = &self.working_directory
+            && (directory.starts_with('/') || directory.split('/').any(|part| part == ".."))
+        {
+            return Err(bad(
+                "working_directory",
+                "must be below the repository: no leading slash and no `..`",
+            ));
+        }
+        if self.env.len() + self.secrets.len() > MOST_VARIABLES {
+            return Err(bad("env", format!("and secrets may be {MOST_VARIABLES} variables together")));
+        }
+        for (field, name, value) in (self.env.iter().map(|(name, value)| ("env", name, value)))
+            .chain(self.secrets.iter().map(|(name, value)| ("secrets", name, value)))
+        {
+            let fits = name.chars().enumerate().all(|(at, letter)| {
+                letter == '_' || letter.is_ascii_alphabetic() || (at > 0 && letter.is_ascii_digit())
+            });
+            if name.is_empty() || name.len() > 200 || !fits {
+                return Err(bad(format!("{field}.{name}"), "is no name of a variable"));
+            }
+            if value.len() > LONGEST_VALUE || value.contains('\0') {
+                return Err(bad(
+                    format!("{field}.{name}"),
+                    format!("may have {LONGEST_VALUE} bytes, none of them NUL"),
+                ));
+            }
+        }
+        if let Some(twice) = self.secrets.keys().find(|name| self.env.contains_key(*name)) {
+            return Err(bad(format!("secrets.{twice}"), "is a variable of env too"));
+        }
+        let timeout = self.limits.timeout_s.unwrap_or(USUAL_TIMEOUT_S);
+        if !(1..=LONGEST_TIMEOUT_S).contains(&timeout) {
+            return Err(bad("limits.timeout_s", format!("must be between 1 and {LONGEST_TIMEOUT_S}")));
+        }
+        Ok(())
+    }
+
+    /// The command for a job.
+    pub fn invocation(&self, job: &Job<'_>) -> Result<Invocation, BadDefinition> {
+        self.check()?;
+        let prompt = self.prompt_for(job);
+        let model = job.model.or(self.model.as_deref());
+        let words = match &self.command {
+            Some(words) => {
+                if model.is_none() && words.iter().any(|word| word.contains("{model}")) {
+                    return Err(bad("model", "is needed: the command has `{model}` in it"));
+                }
+                // In one pass each, so that a prompt with `{model}` in it stays as it is.
+                let fill = |word: &String| {
+                    let parts: Vec<String> = word
+                        .split("{prompt}")
+                        .map(|part| part.replace("{model}", model.unwrap_or_default()))
+                        .collect();
+                    parts.join(&prompt)
+                };
+                words.iter().map(fill).collect()
+            }
+            None => {
+                let mut words = Vec::new();
+                for word in self.preset.words() {
+                    match word {
+                        Word::Plain(word) => words.push((*word).to_string()),
+                        Word::Prompt => words.push(prompt.clone()),
+                        Word::Model(flag) => {
+                            words.extend(
+                                model.iter().flat_map(|model| [(*flag).to_string(), (*model).to_string()]),
+                            );
+                        }
+                    }
+                }
+                words
+            }
+        };
+        let preset_env =
+            self.preset.env().iter().map(|(name, value)| ((*name).to_string(), (*value).to_string()));
+        let env = preset_env.chain(self.env.clone()).collect();
+        let output = self.output.unwrap_or(match self.command {
+            Some(_) if self.preset == Preset::Custom => OutputFormat::Text,
+            _ => self.preset.output(),
+        });
+        Ok(Invocation { words, env, output, timeout_s: self.limits.timeout_s.unwrap_or(USUAL_TIMEOUT_S) })
+    }
+
+    fn prompt_for(&self, job: &Job<'_>) -> String {
+        let messages = job.messages.join("\n\n");
+        let mut prompt = String::new();
+        let mut rest = self.prompt.as_deref().unwrap_or(USUAL_PROMPT);
+        // One pass: what is filled in is not looked at again.
+        while let Some(at) = rest.find("{{") {
+            let (before, after) = rest.split_at(at);
+            prompt.push_str(before);
+            let known = after[2..].split_once("}}").and_then(|(name, after)| {
+                let value = match name.trim() {
+                    "title" => job.title,
+                    "description" => job.description,
+                    "messages" => &messages,
+                    "branch" => job.branch,
+                    "check" => job.check.unwrap_or_default(),
+                    _ => return None,
+                };
+                Some((value, after))
+            });
+            match known {
+                Some((value, after)) => {
+                    prompt.push_str(value);
+                    rest = after;
+                }
+                None => {
+                    prompt.push_str("{{");
+                    rest = &after[2..];
+                }
+            }
+        }
+        prompt.push_str(rest);
+        let mut prompt = prompt.trim().replace('\0', "\u{fffd}");
+        // What begins with a dash would be an option.
+        if prompt.starts_with('-') {
+            prompt.insert(0, ' ');
+        }
+        prompt.truncate(prompt.floor_char_boundary(LONGEST_PROMPT));
+        prompt
+    }
+}
+
+fn check_words(words: &[String]) -> Result<(), BadDefinition> {
+    if words.is_empty() || words.len() > MOST_WORDS {
+        return Err(bad("command", format!("must have 1 to {MOST_WORDS} words")));
+    }
+    let fits = |word: &String| word.len() <= LONGEST_WORD && !word.contains('\0');
+    if words[0].is_empty() || !words.iter().all(fits) {
+        return Err(bad("command", format!("words may have {LONGEST_WORD} bytes, none of them NUL")));
+    }
+    if !words.iter().any(|word| word.contains("{prompt}")) {
+        return Err(bad("command", "must have `{prompt}` in one of its words"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job<'a>() -> Job<'a> {
+        Job {
+            title: "Fix it",
+            description: "It {model} {{title}} is broken.",
+            branch: "task-1",
+            ..Job::default()
+        }
+    }
+
+    #[test]
+    fn every_preset_is_run_with_its_prompt_and_model() {
+        for preset in Preset::ALL.into_iter().filter(|preset| *preset != Preset::Custom) {
+            let definition = AgentDefinition { model: Some("m-1".into()), ..AgentDefinition::of(preset) };
+            let ran = definition.invocation(&job()).unwrap();
+            let prompts =
+                ran.words.iter().filter(|word| word.contains("It {model} {{title}} is broken.")).count();
+            assert_eq!(prompts, 1, "{ran:?}");
+            assert_eq!(ran.words.contains(&"m-1".to_string()), preset.takes_model(), "{ran:?}");
+            let without = AgentDefinition::of(preset).invocation(&job()).unwrap();
+            assert!(!without.words.iter().any(|word| word == "--model"), "{without:?}");
+            assert_eq!(serde_json::to_value(preset).unwrap(), preset.as_str());
+        }
+    }
+
+    #[test]
+    fn a_custom_command_has_its_words_filled_in_and_no_shell_between() {
+        let custom = AgentDefinition {
+            command: Some(["my-agent", "--m={model}", "{prompt}"].map(String::from).to_vec()),
+            prompt: Some("{{ title }}: {{unknown}} {{messages}}".into()),
+            ..AgentDefinition::of(Preset::Custom)
+        };
+        let messages = ["$(rm -rf /)".to_string(), "second".to_string()];
+        let job = Job { model: Some("big"), messages: &messages, ..job() };
+        let ran = custom.invocation(&job).unwrap();
+        assert_eq!(ran.words, ["my-agent", "--m=big", "Fix it: {{unknown}} $(rm -rf /)\n\nsecond"]);
+        assert_eq!((ran.output, ran.timeout_s), (OutputFormat::Text, 3600));
+        let needs = custom.invocation(&Job { model: None, ..job }).unwrap_err();
+        assert_eq!(needs.field, "model");
+    }
+
+    #[test]
+    fn a_prompt_is_never_an_option_nor_too_long_to_pass() {
+        let long = "é".repeat(200_000);
+        for (description, begins) in [("", " --help"), (&*long, " --help")] {
+            let job = Job { title: "--help", description, ..Job::default() };
+            let ran = AgentDefinition::of(Preset::Codex).invocation(&job).unwrap();
+            let prompt = ran.words.last().unwrap();
+            assert!(prompt.starts_with(begins) && prompt.len() <= LONGEST_PROMPT);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused_with_its_field() {
+        let good = || AgentDefinition::of(Preset::ClaudeCode);
+        let one = |name: &str, value: &str| BTreeMap::from([(name.to_string(), value.to_string())]);
+        let words = |words: &[&str]| Some(words.iter().map(ToString::to_string).collect());
+        for (definition, field) in [
+            (AgentDefinition::of(Preset::Custom), "command"),
+            (AgentDefinition { command: words(&[]), ..good() }, "command"),
+            (AgentDefinition { command: words(&["a", "b"]), ..good() }, "command"),
+            (AgentDefinition { command: words(&["", "{prompt}"]), ..good() }, "command"),
+            (AgentDefinition { model: Some("--x".into()), ..good() }, "model"),
+            (AgentDefinition { model: Some(String::new()), ..good() }, "model"),
+            (AgentDefinition { env: one("1A", "x"), ..good() }, "env.1A"),
+            (AgentDefinition { env: one("A", "\0"), ..good() }, "env.A"),
+            (AgentDefinition { env: one("A", "x"), secrets: one("A", "s"), ..good() }, "secrets.A"),
+            (AgentDefinition { working_directory: Some("a/../..".into()), ..good() }, "working_directory"),
+            (AgentDefinition { working_directory: Some("/etc".into()), ..good() }, "working_directory"),
+            (
+                AgentDefinition {
+                    limits: AgentLimits { timeout_s: Some(0), ..AgentLimits::default() },
+                    ..good()
+                },
+                "limits.timeout_s",
+            ),
+        ] {
+            assert_eq!(definition.check().unwrap_err().field, field);
+        }
+        good().check().unwrap();
+    }
+}

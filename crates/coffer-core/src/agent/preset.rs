@@ -1,0 +1,244 @@
+//! The agents that people use, as their own documentation says they are run without a person.
+
+use serde::{Deserialize, Serialize};
+
+/// Which program an agent is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    ClaudeCode,
+    Codex,
+    Gemini,
+    #[serde(rename = "opencode")]
+    OpenCode,
+    Aider,
+    Goose,
+    Cursor,
+    Amp,
+    Qwen,
+    Copilot,
+    /// Any other: its definition has the command.
+    Custom,
+}
+
+/// How what an agent writes is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputFormat {
+    /// Lines for people.
+    Text,
+    /// `stream-json` as Claude Code writes it; Cursor, Amp and Qwen Code write much the same.
+    ClaudeStream,
+    /// `codex exec --json`.
+    CodexStream,
+    /// `gemini --output-format stream-json`.
+    GeminiStream,
+    /// `opencode run --format json`.
+    #[serde(rename = "opencode_stream")]
+    OpenCodeStream,
+    /// `goose run --output-format stream-json`.
+    GooseStream,
+    /// Lines for people, among them what it used.
+    Aider,
+}
+
+impl OutputFormat {
+    pub const ALL: [Self; 7] = [
+        Self::Text,
+        Self::ClaudeStream,
+        Self::CodexStream,
+        Self::GeminiStream,
+        Self::OpenCodeStream,
+        Self::GooseStream,
+        Self::Aider,
+    ];
+}
+
+/// What a word of a command stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    Plain(&'static str),
+    Prompt,
+    /// These words with the model after them, where one is chosen.
+    Model(&'static str),
+}
+
+use Word::{Model, Plain, Prompt};
+
+impl Preset {
+    pub const ALL: [Self; 11] = [
+        Self::ClaudeCode,
+        Self::Codex,
+        Self::Gemini,
+        Self::OpenCode,
+        Self::Aider,
+        Self::Goose,
+        Self::Cursor,
+        Self::Amp,
+        Self::Qwen,
+        Self::Copilot,
+        Self::Custom,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ClaudeCode => "claude_code",
+            Self::Codex => "codex",
+            Self::Gemini => "gemini",
+            Self::OpenCode => "opencode",
+            Self::Aider => "aider",
+            Self::Goose => "goose",
+            Self::Cursor => "cursor",
+            Self::Amp => "amp",
+            Self::Qwen => "qwen",
+            Self::Copilot => "copilot",
+            Self::Custom => "custom",
+        }
+    }
+
+    /// For people.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::ClaudeCode => "Claude Code",
+            Self::Codex => "Codex",
+            Self::Gemini => "Gemini CLI",
+            Self::OpenCode => "OpenCode",
+            Self::Aider => "Aider",
+            Self::Goose => "Goose",
+            Self::Cursor => "Cursor CLI",
+            Self::Amp => "Amp",
+            Self::Qwen => "Qwen Code",
+            Self::Copilot => "Copilot CLI",
+            Self::Custom => "any other command",
+        }
+    }
+
+    /// The variable that its key is usually in, so that a form can ask for the secret.
+    pub const fn usual_secret(self) -> Option<&'static str> {
+        match self {
+            Self::ClaudeCode => Some("ANTHROPIC_API_KEY"),
+            Self::Codex => Some("CODEX_API_KEY"),
+            Self::Gemini => Some("GEMINI_API_KEY"),
+            Self::Cursor => Some("CURSOR_API_KEY"),
+            Self::Amp => Some("AMP_API_KEY"),
+            Self::Qwen => Some("OPENAI_API_KEY"),
+            Self::Copilot => Some("GH_TOKEN"),
+            Self::OpenCode | Self::Aider | Self::Goose | Self::Custom => None,
+        }
+    }
+
+    /// The sandbox is the wall, so each of them is told not to ask.
+    pub(super) const fn words(self) -> &'static [Word] {
+        match self {
+            Self::ClaudeCode => &[
+                Plain("claude"),
+                Plain("--print"),
+                Plain("--output-format"),
+                Plain("stream-json"),
+                Plain("--verbose"),
+                Plain("--dangerously-skip-permissions"),
+                Model("--model"),
+                Prompt,
+            ],
+            Self::Codex => &[
+                Plain("codex"),
+                Plain("exec"),
+                Plain("--json"),
+                Plain("--dangerously-bypass-approvals-and-sandbox"),
+                Plain("--skip-git-repo-check"),
+                Model("--model"),
+                Prompt,
+            ],
+            Self::Gemini => &[
+                Plain("gemini"),
+                Plain("--output-format"),
+                Plain("stream-json"),
+                Plain("--yolo"),
+                Model("--model"),
+                Plain("--prompt"),
+                Prompt,
+            ],
+            Self::OpenCode => {
+                &[Plain("opencode"), Plain("run"), Plain("--format"), Plain("json"), Model("--model"), Prompt]
+            }
+            // The run commits by itself.
+            Self::Aider => &[
+                Plain("aider"),
+                Plain("--yes-always"),
+                Plain("--no-auto-commits"),
+                Plain("--no-check-update"),
+                Plain("--no-pretty"),
+                Plain("--no-stream"),
+                Model("--model"),
+                Plain("--message"),
+                Prompt,
+            ],
+            Self::Goose => &[
+                Plain("goose"),
+                Plain("run"),
+                Plain("--no-session"),
+                Plain("--output-format"),
+                Plain("stream-json"),
+                Model("--model"),
+                Plain("--text"),
+                Prompt,
+            ],
+            Self::Cursor => &[
+                Plain("cursor-agent"),
+                Plain("--print"),
+                Plain("--force"),
+                Plain("--output-format"),
+                Plain("stream-json"),
+                Model("--model"),
+                Prompt,
+            ],
+            Self::Amp => &[
+                Plain("amp"),
+                Plain("--dangerously-allow-all"),
+                Plain("--stream-json"),
+                Plain("--execute"),
+                Prompt,
+            ],
+            Self::Qwen => &[
+                Plain("qwen"),
+                Plain("--output-format"),
+                Plain("stream-json"),
+                Plain("--yolo"),
+                Model("--model"),
+                Plain("--prompt"),
+                Prompt,
+            ],
+            Self::Copilot => {
+                &[Plain("copilot"), Plain("--allow-all-tools"), Model("--model"), Plain("--prompt"), Prompt]
+            }
+            Self::Custom => &[],
+        }
+    }
+
+    /// Whether a model can be chosen for it by its command.
+    pub fn takes_model(self) -> bool {
+        self.words().iter().any(|word| matches!(word, Model(_)))
+    }
+
+    /// What its command writes.
+    pub const fn output(self) -> OutputFormat {
+        match self {
+            Self::ClaudeCode | Self::Cursor | Self::Amp | Self::Qwen => OutputFormat::ClaudeStream,
+            Self::Codex => OutputFormat::CodexStream,
+            Self::Gemini => OutputFormat::GeminiStream,
+            Self::OpenCode => OutputFormat::OpenCodeStream,
+            Self::Goose => OutputFormat::GooseStream,
+            Self::Aider => OutputFormat::Aider,
+            Self::Copilot | Self::Custom => OutputFormat::Text,
+        }
+    }
+
+    /// What it needs in its environment to run without a person.
+    pub(super) const fn env(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Goose => &[("GOOSE_MODE", "auto")],
+            Self::ClaudeCode => &[("DISABLE_AUTOUPDATER", "1")],
+            _ => &[],
+        }
+    }
+}
