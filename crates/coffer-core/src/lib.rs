@@ -18,6 +18,7 @@ pub mod network;
 mod role;
 pub mod settings;
 mod state;
+mod task;
 mod template;
 
 pub use id::{
@@ -28,6 +29,7 @@ pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::Limits;
 pub use role::{BadRole, Role};
 pub use state::{Cause, DestroyReason, Fault, Kept, Refused, SandboxState, StateName};
+pub use task::{Priority, TaskState};
 pub use template::{BadTemplateRef, TemplateRef};
 
 /// Milliseconds since the Unix epoch.

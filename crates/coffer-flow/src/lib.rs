@@ -24,6 +24,7 @@ mod run;
 mod runner;
 mod settings;
 mod step;
+pub mod task;
 
 pub use error::{StepError, Stop};
 pub use run::Run;

@@ -21,6 +21,7 @@ mod listen;
 mod output;
 mod proxy;
 mod routing;
+mod tasks;
 mod telemetry;
 mod usage;
 
@@ -35,6 +36,7 @@ use coffer_engine::Engine;
 use coffer_store::Store;
 pub use limits::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings};
 pub use output::OutputSettings;
+pub use tasks::{TaskSettings, WorkshopHandle};
 pub use telemetry::{BadTraceSetting, MetricsSettings, TraceSettings};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -62,6 +64,9 @@ pub struct ServerConfig {
     pub traces: TraceSettings,
     pub usage: UsageSettings,
     pub output: OutputSettings,
+    pub tasks: TaskSettings,
+    /// Where tasks are worked on; without one they can be planned but not started.
+    pub workshop: Option<WorkshopHandle>,
     /// The server's own directory, where output is kept.
     pub server_dir: PathBuf,
     /// The files of the web UI; none where the program was built without.
@@ -82,6 +87,8 @@ impl Default for ServerConfig {
             traces: TraceSettings::default(),
             usage: UsageSettings::default(),
             output: OutputSettings::default(),
+            tasks: TaskSettings::default(),
+            workshop: None,
             server_dir: PathBuf::from("."),
             ui: &[],
         }
@@ -149,6 +156,14 @@ pub async fn serve(
         audit: audit.clone(),
         told: std::sync::Mutex::default(),
     };
+    let tasks = match config.workshop {
+        None => None,
+        Some(workshop) => {
+            let place = config.installation.clone();
+            let started = tasks::Tasks::start(store.clone(), config.tasks, place, workshop);
+            Some(Arc::new(started.await.map_err(failed)?))
+        }
+    };
     let proxy = proxy::Proxy::new(Arc::new(fleet.clone()), Arc::new(gate));
     let app = api::App {
         fleet: fleet.clone(),
@@ -168,11 +183,15 @@ pub async fn serve(
         telemetry: telemetry.clone(),
         output: output.clone(),
         forges,
+        tasks: tasks.clone(),
     };
     let api = api::router(app, config.ui);
     tracing::info!("serving on {}", config.listen);
     ready();
     listen::serve(listener, Arc::new(listen::Front { api, proxy }), stop).await;
+    if let Some(tasks) = tasks {
+        tasks.finish().await;
+    }
     fleet.finish(LAST_STEPS).await;
     output.finish(LAST_STEPS).await;
     if let Err(error) = fleet.settle_accounts().await {

@@ -1,12 +1,13 @@
-//! Agents: who may own sandboxes.
+//! Agents: who may own sandboxes, and how they are run.
 
+use coffer_core::agent::AgentDefinition;
 use coffer_core::{AgentId, Millis, ProjectId};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
 use crate::columns::{id, storable};
 use crate::error::{Doing, NameError};
-use crate::{ProjectScope, Store, StoreError, now_ms};
+use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read agents";
 
@@ -16,29 +17,76 @@ pub struct AgentRow {
     pub id: AgentId,
     pub project: ProjectId,
     pub name: String,
+    /// How it is run, where it is more than an owner of sandboxes.
+    pub definition: Option<AgentDefinition>,
+    /// Its definition is sealed under a key that is not here.
+    pub sealed: bool,
+    /// Raised by every change of the definition.
+    pub version: i64,
     pub created_ms: Millis,
+}
+
+/// An agent to be.
+#[derive(Debug, Clone)]
+pub struct NewAgent {
+    pub name: String,
+    pub definition: Option<AgentDefinition>,
+}
+
+impl From<&str> for NewAgent {
+    /// One that only acts by its keys.
+    fn from(name: &str) -> Self {
+        Self { name: name.to_string(), definition: None }
+    }
+}
+
+/// An agent was not changed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum AgentError {
+    #[error("there is no such agent")]
+    NotFound,
+    #[error("the agent is of another version by now")]
+    Changed,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+const COLUMNS: &str = "id, project_id, name, definition_secret, version, created_ms";
+
+fn purpose(agent: AgentId) -> String {
+    format!("agents/{agent}/definition_secret")
 }
 
 impl Store {
     /// Makes an agent; of those that were not removed none may have the name.
-    pub async fn create_agent(&self, scope: &ProjectScope, name: &str) -> Result<AgentRow, NameError> {
+    pub async fn create_agent(
+        &self,
+        scope: &ProjectScope,
+        new: impl Into<NewAgent>,
+    ) -> Result<AgentRow, NameError> {
         const DOING: &str = "create an agent";
+        let NewAgent { name, definition } = new.into();
         let agent = AgentRow {
             id: AgentId::generate(),
             project: scope.project(),
-            name: storable(name),
+            name: storable(&name),
+            definition,
+            sealed: false,
+            version: 1,
             created_ms: now_ms(),
         };
+        let sealed = self.seal_definition(&agent).await?;
         let insert = self.database().write(DOING, move |connection| {
             Box::pin(async move {
                 let inserted = sqlx::query(
-                    "INSERT INTO agents (id, project_id, name, created_ms) VALUES ($1, $2, $3, $4)
-                     ON CONFLICT DO NOTHING",
+                    "INSERT INTO agents (id, project_id, name, created_ms, definition_secret)
+                     VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
                 )
                 .bind(agent.id.to_string())
                 .bind(agent.project.to_string())
                 .bind(agent.name.clone())
                 .bind(agent.created_ms)
+                .bind(sealed)
                 .execute(connection)
                 .await
                 .doing(DOING)?;
@@ -50,17 +98,84 @@ impl Store {
 
     /// The agent of that id, if the scope sees it.
     pub async fn agent(&self, scope: &ProjectScope, agent: AgentId) -> Result<Option<AgentRow>, StoreError> {
-        let row = sqlx::query(
-            "SELECT id, project_id, name, created_ms FROM agents
-             WHERE id = $1 AND project_id = $2 AND ($3 IS NULL OR id = $3) AND removed_ms IS NULL",
-        )
-        .bind(agent.to_string())
-        .bind(scope.project().to_string())
-        .bind(scope.agent().map(|agent| agent.to_string()))
-        .fetch_optional(self.database().readers())
-        .await
-        .doing(READ)?;
-        row.as_ref().map(read).transpose()
+        let sql = format!(
+            "SELECT {COLUMNS} FROM agents
+             WHERE id = $1 AND project_id = $2 AND ($3 IS NULL OR id = $3) AND removed_ms IS NULL"
+        );
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(agent.to_string())
+            .bind(scope.project().to_string())
+            .bind(scope.agent().map(|agent| agent.to_string()))
+            .fetch_optional(self.database().readers())
+            .await
+            .doing(READ)?;
+        row.as_ref().map(|row| self.read_agent(row)).transpose()
+    }
+
+    /// Replaces how an agent is run, if it is of that version.
+    pub async fn define_agent(
+        &self,
+        scope: &ProjectScope,
+        agent: AgentId,
+        version: Option<i64>,
+        definition: AgentDefinition,
+    ) -> Result<AgentRow, AgentError> {
+        const DOING: &str = "define an agent";
+        let before = self.agent(scope, agent).await?.ok_or(AgentError::NotFound)?;
+        let defined = AgentRow { definition: Some(definition), ..before };
+        let sealed = self.seal_definition(&defined).await?;
+        let project = scope.project();
+        let define = self.database().write(DOING, move |connection| {
+            Box::pin(async move {
+                let row = sqlx::query(
+                    "UPDATE agents SET definition_secret = $1, version = version + 1
+                     WHERE id = $2 AND project_id = $3 AND removed_ms IS NULL AND ($4 IS NULL OR version = $4)
+                     RETURNING version",
+                )
+                .bind(sealed)
+                .bind(agent.to_string())
+                .bind(project.to_string())
+                .bind(version)
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(DOING)?;
+                let version: i64 = row.ok_or(AgentError::Changed)?.try_get("version").doing(DOING)?;
+                let preset = defined.definition.as_ref().map(|definition| definition.preset.as_str());
+                let told = serde_json::json!({ "version": version, "preset": preset });
+                let kind = "agent.defined".to_string();
+                events::record(connection, project, agent.to_string(), kind, &told, now_ms()).await?;
+                Ok(AgentRow { version, sealed: false, ..defined })
+            })
+        });
+        define.await
+    }
+
+    async fn seal_definition(&self, agent: &AgentRow) -> Result<Option<String>, StoreError> {
+        let Some(definition) = &agent.definition else { return Ok(None) };
+        self.vault().ready(self.database(), agent.project).await?;
+        self.vault().seal(agent.project, &purpose(agent.id), &crate::columns::json(definition)).map(Some)
+    }
+
+    fn read_agent(&self, row: &AnyRow) -> Result<AgentRow, StoreError> {
+        let (agent, project): (AgentId, ProjectId) = (id(row, "id")?, id(row, "project_id")?);
+        let sealed: Option<String> = row.try_get("definition_secret").doing(READ)?;
+        let opened = sealed.map(|text| self.vault().open_text(project, &purpose(agent), &text));
+        let (definition, sealed) = match opened {
+            None => (None, false),
+            Some(Err(_)) => (None, true),
+            Some(Ok(text)) => (Some(text), false),
+        };
+        let unreadable =
+            |error: serde_json::Error| StoreError::Unreadable { what: "agent", why: error.to_string() };
+        Ok(AgentRow {
+            id: agent,
+            project,
+            name: row.try_get("name").doing(READ)?,
+            definition: definition.map(|text| serde_json::from_str(&text).map_err(unreadable)).transpose()?,
+            sealed,
+            version: row.try_get("version").doing(READ)?,
+            created_ms: row.try_get("created_ms").doing(READ)?,
+        })
     }
 
     /// Agents after `after`, oldest first; an agent sees itself.
@@ -70,20 +185,21 @@ impl Store {
         after: Option<AgentId>,
         limit: u32,
     ) -> Result<Vec<AgentRow>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT id, project_id, name, created_ms FROM agents
+        let sql = format!(
+            "SELECT {COLUMNS} FROM agents
              WHERE project_id = $1 AND ($2 IS NULL OR id = $2) AND ($3 IS NULL OR id > $3)
                  AND removed_ms IS NULL
-             ORDER BY id LIMIT $4",
-        )
-        .bind(scope.project().to_string())
-        .bind(scope.agent().map(|agent| agent.to_string()))
-        .bind(after.map(|after| after.to_string()))
-        .bind(i64::from(limit))
-        .fetch_all(self.database().readers())
-        .await
-        .doing(READ)?;
-        rows.iter().map(read).collect()
+             ORDER BY id LIMIT $4"
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(scope.project().to_string())
+            .bind(scope.agent().map(|agent| agent.to_string()))
+            .bind(after.map(|after| after.to_string()))
+            .bind(i64::from(limit))
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
+        rows.iter().map(|row| self.read_agent(row)).collect()
     }
 
     /// Removes an agent and revokes its keys. Its sandboxes stay, and are the project's alone from then on.
@@ -120,13 +236,4 @@ impl Store {
         self.inner.keys.forget_agent(agent);
         Ok(removed)
     }
-}
-
-fn read(row: &AnyRow) -> Result<AgentRow, StoreError> {
-    Ok(AgentRow {
-        id: id(row, "id")?,
-        project: id(row, "project_id")?,
-        name: row.try_get("name").doing(READ)?,
-        created_ms: row.try_get("created_ms").doing(READ)?,
-    })
 }

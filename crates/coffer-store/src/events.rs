@@ -10,7 +10,8 @@ use crate::{ChangeError, Event, ProjectScope, Quotas, Scope, Store, StoreError, 
 const MOST_EVENTS: u32 = 1000;
 
 impl Store {
-    /// The project's events after `sequence`, oldest first, at most 1000; for an agent those of its sandboxes.
+    /// The project's events after `sequence`, oldest first, at most 1000; for an agent those of its sandboxes
+    /// and of the tasks that it has.
     pub async fn events(
         &self,
         scope: &ProjectScope,
@@ -20,7 +21,8 @@ impl Store {
         let rows = sqlx::query(
             "SELECT sequence, subject, kind, payload, at_ms FROM events AS e
              WHERE project_id = $1 AND sequence > $2 AND ($3 IS NULL OR EXISTS (
-                 SELECT 1 FROM sandboxes AS s WHERE s.id = e.subject AND s.agent_id = $3))
+                 SELECT 1 FROM sandboxes AS s WHERE s.id = e.subject AND s.agent_id = $3)
+                 OR EXISTS (SELECT 1 FROM tasks AS t WHERE t.id = e.subject AND t.agent_id = $3))
              ORDER BY sequence LIMIT $4",
         )
         .bind(scope.project().to_string())

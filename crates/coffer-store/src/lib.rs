@@ -42,6 +42,7 @@ mod segments;
 mod settings;
 mod snapshot;
 mod snapshots;
+mod tasks;
 mod usage;
 mod vault;
 mod writer;
@@ -49,7 +50,7 @@ mod writer;
 use std::sync::{Arc, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub use agents::AgentRow;
+pub use agents::{AgentError, AgentRow, NewAgent};
 pub use audit::{AuditFilter, AuditRecord};
 pub use budgets::{Budget, BudgetAction, BudgetNews, BudgetPeriod, BudgetTerms};
 use coffer_core::Millis;
@@ -89,6 +90,10 @@ pub use settings::{ProjectSettings, Retention, VersionedSettings};
 pub use snapshot::{
     FinishedSnapshot, InsertedSnapshot, NewSnapshot, SnapshotFacts, SnapshotFilter, SnapshotRow,
     SnapshotState,
+};
+pub use tasks::{
+    Attempt, AttemptNote, Attention, NewTask, Place, StartTask, TaskEdit, TaskError, TaskFilter, TaskMessage,
+    TaskMove, TaskOrder, TaskRow,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 pub use usage::{Amounts, Charge, UsageFilter, UsageGroup, UsageLine, UsageMark};

@@ -14,7 +14,7 @@ use sqlx::{AnyConnection, Row};
 
 use crate::columns::{id, storable};
 use crate::error::Doing;
-use crate::{ProjectScope, Scope, Store, StoreError, events, now_ms};
+use crate::{ProjectScope, Scope, Store, StoreError, events, now_ms, tasks};
 
 pub use journal::{JournalError, RunEnd, RunHold};
 pub use runners::{Slots, TakenRun};
@@ -380,6 +380,10 @@ pub(crate) async fn cancel(
     let project: ProjectId = id(&held, "project_id")?;
     let subject: String = held.try_get("subject").doing(CANCEL)?;
     let state = state(&held)?;
+    if state.is_over() {
+        let failure = RunFailure::new("cancelled", &reason);
+        tasks::run_ended(connection, project, run, state, Some(&failure), now).await?;
+    }
     let kind = if state.is_over() { "run.ended" } else { "run.cancelling" };
     let told = json!({ "run": run, "reason": reason, "state": state });
     events::record(connection, project, subject, kind.into(), &told, now).await?;

@@ -1,13 +1,14 @@
 //! Who asks, and so what can be seen.
 //!
 //! Every question to the store takes a [`Scope`]. A [`ProjectScope`] comes only from
-//! [`Store::authenticate`](crate::Store::authenticate) and sees one project, or what one agent of it owns;
-//! an [`Operator`] sees all and is for the server's own work and for whoever shows an operator's key.
+//! [`Store::authenticate`](crate::Store::authenticate), or from an operator who acts for a project
+//! ([`Operator::acting_for`]), and sees one project, or what one agent of it owns; an [`Operator`] sees all
+//! and is for the server's own work and for whoever shows an operator's key.
 
 use coffer_core::{AgentId, KeyId, ProjectId, Role};
 
 /// Sees one project and nothing else; an agent's sees only the agent's own sandboxes there. Only
-/// authentication makes one.
+/// authentication and the server itself make one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProjectScope {
     project: ProjectId,
@@ -43,6 +44,11 @@ pub struct Operator(());
 impl Operator {
     pub(crate) const fn new() -> Self {
         Self(())
+    }
+
+    /// The scope of a project, for the server's own work on its behalf: a run goes on when nobody asks.
+    pub const fn acting_for(&self, project: ProjectId, agent: Option<AgentId>) -> ProjectScope {
+        ProjectScope::new(project, agent)
     }
 }
 

@@ -146,6 +146,7 @@ impl Server {
             output: settings.output,
             server_dir: data.to_path_buf(),
             ui: UI_FILES,
+            ..ServerConfig::default()
         };
         let ready = Ready { listen, api_key, operator_key, link };
         let server = coffer_server::serve(config, store, engine, listener, stop, || {

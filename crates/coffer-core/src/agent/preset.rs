@@ -215,6 +215,16 @@ impl Preset {
         }
     }
 
+    /// Its command with `{prompt}` and `{model}` in it; empty for any other.
+    pub fn command_shown(self) -> Vec<String> {
+        let shown = |word: &Word| match word {
+            Plain(word) => vec![(*word).to_string()],
+            Prompt => vec!["{prompt}".to_string()],
+            Model(flag) => vec![(*flag).to_string(), "{model}".to_string()],
+        };
+        self.words().iter().flat_map(shown).collect()
+    }
+
     /// Whether a model can be chosen for it by its command.
     pub fn takes_model(self) -> bool {
         self.words().iter().any(|word| matches!(word, Model(_)))

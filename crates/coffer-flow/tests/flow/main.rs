@@ -7,5 +7,7 @@ mod outside;
 mod queue;
 mod retry;
 mod servers;
+mod shop;
+mod task;
 mod waits;
 mod world;

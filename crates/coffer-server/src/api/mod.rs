@@ -41,6 +41,7 @@ use crate::events::Events;
 use crate::fleet::Fleet;
 use crate::limits::Limiter;
 use crate::output::Output;
+use crate::tasks::Tasks;
 use crate::telemetry::Telemetry;
 pub(crate) use audit::AuditLog;
 use auth::{Caller, Write};
@@ -72,6 +73,8 @@ pub(crate) struct App {
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) output: Arc<Output>,
     pub(crate) forges: Arc<coffer_forge::Forges>,
+    /// None where this server cannot work on tasks.
+    pub(crate) tasks: Option<Arc<Tasks>>,
 }
 
 /// Journals read at a time.

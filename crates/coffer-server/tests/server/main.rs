@@ -27,6 +27,7 @@ mod rollback;
 mod secrets;
 mod snapshots;
 mod sockets;
+mod tasks;
 mod tenancy;
 mod traces;
 mod usage;

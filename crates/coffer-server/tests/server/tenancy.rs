@@ -36,6 +36,21 @@ async fn executed(app: &TestApp, sandbox: &str) -> String {
     id.to_string()
 }
 
+/// Puts a task on record that an attempt was asked for.
+async fn attempted(app: &TestApp) -> (String, String) {
+    let task = app.post("/api/v1/tasks", json!({"title": "mine"})).await.expect(201).json();
+    let task = task["id"].as_str().unwrap().to_string();
+    let start = coffer_store::StartTask {
+        agent: None,
+        model: None,
+        replace: false,
+        reason: "started",
+        actor: "test".into(),
+    };
+    let (_, run) = app.store.start_task(&app.scope().await, task.parse().unwrap(), start).await.unwrap();
+    (task, run.to_string())
+}
+
 /// Every operation of the description, with its path filled by `fill`.
 fn operations(openapi: &Value, fill: impl Fn(&str) -> String) -> Vec<(Method, String, Value)> {
     let paths = openapi["paths"].as_object().unwrap();
@@ -89,6 +104,10 @@ fn body(method: &Method, path: &str) -> Value {
         ("PUT", path) if path.contains("/budgets/") => json!({"amount": 1}),
         ("POST", path) if path.ends_with("/budgets") => json!({"amount": 1, "period": "month"}),
         ("PUT", path) if path.ends_with("/settings") || path.ends_with("/quotas") => json!({}),
+        ("PATCH", path) if path.contains("/tasks/") => json!({"title": "mischief"}),
+        ("POST", path) if path.ends_with("/tasks") => json!({"title": "mischief"}),
+        ("POST", path) if path.ends_with("/messages") => json!({"body": "mischief"}),
+        ("PUT", path) if path.ends_with("/definition") => json!({"preset": "codex"}),
         ("PATCH", _) => json!({"name": "mischief"}),
         _ => Value::Null,
     }
@@ -112,6 +131,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let connection = connection["id"].as_str().unwrap().to_string();
     let mine = app.scope().await.project().to_string();
     let execution = executed(&app, &sandbox).await;
+    let (task, run) = attempted(&app).await;
     let path = format!("/api/v1/sandboxes/{sandbox}/snapshots");
     let snapshot = app.post(&path, json!({"name": "mine"})).await.expect(201).json();
     let snapshot = snapshot["id"].as_str().unwrap().to_string();
@@ -125,6 +145,8 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         "path" => "etc/hosts".to_string(),
         "pid" => "1".to_string(),
         "secret" => "mine-alone".to_string(),
+        "task" => task.clone(),
+        "run" => run.clone(),
         "budget" => budget["id"].as_str().unwrap().to_string(),
         "repository" => repository.clone(),
         "connection" => connection.clone(),

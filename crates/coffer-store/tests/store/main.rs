@@ -16,6 +16,7 @@ mod projects;
 mod scopes;
 mod secrets;
 mod snapshots;
+mod tasks;
 mod transitions;
 mod usage;
 mod writers;

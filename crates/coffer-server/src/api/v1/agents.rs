@@ -1,17 +1,20 @@
-//! Agents: who may own sandboxes.
+//! Agents: who may own sandboxes, and how they work on tasks.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use coffer_core::AgentId;
-use coffer_store::AgentRow;
-use http::StatusCode;
+use coffer_core::agent::{AgentDefinition, AgentLimits, OutputFormat, Preset};
+use coffer_store::{AgentError, AgentRow, NewAgent as NewRow, SecretName};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
+use super::projects::{changed_meanwhile, wanted_version};
 use crate::api::App;
 use crate::api::auth::{Admin, Caller, Id, Read};
 use crate::api::body::Checked;
@@ -26,18 +29,166 @@ use crate::clock::rfc3339;
 pub(super) struct NewAgent {
     /// Of no other agent of the project.
     name: String,
+    /// How it is run; without one it only owns sandboxes and acts by its keys.
+    #[serde(default)]
+    definition: Option<Definition>,
 }
 
-/// Something that acts by itself, and may own sandboxes.
+/// Which program it is.
+#[derive(Debug, ToSchema)]
+#[schema(as = AgentPreset, rename_all = "snake_case")]
+#[expect(dead_code, reason = "describes a type of another crate")]
+enum PresetShape {
+    ClaudeCode,
+    Codex,
+    Gemini,
+    Opencode,
+    Aider,
+    Goose,
+    Cursor,
+    Amp,
+    Qwen,
+    Copilot,
+    Custom,
+}
+
+/// How what it writes is read.
+#[derive(Debug, ToSchema)]
+#[schema(as = AgentOutput, rename_all = "snake_case")]
+#[expect(dead_code, reason = "describes a type of another crate")]
+enum OutputShape {
+    Text,
+    ClaudeStream,
+    CodexStream,
+    GeminiStream,
+    OpencodeStream,
+    GooseStream,
+    Aider,
+}
+
+/// What one attempt may use.
+#[derive(Debug, ToSchema)]
+#[schema(as = AgentLimits)]
+#[expect(dead_code, reason = "describes a type of another crate")]
+struct LimitsShape {
+    /// How long it may work; an hour by default.
+    #[schema(minimum = 1, maximum = 86400)]
+    timeout_s: Option<i64>,
+    cpu_count: Option<u32>,
+    memory_mib: Option<u32>,
+}
+
+/// How an agent is run.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = AgentDefinition)]
+pub(super) struct Definition {
+    #[schema(value_type = PresetShape)]
+    preset: Preset,
+    /// A program and its arguments in place of the preset's, with `{prompt}` and, if wanted, `{model}` in them.
+    #[serde(default)]
+    command: Option<Vec<String>>,
+    #[serde(default)]
+    model: Option<String>,
+    /// What it is told; `{{title}}`, `{{description}}`, `{{messages}}`, `{{branch}}` and `{{check}}` are filled in.
+    #[serde(default)]
+    prompt: Option<String>,
+    /// Its environment. Values are not shown: they are null in answers, and null keeps the value there was.
+    #[serde(default)]
+    env: BTreeMap<String, Option<String>>,
+    /// Which variable has which secret of the project, by name.
+    #[serde(default)]
+    secrets: BTreeMap<String, String>,
+    /// Where it works, below the repository.
+    #[serde(default)]
+    working_directory: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<OutputShape>)]
+    output: Option<OutputFormat>,
+    /// The template of its sandboxes.
+    #[serde(default)]
+    template: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = LimitsShape)]
+    limits: AgentLimits,
+}
+
+impl Definition {
+    /// Without the values of its environment.
+    fn of(definition: AgentDefinition) -> Self {
+        Self {
+            preset: definition.preset,
+            command: definition.command,
+            model: definition.model,
+            prompt: definition.prompt,
+            env: definition.env.into_keys().map(|name| (name, None)).collect(),
+            secrets: definition.secrets,
+            working_directory: definition.working_directory,
+            output: definition.output,
+            template: definition.template,
+            limits: definition.limits,
+        }
+    }
+
+    /// As it is to be kept, with values from before where none are given.
+    fn checked(self, before: Option<&AgentDefinition>) -> Result<AgentDefinition, ApiError> {
+        let mut env = BTreeMap::new();
+        for (name, value) in self.env {
+            let known = || before.and_then(|before| before.env.get(&name).cloned());
+            let value = value.or_else(known);
+            let value = value.ok_or_else(|| {
+                ApiError::invalid(&format!("definition.env.{name}"), "has no value yet that could be kept")
+            })?;
+            env.insert(name, value);
+        }
+        for (variable, secret) in &self.secrets {
+            secret
+                .parse::<SecretName>()
+                .map_err(|error| ApiError::invalid(&format!("definition.secrets.{variable}:"), error))?;
+        }
+        let definition = AgentDefinition {
+            preset: self.preset,
+            command: self.command,
+            model: self.model,
+            prompt: self.prompt,
+            env,
+            secrets: self.secrets,
+            working_directory: self.working_directory,
+            output: self.output,
+            template: self.template,
+            limits: self.limits,
+        };
+        definition.check().map_err(|bad| ApiError::invalid(&format!("definition.{}", bad.field), bad.why))?;
+        Ok(definition)
+    }
+}
+
+/// Something that acts by itself: it may own sandboxes, and work on tasks where it has a definition.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Agent {
     id: String,
     name: String,
+    definition: Option<Definition>,
+    /// Whether it has a definition that cannot be read, because a master key is missing.
+    sealed: bool,
+    version: i64,
     created_at: String,
 }
 
 fn shown(agent: AgentRow) -> Agent {
-    Agent { id: agent.id.to_string(), name: agent.name, created_at: rfc3339(agent.created_ms) }
+    Agent {
+        id: agent.id.to_string(),
+        name: agent.name,
+        definition: agent.definition.map(Definition::of),
+        sealed: agent.sealed,
+        version: agent.version,
+        created_at: rfc3339(agent.created_ms),
+    }
+}
+
+fn tagged(agent: AgentRow) -> (HeaderMap, Json<Agent>) {
+    let tag = HeaderValue::try_from(format!("\"{}\"", agent.version)).expect("digits in quotes");
+    (HeaderMap::from_iter([(header::ETAG, tag)]), Json(shown(agent)))
 }
 
 /// Makes an agent; it acts by keys that are made for it.
@@ -56,7 +207,9 @@ pub(super) async fn create(
     Checked(request): Checked<NewAgent>,
 ) -> Result<(StatusCode, Json<Agent>), ApiError> {
     check_name(&request.name)?;
-    let made = app.store.create_agent(&caller.scope, &request.name).await;
+    let definition = request.definition.map(|definition| definition.checked(None)).transpose()?;
+    let new = NewRow { name: request.name.clone(), definition };
+    let made = app.store.create_agent(&caller.scope, new).await;
     let agent = made.map_err(|error| ApiError::name(error, "agent", &request.name))?;
     context.made(agent.id);
     Ok((StatusCode::CREATED, Json(shown(agent))))
@@ -84,15 +237,51 @@ pub(super) async fn list(
 /// One agent.
 #[utoipa::path(
     get, path = "/api/v1/agents/{agent}", tag = "agents", params(("agent" = String, Path)),
-    responses((status = 200, body = Agent), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses(
+        (status = 200, body = Agent, headers(("ETag" = String))), (status = 401, body = ErrorShape),
+        (status = 404, body = ErrorShape)
+    )
 )]
 pub(super) async fn detail(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
     Id(agent): Id<AgentId>,
-) -> Result<Json<Agent>, ApiError> {
+) -> Result<(HeaderMap, Json<Agent>), ApiError> {
     let found = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
-    found.map(|agent| Json(shown(agent))).ok_or_else(|| ApiError::nothing("agent", agent))
+    found.map(tagged).ok_or_else(|| ApiError::nothing("agent", agent))
+}
+
+/// Says how an agent is run, from its next attempt on.
+#[utoipa::path(
+    put, path = "/api/v1/agents/{agent}/definition", tag = "agents", request_body = Definition,
+    params(
+        ("agent" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")
+    ),
+    responses(
+        (status = 200, body = Agent, headers(("ETag" = String))), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 408, body = ErrorShape), (status = 412, body = ErrorShape), (status = 413, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn define(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    Id(agent): Id<AgentId>,
+    headers: HeaderMap,
+    Checked(definition): Checked<Definition>,
+) -> Result<(HeaderMap, Json<Agent>), ApiError> {
+    let version = wanted_version(&headers)?;
+    let before = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
+    let before = before.ok_or_else(|| ApiError::nothing("agent", agent))?;
+    let definition = definition.checked(before.definition.as_ref())?;
+    let defined = app.store.define_agent(&caller.scope, agent, version, definition).await;
+    defined.map(tagged).map_err(|error| match error {
+        AgentError::NotFound => ApiError::nothing("agent", agent),
+        AgentError::Changed => changed_meanwhile(),
+        AgentError::Store(error) => ApiError::store(error),
+    })
 }
 
 /// Removes an agent and revokes its keys. Its sandboxes stay, and are the project's alone.
@@ -110,4 +299,37 @@ pub(super) async fn remove(
 ) -> Result<StatusCode, ApiError> {
     let removed = app.store.remove_agent(&caller.scope, agent).await.map_err(ApiError::store)?;
     if removed { Ok(StatusCode::NO_CONTENT) } else { Err(ApiError::nothing("agent", agent)) }
+}
+
+/// An agent that people use.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct PresetInfo {
+    #[schema(value_type = PresetShape)]
+    preset: Preset,
+    title: &'static str,
+    /// Whether a model can be chosen for it.
+    takes_model: bool,
+    /// The variable that its key is usually in.
+    usual_secret: Option<&'static str>,
+    #[schema(value_type = OutputShape)]
+    output: OutputFormat,
+    /// Its command, for a prompt that is not there yet.
+    command: Vec<String>,
+}
+
+/// The agents that are known by name.
+#[utoipa::path(
+    get, path = "/api/v1/agent-presets", tag = "agents",
+    responses((status = 200, body = Vec<PresetInfo>), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn presets(_caller: Caller<Read>) -> Json<Vec<PresetInfo>> {
+    let known = Preset::ALL.into_iter().map(|preset| PresetInfo {
+        preset,
+        title: preset.title(),
+        takes_model: preset.takes_model(),
+        usual_secret: preset.usual_secret(),
+        output: preset.output(),
+        command: preset.command_shown(),
+    });
+    Json(known.collect())
 }

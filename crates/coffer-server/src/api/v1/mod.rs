@@ -25,6 +25,7 @@ mod session;
 mod snapshots;
 mod socket;
 mod stream;
+mod tasks;
 mod usage;
 
 use std::sync::Arc;
@@ -109,6 +110,16 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(session::sign_in))
         .routes(routes!(agents::create, agents::list))
         .routes(routes!(agents::detail, agents::remove))
+        .routes(routes!(agents::define))
+        .routes(routes!(agents::presets))
+        .routes(routes!(tasks::create, tasks::list))
+        .routes(routes!(tasks::detail, tasks::change, tasks::remove))
+        .routes(routes!(tasks::start))
+        .routes(routes!(tasks::cancel))
+        .routes(routes!(tasks::say, tasks::messages))
+        .routes(routes!(tasks::attempts))
+        .routes(routes!(tasks::history))
+        .routes(routes!(tasks::steps))
         .routes(routes!(audit::list))
         .routes(routes!(limits::own_settings, limits::set_own_settings))
         .routes(routes!(limits::settings, limits::set_settings))

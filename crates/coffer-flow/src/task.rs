@@ -1,0 +1,282 @@
+//! The run of a task: from what is to be done to a pull request.
+//!
+//! ```text
+//! prepare ─ sandbox ─ clone ─ branch ─ agent ⟲ hear ─ [check] ─ commit ─ push ─ pull ─ finish
+//! ```
+//!
+//! What each step does is a [`Workshop`]'s affair; this is the order, what is kept of each, and what is undone.
+//! A run has one attempt's worth of work: what is said to the task once it is over begins the next.
+
+mod workshop;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_core::agent::AgentReport;
+use coffer_core::{AgentId, RunId, SandboxId, TaskId};
+use coffer_store::{AttemptNote, JournalError, Store, TaskMessage, Unwinding};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{Kind, Run, Start, StepError, Stop, Tries};
+
+pub use workshop::{AgentTurn, Brief, Checked, Ending, Pull, Workshop};
+
+/// What an attempt may hear while it works, before somebody must start the next.
+const MOST_TURNS: usize = 20;
+/// Beyond an agent's own bound, for what comes before and after its work.
+const MARGIN: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(1800);
+
+/// Executes runs of tasks by a workshop.
+pub struct TaskKind<W: ?Sized> {
+    store: Store,
+    workshop: Arc<W>,
+}
+
+impl<W: ?Sized> std::fmt::Debug for TaskKind<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TaskKind")
+    }
+}
+
+/// What a run of a task was asked for, as the store writes it.
+#[derive(Debug, Deserialize)]
+struct Asked {
+    task: TaskId,
+    attempt: i64,
+    agent: Option<AgentId>,
+    model: Option<String>,
+}
+
+/// What was said, as the journal keeps it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Heard {
+    last: i64,
+    texts: Vec<String>,
+}
+
+impl<W: Workshop + ?Sized> TaskKind<W> {
+    pub fn new(store: Store, workshop: Arc<W>) -> Self {
+        Self { store, workshop }
+    }
+
+    /// What is to be done, as it stands when the run begins.
+    async fn prepare(
+        &self,
+        run: RunId,
+        project: coffer_core::ProjectId,
+        asked: &Asked,
+    ) -> Result<Brief, StepError> {
+        let scope = self.store.operator().acting_for(project, None);
+        let task = self.store.task(&scope, asked.task).await?;
+        let task = task.ok_or_else(|| StepError::fatal("task_gone", "the task was deleted"))?;
+        let agent = asked.agent.ok_or_else(|| StepError::fatal("no_agent", "the task has no agent"))?;
+        let definition = self.store.agent(&scope, agent).await?;
+        let definition =
+            definition.ok_or_else(|| StepError::fatal("no_agent", "the task's agent was removed"))?;
+        let definition = definition.definition.ok_or_else(|| {
+            StepError::fatal("agent_undefined", "the task's agent has no definition, or one that is sealed")
+        })?;
+        let repository =
+            task.repository.ok_or_else(|| StepError::fatal("no_repository", "the task has no repository"))?;
+        let heard = self.hear(run, asked.task, 0).await?;
+        Ok(Brief {
+            run,
+            project,
+            task: asked.task,
+            attempt: asked.attempt,
+            title: task.title,
+            description: task.description,
+            heard_to: heard.last,
+            messages: heard.texts,
+            repository,
+            base_branch: task.base_branch,
+            branch: task.branch.unwrap_or_else(|| format!("task-{}", asked.task)),
+            agent,
+            agent_timeout_s: definition.limits.timeout_s.unwrap_or(3600),
+            model: asked.model.clone(),
+            check_command: task.check_command,
+            budget_nanos: task.budget_nanos,
+        })
+    }
+
+    async fn hear(&self, run: RunId, task: TaskId, after: i64) -> Result<Heard, StepError> {
+        let said = self.store.hear_task(run, task, after).await?;
+        let last = said.last().map_or(after, |message| message.number);
+        Ok(Heard { last, texts: said.iter().map(told).collect() })
+    }
+
+    async fn note(&self, start: Start, note: AttemptNote) -> Result<(), StepError> {
+        match self.store.note_attempt(start.run, start.fence, note).await {
+            Ok(()) => Ok(()),
+            Err(JournalError::Lost) => Err(StepError::fatal("lost", "the run is another server's by now")),
+            Err(JournalError::Store(error)) => Err(error.into()),
+        }
+    }
+}
+
+/// What was said, as an agent reads it.
+fn told(message: &TaskMessage) -> String {
+    let place = message.about.as_ref().and_then(|about| {
+        let file = about["file"].as_str()?;
+        Some(match about["line"].as_u64() {
+            Some(line) => format!("{file}:{line}: "),
+            None => format!("{file}: "),
+        })
+    });
+    format!("{}{}", place.unwrap_or_default(), message.body)
+}
+
+fn tokens(count: u64) -> Option<i64> {
+    Some(i64::try_from(count).unwrap_or(i64::MAX))
+}
+
+/// What of a turn is shown with the attempt; of several turns the sums.
+fn spent(turn: &AgentTurn, before: &AgentReport) -> AttemptNote {
+    let all = sum(before, &turn.report);
+    AttemptNote {
+        execution: turn.execution,
+        summary: turn.report.summary.clone(),
+        input_tokens: all.tokens.and_then(|spent| tokens(spent.input)),
+        output_tokens: all.tokens.and_then(|spent| tokens(spent.output)),
+        cost_nanos: all.cost_nanos,
+        ..AttemptNote::default()
+    }
+}
+
+fn sum(before: &AgentReport, turn: &AgentReport) -> AgentReport {
+    let tokens = match (before.tokens, turn.tokens) {
+        (Some(mut one), Some(other)) => {
+            one.input = one.input.saturating_add(other.input);
+            one.cached = one.cached.saturating_add(other.cached);
+            one.output = one.output.saturating_add(other.output);
+            Some(one)
+        }
+        (one, other) => one.or(other),
+    };
+    let cost_nanos = match (before.cost_nanos, turn.cost_nanos) {
+        (Some(one), Some(other)) => Some(one.saturating_add(other)),
+        (one, other) => one.or(other),
+    };
+    AgentReport { tokens, cost_nanos, ..turn.clone() }
+}
+
+#[async_trait::async_trait]
+impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
+    fn name(&self) -> &'static str {
+        "task"
+    }
+
+    async fn execute(&self, run: &mut Run) -> Result<Value, Stop> {
+        let asked: Asked = run.input()?;
+        let (id, project) = (run.id(), run.project());
+        let brief: Brief = run.step("prepare").run(|_| self.prepare(id, project, &asked)).await?;
+        let shop = &*self.workshop;
+
+        let sandbox: SandboxId = {
+            let (workshop, kept) = (self.workshop.clone(), brief.clone());
+            let work = |start: Start| {
+                let brief = &brief;
+                async move {
+                    let sandbox = shop.ensure_sandbox(brief, start).await?;
+                    let note = AttemptNote { sandbox: Some(sandbox), ..AttemptNote::default() };
+                    self.note(start, note).await?;
+                    Ok(sandbox)
+                }
+            };
+            // Also where it is not known whether there is one: it is looked for by the attempt.
+            let undo = move |made: Option<SandboxId>, why: Unwinding| {
+                let (workshop, brief) = (workshop.clone(), kept.clone());
+                let how = match why {
+                    Unwinding::Cancelled => Ending::Cancelled,
+                    Unwinding::Failed => Ending::Failed,
+                };
+                async move { workshop.finish(&brief, made, how).await }
+            };
+            run.step("sandbox").within(LONG).or_undo(work, undo).await?
+        };
+        let base: String = run.step("clone").within(LONG).run(|_| shop.clone(&brief, sandbox)).await?;
+        let branch: String = run
+            .step("branch")
+            .run(|start: Start| {
+                let (brief, base) = (&brief, &base);
+                async move {
+                    let branch = shop.branch(brief, sandbox, base).await?;
+                    let note = AttemptNote { branch: Some(branch.clone()), ..AttemptNote::default() };
+                    self.note(start, note).await?;
+                    Ok(branch)
+                }
+            })
+            .await?;
+
+        let within = Duration::from_secs(u64::try_from(brief.agent_timeout_s).unwrap_or(3600)) + MARGIN;
+        let mut report = AgentReport::default();
+        let mut heard = Heard { last: brief.heard_to, texts: brief.messages.clone() };
+        for number in 1..=MOST_TURNS {
+            let turn: AgentTurn = run
+                .step(format!("agent-{number}"))
+                .within(within)
+                .tries(Tries { most: 1, ..Tries::default() })
+                .run(|start: Start| {
+                    let (brief, said, before) = (&brief, &heard.texts, &report);
+                    async move {
+                        let turn = shop.run_agent(brief, sandbox, number, said, start).await?;
+                        self.note(start, spent(&turn, before)).await?;
+                        Ok(turn)
+                    }
+                })
+                .await?;
+            report = sum(&report, &turn.report);
+            if let Some(why) = turn.failed() {
+                return Err(Stop::failed("agent_failed", why));
+            }
+            let last = heard.last;
+            heard = run.step(format!("hear-{number}")).run(|_| self.hear(id, asked.task, last)).await?;
+            if heard.texts.is_empty() {
+                break;
+            }
+        }
+
+        let checked: Option<Checked> = match &brief.check_command {
+            None => None,
+            Some(command) => {
+                Some(run.step("check").within(LONG).run(|_| shop.check(&brief, sandbox, command)).await?)
+            }
+        };
+        let commit: Option<String> = run
+            .step("commit")
+            .run(|start: Start| {
+                let (brief, branch, base) = (&brief, &branch, &base);
+                async move {
+                    let commit = shop.commit(brief, sandbox, branch, base).await?;
+                    self.note(start, AttemptNote { commit: commit.clone(), ..AttemptNote::default() })
+                        .await?;
+                    Ok(commit)
+                }
+            })
+            .await?;
+        let Some(commit) = commit else {
+            return Err(Stop::failed("no_changes", "the agent ended without changing anything"));
+        };
+        run.step("push").within(LONG).run(|_| shop.push(&brief, sandbox, &branch, &commit)).await?;
+        let pull: Pull = run
+            .step("pull")
+            .run(|start: Start| {
+                let (brief, branch, commit) = (&brief, &branch, &commit);
+                let (checked, report) = (checked.as_ref(), &report);
+                async move {
+                    let pull = shop.ensure_pull(brief, branch, commit, checked, report).await?;
+                    self.note(
+                        start,
+                        AttemptNote { pull_url: Some(pull.url.clone()), ..AttemptNote::default() },
+                    )
+                    .await?;
+                    Ok(pull)
+                }
+            })
+            .await?;
+        run.step("finish").within(LONG).run(|_| shop.finish(&brief, Some(sandbox), Ending::Done)).await?;
+        Ok(json!({ "branch": branch, "commit": commit, "pull": pull, "checked": checked }))
+    }
+}

@@ -1,0 +1,178 @@
+//! A workshop that makes nothing but marks, and counts them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use coffer_core::SandboxId;
+use coffer_core::agent::{AgentReport, Tokens};
+use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Workshop};
+use coffer_flow::{Start, StepError};
+
+use crate::outside::Outside;
+
+/// What there is outside, by what it is looked up by.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    pub(crate) sandboxes: BTreeMap<String, SandboxId>,
+    /// How many were ever made.
+    pub(crate) sandboxes_made: usize,
+    pub(crate) branches: BTreeMap<String, Option<String>>,
+    pub(crate) turns: BTreeMap<String, Vec<String>>,
+    pub(crate) commits: Vec<String>,
+    pub(crate) pulls: BTreeMap<String, String>,
+    pub(crate) endings: Vec<(String, Ending)>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Shop {
+    pub(crate) outside: Outside,
+    pub(crate) world: Arc<Mutex<World>>,
+}
+
+/// The methods, in the order in which they are called.
+pub(crate) const METHODS: [&str; 9] =
+    ["ensure_sandbox", "clone", "branch", "run_agent", "check", "commit", "push", "ensure_pull", "finish"];
+
+impl Shop {
+    pub(crate) fn new(outside: Outside) -> Self {
+        Self { outside, world: Arc::default() }
+    }
+
+    /// Comes by the two sides of an effect, and fails where it is to.
+    async fn act<T>(&self, method: &str, effect: impl FnOnce(&mut World) -> T) -> Result<T, StepError> {
+        self.outside.pass(&format!("before {method}")).await;
+        if self.outside.fails(&format!("fatal {method}")) {
+            return Err(StepError::fatal("broken", "it is broken"));
+        }
+        let done = effect(&mut self.world.lock().unwrap());
+        self.outside.pass(&format!("after {method}")).await;
+        if self.outside.fails(method) {
+            return Err(StepError::transient("away", "it is away"));
+        }
+        Ok(done)
+    }
+}
+
+#[async_trait::async_trait]
+impl Workshop for Shop {
+    async fn ensure_sandbox(&self, brief: &Brief, start: Start) -> Result<SandboxId, StepError> {
+        self.outside.fence(&brief.run.to_string(), start.fence);
+        self.act("ensure_sandbox", |world| {
+            let known = world.sandboxes.get(&brief.run.to_string()).copied();
+            known.unwrap_or_else(|| {
+                let made = SandboxId::generate();
+                world.sandboxes.insert(brief.run.to_string(), made);
+                world.sandboxes_made += 1;
+                made
+            })
+        })
+        .await
+    }
+
+    async fn clone(&self, brief: &Brief, sandbox: SandboxId) -> Result<String, StepError> {
+        assert_eq!(brief.repository, "local/app");
+        self.act("clone", |world| {
+            assert!(world.sandboxes.values().any(|known| *known == sandbox));
+            "base".to_string()
+        })
+        .await
+    }
+
+    async fn branch(&self, brief: &Brief, _: SandboxId, _: &str) -> Result<String, StepError> {
+        self.act("branch", |world| {
+            world.branches.entry(brief.branch.clone()).or_default();
+            brief.branch.clone()
+        })
+        .await
+    }
+
+    async fn run_agent(
+        &self,
+        brief: &Brief,
+        _: SandboxId,
+        turn: usize,
+        said: &[String],
+        _: Start,
+    ) -> Result<AgentTurn, StepError> {
+        self.act("run_agent", |world| {
+            // By its key, so that it is started once.
+            world.turns.entry(format!("{}/{turn}", brief.run)).or_insert_with(|| said.to_vec());
+        })
+        .await?;
+        let failed = self.outside.fails("agent");
+        let tokens = Tokens { input: 100, cached: 0, output: 10 };
+        let report = AgentReport {
+            tokens: Some(tokens),
+            cost_nanos: Some(5),
+            summary: Some("done".into()),
+            error: failed.then(|| "no idea".into()),
+            ..AgentReport::default()
+        };
+        Ok(AgentTurn { execution: None, exit_code: Some(i64::from(failed)), report })
+    }
+
+    async fn check(&self, _: &Brief, _: SandboxId, command: &str) -> Result<Checked, StepError> {
+        assert_eq!(command, "make test");
+        self.act("check", |_| Checked { passed: true, exit_code: Some(0), execution: None }).await
+    }
+
+    async fn commit(
+        &self,
+        brief: &Brief,
+        _: SandboxId,
+        branch: &str,
+        _: &str,
+    ) -> Result<Option<String>, StepError> {
+        let nothing = self.outside.fails("nothing to commit");
+        self.act("commit", |world| {
+            if nothing {
+                return None;
+            }
+            let commit = format!("{branch}@{}", brief.run);
+            if !world.commits.contains(&commit) {
+                world.commits.push(commit.clone());
+            }
+            Some(commit)
+        })
+        .await
+    }
+
+    async fn push(&self, _: &Brief, _: SandboxId, branch: &str, commit: &str) -> Result<(), StepError> {
+        self.act("push", |world| {
+            world.branches.insert(branch.to_string(), Some(commit.to_string()));
+        })
+        .await
+    }
+
+    async fn ensure_pull(
+        &self,
+        _: &Brief,
+        branch: &str,
+        commit: &str,
+        _: Option<&Checked>,
+        report: &AgentReport,
+    ) -> Result<Pull, StepError> {
+        assert!(report.tokens.is_some());
+        self.act("ensure_pull", |world| {
+            assert_eq!(world.branches[branch].as_deref(), Some(commit));
+            let number = i64::try_from(world.pulls.len()).unwrap() + 1;
+            let url = world.pulls.entry(branch.to_string()).or_insert_with(|| format!("/pulls/{number}"));
+            Pull { url: url.clone(), number: Some(number) }
+        })
+        .await
+    }
+
+    async fn finish(&self, brief: &Brief, _: Option<SandboxId>, how: Ending) -> Result<(), StepError> {
+        self.act("finish", |world| {
+            // What failed is left for a person to look at.
+            if how != Ending::Failed {
+                world.sandboxes.remove(&brief.run.to_string());
+            }
+            let ending = (brief.run.to_string(), how);
+            if !world.endings.contains(&ending) {
+                world.endings.push(ending);
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,68 @@
+//! Executing the runs of tasks.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use coffer_flow::task::{TaskKind, Workshop};
+use coffer_flow::{Kind, Runner, Settings};
+use coffer_store::{Slots, Store, StoreError};
+use tokio::sync::Notify;
+
+/// How many attempts at tasks may be under way at once, over all servers of one database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskSettings {
+    pub in_all: u32,
+    pub per_project: u32,
+}
+
+impl Default for TaskSettings {
+    fn default() -> Self {
+        Self { in_all: 16, per_project: 8 }
+    }
+}
+
+/// Where tasks are worked on.
+#[derive(Clone)]
+pub struct WorkshopHandle(pub Arc<dyn Workshop>);
+
+impl fmt::Debug for WorkshopHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WorkshopHandle")
+    }
+}
+
+/// The runner of this server.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    wake: Arc<Notify>,
+    runner: Mutex<Option<Runner>>,
+}
+
+impl Tasks {
+    /// Takes up what was under way, and begins what is queued.
+    pub(crate) async fn start(
+        store: Store,
+        settings: TaskSettings,
+        place: Option<String>,
+        workshop: WorkshopHandle,
+    ) -> Result<Self, StoreError> {
+        let kind: Arc<dyn Kind> = Arc::new(TaskKind::new(store.clone(), workshop.0));
+        let slots = Slots { in_all: settings.in_all, per_project: settings.per_project };
+        let settings = Settings { slots, ..Settings::at(place.unwrap_or_else(|| "server".into())) };
+        let runner = Runner::start(store, settings, vec![kind]).await?;
+        Ok(Self { wake: runner.waker(), runner: Mutex::new(Some(runner)) })
+    }
+
+    /// Has the runner look at once.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Leaves what is under way to whoever comes next.
+    pub(crate) async fn finish(&self) {
+        let runner = self.runner.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(runner) = runner {
+            runner.stop().await;
+        }
+    }
+}

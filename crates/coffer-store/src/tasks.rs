@@ -1,0 +1,420 @@
+//! Tasks: what is to be done, by whom, and how far it is.
+//!
+//! `change` is what people do to them, `attempts` what runs do, `talk` what is said.
+
+mod attempts;
+mod change;
+mod talk;
+
+use coffer_core::{AgentId, Millis, Priority, ProjectId, RunId, TaskId, TaskState};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row};
+
+use crate::columns::{id, json as to_json, optional_id, storable};
+use crate::error::Doing;
+use crate::{ProjectScope, Store, StoreError, events, now_ms};
+
+pub use attempts::{Attempt, AttemptNote, StartTask};
+pub(crate) use attempts::{run_ended, run_started};
+pub use change::{Place, TaskEdit};
+pub use talk::TaskMessage;
+
+const READ: &str = "read tasks";
+const CHANGE: &str = "change a task";
+/// Between neighbours of a column, so that there is room for others.
+const GAP: i64 = 1 << 20;
+
+/// Why a person must look at a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attention {
+    /// For programs: the failure's.
+    pub code: String,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+}
+
+/// A task on record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskRow {
+    pub id: TaskId,
+    pub project: ProjectId,
+    pub title: String,
+    pub description: String,
+    pub state: TaskState,
+    pub attention: Option<Attention>,
+    pub priority: Priority,
+    pub place: i64,
+    pub labels: Vec<String>,
+    pub repository: Option<String>,
+    pub base_branch: Option<String>,
+    pub branch: Option<String>,
+    pub agent: Option<AgentId>,
+    pub model: Option<String>,
+    pub check_command: Option<String>,
+    pub budget_nanos: Option<i64>,
+    pub context_id: Option<String>,
+    /// The newest attempt.
+    pub run: Option<RunId>,
+    pub attempts: i64,
+    pub pull_url: Option<String>,
+    pub commit: Option<String>,
+    pub created_by: Option<String>,
+    pub version: i64,
+    pub created_ms: Millis,
+    pub updated_ms: Millis,
+    pub archived_ms: Option<Millis>,
+}
+
+/// A task to be.
+#[derive(Debug, Clone)]
+pub struct NewTask {
+    pub title: String,
+    pub description: String,
+    pub state: TaskState,
+    pub priority: Priority,
+    pub labels: Vec<String>,
+    pub repository: Option<String>,
+    pub base_branch: Option<String>,
+    pub agent: Option<AgentId>,
+    pub model: Option<String>,
+    pub check_command: Option<String>,
+    pub budget_nanos: Option<i64>,
+    pub context_id: Option<String>,
+    /// Who asks for it.
+    pub actor: String,
+}
+
+/// In which order tasks are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TaskOrder {
+    /// The newest first.
+    #[default]
+    Newest,
+    /// As the columns of the board are.
+    Board,
+}
+
+/// Which tasks, and which part of them.
+#[derive(Debug, Clone, Default)]
+pub struct TaskFilter {
+    pub state: Option<TaskState>,
+    pub agent: Option<AgentId>,
+    pub label: Option<String>,
+    pub priority: Option<Priority>,
+    pub repository: Option<String>,
+    pub context_id: Option<String>,
+    /// Only such that a person must look at, or only others.
+    pub attention: Option<bool>,
+    pub archived: bool,
+    pub order: TaskOrder,
+    /// The place and the id of the last one of the part before.
+    pub after: Option<(i64, TaskId)>,
+    pub limit: u32,
+}
+
+/// One change of a task's state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskMove {
+    pub from: Option<TaskState>,
+    pub to: TaskState,
+    pub reason: String,
+    pub actor: Option<String>,
+    pub at_ms: Millis,
+}
+
+/// A task was not changed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum TaskError {
+    #[error("there is no such task")]
+    NotFound,
+    #[error("the task is of another version by now")]
+    Changed,
+    #[error("there is no agent {0}")]
+    NoAgent(AgentId),
+    /// An agent is at work on it.
+    #[error("an attempt is under way")]
+    Busy,
+    #[error("no attempt is under way")]
+    Idle,
+    #[error("the task is archived")]
+    Archived,
+    #[error("there is no task {0} in that column to put it after")]
+    NoNeighbour(TaskId),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+const COLUMNS: &str = "id, project_id, title, description, state, attention, priority, place, labels, repository, \
+                       base_branch, branch, agent_id, model, check_command, budget_nanos, context_id, run_id, \
+                       attempts, pull_url, commit_id, created_by, version, created_ms, updated_ms, archived_ms";
+
+/// What has to be known to move a task.
+struct Moved<'a> {
+    task: TaskId,
+    project: ProjectId,
+    from: Option<TaskState>,
+    to: TaskState,
+    reason: &'a str,
+    actor: Option<&'a str>,
+    now: Millis,
+}
+
+impl Store {
+    /// Puts a task on record, at the end of its column.
+    pub async fn create_task(&self, scope: &ProjectScope, new: NewTask) -> Result<TaskRow, TaskError> {
+        let project = scope.project();
+        let create = self.database().write("create a task", move |connection| {
+            Box::pin(async move { insert(connection, project, new).await })
+        });
+        create.await
+    }
+
+    /// The task of that id, if the scope sees it: an agent sees those that it has.
+    pub async fn task(&self, scope: &ProjectScope, task: TaskId) -> Result<Option<TaskRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM tasks WHERE id = $1 AND project_id = $2 AND ($3 IS NULL OR agent_id = $3)"
+        );
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(task.to_string())
+            .bind(scope.project().to_string())
+            .bind(scope.agent().map(|agent| agent.to_string()))
+            .fetch_optional(self.database().readers())
+            .await
+            .doing(READ)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// The tasks in scope that the filter asks for.
+    pub async fn tasks(&self, scope: &ProjectScope, filter: &TaskFilter) -> Result<Vec<TaskRow>, StoreError> {
+        let (beyond, order) = match filter.order {
+            TaskOrder::Newest => ("$11 IS NULL OR id < $10", "id DESC"),
+            TaskOrder::Board => ("$10 IS NULL OR place > $11 OR (place = $11 AND id > $10)", "place, id"),
+        };
+        let sql = format!(
+            "SELECT {COLUMNS} FROM tasks
+             WHERE project_id = $1 AND ($2 IS NULL OR agent_id = $2) AND ($3 IS NULL OR state = $3)
+                 AND ($4 IS NULL OR agent_id = $4) AND ($5 IS NULL OR priority = $5)
+                 AND ($6 IS NULL OR repository = $6) AND ($7 IS NULL OR context_id = $7)
+                 AND ($8 IS NULL OR id IN (SELECT task_id FROM task_labels WHERE project_id = $1 AND label = $8))
+                 AND ($9 IS NULL OR CASE WHEN attention IS NULL THEN 0 ELSE 1 END = $9)
+                 AND ({beyond}) AND CASE WHEN archived_ms IS NULL THEN 0 ELSE 1 END = $12
+             ORDER BY {order} LIMIT $13"
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(scope.project().to_string())
+            .bind(scope.agent().map(|agent| agent.to_string()))
+            .bind(filter.state.map(|state| state.as_str().to_string()))
+            .bind(filter.agent.map(|agent| agent.to_string()))
+            .bind(filter.priority.map(Priority::rank))
+            .bind(filter.repository.clone())
+            .bind(filter.context_id.clone())
+            .bind(filter.label.clone())
+            .bind(filter.attention.map(i64::from))
+            .bind(filter.after.map(|(_, task)| task.to_string()))
+            .bind(filter.after.map(|(place, _)| place))
+            .bind(i64::from(filter.archived))
+            .bind(i64::from(filter.limit))
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
+        rows.iter().map(read).collect()
+    }
+
+    /// How a task came to where it is, the oldest first.
+    pub async fn task_history(
+        &self,
+        scope: &ProjectScope,
+        task: TaskId,
+    ) -> Result<Vec<TaskMove>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT from_state, to_state, reason, actor, at_ms FROM task_history
+             WHERE task_id = $1 AND project_id = $2 ORDER BY position",
+        )
+        .bind(task.to_string())
+        .bind(scope.project().to_string())
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter()
+            .map(|row| {
+                let from: Option<String> = row.try_get("from_state").doing(READ)?;
+                let to: String = row.try_get("to_state").doing(READ)?;
+                Ok(TaskMove {
+                    from: from.map(|from| state(&from)).transpose()?,
+                    to: state(&to)?,
+                    reason: row.try_get("reason").doing(READ)?,
+                    actor: row.try_get("actor").doing(READ)?,
+                    at_ms: row.try_get("at_ms").doing(READ)?,
+                })
+            })
+            .collect()
+    }
+}
+
+async fn insert(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    new: NewTask,
+) -> Result<TaskRow, TaskError> {
+    const DOING: &str = "create a task";
+    if let Some(agent) = new.agent {
+        check_agent(connection, project, agent).await?;
+    }
+    let (task, now) = (TaskId::generate(), now_ms());
+    let place = last_place(connection, project, new.state).await? + GAP;
+    let sql = format!(
+        "INSERT INTO tasks (id, project_id, title, description, state, priority, place, labels, repository,
+             base_branch, agent_id, model, check_command, budget_nanos, context_id, created_by, created_ms, updated_ms)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17)
+         RETURNING {COLUMNS}"
+    );
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(task.to_string())
+        .bind(project.to_string())
+        .bind(storable(&new.title))
+        .bind(storable(&new.description))
+        .bind(new.state.as_str().to_string())
+        .bind(new.priority.rank())
+        .bind(place)
+        .bind(to_json(&new.labels))
+        .bind(new.repository.as_deref().map(storable))
+        .bind(new.base_branch.as_deref().map(storable))
+        .bind(new.agent.map(|agent| agent.to_string()))
+        .bind(new.model.as_deref().map(storable))
+        .bind(new.check_command.as_deref().map(storable))
+        .bind(new.budget_nanos)
+        .bind(new.context_id.as_deref().map(storable))
+        .bind(new.actor.clone())
+        .bind(now)
+        .fetch_one(&mut *connection)
+        .await
+        .doing(DOING)?;
+    set_labels(connection, project, task, &new.labels).await?;
+    let (to, actor) = (new.state, new.actor.as_str());
+    moved(connection, &Moved { task, project, from: None, to, reason: "created", actor: Some(actor), now })
+        .await?;
+    Ok(read(&row)?)
+}
+
+/// Writes down a move, in the task's history and in the log.
+async fn moved(connection: &mut AnyConnection, moved: &Moved<'_>) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO task_history (task_id, position, project_id, from_state, to_state, reason, actor, at_ms)
+         SELECT $1, COUNT(*), $2, $3, $4, $5, $6, $7 FROM task_history WHERE task_id = $1",
+    )
+    .bind(moved.task.to_string())
+    .bind(moved.project.to_string())
+    .bind(moved.from.map(|from| from.as_str().to_string()))
+    .bind(moved.to.as_str().to_string())
+    .bind(moved.reason.to_string())
+    .bind(moved.actor.map(String::from))
+    .bind(moved.now)
+    .execute(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    let kind = if moved.from.is_some() { "task.moved" } else { "task.created" };
+    let told = json!({ "from": moved.from, "to": moved.to, "reason": moved.reason, "actor": moved.actor });
+    let subject = moved.task.to_string();
+    events::record(connection, moved.project, subject, kind.into(), &told, moved.now).await
+}
+
+async fn check_agent(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    agent: AgentId,
+) -> Result<(), TaskError> {
+    let known = sqlx::query("SELECT id FROM agents WHERE id = $1 AND project_id = $2 AND removed_ms IS NULL")
+        .bind(agent.to_string())
+        .bind(project.to_string())
+        .fetch_optional(connection)
+        .await
+        .doing(CHANGE)?;
+    known.map(drop).ok_or(TaskError::NoAgent(agent))
+}
+
+async fn last_place(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    state: TaskState,
+) -> Result<i64, StoreError> {
+    let row = sqlx::query(
+        "SELECT COALESCE(MAX(place), 0) AS place FROM tasks WHERE project_id = $1 AND state = $2",
+    )
+    .bind(project.to_string())
+    .bind(state.as_str().to_string())
+    .fetch_one(connection)
+    .await
+    .doing(READ)?;
+    row.try_get("place").doing(READ)
+}
+
+async fn set_labels(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    task: TaskId,
+    labels: &[String],
+) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM task_labels WHERE task_id = $1")
+        .bind(task.to_string())
+        .execute(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+    for label in labels {
+        sqlx::query(
+            "INSERT INTO task_labels (project_id, label, task_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+        )
+        .bind(project.to_string())
+        .bind(label.clone())
+        .bind(task.to_string())
+        .execute(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+    }
+    Ok(())
+}
+
+fn unreadable(why: impl ToString) -> StoreError {
+    StoreError::Unreadable { what: "task", why: why.to_string() }
+}
+
+fn state(text: &str) -> Result<TaskState, StoreError> {
+    TaskState::parse(text).ok_or_else(|| unreadable(format!("its state is `{text}`")))
+}
+
+fn read(row: &AnyRow) -> Result<TaskRow, StoreError> {
+    let text = |column: &str| row.try_get::<Option<String>, _>(column).doing(READ);
+    let rank: i64 = row.try_get("priority").doing(READ)?;
+    let priority = Priority::ALL.into_iter().find(|priority| priority.rank() == rank);
+    let attention = text("attention")?;
+    Ok(TaskRow {
+        id: id(row, "id")?,
+        project: id(row, "project_id")?,
+        title: row.try_get("title").doing(READ)?,
+        description: row.try_get("description").doing(READ)?,
+        state: state(&row.try_get::<String, _>("state").doing(READ)?)?,
+        attention: attention.map(|text| serde_json::from_str(&text).map_err(unreadable)).transpose()?,
+        priority: priority.ok_or_else(|| unreadable("its priority is unknown"))?,
+        place: row.try_get("place").doing(READ)?,
+        labels: serde_json::from_str(&row.try_get::<String, _>("labels").doing(READ)?).map_err(unreadable)?,
+        repository: text("repository")?,
+        base_branch: text("base_branch")?,
+        branch: text("branch")?,
+        agent: optional_id(row, "agent_id")?,
+        model: text("model")?,
+        check_command: text("check_command")?,
+        budget_nanos: row.try_get("budget_nanos").doing(READ)?,
+        context_id: text("context_id")?,
+        run: optional_id(row, "run_id")?,
+        attempts: row.try_get("attempts").doing(READ)?,
+        pull_url: text("pull_url")?,
+        commit: text("commit_id")?,
+        created_by: text("created_by")?,
+        version: row.try_get("version").doing(READ)?,
+        created_ms: row.try_get("created_ms").doing(READ)?,
+        updated_ms: row.try_get("updated_ms").doing(READ)?,
+        archived_ms: row.try_get("archived_ms").doing(READ)?,
+    })
+}

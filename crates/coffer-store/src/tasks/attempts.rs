@@ -1,0 +1,397 @@
+//! What runs do to tasks. What hangs on the end of a run is written in the transaction of that end.
+
+use coffer_core::{AgentId, ExecutionId, Millis, ProjectId, RunId, SandboxId, TaskId, TaskState};
+use serde_json::{Value, json};
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row};
+
+use super::change::{hold, is_busy};
+use super::talk::{any_unheard, take_unheard};
+use super::{Attention, CHANGE, COLUMNS, Moved, READ, TaskError, TaskRow, moved, read};
+use crate::columns::{id, json as to_json, optional_id, storable};
+use crate::error::Doing;
+use crate::runs::{self, NewRun, RunError};
+use crate::{JournalError, ProjectScope, RunFailure, RunState, Store, StoreError, events, now_ms};
+
+/// The kind of runs that are attempts.
+const KIND: &str = "task";
+const LONGEST_SUMMARY: usize = 16 * 1024;
+
+/// One attempt at a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    pub number: i64,
+    pub run: RunId,
+    pub agent: Option<AgentId>,
+    pub model: Option<String>,
+    pub state: String,
+    pub note: AttemptNote,
+    pub error: Option<RunFailure>,
+    pub created_ms: Millis,
+    pub started_ms: Option<Millis>,
+    pub ended_ms: Option<Millis>,
+}
+
+/// What an attempt has come to. What is `None` is not known, or stays as it was.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AttemptNote {
+    pub sandbox: Option<SandboxId>,
+    pub execution: Option<ExecutionId>,
+    pub branch: Option<String>,
+    pub commit: Option<String>,
+    pub pull_url: Option<String>,
+    pub summary: Option<String>,
+    pub input_tokens: Option<i64>,
+    pub output_tokens: Option<i64>,
+    pub cost_nanos: Option<i64>,
+}
+
+/// How an attempt is begun.
+#[derive(Debug, Clone)]
+pub struct StartTask {
+    /// Another than the task has: it is the task's from then on.
+    pub agent: Option<AgentId>,
+    /// For this attempt alone.
+    pub model: Option<String>,
+    /// Ends the attempt that is under way first; otherwise one under way is a refusal.
+    pub replace: bool,
+    pub reason: &'static str,
+    pub actor: String,
+}
+
+impl Store {
+    /// Begins an attempt: the run is queued and the task in progress once this returns.
+    pub async fn start_task(
+        &self,
+        scope: &ProjectScope,
+        task: TaskId,
+        start: StartTask,
+    ) -> Result<(TaskRow, RunId), TaskError> {
+        let scope = *scope;
+        let begin = self.database().write("start a task", move |connection| {
+            Box::pin(async move { begin(connection, &scope, task, start).await })
+        });
+        begin.await
+    }
+
+    /// Ends the attempts under way, and the task with them.
+    pub async fn cancel_task(
+        &self,
+        scope: &ProjectScope,
+        task: TaskId,
+        reason: &str,
+        actor: &str,
+    ) -> Result<TaskRow, TaskError> {
+        let (scope, reason, actor) = (*scope, RunFailure::new("", reason).message, actor.to_string());
+        let cancel = self.database().write("cancel a task", move |connection| {
+            Box::pin(async move {
+                // Runs first, then the task: whoever ends a run goes the same way.
+                cancel_runs(connection, scope.project(), task, &reason).await?;
+                let before = hold(connection, &scope, task).await?;
+                let (project, now) = (scope.project(), now_ms());
+                let sql = format!(
+                    "UPDATE tasks SET state = 'cancelled', attention = NULL, updated_ms = $1,
+                         version = version + 1 WHERE id = $2 RETURNING {COLUMNS}"
+                );
+                let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(now)
+                    .bind(task.to_string())
+                    .fetch_one(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                if before.state != TaskState::Cancelled {
+                    let (from, to) = (Some(before.state), TaskState::Cancelled);
+                    let actor = Some(actor.as_str());
+                    moved(connection, &Moved { task, project, from, to, reason: &reason, actor, now })
+                        .await?;
+                }
+                Ok(read(&row)?)
+            })
+        });
+        cancel.await
+    }
+
+    /// The attempts at a task, the oldest first.
+    pub async fn attempts(&self, scope: &ProjectScope, task: TaskId) -> Result<Vec<Attempt>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT number, run_id, agent_id, model, state, sandbox_id, execution_id, branch, commit_id, pull_url,
+                 summary, error, input_tokens, output_tokens, cost_nanos, created_ms, started_ms, ended_ms
+             FROM task_attempts WHERE task_id = $1 AND project_id = $2 ORDER BY number",
+        )
+        .bind(task.to_string())
+        .bind(scope.project().to_string())
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(attempt).collect()
+    }
+
+    /// Writes down what an attempt has come to, for as long as `fence` is the run's.
+    pub async fn note_attempt(&self, run: RunId, fence: i64, note: AttemptNote) -> Result<(), JournalError> {
+        let write = self.database().write("write down an attempt", move |connection| {
+            Box::pin(async move { put_note(connection, run, fence, note).await })
+        });
+        write.await
+    }
+}
+
+async fn begin(
+    connection: &mut AnyConnection,
+    scope: &ProjectScope,
+    task: TaskId,
+    start: StartTask,
+) -> Result<(TaskRow, RunId), TaskError> {
+    let (project, now, run) = (scope.project(), now_ms(), RunId::generate());
+    if start.replace {
+        cancel_runs(connection, project, task, start.reason).await?;
+    }
+    let before = hold(connection, scope, task).await?;
+    if before.archived_ms.is_some() {
+        return Err(TaskError::Archived);
+    }
+    if !start.replace && is_busy(connection, task).await? {
+        return Err(TaskError::Busy);
+    }
+    let agent = start.agent.or(before.agent);
+    if let Some(agent) = start.agent {
+        super::check_agent(connection, project, agent).await?;
+    }
+    let heard = take_unheard(connection, task, run).await?;
+    let number = before.attempts + 1;
+    let model = start.model.clone().or_else(|| before.model.clone());
+    let input = json!({
+        "task": task, "attempt": number, "agent": agent, "model": model,
+        "messages": heard.iter().map(|message| message.number).collect::<Vec<_>>(),
+    });
+    sqlx::query(
+        "INSERT INTO task_attempts (task_id, number, project_id, run_id, agent_id, model, state, created_ms)
+         VALUES ($1, $2, $3, $4, $5, $6, 'queued', $7)",
+    )
+    .bind(task.to_string())
+    .bind(number)
+    .bind(project.to_string())
+    .bind(run.to_string())
+    .bind(agent.map(|agent| agent.to_string()))
+    .bind(model.as_deref().map(storable))
+    .bind(now)
+    .execute(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    let sql = format!(
+        "UPDATE tasks SET state = 'in_progress', attention = NULL, agent_id = $1, run_id = $2, attempts = $3,
+             updated_ms = $4, version = version + 1 WHERE id = $5 RETURNING {COLUMNS}"
+    );
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(agent.map(|agent| agent.to_string()))
+        .bind(run.to_string())
+        .bind(number)
+        .bind(now)
+        .bind(task.to_string())
+        .fetch_one(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+    let (from, to) = (Some(before.state), TaskState::InProgress);
+    if before.state != to {
+        let actor = Some(start.actor.as_str());
+        moved(connection, &Moved { task, project, from, to, reason: start.reason, actor, now }).await?;
+    }
+    let new = NewRun { id: run, kind: KIND, subject: task.to_string(), input, rank: before.priority.rank() };
+    runs::insert(connection, project, &new, now).await?;
+    Ok((read(&row)?, run))
+}
+
+async fn cancel_runs(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    task: TaskId,
+    reason: &str,
+) -> Result<(), TaskError> {
+    let rows = sqlx::query(
+        "SELECT run_id FROM task_attempts WHERE task_id = $1 AND project_id = $2 AND state IN ('queued', 'running')",
+    )
+    .bind(task.to_string())
+    .bind(project.to_string())
+    .fetch_all(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    for row in &rows {
+        match runs::cancel(connection, Some(project), id(row, "run_id")?, reason.to_string()).await {
+            Ok(()) | Err(RunError::Over | RunError::NotFound | RunError::TooManySignals) => {}
+            Err(RunError::Store(error)) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+async fn put_note(
+    connection: &mut AnyConnection,
+    run: RunId,
+    fence: i64,
+    note: AttemptNote,
+) -> Result<(), JournalError> {
+    const DOING: &str = "write down an attempt";
+    let held =
+        sqlx::query("UPDATE runs SET fence = fence WHERE id = $1 AND fence = $2 AND owner IS NOT NULL")
+            .bind(run.to_string())
+            .bind(fence)
+            .execute(&mut *connection)
+            .await
+            .doing(DOING)?;
+    if held.rows_affected() == 0 {
+        return Err(JournalError::Lost);
+    }
+    let told = json!({
+        "run": run, "sandbox": note.sandbox, "execution": note.execution, "branch": note.branch,
+        "commit": note.commit, "pull_url": note.pull_url, "input_tokens": note.input_tokens,
+        "output_tokens": note.output_tokens, "cost_nanos": note.cost_nanos,
+    });
+    let summary = note.summary.map(|text| storable(&text[..text.floor_char_boundary(LONGEST_SUMMARY)]));
+    let row = sqlx::query(
+        "UPDATE task_attempts SET sandbox_id = COALESCE($1, sandbox_id), execution_id = COALESCE($2, execution_id),
+             branch = COALESCE($3, branch), commit_id = COALESCE($4, commit_id), pull_url = COALESCE($5, pull_url),
+             summary = COALESCE($6, summary), input_tokens = COALESCE($7, input_tokens),
+             output_tokens = COALESCE($8, output_tokens), cost_nanos = COALESCE($9, cost_nanos)
+         WHERE run_id = $10 RETURNING task_id, project_id",
+    )
+    .bind(note.sandbox.map(|sandbox| sandbox.to_string()))
+    .bind(note.execution.map(|execution| execution.to_string()))
+    .bind(note.branch.clone())
+    .bind(note.commit.clone())
+    .bind(note.pull_url.clone())
+    .bind(summary)
+    .bind(note.input_tokens)
+    .bind(note.output_tokens)
+    .bind(note.cost_nanos)
+    .bind(run.to_string())
+    .fetch_optional(&mut *connection)
+    .await
+    .doing(DOING)?;
+    let Some(row) = row else { return Ok(()) };
+    let (task, project): (TaskId, ProjectId) = (id(&row, "task_id")?, id(&row, "project_id")?);
+    sqlx::query(
+        "UPDATE tasks SET branch = COALESCE($1, branch), commit_id = COALESCE($2, commit_id),
+             pull_url = COALESCE($3, pull_url), updated_ms = $4, version = version + 1 WHERE id = $5",
+    )
+    .bind(note.branch)
+    .bind(note.commit)
+    .bind(note.pull_url)
+    .bind(now_ms())
+    .bind(task.to_string())
+    .execute(&mut *connection)
+    .await
+    .doing(DOING)?;
+    let kind = "task.progress".to_string();
+    events::record(connection, project, task.to_string(), kind, &told, now_ms()).await?;
+    Ok(())
+}
+
+/// Part of the transaction in which a run begins.
+pub(crate) async fn run_started(
+    connection: &mut AnyConnection,
+    run: RunId,
+    now: Millis,
+) -> Result<(), StoreError> {
+    sqlx::query("UPDATE task_attempts SET state = 'running', started_ms = $1 WHERE run_id = $2")
+        .bind(now)
+        .bind(run.to_string())
+        .execute(connection)
+        .await
+        .doing(CHANGE)?;
+    Ok(())
+}
+
+/// Part of the transaction in which a run ends: what that means for its task, if it has one.
+pub(crate) async fn run_ended(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    run: RunId,
+    ended: RunState,
+    failure: Option<&RunFailure>,
+    now: Millis,
+) -> Result<(), StoreError> {
+    let row = sqlx::query(
+        "UPDATE task_attempts SET state = $1, error = $2, ended_ms = $3 WHERE run_id = $4 RETURNING task_id",
+    )
+    .bind(ended.as_str().to_string())
+    .bind(failure.map(to_json))
+    .bind(now)
+    .bind(run.to_string())
+    .fetch_optional(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    let Some(row) = row else { return Ok(()) };
+    let task: TaskId = id(&row, "task_id")?;
+    let sql =
+        format!("UPDATE tasks SET updated_ms = $1 WHERE id = $2 AND project_id = $3 RETURNING {COLUMNS}");
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(now)
+        .bind(task.to_string())
+        .bind(project.to_string())
+        .fetch_one(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+    let before = read(&row)?;
+    // Another attempt has taken over, or a person has moved it on: the end of this one changes nothing.
+    if before.run != Some(run) || before.state != TaskState::InProgress {
+        return Ok(());
+    }
+    let attention = failure.filter(|_| matches!(ended, RunState::Failed | RunState::Stuck)).map(|failure| {
+        let (code, message) = (failure.code.clone(), failure.message.clone());
+        Attention { code, message, step: failure.step.clone() }
+    });
+    let attention = match attention {
+        None if ended == RunState::Done && any_unheard(connection, task).await? => {
+            let message =
+                "something was said while the attempt was ending: start the next one to have it heard";
+            Some(Attention { code: "unheard_messages".into(), message: message.into(), step: None })
+        }
+        attention => attention,
+    };
+    let (to, reason) = match ended {
+        RunState::Done => (TaskState::InReview, "the attempt is done"),
+        RunState::Cancelled => (TaskState::Todo, "the attempt was cancelled"),
+        _ => (TaskState::InProgress, "the attempt failed"),
+    };
+    sqlx::query("UPDATE tasks SET state = $1, attention = $2, version = version + 1 WHERE id = $3")
+        .bind(to.as_str().to_string())
+        .bind(attention.as_ref().map(to_json))
+        .bind(task.to_string())
+        .execute(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+    if to == before.state {
+        let told: Value = json!({ "run": run, "attention": attention });
+        let kind = "task.needs_attention".to_string();
+        return events::record(connection, project, task.to_string(), kind, &told, now).await;
+    }
+    let from = Some(before.state);
+    moved(connection, &Moved { task, project, from, to, reason, actor: None, now }).await
+}
+
+fn attempt(row: &AnyRow) -> Result<Attempt, StoreError> {
+    let text = |column: &str| row.try_get::<Option<String>, _>(column).doing(READ);
+    let number = |column: &str| row.try_get::<Option<i64>, _>(column).doing(READ);
+    let error = text("error")?;
+    Ok(Attempt {
+        number: row.try_get("number").doing(READ)?,
+        run: id(row, "run_id")?,
+        agent: optional_id(row, "agent_id")?,
+        model: text("model")?,
+        state: row.try_get("state").doing(READ)?,
+        note: AttemptNote {
+            sandbox: optional_id(row, "sandbox_id")?,
+            execution: optional_id(row, "execution_id")?,
+            branch: text("branch")?,
+            commit: text("commit_id")?,
+            pull_url: text("pull_url")?,
+            summary: text("summary")?,
+            input_tokens: number("input_tokens")?,
+            output_tokens: number("output_tokens")?,
+            cost_nanos: number("cost_nanos")?,
+        },
+        error: error.map(|text| serde_json::from_str(&text).map_err(super::unreadable)).transpose()?,
+        created_ms: row.try_get("created_ms").doing(READ)?,
+        started_ms: number("started_ms")?,
+        ended_ms: number("ended_ms")?,
+    })
+}

@@ -1,0 +1,168 @@
+//! What is said to tasks: comments of a review, for one. The next attempt tells them its agent.
+
+use coffer_core::{Millis, RunId, TaskId};
+use serde_json::{Value, json};
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row};
+
+use super::change::hold;
+use super::{READ, TaskError};
+use crate::columns::{optional_id, storable};
+use crate::error::Doing;
+use crate::{ProjectScope, Store, StoreError, events, now_ms};
+
+/// Of what is said, what the log tells.
+const LONGEST_TOLD: usize = 500;
+
+/// Something that was said.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskMessage {
+    pub number: i64,
+    pub author: String,
+    pub body: String,
+    /// What it is about: a file and a line.
+    pub about: Option<Value>,
+    /// The attempt that was told.
+    pub run: Option<RunId>,
+    pub at_ms: Millis,
+}
+
+const COLUMNS: &str = "number, author, body, about, run_id, at_ms";
+
+impl Store {
+    /// Says something to a task.
+    pub async fn say_to_task(
+        &self,
+        scope: &ProjectScope,
+        task: TaskId,
+        author: &str,
+        body: &str,
+        about: Option<Value>,
+    ) -> Result<TaskMessage, TaskError> {
+        const DOING: &str = "say something to a task";
+        let (scope, author, body) = (*scope, author.to_string(), storable(body));
+        let say = self.database().write(DOING, move |connection| {
+            Box::pin(async move {
+                hold(connection, &scope, task).await?;
+                let (project, now) = (scope.project(), now_ms());
+                let sql = format!(
+                    "INSERT INTO task_messages (task_id, number, project_id, author, body, about, at_ms)
+                     SELECT $1, COUNT(*) + 1, $2, $3, $4, $5, $6 FROM task_messages WHERE task_id = $1
+                     RETURNING {COLUMNS}"
+                );
+                let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(task.to_string())
+                    .bind(project.to_string())
+                    .bind(author.clone())
+                    .bind(body.clone())
+                    .bind(about.as_ref().map(Value::to_string))
+                    .bind(now)
+                    .fetch_one(&mut *connection)
+                    .await
+                    .doing(DOING)?;
+                let said = read(&row)?;
+                let told = json!({
+                    "number": said.number, "author": author, "about": about,
+                    "body": &body[..body.floor_char_boundary(LONGEST_TOLD)],
+                });
+                events::record(connection, project, task.to_string(), "task.message".into(), &told, now)
+                    .await?;
+                Ok(said)
+            })
+        });
+        say.await
+    }
+
+    /// What a run that is an attempt is to tell its agent beyond message `after`: what it was given already, and
+    /// what nobody was told, which is its own from then on. Asked again, it is the same.
+    pub async fn hear_task(
+        &self,
+        run: RunId,
+        task: TaskId,
+        after: i64,
+    ) -> Result<Vec<TaskMessage>, StoreError> {
+        let hear = self.database().write("hear what was said", move |connection| {
+            Box::pin(async move {
+                take_unheard(connection, task, run).await?;
+                let sql = format!(
+                    "SELECT {COLUMNS} FROM task_messages WHERE task_id = $1 AND run_id = $2 AND number > $3
+                     ORDER BY number"
+                );
+                let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(task.to_string())
+                    .bind(run.to_string())
+                    .bind(after)
+                    .fetch_all(connection)
+                    .await
+                    .doing(READ)?;
+                rows.iter().map(read).collect()
+            })
+        });
+        hear.await
+    }
+
+    /// What was said to a task after that number, the oldest first.
+    pub async fn task_messages(
+        &self,
+        scope: &ProjectScope,
+        task: TaskId,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<TaskMessage>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM task_messages WHERE task_id = $1 AND project_id = $2 AND number > $3
+             ORDER BY number LIMIT $4"
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(task.to_string())
+            .bind(scope.project().to_string())
+            .bind(after)
+            .bind(i64::from(limit))
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
+        rows.iter().map(read).collect()
+    }
+}
+
+/// Whether something was said that no attempt was told.
+pub(super) async fn any_unheard(connection: &mut AnyConnection, task: TaskId) -> Result<bool, StoreError> {
+    let row = sqlx::query("SELECT number FROM task_messages WHERE task_id = $1 AND run_id IS NULL LIMIT 1")
+        .bind(task.to_string())
+        .fetch_optional(connection)
+        .await
+        .doing(READ)?;
+    Ok(row.is_some())
+}
+
+/// Gives what nobody was told yet to an attempt; returns it, the oldest first.
+pub(super) async fn take_unheard(
+    connection: &mut AnyConnection,
+    task: TaskId,
+    run: RunId,
+) -> Result<Vec<TaskMessage>, StoreError> {
+    let sql = format!(
+        "UPDATE task_messages SET run_id = $1 WHERE task_id = $2 AND run_id IS NULL RETURNING {COLUMNS}"
+    );
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(run.to_string())
+        .bind(task.to_string())
+        .fetch_all(connection)
+        .await
+        .doing(READ)?;
+    let mut taken = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    taken.sort_by_key(|message| message.number);
+    Ok(taken)
+}
+
+fn read(row: &AnyRow) -> Result<TaskMessage, StoreError> {
+    let about: Option<String> = row.try_get("about").doing(READ)?;
+    Ok(TaskMessage {
+        number: row.try_get("number").doing(READ)?,
+        author: row.try_get("author").doing(READ)?,
+        body: row.try_get("body").doing(READ)?,
+        about: about.map(|text| serde_json::from_str(&text).map_err(super::unreadable)).transpose()?,
+        run: optional_id(row, "run_id")?,
+        at_ms: row.try_get("at_ms").doing(READ)?,
+    })
+}

@@ -1,0 +1,176 @@
+//! Tasks, their order, and agents that are more than owners.
+
+use std::collections::BTreeMap;
+
+use coffer_core::agent::{AgentDefinition, Preset};
+use coffer_core::{Priority, TaskState};
+use coffer_store::{
+    AgentError, NewAgent, NewKey, NewTask, Place, StartTask, TaskEdit, TaskError, TaskFilter, TaskOrder,
+};
+
+use crate::databases::on_both;
+use crate::fixtures::{comes_in, project};
+
+fn new(title: &str) -> NewTask {
+    NewTask {
+        title: title.into(),
+        description: "do".into(),
+        state: TaskState::Todo,
+        priority: Priority::Medium,
+        labels: Vec::new(),
+        repository: None,
+        base_branch: None,
+        agent: None,
+        model: None,
+        check_command: None,
+        budget_nanos: None,
+        context_id: None,
+        actor: "key:x".into(),
+    }
+}
+
+fn all() -> TaskFilter {
+    TaskFilter { limit: 100, ..TaskFilter::default() }
+}
+
+on_both! {
+    async fn tasks_are_found_by_what_they_are(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);
+        let agent = store.create_agent(&mine, "one").await.unwrap();
+        let labelled = NewTask {
+            labels: vec!["bug".into(), "é".into()],
+            agent: Some(agent.id),
+            priority: Priority::Urgent,
+            repository: Some("local/app".into()),
+            context_id: Some("h-1".into()),
+            ..new("first\0")
+        };
+        let first = store.create_task(&mine, labelled).await.unwrap();
+        let second = store.create_task(&mine, NewTask { state: TaskState::Backlog, ..new("second") }).await.unwrap();
+        assert_eq!((&*first.title, &first.labels), ("first\u{fffd}", &vec!["bug".to_string(), "é".into()]));
+        let foreign = store.create_task(&theirs, NewTask { agent: Some(agent.id), ..new("x") }).await;
+        assert!(matches!(foreign, Err(TaskError::NoAgent(_))), "{foreign:?}");
+        assert!(store.task(&theirs, first.id).await.unwrap().is_none());
+        assert!(store.tasks(&theirs, &all()).await.unwrap().is_empty());
+        let found = async |filter: TaskFilter| {
+            let rows = store.tasks(&mine, &filter).await.unwrap();
+            rows.into_iter().map(|task| task.id).collect::<Vec<_>>()
+        };
+        assert_eq!(found(all()).await, [second.id, first.id]);
+        assert_eq!(found(TaskFilter { limit: 1, after: Some((0, second.id)), ..all() }).await, [first.id]);
+        for filter in [
+            TaskFilter { state: Some(TaskState::Todo), ..all() },
+            TaskFilter { label: Some("é".into()), ..all() },
+            TaskFilter { agent: Some(agent.id), ..all() },
+            TaskFilter { priority: Some(Priority::Urgent), ..all() },
+            TaskFilter { repository: Some("local/app".into()), ..all() },
+            TaskFilter { context_id: Some("h-1".into()), ..all() },
+        ] {
+            assert_eq!(found(filter.clone()).await, [first.id], "{filter:?}");
+        }
+        assert!(found(TaskFilter { attention: Some(true), ..all() }).await.is_empty());
+        assert_eq!(found(TaskFilter { attention: Some(false), ..all() }).await.len(), 2);
+        // An agent sees what it has.
+        let terms = NewKey { agent: Some(agent.id), ..NewKey::from("a") };
+        let key = store.create_key(&store.operator(), mine.project(), terms).await.unwrap();
+        let agents = comes_in(&store, key.reveal()).await.scope;
+        assert_eq!(store.tasks(&agents, &all()).await.unwrap().len(), 1);
+        assert!(store.task(&agents, second.id).await.unwrap().is_none());
+        let told = store.events(&agents, 0, 100).await.unwrap();
+        assert!(told.iter().all(|event| event.subject == first.id.to_string()) && !told.is_empty());
+    }
+
+    async fn a_column_has_an_order_that_survives_many_moves(database: &TestDatabase) {
+        let store = database.open().await;
+        let mine = project(&store, "mine").await;
+        let mut order = Vec::new();
+        for title in ["a", "b", "c"] {
+            order.push(store.create_task(&mine, new(title)).await.unwrap().id);
+        }
+        // The last goes between the first two, again and again, until there is no room.
+        for _ in 0..60 {
+            let last = order[2];
+            let edit = TaskEdit { place: Some(Place::After(order[0])), ..TaskEdit::default() };
+            store.edit_task(&mine, last, None, edit, "test").await.unwrap();
+            order = vec![order[0], last, order[1]];
+        }
+        let edit = TaskEdit { place: Some(Place::First), ..TaskEdit::default() };
+        store.edit_task(&mine, order[2], None, edit, "test").await.unwrap();
+        let expected = [order[2], order[0], order[1]];
+        let board = |after| TaskFilter { order: TaskOrder::Board, state: Some(TaskState::Todo), after, ..all() };
+        let rows = store.tasks(&mine, &board(None)).await.unwrap();
+        assert_eq!(rows.iter().map(|task| task.id).collect::<Vec<_>>(), expected);
+        let rest = store.tasks(&mine, &board(Some((rows[0].place, rows[0].id)))).await.unwrap();
+        assert_eq!(rest.iter().map(|task| task.id).collect::<Vec<_>>(), expected[1..]);
+        let elsewhere = store.create_task(&mine, NewTask { state: TaskState::Done, ..new("d") }).await.unwrap();
+        let edit = TaskEdit { place: Some(Place::After(elsewhere.id)), ..TaskEdit::default() };
+        let refused = store.edit_task(&mine, order[0], None, edit, "test").await;
+        assert!(matches!(refused, Err(TaskError::NoNeighbour(_))), "{refused:?}");
+    }
+
+    async fn a_change_is_by_version_and_not_under_an_attempt(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);
+        let agent = store.create_agent(&mine, "one").await.unwrap();
+        let task = store.create_task(&mine, NewTask { agent: Some(agent.id), ..new("t") }).await.unwrap();
+        let title = |title: &str| TaskEdit { title: Some(title.into()), ..TaskEdit::default() };
+        let changed = store.edit_task(&mine, task.id, Some(1), title("u"), "test").await.unwrap();
+        assert_eq!((changed.version, &*changed.title), (2, "u"));
+        let late = store.edit_task(&mine, task.id, Some(1), title("v"), "test").await;
+        assert!(matches!(late, Err(TaskError::Changed)), "{late:?}");
+        let foreign = store.edit_task(&theirs, task.id, None, title("v"), "test").await;
+        assert!(matches!(foreign, Err(TaskError::NotFound)), "{foreign:?}");
+        let start = || StartTask { agent: None, model: None, replace: false, reason: "started", actor: "test".into() };
+        assert!(matches!(store.start_task(&theirs, task.id, start()).await, Err(TaskError::NotFound)));
+        let (started, run) = store.start_task(&mine, task.id, start()).await.unwrap();
+        assert_eq!((started.state, started.run, started.attempts), (TaskState::InProgress, Some(run), 1));
+        assert!(matches!(store.start_task(&mine, task.id, start()).await, Err(TaskError::Busy)));
+        let done = TaskEdit { state: Some(TaskState::Done), ..TaskEdit::default() };
+        assert!(matches!(store.edit_task(&mine, task.id, None, done.clone(), "test").await, Err(TaskError::Busy)));
+        assert!(matches!(store.delete_task(&mine, task.id).await, Err(TaskError::Busy)));
+        store.edit_task(&mine, task.id, None, title("w"), "test").await.unwrap();
+        // It has not begun, so it ends at once.
+        assert!(matches!(store.cancel_task(&theirs, task.id, "x", "test").await, Err(TaskError::NotFound)));
+        let cancelled = store.cancel_task(&mine, task.id, "enough", "test").await.unwrap();
+        assert_eq!(cancelled.state, TaskState::Cancelled);
+        assert_eq!(store.attempts(&mine, task.id).await.unwrap()[0].state, "cancelled");
+        store.edit_task(&mine, task.id, None, done, "test").await.unwrap();
+        let archive = TaskEdit { archived: Some(true), ..TaskEdit::default() };
+        store.edit_task(&mine, task.id, None, archive, "test").await.unwrap();
+        assert!(matches!(store.start_task(&mine, task.id, start()).await, Err(TaskError::Archived)));
+        assert!(store.tasks(&mine, &all()).await.unwrap().is_empty());
+        assert_eq!(store.tasks(&mine, &TaskFilter { archived: true, ..all() }).await.unwrap().len(), 1);
+        assert!(matches!(store.delete_task(&theirs, task.id).await, Err(TaskError::NotFound)));
+        store.delete_task(&mine, task.id).await.unwrap();
+        assert!(store.run(&mine, run).await.unwrap().is_none());
+        let kinds: Vec<String> =
+            store.events(&mine, 0, 100).await.unwrap().into_iter().map(|event| event.kind).collect();
+        assert_eq!(
+            kinds,
+            [
+                "task.created", "task.changed", "task.moved", "run.queued", "task.changed", "task.moved", "run.ended",
+                "task.moved", "task.moved", "task.changed", "task.deleted",
+            ]
+        );
+    }
+
+    async fn an_agents_definition_is_sealed_and_changes_by_version(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);
+        let env = BTreeMap::from([("TOKEN".to_string(), "very-private-value".to_string())]);
+        let definition = AgentDefinition { env, ..AgentDefinition::of(Preset::ClaudeCode) };
+        let agent = store.create_agent(&mine, NewAgent { name: "one".into(), definition: Some(definition.clone()) }).await.unwrap();
+        let found = store.agent(&mine, agent.id).await.unwrap().unwrap();
+        assert_eq!((found.definition.as_ref(), found.version, found.sealed), (Some(&definition), 1, false));
+        assert!(!database.holds_on_disk("very-private-value"));
+        let other = AgentDefinition::of(Preset::Codex);
+        let changed = store.define_agent(&mine, agent.id, Some(1), other.clone()).await.unwrap();
+        assert_eq!((changed.version, changed.definition.as_ref()), (2, Some(&other)));
+        let late = store.define_agent(&mine, agent.id, Some(1), other.clone()).await;
+        assert!(matches!(late, Err(AgentError::Changed)), "{late:?}");
+        let foreign = store.define_agent(&theirs, agent.id, None, other).await;
+        assert!(matches!(foreign, Err(AgentError::NotFound)), "{foreign:?}");
+        assert_eq!(store.agents(&mine, None, 10).await.unwrap(), [changed]);
+    }
+}
