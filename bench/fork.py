@@ -139,9 +139,20 @@ def pauses(report: Report, up: CofferUp, client: Client, source: dict, rounds: i
 
 
 def used_bytes(up: CofferUp) -> int:
-    os.sync()
-    stat = os.statvfs(up.pool)
-    return (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+    """What the pool holds, once what was deleted is free."""
+
+    def now() -> int:
+        os.sync()
+        stat = os.statvfs(up.pool)
+        return (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+
+    before = now()
+    for _ in range(60):
+        time.sleep(1)
+        if (after := now()) >= before - 2**20:
+            return after
+        before = after
+    raise TimeoutError("the pool is still giving back what was deleted")
 
 
 def disk(report: Report, up: CofferUp, client: Client, mib: int, count: int):
