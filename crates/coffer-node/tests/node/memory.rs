@@ -16,6 +16,7 @@ crate::tests![
     forks_go_on_from_one_moment,
     what_cannot_be_saved_goes_on,
     a_damaged_image_is_refused_and_files_stay,
+    a_restore_that_fails_changes_nothing,
     without_criu_everything_else_works,
 ];
 
@@ -332,6 +333,31 @@ async fn a_damaged_image_is_refused_and_files_stay() {
     assert_eq!(state(&node, &sandbox).await, RunState::Hibernated);
     node.engine.start(sandbox.id, true).await.unwrap();
     assert_eq!(sandbox.output("cat /var/tmp/file").await, "0123456789");
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn a_restore_that_fails_changes_nothing() {
+    let home = Home::new();
+    let Some(node) = able(&home).await else { return };
+    let sandbox = node.create(with_python()).await;
+    begin(&sandbox, 5).await;
+    let (_, facts) = ask(&sandbox, "x").await;
+    node.engine.hibernate(sandbox.id).await.unwrap();
+    // A file that the process has open is not what it was.
+    let uppers = home.data_dir().join(format!("pool/s/{}", sandbox.id));
+    let uppers: Vec<_> = std::fs::read_dir(uppers).unwrap().flatten().map(|upper| upper.path()).collect();
+    let mut open = uppers.iter().flat_map(|upper| ["var/tmp/file", "tmp/file"].map(|file| upper.join(file)));
+    let file = std::fs::File::options().write(true).open(open.find(|file| file.exists()).unwrap()).unwrap();
+    file.set_len(11).unwrap();
+    let error = node.engine.start(sandbox.id, false).await.unwrap_err().to_string();
+    assert!(error.contains("bad size 11 (expect 10)"), "{error}");
+    assert_eq!(state(&node, &sandbox).await, RunState::Hibernated);
+    assert_eq!(home.live_processes(), 0);
+    file.set_len(10).unwrap();
+    drop(file);
+    node.engine.start(sandbox.id, false).await.unwrap();
+    assert_eq!(ask(&sandbox, "x").await, (2, facts));
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
