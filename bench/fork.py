@@ -179,6 +179,8 @@ def measure(report: Report, up: CofferUp, quick: bool):
         "same pool. The copies are not on disk when `cp` ends; the fork is, and its child runs."
     )
     client = Client(up.env())
+    # First, because nothing is deleted yet whose space might come back meanwhile.
+    disk(report, up, client, 256 if quick else 2048, 20)
     source = client.create()
     try:
         grow(client, source, 1024, COUNT)
@@ -187,6 +189,5 @@ def measure(report: Report, up: CofferUp, quick: bool):
         first_output(report, client, source, 3 if quick else 30)
         pauses(report, up, client, source, 3 if quick else 30)
         client.destroy(source)
-        disk(report, up, client, 256 if quick else 2048, 20)
     finally:
         client.close()
