@@ -116,7 +116,6 @@ impl Fleet {
                 self.output.catch_up(record, WORDS_PATIENCE).await;
                 match self.engine.hibernate(record.id).await {
                     Ok(()) => return Ok("; its memory is on disk".to_string()),
-                    Err(EngineError::NoCapacity(why)) => why,
                     Err(error) => why_no_memory(error)?,
                 }
             }

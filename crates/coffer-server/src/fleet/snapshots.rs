@@ -435,7 +435,7 @@ pub(super) fn must_run(record: &Record, asked: &'static str) -> Result<SandboxRo
 /// Why processes could not be taken down, where the sandbox goes on as it was; other errors are returned.
 pub(super) fn why_no_memory(error: EngineError) -> Result<String, FleetError> {
     match error {
-        EngineError::Unsupported(why) | EngineError::Failed(why) => Ok(why),
+        EngineError::Unsupported(why) | EngineError::Failed(why) | EngineError::NoCapacity(why) => Ok(why),
         other => Err(other.into()),
     }
 }
