@@ -43,13 +43,11 @@ def own():
         yield client
 
 
-def keeps_memory(own, sandbox) -> bool:
-    """Whether the host saves memory; says so where it does not."""
-    made = own.post(f"/sandboxes/{sandbox.sandbox_id}/snapshots").json()
-    own.delete(f"/snapshots/{made['id']}")
-    if not made["memory"]:
-        print(f"SKIPPED: live state of children, as this host keeps no memory: {made['note']}")
-    return made["memory"]
+def needs_memory(own):
+    """Skips, and says why, where the host cannot save memory."""
+    host = own.get("/host").raise_for_status().json()
+    if not host["memory_snapshot"]:
+        pytest.skip(f"SKIPPED: this host saves no memory: {host['memory_snapshot_lacks']}")
 
 
 def listed(**query) -> list[str]:
@@ -137,19 +135,37 @@ def test_a_fork_is_apart_from_its_source_and_siblings(make, forks):
     assert children[0].files.read("/home/user/shared") == "child 0"
 
 
+def test_a_pause_puts_memory_on_disk(make, own, eventually):
+    needs_memory(own)
+    sandbox = make()
+    sandbox.files.write("/home/user/count.py", COUNTER)
+    counter = sandbox.commands.run("python3 count.py", background=True, timeout=0)
+    eventually(lambda: sandbox.files.exists("/tmp/count"))
+    boot = boot_id(sandbox)
+    for _ in range(3):
+        sandbox.pause()
+        history = own.get(f"/sandboxes/{sandbox.sandbox_id}/history").raise_for_status().json()["items"]
+        assert "its memory is on disk" in history[-1]["reason"], history[-1]
+        sandbox.connect(timeout=600)
+        assert counter.pid in {process.pid for process in sandbox.commands.list()}
+        seen = int(sandbox.files.read("/tmp/count") or 0)
+        eventually(lambda: int(sandbox.files.read("/tmp/count") or 0) > seen)
+    assert boot_id(sandbox) == boot
+
+
 def test_a_fork_goes_on_with_the_processes(make, forks, own, eventually):
+    needs_memory(own)
     source = make()
     source.files.write("/home/user/count.py", COUNTER)
     counter = source.commands.run("python3 count.py", background=True, timeout=0)
     count = lambda sandbox: int(sandbox.files.read("/tmp/count") or 0)
     eventually(lambda: source.files.exists("/tmp/count") and count(source) > 5)
-    if not keeps_memory(own, source):
-        pytest.skip("this host keeps no memory: forks have files alone")
     children = forks(source, count=2)
     for child in children:
         assert counter.pid in {process.pid for process in child.commands.list()}
         seen = count(child)
         eventually(lambda: count(child) > seen)
+        assert boot_id(child) != boot_id(source)
         child.commands.kill(counter.pid)
     alive = count(source)
     eventually(lambda: count(source) > alive)

@@ -12,7 +12,8 @@ import os
 import shutil
 import sys
 
-WINDOW = 200  # older files go, so that the disk does not fill up
+WINDOW = 200  # so many of the newest are looked at
+KEPT = 10 * WINDOW  # older ones go, so that the disk does not fill up; never while they are looked at
 TREE = 12
 
 
@@ -76,7 +77,7 @@ def write(directory: str):
             journal.write(f"{n}\n".encode())
             journal.flush()
             os.fsync(journal.fileno())
-            old = n - 2 * WINDOW
+            old = n - KEPT
             if os.path.exists(f"{directory}/f{old}"):
                 os.remove(f"{directory}/f{old}")
             if os.path.exists(f"{directory}/t{old}"):
@@ -98,7 +99,8 @@ def check(directory: str) -> tuple[int, list[str]]:
         if n % 10 == 0 and not os.path.isdir(f"{directory}/t{n}"):
             wrong.append(f"t{n} is gone")
     for name in os.listdir(directory):
-        if name.startswith("t") and not name.endswith(".tmp"):
+        is_tree = name.startswith("t") and not name.endswith(".tmp")
+        if is_tree and int(name[1:]) > lines[-1] - WINDOW:
             for leaf in range(TREE):
                 wrong += differs(f"{directory}/{name}/deep/er/{leaf}", int(name[1:]) + leaf)
     return lines[-1], wrong

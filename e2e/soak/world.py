@@ -307,7 +307,11 @@ class World:
             return None
 
     def stopped(self, box: Box) -> bool:
-        return bool(box.paused) and self.shown(box).get("pauseMode") == "filesystem"
+        """Whether it is paused without processes: they ended, or are on disk."""
+        on_disk = {
+            entry["spec"]["sandbox"] for entry in self.place.entries() if entry["phase"]["kind"] == "hibernated"
+        }
+        return bool(box.paused) and (box.id in on_disk or self.shown(box).get("pauseMode") == "filesystem")
 
     def check_box(self, box: Box):
         if box.killed:

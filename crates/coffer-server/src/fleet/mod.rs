@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use coffer_core::{LifetimePolicy, Limits, Refused, SandboxId, SnapshotId};
-use coffer_engine::{Engine, EngineError, TemplateInfo};
+use coffer_engine::{Engine, EngineError, NodeInfo, TemplateInfo};
 use coffer_store::{ChangeError, OverQuota, ProjectScope, Store, StoreError};
 pub(crate) use create::{CreateSpec, chain};
 pub(crate) use end::describe;
@@ -302,6 +302,11 @@ impl Fleet {
     /// Whether whatever runs the sandboxes answers.
     pub(crate) async fn engine_answers(&self) -> Result<(), FleetError> {
         Ok(self.engine.info().await.map(drop)?)
+    }
+
+    /// What whatever runs the sandboxes tells of itself.
+    pub(crate) async fn host(&self) -> Result<NodeInfo, FleetError> {
+        Ok(self.engine.info().await?)
     }
 
     /// What sandboxes can be made from. The default template is always there: an engine that has

@@ -154,6 +154,8 @@ async fn bad_snapshots_are_refused_and_leave_nothing() {
         let own = app.post(&format!("/api/v1{path}"), json!({"name": name})).await.expect(422).json();
         assert_eq!(own["code"], "invalid");
     }
+    let host = app.get("/api/v1/host").await.expect(200).json();
+    assert_eq!((&host["memory_snapshot"], &host["memory_snapshot_lacks"]), (&json!(false), &json!(LACKS)));
     let demanded = app.post(&path, json!({"memory": true})).await.expect(501).json();
     assert!(demanded["message"].as_str().unwrap().contains(LACKS), "{demanded}");
     let demanded = app.post(&format!("/api/v1{path}"), json!({"memory": true})).await.expect(501).json();
@@ -222,6 +224,7 @@ async fn the_same_key_makes_one_snapshot() {
 async fn with_memory_processes_are_kept_and_go_on() {
     let app = with_memory().await;
     let source = app.create(json!({})).await;
+    assert_eq!(app.get("/api/v1/host").await.expect(200).json()["memory_snapshot"], true);
     let full = snapshot(&app, &source, json!({"memory": true})).await;
     assert_eq!((&full["memory"], &full["note"]), (&json!(true), &Value::Null));
     let files = snapshot(&app, &source, json!({"memory": false})).await;

@@ -9,6 +9,7 @@ mod exec;
 mod executions;
 mod files;
 mod forks;
+mod host;
 mod inside;
 mod keys;
 mod limits;
@@ -86,6 +87,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(health))
         .routes(routes!(ready))
+        .routes(routes!(host::show))
         .routes(routes!(sandboxes::create, sandboxes::list))
         .routes(routes!(sandboxes::list_all))
         .routes(routes!(sandboxes::detail, sandboxes::destroy))
