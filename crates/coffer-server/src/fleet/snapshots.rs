@@ -203,9 +203,25 @@ impl Fleet {
         }
     }
 
-    /// Has the engine take a sandbox down, with its processes where that is wanted and possible. The claim is
-    /// the caller's.
+    /// Has the engine take a sandbox down, with its processes where that is wanted and possible, and go on. The
+    /// claim is the caller's.
     pub(super) async fn capture(
+        &self,
+        record: &Arc<Record>,
+        snapshot: SnapshotId,
+        wish: MemoryWish,
+        wanted: Result<(), String>,
+    ) -> Result<Captured, FleetError> {
+        let captured = self.capture_once(record, snapshot, wish, wanted).await;
+        // An engine that died in the middle leaves it standing still, and the next one takes that for its state.
+        if let Err(error) = self.engine.thaw(record.id).await {
+            let id = record.id;
+            tracing::warn!(sandbox.id = %id, "sandbox {id} may stand still after its snapshot: {error}");
+        }
+        captured
+    }
+
+    async fn capture_once(
         &self,
         record: &Arc<Record>,
         snapshot: SnapshotId,

@@ -396,7 +396,8 @@ impl Engine for FakeEngine {
 
     async fn thaw(&self, id: SandboxId) -> Result<(), EngineError> {
         self.ask(Op::Thaw, id).await?;
-        self.change(id, &[RunState::Frozen], |sandbox| {
+        // One that runs is fine.
+        self.change(id, &[RunState::Frozen, RunState::Running], |sandbox| {
             sandbox.run = RunState::Running;
             if let Some(agentd) = &sandbox.agentd {
                 agentd.freeze(false);

@@ -340,6 +340,23 @@ async fn traffic_passes_while_files_are_snapshotted() {
     made.expect(201);
 }
 
+/// A host that dies while the source stands still for a snapshot, and whose successor makes the snapshot.
+#[tokio::test]
+async fn a_source_that_was_left_standing_still_goes_on() {
+    let app = TestApp::start().await;
+    let source = app.create(json!({})).await;
+    app.engine.hold(Op::Snapshot);
+    let path = format!("/sandboxes/{source}/snapshots");
+    let (made, ()) = tokio::join!(app.post_empty(&path), async {
+        app.engine.wait_for(Op::Snapshot).await;
+        app.engine.tamper(parsed(&source), RunState::Frozen);
+        app.engine.release(Op::Snapshot);
+    });
+    made.expect(201);
+    assert_eq!(app.engine.run(parsed(&source)), Some(RunState::Running));
+    assert_eq!(app.visit(&source, "/health").await.status, 204);
+}
+
 #[tokio::test]
 async fn a_pause_puts_memory_on_disk_and_a_connect_restores_it() {
     let app = with_memory().await;
