@@ -1,17 +1,18 @@
 //! Watching over running sandboxes: deaths that the engine tells of, and regular checks.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coffer_core::Fault;
-use coffer_engine::{EngineNotice, RunState};
+use coffer_engine::{EngineError, EngineNotice, RunState};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::create::chain;
 use super::end::fault_of;
-use super::{Fleet, Record};
+use super::{Fleet, Record, Step};
 use crate::agent::{self, AgentError};
 
 /// How often each running sandbox is asked whether it still answers.
@@ -124,11 +125,35 @@ impl Fleet {
                 }
             }
         };
-        let fault = match fault {
-            Some(fault) => fault,
-            None => self.why_refused(record).await,
-        };
-        self.fail(record, fault).await;
+        self.look_closer(record, &socket, fault).await;
+    }
+
+    /// It does not answer, or nobody listens on its socket at all. That is so when its agentd has ended, and
+    /// also while it stands still or its memory is written to disk, which an earlier server may have asked for.
+    async fn look_closer(&self, record: &Arc<Record>, socket: &Path, fault: Option<Fault>) {
+        let Some(claim) = record.try_claim(Step::Update) else { return };
+        // Answered when whatever is being done to it is done.
+        match self.engine.thaw(record.id).await {
+            Ok(()) => {
+                let answer = agent::health(socket, PATIENCE).await;
+                drop(claim);
+                let fault = match (answer, fault) {
+                    (Err(AgentError::Refused(_)), _) => self.why_refused(record).await,
+                    (Err(_), Some(fault)) => fault,
+                    (Ok(()), _) | (Err(_), None) => return,
+                };
+                self.fail(record, fault).await;
+            }
+            // It is not what it is on record as.
+            Err(EngineError::WrongState(_) | EngineError::UnknownSandbox) => {
+                let Ok(listed) = self.engine.list().await else { return };
+                let status = listed.into_iter().find(|status| status.sandbox == record.id);
+                self.compare(claim, status).await;
+                self.heal(record).await;
+            }
+            // The next look finds out.
+            Err(_) => {}
+        }
     }
 
     /// Nobody listens on the sandbox's socket: the engine may know why.

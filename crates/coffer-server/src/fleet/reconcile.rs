@@ -86,7 +86,7 @@ impl Fleet {
         self.end_forgotten_rows().await
     }
 
-    async fn compare(&self, claim: Claim, status: Option<SandboxStatus>) {
+    pub(super) async fn compare(&self, claim: Claim, status: Option<SandboxStatus>) {
         let record = claim.record.clone();
         let state = record.live().row.state.clone();
         let Some(status) = status else {

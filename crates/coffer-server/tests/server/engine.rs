@@ -398,8 +398,8 @@ impl Engine for FakeEngine {
         self.ask(Op::Thaw, id).await?;
         // One that runs is fine.
         self.change(id, &[RunState::Frozen, RunState::Running], |sandbox| {
-            sandbox.run = RunState::Running;
-            if let Some(agentd) = &sandbox.agentd {
+            let was_frozen = std::mem::replace(&mut sandbox.run, RunState::Running) == RunState::Frozen;
+            if let Some(agentd) = sandbox.agentd.as_ref().filter(|_| was_frozen) {
                 agentd.freeze(false);
             }
         })

@@ -357,6 +357,26 @@ async fn a_source_that_was_left_standing_still_goes_on() {
     assert_eq!(app.visit(&source, "/health").await.status, 204);
 }
 
+/// The server before this one asked for it, and the host is still at it or done: that is no death.
+#[tokio::test]
+async fn a_dump_that_another_server_asked_for_is_no_death() {
+    let mut app = with_memory().await;
+    let sandbox = app.create(json!({})).await;
+    app.restart(async |_| {}).await;
+    app.engine.die_silently(parsed(&sandbox));
+    app.engine.tamper(parsed(&sandbox), RunState::Hibernated);
+    // The first check comes a second after the start.
+    app.engine.wait_for(Op::Start).await;
+    for _ in 0..200 {
+        if app.visit(&sandbox, "/health").await.status == 204 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert_eq!(app.visit(&sandbox, "/health").await.status, 204);
+    assert_eq!(app.state(&sandbox).await, "running");
+}
+
 #[tokio::test]
 async fn a_pause_puts_memory_on_disk_and_a_connect_restores_it() {
     let app = with_memory().await;
