@@ -70,6 +70,10 @@ pub enum Connection {}
 #[derive(Debug)]
 pub enum Comment {}
 
+/// Marks ids of operations of git.
+#[derive(Debug)]
+pub enum GitOperation {}
+
 /// Names one sandbox, for ever: ids are never reused.
 pub type SandboxId = Id<Sandbox>;
 /// Names one snapshot of a sandbox, for ever.
@@ -98,6 +102,8 @@ pub type ExecutionId = Id<Execution>;
 pub type RunId = Id<Run>;
 /// Names one process that executes runs.
 pub type RunnerId = Id<Runner>;
+/// Names one operation of git in a sandbox.
+pub type GitOperationId = Id<GitOperation>;
 /// Names one task.
 pub type TaskId = Id<Task>;
 

@@ -22,8 +22,8 @@ mod task;
 mod template;
 
 pub use id::{
-    AgentId, AuditId, BadId, BudgetId, CommentId, ConnectionId, ExecutionId, Id, KeyId, ProjectId,
-    RepositoryId, RunId, RunnerId, SandboxId, SecretId, SnapshotId, TaskId,
+    AgentId, AuditId, BadId, BudgetId, CommentId, ConnectionId, ExecutionId, GitOperationId, Id, KeyId,
+    ProjectId, RepositoryId, RunId, RunnerId, SandboxId, SecretId, SnapshotId, TaskId,
 };
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::Limits;

@@ -16,6 +16,7 @@ mod events;
 mod fleet;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod git;
 mod limits;
 mod listen;
 mod output;
@@ -165,6 +166,10 @@ pub async fn serve(
         }
     };
     let proxy = proxy::Proxy::new(Arc::new(fleet.clone()), Arc::new(gate));
+    let errands = api::Errands { fleet: fleet.clone(), commands: commands.clone(), output: output.clone() };
+    let git = git::Git::new(store.clone(), fleet.clone(), forges.clone(), errands, telemetry.clone());
+    let git = Arc::new(git);
+    tokio::spawn(git.clone().keep(stop.child_token()));
     let app = api::App {
         fleet: fleet.clone(),
         store: store.clone(),
@@ -184,6 +189,7 @@ pub async fn serve(
         output: output.clone(),
         forges,
         tasks: tasks.clone(),
+        git,
     };
     let api = api::router(app, config.ui);
     tracing::info!("serving on {}", config.listen);

@@ -23,6 +23,7 @@ mod error;
 mod events;
 mod executions;
 mod forge;
+mod git;
 mod keys;
 mod leases;
 mod lineage;
@@ -66,6 +67,7 @@ pub use forge::{
     IssueChange, IssueRow, MOST_REPOSITORIES, Merging, NewComment, NewConnection, NewPull, NewRepository,
     NewStatus, PullChange, PullFilter, PullRow, RepositoryRow, StatusRow,
 };
+pub use git::{GitOperation, GitOutcome, GitRemote, GitState};
 pub use keys::{ApiKeyInfo, ApiKeySecret, NewKey};
 pub use lineage::{Lineage, Relative};
 pub use load::WriteLoad;
@@ -86,7 +88,7 @@ pub use sealing::{BadMasterKey, MasterKey};
 pub use secret::Secret;
 pub use secrets::{BadSecretName, MOST_SECRETS, SecretInfo, SecretName, SecretValues, UsableSecret};
 pub use segments::{SegmentRow, SegmentState};
-pub use settings::{ProjectSettings, Retention, VersionedSettings};
+pub use settings::{GitSettings, ProjectSettings, Retention, VersionedSettings};
 pub use snapshot::{
     FinishedSnapshot, InsertedSnapshot, NewSnapshot, SnapshotFacts, SnapshotFilter, SnapshotRow,
     SnapshotState,

@@ -1,5 +1,6 @@
 //! What a project's admins set for it.
 
+use coffer_core::commit::CommitPolicy;
 use coffer_core::{Millis, OnTimeout, ProjectId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -25,6 +26,24 @@ pub struct ProjectSettings {
     pub max_lifetime_s: Option<i64>,
     pub on_timeout: Option<OnTimeout>,
     pub retention: Retention,
+    #[serde(skip_serializing_if = "GitSettings::is_unset")]
+    pub git: GitSettings,
+}
+
+/// How a project commits.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GitSettings {
+    /// As whom sandboxes commit.
+    pub name: Option<String>,
+    pub email: Option<String>,
+    pub commits: CommitPolicy,
+}
+
+impl GitSettings {
+    fn is_unset(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How many days what is over is kept.

@@ -49,7 +49,12 @@ pub(crate) enum Code {
     RequestTimeout,
     Conflict,
     BranchProtected,
+    CommitMessage,
+    GitFailed,
+    IdentityMissing,
     MergeConflict,
+    NothingToCommit,
+    PushRejected,
     PermissionMissing,
     TokenExpired,
     PreconditionFailed,
@@ -76,12 +81,19 @@ impl Code {
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::Conflict | Self::BranchProtected | Self::MergeConflict | Self::TokenExpired => {
-                StatusCode::CONFLICT
-            }
+            Self::Conflict
+            | Self::BranchProtected
+            | Self::GitFailed
+            | Self::IdentityMissing
+            | Self::MergeConflict
+            | Self::NothingToCommit
+            | Self::PushRejected
+            | Self::TokenExpired => StatusCode::CONFLICT,
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Self::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Invalid | Self::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Invalid | Self::CommitMessage | Self::IdempotencyKeyReused => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
             Self::OtherInstallation => StatusCode::MISDIRECTED_REQUEST,
             Self::Gone => StatusCode::GONE,
             Self::QuotaExceeded | Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
@@ -103,7 +115,12 @@ impl Code {
             Self::RequestTimeout => "request_timeout",
             Self::Conflict => "conflict",
             Self::BranchProtected => "branch_protected",
+            Self::CommitMessage => "commit_message",
+            Self::GitFailed => "git_failed",
+            Self::IdentityMissing => "identity_missing",
             Self::MergeConflict => "merge_conflict",
+            Self::NothingToCommit => "nothing_to_commit",
+            Self::PushRejected => "push_rejected",
             Self::PermissionMissing => "permission_missing",
             Self::TokenExpired => "token_expired",
             Self::PreconditionFailed => "precondition_failed",
@@ -203,6 +220,14 @@ impl ApiError {
     /// The code, message and hint, for an answer that has them as a part.
     pub(crate) fn into_parts(self) -> (&'static str, String, Option<String>) {
         (self.code.as_str(), self.message, self.hint)
+    }
+
+    pub(crate) fn code(&self) -> Code {
+        self.code
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     /// Adds what a program may want to know.

@@ -46,7 +46,8 @@ use crate::telemetry::Telemetry;
 pub(crate) use audit::AuditLog;
 use auth::{Caller, Write};
 pub(crate) use context::Of;
-use error::{ApiError, Code, Shape};
+use error::Shape;
+pub(crate) use error::{ApiError, Code};
 pub(crate) use network::policy as policy_of;
 pub use ui::UiFile;
 
@@ -75,6 +76,7 @@ pub(crate) struct App {
     pub(crate) forges: Arc<coffer_forge::Forges>,
     /// None where this server cannot work on tasks.
     pub(crate) tasks: Option<Arc<Tasks>>,
+    pub(crate) git: Arc<crate::git::Git>,
 }
 
 /// Journals read at a time.
@@ -83,7 +85,7 @@ pub(crate) const MOST_JOURNALS: usize = 8;
 /// Lists of files and processes read at a time.
 pub(crate) const MOST_LISTINGS: usize = 8;
 
-pub(crate) use v1::MOST_SOCKETS;
+pub(crate) use v1::{Errand, Errands, MOST_SOCKETS, Returned};
 
 /// Every route.
 pub(crate) fn router(app: App, ui: &'static [UiFile]) -> Router {

@@ -79,6 +79,8 @@ pub(crate) struct Record {
     pub(crate) follow: Follow,
     /// The version of the project's secrets that the engine has for it; 0 for none.
     pub(crate) told: AtomicU64,
+    /// The repositories that it reaches through the gate.
+    pub(crate) git: crate::git::AtGate,
     /// Counts what others may wait for: claims given back.
     changed: watch::Sender<u64>,
     /// Cancelled as soon as the sandbox is to end; a create under way then gives up.
@@ -135,6 +137,7 @@ impl Record {
             reported: Mutex::default(),
             follow: Follow::default(),
             told: AtomicU64::new(0),
+            git: crate::git::AtGate::default(),
             changed: watch::Sender::new(0),
             doomed: CancellationToken::new(),
             live: Mutex::new(Live {

@@ -239,7 +239,7 @@ impl Fleet {
     async fn tell_all(self: &Arc<Self>) {
         let versions = self.read_secrets().await;
         for record in self.everyone() {
-            if !has_secrets(&record.live().row) {
+            if !has_secrets(&record.live().row) && record.git.is_empty() {
                 continue;
             }
             let Some(&version) = versions.get(&record.project) else { continue };
@@ -259,7 +259,7 @@ impl Fleet {
 
     /// Tells the engine what a sandbox may reach, secrets and all; without them where they cannot be had, so that
     /// nothing goes out that should have had one.
-    async fn tell(&self, record: &Record) -> Result<(), FleetError> {
+    pub(super) async fn tell(&self, record: &Record) -> Result<(), FleetError> {
         let row = record.row();
         if row.sealed || !matches!(row.state.name(), StateName::Running | StateName::Paused) {
             return Ok(());
@@ -269,6 +269,7 @@ impl Fleet {
             tracing::error!(sandbox.id = %row.id, "network settings on record that make no sense: {error}");
             FleetError::Broken
         })?;
+        let policy = record.git.opens(policy).map_err(|_| FleetError::Broken)?;
         match self.reach_of(row.project, policy.clone()).await {
             Ok((reach, version)) => {
                 self.engine.set_network(row.id, &reach).await?;

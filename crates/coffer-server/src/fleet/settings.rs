@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use coffer_core::network::Policy;
+use coffer_core::network::{GitRoute, Policy};
 use coffer_core::{Millis, StateName};
 use coffer_store::{Deadline, SandboxRow};
 use coffer_wire::e2b::{Network, NetworkUpdate};
@@ -108,6 +108,7 @@ impl Fleet {
             let network = merge(network_of(&row), update);
             let network = serde_json::to_value(network).expect("plain data");
             let (reach, told) = fleet.reach_of(row.project, reach).await?;
+            let reach = claim.record.git.opens(reach).map_err(|_| FleetError::Broken)?;
             fleet.engine.set_network(row.id, &reach).await?;
             claim.record.told.store(told, std::sync::atomic::Ordering::Relaxed);
             let operator = fleet.store.operator();
@@ -116,6 +117,32 @@ impl Fleet {
             live.row.network = Some(network);
             live.row.allow_internet_access = allow_internet_access;
             Ok(())
+        })
+        .await
+    }
+}
+
+impl Fleet {
+    /// Has the gate of a sandbox lead to these repositories. Where the engine does not take it, what was there stays,
+    /// with no window open.
+    pub(crate) async fn set_git(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        routes: Vec<GitRoute>,
+    ) -> Result<(), FleetError> {
+        let claim = record.claim(Step::Update).await?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let record = &claim.record;
+            let before = record.git.replace(routes);
+            let told = fleet.tell(record).await;
+            if told.is_err() {
+                record
+                    .git
+                    .replace(before.into_iter().map(|route| GitRoute { push: None, ..route }).collect());
+                record.told.store(0, std::sync::atomic::Ordering::Relaxed);
+            }
+            told
         })
         .await
     }

@@ -43,6 +43,7 @@ pub(crate) struct Metrics {
     fork_time: Histogram,
     execution: Histogram,
     commands: Counts<1>,
+    git: Counts<2>,
     orphans: Counter,
     orphan_found: Level,
     egress_bytes: Counts<1>,
@@ -130,6 +131,7 @@ impl Metrics {
             fork_time: Histogram::new(CREATION),
             execution: Histogram::new(EXECUTION),
             commands: Family::default(),
+            git: Family::default(),
             orphans: Counter::default(),
             orphan_found: Gauge::default(),
             egress_bytes: Family::default(),
@@ -157,6 +159,12 @@ impl Metrics {
         }
         for outcome in Outcome::ALL {
             let _ = self.commands.get_or_create(&label([("outcome", outcome.as_str())]));
+        }
+        for operation in ["clone", "branch", "commit", "push", "pr"] {
+            for outcome in ["success", "failure"] {
+                let labels = label([("operation", operation), ("outcome", outcome)]);
+                let _ = self.git.get_or_create(&labels);
+            }
         }
         for outcome in Snapshotted::ALL {
             let _ = self.snapshots.get_or_create(&label([("outcome", outcome.as_str())]));
@@ -220,6 +228,11 @@ impl Metrics {
             "sandbox_command",
             "Commands in sandboxes that ended, by outcome",
             self.commands.clone(),
+        );
+        registry.register(
+            "git_operation",
+            "Operations of git in sandboxes, by kind and outcome: their rate of success",
+            self.git.clone(),
         );
         registry.register(
             "sandbox_orphan",
@@ -317,6 +330,11 @@ impl Metrics {
     pub(crate) fn executed(&self, outcome: Outcome, took: Duration) {
         self.execution.observe(took.as_secs_f64());
         self.commands.get_or_create(&label([("outcome", outcome.as_str())])).inc();
+    }
+
+    pub(crate) fn git(&self, operation: &'static str, success: bool) {
+        let outcome = if success { "success" } else { "failure" };
+        self.git.get_or_create(&label([("operation", operation), ("outcome", outcome)])).inc();
     }
 
     pub(crate) fn found_orphan(&self) {

@@ -95,6 +95,11 @@ fn body(method: &Method, path: &str) -> Value {
         ("POST", path) if path.ends_with("/connections") => {
             json!({"name": "mischief", "kind": "github", "secret": "mine-alone"})
         }
+        ("POST", path) if path.ends_with("/clone") => json!({"repository": "mischief"}),
+        ("POST", path) if path.ends_with("/branch") => json!({"name": "mischief"}),
+        ("POST", path) if path.ends_with("/commit") => json!({"message": "feat: mischief"}),
+        ("POST", path) if path.ends_with("/push") => json!({}),
+        ("POST", path) if path.ends_with("/pr") => json!({"title": "mischief"}),
         ("POST", path) if path.ends_with("/repositories") => json!({"name": "mischief"}),
         ("POST", path) if path.ends_with("/pulls") => json!({"title": "mischief", "head": "mischief"}),
         ("POST", path) if path.ends_with("/issues") => json!({"title": "mischief"}),

@@ -6,6 +6,7 @@ mod databases;
 mod durability;
 mod executions;
 mod fixtures;
+mod git;
 mod idempotency;
 mod keys;
 mod limits;

@@ -38,7 +38,7 @@ use crate::api::query::Query;
 use crate::api::{App, check};
 use crate::clock::{now_ms, rfc3339};
 use crate::fleet::Record;
-use crate::output::Kind;
+use crate::output::{Kind, Output};
 
 const USUAL_TIMEOUT_S: i64 = 300;
 const LONGEST_TIMEOUT_S: i64 = 24 * 3600;
@@ -160,16 +160,16 @@ pub(super) struct SignalQuery {
 
 /// A command whose form is right.
 #[derive(Debug)]
-struct Order {
-    words: Vec<String>,
-    shown: String,
-    cwd: Option<String>,
-    env: BTreeMap<String, String>,
-    user: Option<String>,
-    stdin: Option<Bytes>,
-    timeout: Option<Duration>,
-    background: bool,
-    most: usize,
+pub(super) struct Order {
+    pub(super) words: Vec<String>,
+    pub(super) shown: String,
+    pub(super) cwd: Option<String>,
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) user: Option<String>,
+    pub(super) stdin: Option<Bytes>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) background: bool,
+    pub(super) most: usize,
 }
 
 impl NewCommand {
@@ -306,7 +306,7 @@ async fn run(
         }
     }
     let (background, most) = (order.background, order.most);
-    let beginning = begin(app.clone(), record, guest, id, order, named.caller.key_id);
+    let beginning = begin(app.output.clone(), record, guest, id, order, Some(named.caller.key_id));
     // To its end, also when nobody waits any more: what is on record as running must run.
     let begun = tokio::spawn(beginning).await.unwrap_or_else(|_| Err(ApiError::internal()));
     if begun.is_err()
@@ -336,7 +336,7 @@ fn running(id: ExecutionId, pid: u32, started_ms: Millis) -> Response {
 }
 
 /// A command that was started.
-struct Run {
+pub(super) struct Run {
     id: ExecutionId,
     pid: u32,
     guest: Arc<Guest>,
@@ -346,17 +346,17 @@ struct Run {
 }
 
 /// Puts the command on record and starts it.
-async fn begin(
-    app: Arc<App>,
+pub(super) async fn begin(
+    output: Arc<Output>,
     record: Arc<Record>,
     guest: Guest,
     id: ExecutionId,
     order: Order,
-    actor: KeyId,
+    actor: Option<KeyId>,
 ) -> Result<Run, ApiError> {
     let announced = NewExecution {
         id,
-        actor: Some(actor),
+        actor,
         command: order.shown.clone(),
         cwd: order.cwd.clone(),
         user: order.user.clone(),
@@ -384,11 +384,11 @@ async fn begin(
             _ => Err(GuestError::Refused { code: "unknown".into(), message: "it did not start".into() }),
         }
     };
-    let (announced, begun) = tokio::join!(app.output.announce(&record, announced), starting);
+    let (announced, begun) = tokio::join!(output.announce(&record, announced), starting);
     let (pid, events) = match begun {
         Ok(begun) => begun,
         Err(error) => {
-            if let Err(error) = app.output.abandon(&record, id, &error.to_string()).await {
+            if let Err(error) = output.abandon(&record, id, &error.to_string()).await {
                 tracing::warn!(sandbox.id = %record.id, "an execution that failed stays on record as running: {error}");
             }
             // What it names is part of the request, not of the path.
@@ -441,8 +441,8 @@ async fn processes(guest: &Guest) -> Result<ListResponse, GuestError> {
 
 /// The beginning of a stream, and how much there was in all.
 #[derive(Debug, Default)]
-struct Kept {
-    bytes: Vec<u8>,
+pub(super) struct Kept {
+    pub(super) bytes: Vec<u8>,
     total: u64,
 }
 
@@ -453,7 +453,7 @@ impl Kept {
         self.total += data.len() as u64;
     }
 
-    fn is_cut(&self) -> bool {
+    pub(super) fn is_cut(&self) -> bool {
         self.total > self.bytes.len() as u64
     }
 
@@ -463,7 +463,7 @@ impl Kept {
 }
 
 /// How a command ended.
-enum End {
+pub(super) enum End {
     Exited(EndEvent),
     TimedOut,
 }
@@ -517,7 +517,13 @@ impl Run {
     }
 
     /// Waits for its end.
-    async fn finish(mut self, most: usize) -> Result<Ran, ApiError> {
+    async fn finish(self, most: usize) -> Result<Ran, ApiError> {
+        let (run, end, stdout, stderr) = self.wait(most).await?;
+        Ok(run.ran(&end, &stdout, &stderr))
+    }
+
+    /// The same, with what it wrote as it wrote it.
+    pub(super) async fn wait(mut self, most: usize) -> Result<(Self, End, Kept, Kept), ApiError> {
         let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
         let end = loop {
             match self.step().await.map_err(inside::refusal)? {
@@ -527,7 +533,7 @@ impl Run {
                 Step::End(end) => break end,
             }
         };
-        Ok(self.ran(&end, &stdout, &stderr))
+        Ok((self, end, stdout, stderr))
     }
 
     fn ran(&self, end: &End, stdout: &Kept, stderr: &Kept) -> Ran {

@@ -7,12 +7,17 @@ use coffer_core::{SandboxState, StateName};
 use crate::agent::{AgentError, Guest, GuestError};
 use crate::api::App;
 use crate::api::error::{ApiError, Code};
-use crate::fleet::Record;
+use crate::fleet::{Fleet, Record};
 use crate::routing::{Directory, Route, Wake};
 
 /// The agentd of a sandbox, which is woken where its policy says so.
 pub(super) async fn guest(app: &App, record: &Arc<Record>, id: &str) -> Result<Guest, ApiError> {
-    match app.fleet.route(&record.id.to_string(), Wake::ByPolicy).await {
+    guest_of(&app.fleet, record, id).await
+}
+
+/// The same, for whoever has no more than the fleet.
+pub(super) async fn guest_of(fleet: &Arc<Fleet>, record: &Arc<Record>, id: &str) -> Result<Guest, ApiError> {
+    match fleet.route(&record.id.to_string(), Wake::ByPolicy).await {
         Route::Running(target) => {
             let token = record.live().row.access_token.as_ref().map(|token| token.reveal().to_string());
             Ok(Guest::new(target, token))

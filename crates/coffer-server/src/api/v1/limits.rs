@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use coffer_core::commit::CommitPolicy;
 use coffer_core::settings::Period;
 use coffer_core::{LifetimePolicy, OnTimeout, ProjectId};
-use coffer_store::{ProjectQuotas, ProjectSettings, Quotas, Retention, Scope, VersionedSettings};
+use coffer_store::{
+    GitSettings, ProjectQuotas, ProjectSettings, Quotas, Retention, Scope, VersionedSettings,
+};
 use http::{HeaderMap, HeaderValue, header};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -22,6 +25,8 @@ use crate::clock::rfc3339;
 
 /// A century.
 const MOST_DAYS: i64 = 36_500;
+/// Of a name or an address of mail.
+const LONGEST_IDENTITY: usize = 200;
 
 /// What holds for a project's sandboxes and records unless they say otherwise. What is left out or null is for
 /// the server to decide.
@@ -39,6 +44,43 @@ pub(super) struct SettingsShape {
     max_lifetime_s: Option<i64>,
     on_timeout: Option<AtTimeout>,
     retention: RetentionShape,
+    git: GitShape,
+}
+
+/// How sandboxes commit.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct GitShape {
+    /// As whom; both are needed before anything can be committed.
+    #[schema(example = "Ada Lovelace")]
+    name: Option<String>,
+    #[schema(example = "ada@example.com")]
+    email: Option<String>,
+    /// What commit messages must be like.
+    #[schema(value_type = Object)]
+    commits: CommitPolicy,
+}
+
+impl From<GitSettings> for GitShape {
+    fn from(git: GitSettings) -> Self {
+        Self { name: git.name, email: git.email, commits: git.commits }
+    }
+}
+
+impl GitShape {
+    fn checked(self) -> Result<GitSettings, ApiError> {
+        for (field, text) in [("git.name", &self.name), ("git.email", &self.email)] {
+            let fits = |text: &String| {
+                (1..=LONGEST_IDENTITY).contains(&text.trim().len())
+                    && !text.contains(|c: char| c.is_control() || "<>".contains(c))
+            };
+            if !text.as_ref().is_none_or(fits) {
+                return Err(ApiError::invalid(field, "must be 1 to 200 characters without `<` and `>`"));
+            }
+        }
+        self.commits.check().map_err(|why| ApiError::invalid("git.commits", why.to_string()))?;
+        Ok(GitSettings { name: self.name, email: self.email, commits: self.commits })
+    }
 }
 
 /// How many days what is over is kept.
@@ -144,6 +186,7 @@ impl SettingsShape {
                 events_days: kept.events_days,
                 audit_days: kept.audit_days,
             },
+            git: self.git.checked()?,
         })
     }
 }
@@ -174,6 +217,7 @@ fn shown(app: &App, found: VersionedSettings) -> (HeaderMap, Json<Settings>) {
             events_days: days(kept.events),
             audit_days: days(kept.audit),
         },
+        git: own.git.clone().into(),
     };
     let own = SettingsShape {
         timeout_s: own.timeout_s,
@@ -187,6 +231,7 @@ fn shown(app: &App, found: VersionedSettings) -> (HeaderMap, Json<Settings>) {
             events_days: own.retention.events_days,
             audit_days: own.retention.audit_days,
         },
+        git: own.git.into(),
     };
     (tag(found.version), Json(Settings { own, in_force }))
 }

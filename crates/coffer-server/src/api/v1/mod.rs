@@ -4,11 +4,13 @@ mod agents;
 mod audit;
 mod budgets;
 mod connections;
+mod errand;
 mod events;
 mod exec;
 mod executions;
 mod files;
 mod forks;
+mod git;
 mod host;
 mod inside;
 mod keys;
@@ -43,6 +45,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{App, reach};
+pub(crate) use errand::{Errand, Errands, Returned};
 pub(super) use repositories::keeper;
 pub(crate) use socket::MOST_SOCKETS;
 
@@ -157,6 +160,14 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(connections::detail, connections::remove))
         .routes(routes!(connections::permissions))
         .routes(routes!(connections::webhook))
+        .routes(routes!(git::clone))
+        .routes(routes!(git::create_branch))
+        .routes(routes!(git::status))
+        .routes(routes!(git::diff))
+        .routes(routes!(git::commit))
+        .routes(routes!(git::push))
+        .routes(routes!(git::pull_request))
+        .routes(routes!(git::operations))
         .routes(routes!(repositories::create, repositories::list))
         .routes(routes!(repositories::detail, repositories::change, repositories::remove))
         .routes(routes!(repositories::import))

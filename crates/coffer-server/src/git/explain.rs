@@ -1,0 +1,110 @@
+//! What became of git, in words for people and codes for programs.
+//!
+//! What git prints is the sandbox's word. It decides nothing but what its own caller is told.
+
+use super::Returned;
+use crate::api::{ApiError, Code};
+
+const MOST_QUOTED: usize = 600;
+
+/// Whether the same may do better in a moment.
+pub(super) fn is_transient(returned: &Returned) -> bool {
+    const SIGNS: [&str; 9] = [
+        "the forge cannot be used",
+        "is not known yet",
+        "Could not resolve host",
+        "Failed to connect",
+        "Connection reset",
+        "Operation timed out",
+        "returned error: 5",
+        "the remote end hung up",
+        "unexpected disconnect",
+    ];
+    let refused = returned.stderr.contains("does not accept the credential");
+    !refused && SIGNS.iter().any(|sign| returned.stderr.contains(sign))
+}
+
+/// Why a program of git's did not do as asked.
+pub(super) fn failure(doing: &str, returned: &Returned) -> ApiError {
+    let told = quoted(&returned.stderr);
+    let said = |text: &str| returned.stderr.contains(text);
+    if returned.exit_code.is_none() {
+        return ApiError::of(Code::GitFailed, format!("git did not {doing} in time")).hint(told);
+    }
+    if said("does not accept the credential") {
+        let message = "the forge no longer accepts the token: it has expired, was revoked or is wrong";
+        return ApiError::of(Code::TokenExpired, message);
+    }
+    if said("has no such repository") || said("not found in upstream") {
+        return ApiError::of(Code::NotFound, format!("git could not {doing}: {told}"));
+    }
+    if is_transient(returned) {
+        return ApiError::of(Code::ForgeUnreachable, format!("git could not {doing}: {told}")).retry_after(5);
+    }
+    ApiError::of(Code::GitFailed, format!("git could not {doing}: {told}"))
+}
+
+/// Why the forge did not take a push.
+pub(super) fn rejection(branch: &str, returned: &Returned) -> ApiError {
+    let stdout = String::from_utf8_lossy(&returned.stdout);
+    let line = stdout.lines().find(|line| line.starts_with("!\t"));
+    let Some(line) = line else { return failure("push", returned) };
+    let why = quoted(line.rsplit('\t').next().unwrap_or_default());
+    let message = format!("the push to `{branch}` was rejected: {why}");
+    if why.contains("protected") {
+        return ApiError::of(Code::BranchProtected, message)
+            .hint("push to another branch and open a pull request");
+    }
+    let behind = ["fetch first", "non-fast-forward", "stale info", "has moved"];
+    let hint = if behind.iter().any(|word| why.contains(word)) {
+        "the branch has commits that this sandbox has not: update, merge or rebase, and push again; or push with \
+         `force` to replace them"
+    } else {
+        "the forge's own words say why"
+    };
+    ApiError::of(Code::PushRejected, message).hint(hint)
+}
+
+/// The end of what a program said, on few lines and without what a terminal would obey.
+pub(super) fn quoted(text: &str) -> String {
+    let plain: String = text.chars().filter(|c| *c == '\n' || !c.is_control()).collect();
+    let lines: Vec<&str> = plain.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let told = lines[lines.len().saturating_sub(4)..].join("; ");
+    let skipped = told.chars().count().saturating_sub(MOST_QUOTED);
+    told.chars().skip(skipped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn returned(exit_code: Option<i32>, stdout: &str, stderr: &str) -> Returned {
+        Returned { exit_code, stdout: stdout.as_bytes().to_vec(), stderr: stderr.to_string(), is_cut: false }
+    }
+
+    #[test]
+    fn failures_have_codes() {
+        let code = |stderr: &str| failure("clone", &returned(Some(128), "", stderr)).code();
+        assert_eq!(code("remote: it does not accept the credential: it expired"), Code::TokenExpired);
+        assert_eq!(code("remote: the forge cannot be used: it does not answer"), Code::ForgeUnreachable);
+        assert_eq!(code("fatal: Could not resolve host: git.coffer.internal"), Code::ForgeUnreachable);
+        assert_eq!(code("fatal: Remote branch x not found in upstream origin"), Code::NotFound);
+        assert_eq!(code("fatal: destination path 'x' already exists"), Code::GitFailed);
+        assert_eq!(failure("clone", &returned(None, "", "")).code(), Code::GitFailed);
+    }
+
+    #[test]
+    fn rejections_say_what_to_do() {
+        let rejected =
+            |why: &str| rejection("b", &returned(Some(1), &format!("To x\n!\ta:b\t{why}\nDone\n"), ""));
+        assert_eq!(rejected("[rejected] (fetch first)").code(), Code::PushRejected);
+        assert_eq!(rejected("[remote rejected] (branch is protected)").code(), Code::BranchProtected);
+        assert_eq!(rejection("b", &returned(Some(128), "", "fatal: no")).code(), Code::GitFailed);
+    }
+
+    #[test]
+    fn quotes_are_short_and_plain() {
+        let told = quoted(&format!("{}\n\u{1b}[31mlast\u{7}\n", "x".repeat(5000)));
+        assert!(told.ends_with("[31mlast") && told.chars().count() == MOST_QUOTED, "{told}");
+    }
+}

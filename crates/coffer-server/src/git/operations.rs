@@ -1,0 +1,521 @@
+//! What can be done: clone, branch, status, diff, commit, push, pull request.
+
+use std::time::Duration;
+
+use coffer_core::forge::{BranchName, CommitId, ForgeKind};
+use coffer_core::network::{GitObject, PushWindow};
+use coffer_forge::{ForgeError, NewPull, Pull};
+use coffer_store::{GitRemote, GitSettings};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::routes::Opening;
+use super::status::WorkTree;
+use super::{Git, Place, Run, Session, explain, gate_url};
+use crate::api::{ApiError, Code};
+use crate::clock::now_ms;
+
+const CLONE_WITHIN: Duration = Duration::from_secs(900);
+const FETCH_WITHIN: Duration = Duration::from_secs(600);
+const PUSH_WITHIN: Duration = Duration::from_secs(300);
+const MOST_PUSHES: u32 = 3;
+const BETWEEN_PUSHES: Duration = Duration::from_secs(1);
+/// How much longer than its pushes a window may be open, should nobody come to close it.
+const WINDOW_SLACK: Duration = Duration::from_secs(120);
+const MOST_DIFF: usize = 1024 * 1024;
+
+/// A repository to be in a sandbox.
+#[derive(Debug)]
+pub(crate) struct CloneOrder {
+    pub(crate) repository: String,
+    pub(crate) path: Option<String>,
+    pub(crate) branch: Option<BranchName>,
+    pub(crate) depth: Option<u32>,
+    pub(crate) submodules: bool,
+    pub(crate) user: Option<String>,
+}
+
+/// A repository that is in a sandbox.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Cloned {
+    pub(crate) repository: String,
+    pub(crate) path: String,
+    /// Whether it was there already, and was brought up to date.
+    pub(crate) updated: bool,
+    pub(crate) branch: Option<String>,
+    pub(crate) commit: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct BranchOrder {
+    pub(crate) repository: Option<String>,
+    pub(crate) name: BranchName,
+    pub(crate) base: Option<BranchName>,
+}
+
+/// A branch that is checked out.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Branched {
+    pub(crate) repository: String,
+    pub(crate) branch: String,
+    /// What it was made from; null where it existed.
+    pub(crate) base: Option<String>,
+    pub(crate) created: bool,
+    pub(crate) commit: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct DiffOrder {
+    pub(crate) repository: Option<String>,
+    /// The branch of the forge to compare with; otherwise the last commit.
+    pub(crate) base: Option<BranchName>,
+}
+
+/// What differs.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct WorkTreeDiff {
+    pub(crate) repository: String,
+    pub(crate) patch: String,
+    /// There is more than this.
+    pub(crate) truncated: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct CommitOrder {
+    pub(crate) repository: Option<String>,
+    pub(crate) message: String,
+    /// What goes in; everything that was changed, where it is empty.
+    pub(crate) paths: Vec<String>,
+}
+
+/// A commit that was made.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Committed {
+    pub(crate) repository: String,
+    pub(crate) commit: Option<String>,
+    pub(crate) branch: Option<String>,
+    /// As the message reads, where the project wants conventional commits.
+    pub(crate) kind: Option<String>,
+    pub(crate) scope: Option<String>,
+    pub(crate) breaking: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct PushOrder {
+    pub(crate) repository: Option<String>,
+    /// The one that is checked out, unless said otherwise.
+    pub(crate) branch: Option<BranchName>,
+    /// Replaces what the forge has, where that is what the sandbox last saw there.
+    pub(crate) force: bool,
+}
+
+/// A branch as the forge has it now.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Pushed {
+    pub(crate) repository: String,
+    pub(crate) branch: String,
+    pub(crate) commit: String,
+    /// Where it was before; null where it is new.
+    pub(crate) previous: Option<String>,
+    pub(crate) attempts: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct PullOrder {
+    pub(crate) repository: Option<String>,
+    pub(crate) title: String,
+    pub(crate) body: String,
+    pub(crate) head: Option<BranchName>,
+    pub(crate) base: Option<BranchName>,
+    pub(crate) draft: bool,
+}
+
+/// The pull request of a branch.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PullRequest {
+    pub(crate) repository: String,
+    /// Whether it was opened now, or found.
+    pub(crate) created: bool,
+    pub(crate) pull: Pull,
+}
+
+impl Git {
+    /// Has a repository in the sandbox: clones it, or brings it up to date where it is there.
+    pub(crate) async fn clone_repository(
+        &self,
+        session: &Session,
+        order: CloneOrder,
+    ) -> Result<Cloned, ApiError> {
+        let row = self.row(session, &order.repository).await?;
+        let slug = row.name.to_string();
+        let remote = GitRemote {
+            sandbox: session.record.id,
+            project: row.project,
+            slug: slug.clone(),
+            repository: row.id,
+            path: order.path.clone().unwrap_or_else(|| slug.clone()),
+            user: order.user.clone(),
+        };
+        self.recorded(session, &slug, "clone", async {
+            let put = self.store.put_git_remote(&session.scope, remote.clone()).await;
+            put.map_err(|error| ApiError::fleet(error.into(), &session.record.id.to_string()))?;
+            self.open_gate(session, &slug, None).await?;
+            self.rewrite(session, &remote, row.kind, row.remote.as_deref()).await?;
+            let url = gate_url(&slug);
+            let origin =
+                self.git_at(session, &remote, &["config", "--get", "remote.origin.url"], Run::default());
+            let origin = origin.await?;
+            let updated = origin.is_good() && String::from_utf8_lossy(&origin.stdout).trim() == url;
+            if updated {
+                self.fetch(session, &remote).await?;
+            } else {
+                self.clone_anew(session, &remote, &order, &url).await?;
+            }
+            self.sign(session, &remote).await?;
+            let status = self.status_of(session, &remote).await?;
+            let (branch, commit) = (status.branch, status.commit);
+            Ok(Cloned { repository: slug.clone(), path: remote.path.clone(), updated, branch, commit })
+        })
+        .await
+    }
+
+    /// Has the addresses by which the repository is known elsewhere lead to the gate, submodules' among them.
+    async fn rewrite(
+        &self,
+        session: &Session,
+        remote: &GitRemote,
+        kind: ForgeKind,
+        name: Option<&str>,
+    ) -> Result<(), ApiError> {
+        let (ForgeKind::GitHub, Some(name)) = (kind, name) else { return Ok(()) };
+        let row = self.row(session, &remote.repository.to_string()).await?;
+        let forge = self.forges.open(&session.scope, &row, &session.actor).await.map_err(ApiError::forge)?;
+        let upstream = forge.upstream(coffer_forge::GitAccess::Fetch, PUSH_WITHIN).await;
+        let url = upstream.map_err(ApiError::forge)?.url;
+        let host = url.split('/').nth(2).unwrap_or_default().to_string();
+        let key = format!("url.{}.insteadOf", gate_url(&remote.slug));
+        for known in [url, format!("git@{host}:{name}.git"), format!("ssh://git@{host}/{name}.git")] {
+            let words = ["config", "--global", "--fixed-value", "--replace-all", &key, &known, &known];
+            let set = self.git(session, remote.user.as_deref(), &words, Run::default()).await?;
+            if !set.is_good() {
+                return Err(explain::failure("be set up", &set));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has whoever commits inside do so under the project's name, where it has one.
+    async fn sign(&self, session: &Session, remote: &GitRemote) -> Result<(), ApiError> {
+        let settings = self.settings(session).await?;
+        for (key, value) in [("user.name", settings.name), ("user.email", settings.email)] {
+            let Some(value) = value else { continue };
+            let words = ["config", "--local", key, &value];
+            self.git_well(session, remote, "be set up", &words, Run::default()).await?;
+        }
+        Ok(())
+    }
+
+    async fn fetch(&self, session: &Session, remote: &GitRemote) -> Result<(), ApiError> {
+        let run = Run::within(FETCH_WITHIN);
+        self.git_well(session, remote, "fetch", &["fetch", "--quiet", "--prune", "origin"], run)
+            .await
+            .map(drop)
+    }
+
+    async fn clone_anew(
+        &self,
+        session: &Session,
+        remote: &GitRemote,
+        order: &CloneOrder,
+        url: &str,
+    ) -> Result<(), ApiError> {
+        let depth = order.depth.map(|depth| format!("--depth={depth}"));
+        let branch = order.branch.as_ref().map(|branch| format!("--branch={branch}"));
+        let mut words = vec!["clone", "--quiet", "--no-single-branch"];
+        words.extend(depth.as_deref());
+        words.extend(branch.as_deref());
+        if order.submodules {
+            words.push("--recurse-submodules");
+        }
+        words.extend(["--", url, remote.path.as_str()]);
+        let run = Run::within(CLONE_WITHIN);
+        let cloned = self.git(session, remote.user.as_deref(), &words, run).await?;
+        if cloned.is_good() { Ok(()) } else { Err(explain::failure("clone", &cloned)) }
+    }
+
+    /// Checks a branch out: takes it up where it exists, here or on the forge, and makes it otherwise.
+    pub(crate) async fn branch(&self, session: &Session, order: BranchOrder) -> Result<Branched, ApiError> {
+        let place = self.place(session, order.repository.as_deref()).await?;
+        let Place { remote, row, .. } = &place;
+        self.recorded(session, &remote.slug, "branch", async {
+            self.fetch(session, remote).await?;
+            let name = order.name.as_str();
+            let (mut base, mut created) = (None, false);
+            let far = format!("refs/remotes/origin/{name}");
+            if self.has(session, remote, &order.name.full()).await? {
+                self.switch(session, remote, &["switch", "--quiet", name]).await?;
+            } else if self.has(session, remote, &far).await? {
+                let words = ["switch", "--quiet", "--track", "--create", name, &far];
+                self.switch(session, remote, &words).await?;
+            } else {
+                let from = order.base.as_ref().unwrap_or(&row.default_branch);
+                let near = format!("refs/remotes/origin/{from}");
+                if !self.has(session, remote, &near).await? {
+                    let message = format!("repository `{}` has no branch `{from}` to begin from", row.name);
+                    return Err(ApiError::of(Code::NotFound, message));
+                }
+                let words = ["switch", "--quiet", "--no-track", "--create", name, &near];
+                self.switch(session, remote, &words).await?;
+                (base, created) = (Some(from.to_string()), true);
+            }
+            let commit = self.status_of(session, remote).await?.commit;
+            let repository = remote.slug.clone();
+            Ok(Branched { repository, branch: name.to_string(), base, created, commit })
+        })
+        .await
+    }
+
+    async fn has(&self, session: &Session, remote: &GitRemote, reference: &str) -> Result<bool, ApiError> {
+        let words = ["show-ref", "--verify", "--quiet", "--", reference];
+        Ok(self.git_at(session, remote, &words, Run::default()).await?.is_good())
+    }
+
+    async fn switch(&self, session: &Session, remote: &GitRemote, words: &[&str]) -> Result<(), ApiError> {
+        self.git_well(session, remote, "switch branches", words, Run::default()).await.map(drop)
+    }
+
+    /// Where the work tree stands.
+    pub(crate) async fn status(
+        &self,
+        session: &Session,
+        repository: Option<&str>,
+    ) -> Result<WorkTree, ApiError> {
+        let place = self.place(session, repository).await?;
+        self.status_of(session, &place.remote).await
+    }
+
+    async fn status_of(&self, session: &Session, remote: &GitRemote) -> Result<WorkTree, ApiError> {
+        let words = ["status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"];
+        let run = Run { most: 2 * MOST_DIFF, ..Run::default() };
+        let returned = self.git_well(session, remote, "tell its status", &words, run).await?;
+        let whole = if returned.is_cut {
+            // Up to the last entry that is there.
+            let end = returned.stdout.iter().rposition(|&byte| byte == 0).unwrap_or(0);
+            &returned.stdout[..end]
+        } else {
+            &returned.stdout[..]
+        };
+        let mut status = WorkTree::read(whole)
+            .map_err(|_| ApiError::of(Code::GitFailed, "git told its status in a way that cannot be read"))?;
+        status.truncated |= returned.is_cut;
+        Ok(status)
+    }
+
+    /// What differs from the last commit, or from where the branch parted from another.
+    pub(crate) async fn diff(&self, session: &Session, order: DiffOrder) -> Result<WorkTreeDiff, ApiError> {
+        let place = self.place(session, order.repository.as_deref()).await?;
+        let against = match &order.base {
+            Some(base) => {
+                let near = format!("refs/remotes/origin/{base}");
+                if !self.has(session, &place.remote, &near).await? {
+                    return Err(ApiError::nothing("branch", base));
+                }
+                format!("{near}...HEAD")
+            }
+            None => "HEAD".to_string(),
+        };
+        let words = ["diff", "--no-color", "--no-ext-diff", "--no-textconv", &against, "--"];
+        let run = Run { most: MOST_DIFF, ..Run::default() };
+        let returned = self.git_well(session, &place.remote, "compare", &words, run).await?;
+        let patch = String::from_utf8_lossy(&returned.stdout).into_owned();
+        Ok(WorkTreeDiff { repository: place.remote.slug, patch, truncated: returned.is_cut })
+    }
+
+    async fn settings(&self, session: &Session) -> Result<GitSettings, ApiError> {
+        let found = self.store.project_settings(&session.scope, session.record.project).await;
+        let found = found.map_err(ApiError::store)?;
+        Ok(found.map(|found| found.settings.git).unwrap_or_default())
+    }
+
+    /// Commits what was changed, under the project's name and by its rules for messages.
+    pub(crate) async fn commit(&self, session: &Session, order: CommitOrder) -> Result<Committed, ApiError> {
+        let place = self.place(session, order.repository.as_deref()).await?;
+        let remote = &place.remote;
+        self.recorded(session, &remote.slug, "commit", async {
+            let settings = self.settings(session).await?;
+            let judged = settings.commits.judge(&order.message);
+            let read = judged.map_err(|why| ApiError::of(Code::CommitMessage, why.to_string()))?;
+            let (Some(name), Some(email)) = (&settings.name, &settings.email) else {
+                let message = "this project does not say as whom its sandboxes commit";
+                return Err(ApiError::of(Code::IdentityMissing, message)
+                    .hint("set git.name and git.email by PUT /api/v1/project/settings"));
+            };
+            let all = [".".to_string()];
+            let paths = if order.paths.is_empty() { &all[..] } else { &order.paths[..] };
+            let mut words = vec!["add", "--all", "--"];
+            words.extend(paths.iter().map(String::as_str));
+            self.git_well(session, remote, "stage changes", &words, Run::default()).await?;
+            let staged =
+                self.git_at(session, remote, &["diff", "--cached", "--quiet"], Run::default()).await?;
+            if staged.is_good() {
+                return Err(ApiError::of(Code::NothingToCommit, "nothing was changed since the last commit"));
+            }
+            let (name, email) = (format!("user.name={name}"), format!("user.email={email}"));
+            let words = ["-c", &name, "-c", &email, "commit", "--quiet", "--cleanup=whitespace", "--file=-"];
+            let run = Run { stdin: Some(&order.message), ..Run::default() };
+            self.git_well(session, remote, "commit", &words, run).await?;
+            let status = self.status_of(session, remote).await?;
+            Ok(Committed {
+                repository: remote.slug.clone(),
+                commit: status.commit,
+                branch: status.branch,
+                breaking: read.as_ref().is_some_and(|read| read.breaking),
+                scope: read.as_ref().and_then(|read| read.scope.clone()),
+                kind: read.map(|read| read.kind),
+            })
+        })
+        .await
+    }
+
+    /// Pushes one branch: opens the gate for it, pushes, and shuts it.
+    pub(crate) async fn push(&self, session: &Session, order: PushOrder) -> Result<Pushed, ApiError> {
+        let place = self.place(session, order.repository.as_deref()).await?;
+        let slug = place.remote.slug.clone();
+        self.recorded(session, &slug, "push", async {
+            let _turn = session.record.git.turn.lock().await;
+            let branch = match order.branch.clone() {
+                Some(branch) => branch,
+                None => self.checked_out(session, &place.remote).await?,
+            };
+            let commit = self.tip(session, &place.remote, &branch).await?;
+            if let Some(protection) = place.forge.protection(&branch).await.map_err(ApiError::forge)?
+                && protection.require_pull
+            {
+                let message = format!("branch `{branch}` is protected: it moves by merged pull requests alone");
+                return Err(ApiError::of(Code::BranchProtected, message)
+                    .hint("push to another branch and open a pull request"));
+            }
+            let previous = self.on_forge(&place, &branch).await?;
+            let none = "0".repeat(commit.as_str().len());
+            let expects = previous.as_ref().map_or(none.as_str(), CommitId::as_str);
+            let open_for = (PUSH_WITHIN + BETWEEN_PUSHES) * MOST_PUSHES + WINDOW_SLACK;
+            let bad = |_| ApiError::internal();
+            let window = PushWindow {
+                reference: branch.full().parse().map_err(|_| {
+                    ApiError::invalid("branch", "has a name that the gate cannot tell from others")
+                })?,
+                expects: Some(expects.parse::<GitObject>().map_err(bad)?),
+                until_ms: now_ms() + i64::try_from(open_for.as_millis()).unwrap_or(i64::MAX),
+            };
+            self.open_gate(session, &slug, Some(Opening { slug: &slug, branch: &branch, window })).await?;
+            let pushed = self.push_through(session, &place, &branch, &commit, order.force).await;
+            if let Err(error) = self.open_gate(session, &slug, None).await {
+                // The window shuts by itself; nobody may believe that it is shut now.
+                tracing::warn!(sandbox.id = %session.record.id, "a push window stays open: {}", error.message());
+            }
+            let attempts = pushed?;
+            let previous = previous.map(|commit| commit.to_string());
+            Ok(Pushed {
+                repository: slug.clone(),
+                branch: branch.to_string(),
+                commit: commit.to_string(),
+                previous,
+                attempts,
+            })
+        })
+        .await
+    }
+
+    /// Pushes, again where that may help; what the forge has in the end decides. Answers how often it was tried.
+    async fn push_through(
+        &self,
+        session: &Session,
+        place: &Place,
+        branch: &BranchName,
+        commit: &CommitId,
+        force: bool,
+    ) -> Result<u32, ApiError> {
+        let refspec = format!("{0}:{0}", branch.full());
+        let lease = format!("--force-with-lease={}", branch.full());
+        let mut words = vec!["push", "--porcelain"];
+        if force {
+            words.push(&lease);
+        }
+        words.extend(["--", "origin", &refspec]);
+        for attempt in 1.. {
+            let returned = self.git_at(session, &place.remote, &words, Run::within(PUSH_WITHIN)).await?;
+            if self.on_forge(place, branch).await?.as_ref() == Some(commit) {
+                return Ok(attempt);
+            }
+            if attempt == MOST_PUSHES || returned.is_good() || !explain::is_transient(&returned) {
+                return Err(explain::rejection(branch.as_str(), &returned));
+            }
+            tokio::time::sleep(BETWEEN_PUSHES * attempt).await;
+        }
+        Err(ApiError::internal())
+    }
+
+    async fn checked_out(&self, session: &Session, remote: &GitRemote) -> Result<BranchName, ApiError> {
+        let branch = self.status_of(session, remote).await?.branch;
+        let branch = branch.ok_or_else(|| ApiError::conflict("no branch is checked out; name one"))?;
+        branch.parse().map_err(|why| ApiError::invalid("branch", format!("does not fit: {why}")))
+    }
+
+    /// The commit that a branch of the sandbox is at.
+    async fn tip(
+        &self,
+        session: &Session,
+        remote: &GitRemote,
+        branch: &BranchName,
+    ) -> Result<CommitId, ApiError> {
+        let words = ["rev-parse", "--verify", "--quiet", "--end-of-options", &branch.full()];
+        let returned = self.git_at(session, remote, &words, Run::default()).await?;
+        let tip = String::from_utf8_lossy(&returned.stdout).trim().parse().ok();
+        tip.filter(|_| returned.is_good()).ok_or_else(|| {
+            ApiError::of(Code::NotFound, format!("the sandbox has no commit on a branch `{branch}`"))
+        })
+    }
+
+    async fn on_forge(&self, place: &Place, branch: &BranchName) -> Result<Option<CommitId>, ApiError> {
+        match place.forge.branch(branch).await {
+            Ok(found) => Ok(Some(found.commit)),
+            Err(ForgeError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(ApiError::forge(error)),
+        }
+    }
+
+    /// The pull request of a branch: found, or opened.
+    pub(crate) async fn pull(&self, session: &Session, order: PullOrder) -> Result<PullRequest, ApiError> {
+        let place = self.place(session, order.repository.as_deref()).await?;
+        let slug = place.remote.slug.clone();
+        self.recorded(session, &slug, "pr", async {
+            let head = match order.head.clone() {
+                Some(head) => head,
+                None => self.checked_out(session, &place.remote).await?,
+            };
+            let repository = slug.clone();
+            let found =
+                place.forge.pull_of_head(&head, order.base.as_ref()).await.map_err(ApiError::forge)?;
+            if let Some(pull) = found {
+                return Ok(PullRequest { repository, created: false, pull });
+            }
+            let new = NewPull {
+                title: order.title.clone(),
+                body: order.body.clone(),
+                head,
+                base: order.base.clone(),
+                draft: order.draft,
+            };
+            match place.forge.create_pull(new).await {
+                Ok(pull) => Ok(PullRequest { repository, created: true, pull }),
+                // Somebody was faster.
+                Err(ForgeError::PullExists { number }) => {
+                    let pull = place.forge.pull(number).await.map_err(ApiError::forge)?;
+                    Ok(PullRequest { repository, created: false, pull })
+                }
+                Err(error) => Err(ApiError::forge(error)),
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,310 @@
+//! What is on record of git in sandboxes: the repositories that a sandbox has, and every operation.
+
+use coffer_core::{GitOperationId, Millis, ProjectId, RepositoryId, SandboxId};
+use serde_json::{Value, json};
+use sqlx::Row;
+use sqlx::any::AnyRow;
+
+use crate::columns::{from_json, id, number, optional_text, storable, text, unreadable};
+use crate::error::Doing;
+use crate::{ChangeError, Operator, ProjectScope, Scope, Store, StoreError, events, now_ms};
+
+const READ: &str = "read git's records";
+const CHANGE: &str = "change git's records";
+const LONGEST_ERROR: usize = 2000;
+
+/// A repository that a sandbox has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GitRemote {
+    pub sandbox: SandboxId,
+    pub project: ProjectId,
+    pub slug: String,
+    pub repository: RepositoryId,
+    pub path: String,
+    pub user: Option<String>,
+}
+
+/// Where an operation stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GitState {
+    Running,
+    Succeeded,
+    Failed,
+}
+
+impl GitState {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// One thing done with git.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GitOperation {
+    pub id: GitOperationId,
+    pub sandbox: SandboxId,
+    pub repository: String,
+    pub kind: String,
+    pub state: GitState,
+    pub actor: String,
+    pub result: Option<Value>,
+    pub error_code: Option<String>,
+    pub error: Option<String>,
+    pub started_ms: Millis,
+    pub ended_ms: Option<Millis>,
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GitOutcome {
+    Done(Value),
+    Failed { code: String, message: String },
+}
+
+impl Store {
+    /// Puts an operation on record that is about to begin.
+    pub async fn begin_git_operation(
+        &self,
+        scope: &ProjectScope,
+        sandbox: SandboxId,
+        repository: &str,
+        kind: &'static str,
+        actor: &str,
+    ) -> Result<GitOperationId, ChangeError> {
+        let (scope, operation) = (*scope, GitOperationId::generate());
+        let (repository, actor) = (repository.to_string(), actor.to_string());
+        let begin = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let (project, now) = (scope.project(), now_ms());
+                let begun = sqlx::query(
+                    "INSERT INTO git_operations
+                         (id, project_id, sandbox_id, repository, kind, state, actor, started_ms)
+                     SELECT $1, project_id, id, $2, $3, 'running', $4, $5 FROM sandboxes
+                     WHERE id = $6 AND project_id = $7 AND ($8 = project_id OR $8 = agent_id)",
+                )
+                .bind(operation.to_string())
+                .bind(repository.clone())
+                .bind(kind.to_string())
+                .bind(actor.clone())
+                .bind(now)
+                .bind(sandbox.to_string())
+                .bind(project.to_string())
+                .bind(scope.owner())
+                .execute(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                if begun.rows_affected() == 0 {
+                    return Err(ChangeError::NotFound);
+                }
+                let told = json!({
+                    "operation": operation.to_string(), "kind": kind, "repository": repository, "actor": actor,
+                });
+                events::record(connection, project, sandbox.to_string(), "git.started".into(), &told, now).await?;
+                Ok(operation)
+            })
+        });
+        begin.await
+    }
+
+    /// Puts on record how an operation ended.
+    pub async fn end_git_operation(
+        &self,
+        scope: &ProjectScope,
+        operation: GitOperationId,
+        outcome: GitOutcome,
+    ) -> Result<(), StoreError> {
+        let project = scope.project();
+        let (state, result, code, error) = match outcome {
+            GitOutcome::Done(result) => (GitState::Succeeded, Some(result), None, None),
+            GitOutcome::Failed { code, message } => {
+                let message: String = storable(&message).chars().take(LONGEST_ERROR).collect();
+                (GitState::Failed, None, Some(code), Some(message))
+            }
+        };
+        let end = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let now = now_ms();
+                let ended = sqlx::query(
+                    "UPDATE git_operations SET state = $1, result = $2, error_code = $3, error = $4, ended_ms = $5
+                     WHERE id = $6 AND project_id = $7 AND state = 'running'
+                     RETURNING sandbox_id, kind, repository",
+                )
+                .bind(state.as_str().to_string())
+                .bind(result.as_ref().map(|result| storable(&result.to_string())))
+                .bind(code.clone())
+                .bind(error.clone())
+                .bind(now)
+                .bind(operation.to_string())
+                .bind(project.to_string())
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                // Somebody else ended it, or its sandbox is no longer on record.
+                let Some(row) = ended else { return Ok(()) };
+                let mut told = json!({
+                    "operation": operation.to_string(), "kind": text(&row, "kind")?,
+                    "repository": text(&row, "repository")?,
+                });
+                let kind = match state {
+                    GitState::Failed => {
+                        told["error"] = json!({ "code": code, "message": error });
+                        "git.failed"
+                    }
+                    _ => {
+                        told["result"] = result.unwrap_or_default();
+                        "git.succeeded"
+                    }
+                };
+                let subject = text(&row, "sandbox_id")?;
+                events::record(connection, project, subject, kind.into(), &told, now).await?;
+                Ok(())
+            })
+        });
+        end.await
+    }
+
+    /// Ends the operations that a server of this installation left under way; answers how many those were.
+    pub async fn interrupt_git_operations(&self, operator: &Operator) -> Result<usize, StoreError> {
+        let installation = self.installation();
+        let rows = sqlx::query(
+            "SELECT o.id, o.project_id FROM git_operations AS o JOIN sandboxes AS s ON s.id = o.sandbox_id
+             WHERE o.state = 'running' AND ($1 IS NULL OR s.installation = $1) LIMIT 10000",
+        )
+        .bind(installation)
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        for row in &rows {
+            let scope = operator.acting_for(id(row, "project_id")?, None);
+            let message = "the server stopped meanwhile".to_string();
+            let outcome = GitOutcome::Failed { code: "interrupted".to_string(), message };
+            self.end_git_operation(&scope, id(row, "id")?, outcome).await?;
+        }
+        Ok(rows.len())
+    }
+
+    /// The latest operations of a sandbox, newest first, those before `before` where it is given.
+    pub async fn git_operations(
+        &self,
+        scope: &ProjectScope,
+        sandbox: SandboxId,
+        before: Option<GitOperationId>,
+        limit: u32,
+    ) -> Result<Vec<GitOperation>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT o.id, o.sandbox_id, o.repository, o.kind, o.state, o.actor, o.result, o.error_code, o.error,
+                 o.started_ms, o.ended_ms
+             FROM git_operations AS o JOIN sandboxes AS s ON s.id = o.sandbox_id
+             WHERE o.sandbox_id = $1 AND o.project_id = $2 AND ($3 = s.project_id OR $3 = s.agent_id)
+                 AND ($4 IS NULL OR o.id < $4)
+             ORDER BY o.id DESC LIMIT $5",
+        )
+        .bind(sandbox.to_string())
+        .bind(scope.project().to_string())
+        .bind(scope.owner())
+        .bind(before.map(|before| before.to_string()))
+        .bind(i64::from(limit))
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(operation).collect()
+    }
+
+    /// Notes that a sandbox has a repository.
+    pub async fn put_git_remote(&self, scope: &ProjectScope, remote: GitRemote) -> Result<(), ChangeError> {
+        let scope = *scope;
+        let put = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let put = sqlx::query(
+                    "INSERT INTO git_remotes
+                         (sandbox_id, slug, project_id, repository_id, path, user_name, created_ms)
+                     SELECT s.id, $1, s.project_id, r.id, $2, $3, $4 FROM sandboxes AS s, repositories AS r
+                     WHERE s.id = $5 AND s.project_id = $6 AND ($7 = s.project_id OR $7 = s.agent_id)
+                         AND r.id = $8 AND r.project_id = $6 AND r.removed_ms IS NULL
+                     ON CONFLICT (sandbox_id, slug) DO UPDATE SET repository_id = excluded.repository_id,
+                         path = excluded.path, user_name = excluded.user_name",
+                )
+                .bind(remote.slug)
+                .bind(remote.path)
+                .bind(remote.user)
+                .bind(now_ms())
+                .bind(remote.sandbox.to_string())
+                .bind(scope.project().to_string())
+                .bind(scope.owner())
+                .bind(remote.repository.to_string())
+                .execute(connection)
+                .await
+                .doing(CHANGE)?;
+                if put.rows_affected() == 0 { Err(ChangeError::NotFound) } else { Ok(()) }
+            })
+        });
+        put.await
+    }
+
+    /// The repositories of a sandbox that there still are.
+    pub async fn git_remotes(
+        &self,
+        scope: &impl Scope,
+        sandbox: SandboxId,
+    ) -> Result<Vec<GitRemote>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT m.sandbox_id, m.slug, m.project_id, m.repository_id, m.path, m.user_name
+             FROM git_remotes AS m JOIN repositories AS r ON r.id = m.repository_id
+             WHERE m.sandbox_id = $1 AND ($2 IS NULL OR m.project_id = $2) AND r.removed_ms IS NULL
+             ORDER BY m.created_ms, m.slug LIMIT 100",
+        )
+        .bind(sandbox.to_string())
+        .bind(scope.only().map(|project| project.to_string()))
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(remote).collect()
+    }
+
+    /// The sandboxes that are not over and have repositories.
+    pub async fn sandboxes_with_git(&self, _: &Operator) -> Result<Vec<SandboxId>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT DISTINCT m.sandbox_id FROM git_remotes AS m JOIN sandboxes AS s ON s.id = m.sandbox_id
+             WHERE s.state IN ('running', 'paused')",
+        )
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(|row| id(row, "sandbox_id")).collect()
+    }
+}
+
+fn remote(row: &AnyRow) -> Result<GitRemote, StoreError> {
+    Ok(GitRemote {
+        sandbox: id(row, "sandbox_id")?,
+        project: id(row, "project_id")?,
+        slug: text(row, "slug")?,
+        repository: id(row, "repository_id")?,
+        path: text(row, "path")?,
+        user: optional_text(row, "user_name")?,
+    })
+}
+
+fn operation(row: &AnyRow) -> Result<GitOperation, StoreError> {
+    let state = text(row, "state")?;
+    let all = [GitState::Running, GitState::Succeeded, GitState::Failed];
+    let known = all.into_iter().find(|known| known.as_str() == state);
+    let result = optional_text(row, "result")?;
+    Ok(GitOperation {
+        id: id(row, "id")?,
+        sandbox: id(row, "sandbox_id")?,
+        repository: text(row, "repository")?,
+        kind: text(row, "kind")?,
+        state: known.ok_or_else(|| unreadable("state", state))?,
+        actor: text(row, "actor")?,
+        result: result.map(|result| from_json(&result, "result")).transpose()?,
+        error_code: optional_text(row, "error_code")?,
+        error: optional_text(row, "error")?,
+        started_ms: number(row, "started_ms")?,
+        ended_ms: row.try_get("ended_ms").doing(READ)?,
+    })
+}
