@@ -164,6 +164,16 @@ def test_what_is_not_announced_does_not_pass(project):
     assert project.post("clone", 404, repository="absent")["code"] == "not_found"
 
 
+def test_nobody_makes_a_route_of_their_own(project):
+    route = {"slug": "host", "upstream": "http://127.0.0.1:1/x.git"}
+    policy = {"base": "none", "git": [route]}
+    assert project.api.post("/sandboxes", json={"network": policy}).status_code in (400, 422)
+    assert project.api.put(f"{project.path}/network", json=policy).status_code in (400, 422)
+    headers = {"X-API-KEY": project.key}
+    e2b = {"templateID": "base", "network": {"policy": policy}}
+    assert httpx.post(f"{URL}/sandboxes", json=e2b, headers=headers, timeout=60).status_code in (400, 422)
+
+
 def test_concurrent_work_is_told_and_not_lost(project):
     sign(project)
     project.post("clone", repository="app")
