@@ -4,6 +4,7 @@
 
 mod explain;
 mod operations;
+mod orders;
 mod routes;
 mod status;
 
@@ -17,7 +18,7 @@ use coffer_forge::{Forge, Forges};
 use coffer_store::{GitOutcome, GitRemote, ProjectScope, RepositoryRow, Store};
 use serde::Serialize;
 
-pub(crate) use operations::{
+pub(crate) use orders::{
     BranchOrder, Branched, CloneOrder, Cloned, CommitOrder, Committed, DiffOrder, PullOrder, PullRequest,
     PushOrder, Pushed, WorkTreeDiff,
 };
