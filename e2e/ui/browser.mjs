@@ -66,7 +66,7 @@ export async function signIn(page, path = '/ui/', key = KEY) {
   await page.goto(`${BASE}${path}`)
   await page.getByLabel('API key').fill(key)
   await page.getByRole('button', { name: 'Sign in' }).click()
-  await page.getByRole('button', { name: 'Account and appearance' }).waitFor()
+  await page.locator('header').waitFor()
 }
 
 export async function eventually(condition, what) {

@@ -177,14 +177,14 @@ export function Shell() {
         />
         <Link to="/" className="flex items-center gap-2 font-semibold">
           <img src="/ui/icon.svg" alt="" className="size-6" />
-          <span className="hidden sm:inline">Cofferdam</span>
+          <span className="sr-only sm:not-sr-only">Cofferdam</span>
         </Link>
         <ProjectSwitcher />
         <div className="flex-1" />
-        <Button onClick={() => setPalette(true)} className="text-dim" aria-label="Open the command palette">
+        <Button onClick={() => setPalette(true)} className="text-dim" aria-keyshortcuts="Control+K">
           <Search aria-hidden className="size-4" />
-          <span className="hidden sm:inline">Find or do</span>
-          <kbd className="hidden rounded border border-line px-1 text-[11px] sm:inline">Ctrl K</kbd>
+          <span className="sr-only sm:not-sr-only">Find or do</span>
+          <kbd aria-hidden className="hidden rounded border border-line px-1 text-[11px] sm:inline">Ctrl K</kbd>
         </Button>
         <Account />
       </header>

@@ -60,6 +60,8 @@ export function TerminalView({ sandbox, tag, pid, visible, readable, onTitle, on
       fontSize: 13,
       scrollback: 10_000,
       cursorBlink: true,
+      // Programs choose colours for a background that they do not know.
+      minimumContrastRatio: 4.5,
       allowProposedApi: false,
       linkHandler: { activate: openLink, allowNonHttpProtocols: false },
     });
