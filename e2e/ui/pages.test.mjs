@@ -10,6 +10,7 @@ const SHOTS = process.env.COFFER_E2E_SCREENSHOTS
 mkdirSync(SHOTS, { recursive: true })
 
 let id
+let task
 before(async () => {
   const agent = await api('POST', '/api/v1/agents', { name: 'reviewer' })
   for (const name of ['nightly tests', 'docs']) await makeSandbox({ metadata: { name }, agent_id: agent.id })
@@ -18,6 +19,9 @@ before(async () => {
   await api('POST', `/api/v1/sandboxes/${id}/exec`, { command: 'python3 -m http.server 8000', background: true })
   await api('PUT', '/api/v1/secrets/GITHUB_TOKEN', { value: 'not a real one', hosts: ['api.github.com'] })
   await api('POST', '/api/v1/budgets', { amount: 50, period: 'month' })
+  for (const [title, state, priority] of [['Explain the errors of the parser', 'todo', 'high'], ['Close what is opened', 'todo', 'low'], ['Faster tests', 'done', 'medium']]) {
+    task = (await api('POST', '/api/v1/tasks', { title, state, priority, labels: ['parser'], description: 'So that people know what to do.' })).id
+  }
   await api('PUT', '/api/v1/policy', { default: 'allow', rules: [{ effect: 'deny', pattern: 'git push', note: 'by review only' }] })
 })
 after(async () => {
@@ -80,6 +84,9 @@ test('every page: nothing shuts people out, nothing is too wide, and there are p
     network: `/sandboxes/${id}/network`,
     snapshots: `/sandboxes/${id}/snapshots`,
     events: `/sandboxes/${id}/events`,
+    board: '/board',
+    task: `/tasks/${task}`,
+    repositories: '/repositories',
     monitoring: '/monitoring',
     'log-search': '/logs',
     audit: '/audit',
@@ -88,6 +95,7 @@ test('every page: nothing shuts people out, nothing is too wide, and there are p
     agents: '/settings/agents',
     secrets: '/settings/secrets',
     budgets: '/settings/budgets',
+    forges: '/settings/connections',
     policy: '/settings/policy',
     'no-such-page': '/nothing',
   }

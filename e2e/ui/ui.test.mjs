@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict'
-import { readFileSync } from 'node:fs'
+import { spawnSync } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { after, test } from 'node:test'
 import { BASE, KEY, api, closeBrowser, eventually, makeSandbox, openPage, operatorKey, screen, serverPid, signIn } from './browser.mjs'
 
@@ -44,7 +46,8 @@ test('a wrong key is refused, and a key that is revoked ends the session', async
 })
 
 test('a sandbox is made in the form, and two browsers see it', async () => {
-  const [page, other] = [await openPage(), await openPage()]
+  // In the light the terminal darkens such a colour until it can be read.
+  const [page, other] = [await openPage({ colorScheme: 'dark' }), await openPage()]
   await signIn(page)
   await signIn(other)
   await other.getByRole('heading', { name: 'Sandboxes' }).waitFor()
@@ -200,4 +203,86 @@ test('it is served strictly, and is in nobody else’s way', async () => {
     const missing = await fetch(`${BASE}${path}`, { headers: { 'x-api-key': KEY, accept: 'text/html' } })
     assert.deepEqual([missing.status, missing.headers.get('content-type')], [404, 'application/json'], path)
   }
+})
+
+test('the board: moved by mouse and by keys, and another browser sees it', async () => {
+  for (const title of ['first thing', 'second thing']) await api('POST', '/api/v1/tasks', { title, state: 'todo' })
+  const [page, other] = [await openPage(), await openPage()]
+  await signIn(page, '/ui/board')
+  await signIn(other, '/ui/board')
+  for (const one of [page, other]) await one.getByLabel('Filter').fill('thing')
+  const column = (where, name) => where.getByRole('region', { name, exact: true }).getByRole('listitem')
+  await column(other, 'To do').filter({ hasText: 'second thing' }).waitFor()
+
+  await page.getByLabel('New task to do').fill('third thing')
+  await page.getByLabel('New task to do').press('Enter')
+  await column(other, 'To do').filter({ hasText: 'third thing' }).waitFor()
+
+  const order = async () => (await column(other, 'To do').getByRole('link').allInnerTexts()).map((title) => title.split(' ')[0])
+  const before = await order()
+  await page.getByRole('button', { name: `Move ${before[0]} thing` }).focus()
+  await page.keyboard.press('Space')
+  await page.getByText('Picked up draggable item').waitFor({ state: 'attached' })
+  await page.keyboard.press('ArrowDown')
+  await page.getByText('was moved over').waitFor({ state: 'attached' })
+  await page.keyboard.press('Space')
+  await eventually(async () => (await order()).join() === [before[1], before[0], before[2]].join(), order)
+
+  const grip = await page.getByRole('button', { name: 'Move second thing' }).boundingBox()
+  const target = await page.getByRole('region', { name: 'Done', exact: true }).boundingBox()
+  await page.mouse.move(grip.x + 5, grip.y + 5)
+  await page.mouse.down()
+  await page.mouse.move(grip.x + 40, grip.y + 20, { steps: 4 })
+  await page.mouse.move(target.x + target.width / 2, target.y + 70, { steps: 8 })
+  await page.mouse.up()
+  await column(other, 'Done').filter({ hasText: 'second thing' }).waitFor()
+  const { items } = await api('GET', '/api/v1/tasks?state=done')
+  assert.deepEqual(items.map((task) => task.title), ['second thing'])
+  assert.deepEqual([page.complaints, other.complaints], [[], []])
+  await page.context().close()
+  await other.context().close()
+})
+
+test('a pull request is looked at, commented on and merged', async () => {
+  await api('POST', '/api/v1/repositories', { name: 'house' })
+  const { clone_url: remote } = await api('GET', '/api/v1/repositories/house')
+  const work = mkdtempSync(`${tmpdir()}/coffer-ui-git-`)
+  try {
+    const git = (...words) => {
+      const identity = ['-c', 'user.name=e2e', '-c', 'user.email=e2e@localhost', '-c', 'init.defaultBranch=main']
+      const done = spawnSync('git', [...identity, ...words], { cwd: work, encoding: 'utf8' })
+      assert.equal(done.status, 0, `git ${words.join(' ')}: ${done.stderr}`)
+    }
+    git('init', '-q')
+    writeFileSync(`${work}/door.txt`, 'closed\n')
+    git('add', '.')
+    git('commit', '-qm', 'feat: a door')
+    const at = new URL(remote, BASE)
+    git('remote', 'add', 'origin', `${BASE.replace('://', `://x:${KEY}@`)}${at.pathname}`)
+    git('push', '-q', 'origin', 'main')
+    git('checkout', '-qb', 'task-1')
+    writeFileSync(`${work}/door.txt`, 'open <b>wide</b>\n')
+    git('commit', '-qam', 'fix: open it')
+    git('push', '-q', 'origin', 'task-1')
+  } finally {
+    rmSync(work, { recursive: true, force: true })
+  }
+  const page = await openPage()
+  await signIn(page, '/ui/repositories')
+  await page.getByRole('link', { name: 'house' }).click()
+  await page.getByRole('button', { name: 'Open a pull request' }).click()
+  await page.getByLabel('Title').fill('Open the door')
+  await page.getByRole('button', { name: 'Open it' }).click()
+  await page.getByText('open <b>wide</b>').waitFor()
+  await page.getByRole('button', { name: 'Comment on line 1' }).last().focus()
+  await page.keyboard.press('Enter')
+  await page.getByLabel('Comment on this line').fill('not too wide?')
+  await page.getByRole('button', { name: 'Comment', exact: true }).first().click()
+  await page.getByText('not too wide?').waitFor()
+  await page.getByRole('button', { name: 'Merge', exact: true }).click()
+  await page.getByRole('button', { name: 'Merge it' }).click()
+  await page.getByText('merged', { exact: true }).waitFor()
+  assert.equal((await api('GET', '/api/v1/repositories/house/pulls/1')).state, 'merged')
+  assert.deepEqual(page.complaints, [])
+  await page.context().close()
 })

@@ -90,6 +90,12 @@ const files = createRoute({
   }),
 });
 
+const task = createRoute({
+  getParentRoute: () => shell,
+  path: "/tasks/$task",
+  component: lazyRouteComponent(() => import("./tasks/TaskPage"), "TaskPage"),
+});
+
 const repository = createRoute({
   getParentRoute: () => shell,
   path: "/repositories/$repository",
@@ -117,6 +123,8 @@ const tree = root.addChildren([
       tab("snapshots", () => import("./sandbox/Snapshots"), "Snapshots"),
       tab("events", () => import("./sandbox/History"), "History"),
     ]),
+    page("/board", () => import("./tasks/Board"), "Board"),
+    task,
     page("/repositories", () => import("./repositories/Repositories"), "Repositories"),
     repository,
     pull,
@@ -129,6 +137,7 @@ const tree = root.addChildren([
     page("/settings/agents", () => import("./settings/Agents"), "Agents"),
     page("/settings/secrets", () => import("./settings/Secrets"), "Secrets"),
     page("/settings/budgets", () => import("./settings/Budgets"), "Budgets"),
+    page("/settings/connections", () => import("./settings/Connections"), "Connections"),
     page("/settings/policy", () => import("./settings/CommandPolicy"), "CommandPolicy"),
   ]),
 ]);

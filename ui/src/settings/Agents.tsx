@@ -1,5 +1,5 @@
 import { useState, type FormEvent } from "react";
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Bot } from "lucide-react";
 import { useAgents } from "../api/agents";
 import { api, take, type Schemas } from "../api/client";
@@ -8,7 +8,7 @@ import { Button } from "../ui/Button";
 import { CopyAs, curl } from "../ui/CopyAs";
 import { Confirm } from "../ui/Dialog";
 import { Empty, ErrorBox, Loaded } from "../ui/feedback";
-import { TextField } from "../ui/fields";
+import { SelectField, TextField } from "../ui/fields";
 import { moment } from "../ui/format";
 import { Card, Cell, Table } from "../ui/layout";
 import { SettingsFrame } from "./SettingsFrame";
@@ -18,11 +18,33 @@ type Agent = Schemas["Agent"];
 export function Agents() {
   const queries = useQueryClient();
   const query = useAgents();
+  const presets = useQuery({ queryKey: ["presets"], queryFn: () => take(api.GET("/api/v1/agent-presets")) });
+  const secrets = useQuery({ queryKey: ["secrets"], queryFn: () => take(api.GET("/api/v1/secrets")), enabled: may("admin") });
   const [name, setName] = useState("");
+  const [preset, setPreset] = useState("");
+  const [model, setModel] = useState("");
+  const [command, setCommand] = useState("");
+  const [variable, setVariable] = useState("");
+  const [secret, setSecret] = useState("");
   const [removing, setRemoving] = useState<Agent>();
   const fresh = () => queries.invalidateQueries({ queryKey: ["agents"] });
+  const chosen = presets.data?.find((one) => one.preset === preset);
+  const wanted = variable || (chosen?.usual_secret ?? "");
+  const body = (): Schemas["NewAgent"] => ({
+    name,
+    ...(chosen === undefined
+      ? {}
+      : {
+          definition: {
+            preset: chosen.preset,
+            ...(model === "" ? {} : { model }),
+            ...(command.trim() === "" ? {} : { command: command.trim().split(/\s+/) }),
+            ...(secret === "" || wanted === "" ? {} : { secrets: { [wanted]: secret } }),
+          },
+        }),
+  });
   const make = useMutation({
-    mutationFn: () => take(api.POST("/api/v1/agents", { body: { name } })),
+    mutationFn: () => take(api.POST("/api/v1/agents", { body: body() })),
     onSuccess: () => {
       setName("");
       void fresh();
@@ -34,17 +56,46 @@ export function Agents() {
   };
   return (
     <SettingsFrame admin={false}>
-      <Card title="New agent" actions={<CopyAs recipe={{ curl: curl("POST", "/api/v1/agents", { name: name || "reviewer" }) }} />}>
-        <form onSubmit={submit} className="space-y-3 p-4">
-          <div className="flex max-w-lg items-end gap-2">
-            <div className="flex-1">
-              <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} disabled={!may("admin")} hint="Give it a key of its own under Keys." />
-            </div>
-            <Button type="submit" tone="primary" className="mb-5" busy={make.isPending} disabled={!may("admin")}>
+      <Card title="New agent" actions={<CopyAs recipe={{ curl: curl("POST", "/api/v1/agents", body()) }} />}>
+        <form onSubmit={submit} className="space-y-4 p-4">
+          <div className="grid gap-4 sm:grid-cols-2 lg:grid-cols-3">
+            <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} disabled={!may("admin")} hint="Give it a key of its own under Keys." />
+            <SelectField label="What it runs" value={preset} onChange={(event) => setPreset(event.target.value)} disabled={!may("admin")} hint="So that it can work on tasks by itself.">
+              <option value="">Nothing: it only owns sandboxes</option>
+              {presets.data?.map((one) => (
+                <option key={one.preset} value={one.preset}>
+                  {one.title}
+                </option>
+              ))}
+            </SelectField>
+            {chosen?.takes_model && <TextField label="Model" value={model} onChange={(event) => setModel(event.target.value)} placeholder="its own choice" />}
+            {chosen !== undefined && (
+              <>
+                <TextField
+                  label="Command"
+                  className="font-mono"
+                  required={chosen.command.length === 0}
+                  value={command}
+                  onChange={(event) => setCommand(event.target.value)}
+                  placeholder={chosen.command.join(" ").slice(0, 60)}
+                  hint="Words, no shell; {prompt} and {model} are filled in."
+                />
+                <TextField label="Variable for its key" className="font-mono" value={wanted} onChange={(event) => setVariable(event.target.value)} placeholder="ANTHROPIC_API_KEY" />
+                <SelectField label="Secret with the key" value={secret} onChange={(event) => setSecret(event.target.value)}>
+                  <option value="">None</option>
+                  {secrets.data?.items.map((one) => (
+                    <option key={one.name}>{one.name}</option>
+                  ))}
+                </SelectField>
+              </>
+            )}
+          </div>
+          {make.error !== null && <ErrorBox error={make.error} />}
+          <div className="flex justify-end">
+            <Button type="submit" tone="primary" busy={make.isPending} disabled={!may("admin")}>
               Add
             </Button>
           </div>
-          {make.error !== null && <ErrorBox error={make.error} />}
         </form>
       </Card>
       <Card title="Agents">
@@ -55,10 +106,13 @@ export function Agents() {
                 An agent owns sandboxes; its key touches no others.
               </Empty>
             ) : (
-              <Table label="Agents" head={["Name", "Id", "Made", ""]}>
+              <Table label="Agents" head={["Name", "Runs", "Id", "Made", ""]}>
                 {items.map((agent) => (
                   <tr key={agent.id}>
                     <Cell className="font-medium">{agent.name}</Cell>
+                    <Cell>
+                      {agent.definition ? [agent.definition.preset, agent.definition.model].filter(Boolean).join(", ") : "–"}
+                    </Cell>
                     <Cell className="font-mono text-xs">{agent.id}</Cell>
                     <Cell className="whitespace-nowrap text-dim">{moment(agent.created_at)}</Cell>
                     <Cell className="text-right">

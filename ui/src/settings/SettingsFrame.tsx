@@ -10,6 +10,7 @@ const TABS = [
   ["/settings/agents", "Agents"],
   ["/settings/secrets", "Secrets"],
   ["/settings/budgets", "Budgets"],
+  ["/settings/connections", "Forges"],
   ["/settings/policy", "Command policy"],
 ] as const;
 

@@ -10,6 +10,7 @@ const ITEM =
   "flex cursor-pointer items-center justify-between gap-3 rounded-md px-3 py-2 data-[selected=true]:bg-accent-soft data-[selected=true]:text-accent";
 
 const PAGES = [
+  ["/board", "Board"],
   ["/sandboxes", "Sandboxes"],
   ["/repositories", "Repositories"],
   ["/monitoring", "Monitoring"],
@@ -20,6 +21,7 @@ const PAGES = [
   ["/settings/agents", "Agents"],
   ["/settings/secrets", "Secrets"],
   ["/settings/budgets", "Budgets"],
+  ["/settings/connections", "Forges"],
   ["/settings/policy", "Command policy"],
 ] as const;
 

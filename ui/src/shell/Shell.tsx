@@ -4,6 +4,7 @@ import { Link, Outlet, useNavigate, useRouterState } from "@tanstack/react-route
 import { Dialog as Radix, DropdownMenu } from "radix-ui";
 import {
   Activity,
+  Bell,
   Box,
   FolderGit2,
   FolderKanban,
@@ -15,6 +16,7 @@ import {
   Search,
   Settings,
   ShieldCheck,
+  SquareKanban,
   Sun,
   UserRound,
   WifiOff,
@@ -22,6 +24,7 @@ import {
 import { Toaster } from "sonner";
 import { useConnection } from "../api/live";
 import { setSession, useSession } from "../api/session";
+import { Attention, SOUND } from "../tasks/Attention";
 import { Button } from "../ui/Button";
 import { classes } from "../ui/classes";
 import { ProjectSwitcher } from "./ProjectSwitcher";
@@ -30,6 +33,7 @@ import { setTheme, useDark, useTheme, type Theme } from "./theme";
 const Palette = lazy(() => import("./Palette").then((module) => ({ default: module.Palette })));
 
 const PLACES = [
+  { to: "/board", name: "Board", icon: SquareKanban },
   { to: "/sandboxes", name: "Sandboxes", icon: Box },
   { to: "/repositories", name: "Repositories", icon: FolderGit2 },
   { to: "/monitoring", name: "Monitoring", icon: Activity },
@@ -84,6 +88,24 @@ function ThemeItems() {
   );
 }
 
+function SoundItem() {
+  const [on, setOn] = useState(() => localStorage.getItem(SOUND) === "yes");
+  const choose = (next: boolean) => {
+    localStorage.setItem(SOUND, next ? "yes" : "no");
+    setOn(next);
+  };
+  return (
+    <DropdownMenu.CheckboxItem
+      checked={on}
+      onCheckedChange={choose}
+      className="flex items-center gap-2 rounded-md px-2 py-1.5 outline-none data-[highlighted]:bg-raised data-[state=checked]:text-accent"
+    >
+      <Bell aria-hidden className="size-4" />
+      Sound when an agent needs you
+    </DropdownMenu.CheckboxItem>
+  );
+}
+
 function Account() {
   const session = useSession();
   const project = session?.project;
@@ -101,6 +123,7 @@ function Account() {
           <DropdownMenu.Separator className="my-1 h-px bg-line" />
           <ThemeItems />
           <DropdownMenu.Separator className="my-1 h-px bg-line" />
+          <SoundItem />
           <DropdownMenu.Item
             onSelect={() => setSession(undefined)}
             className="flex items-center gap-2 rounded-md px-2 py-1.5 outline-none data-[highlighted]:bg-raised"
@@ -189,6 +212,7 @@ export function Shell() {
         <Account />
       </header>
       <Away />
+      <Attention />
       <div className="flex min-h-0 flex-1">
         <aside className="hidden w-48 shrink-0 border-r border-line bg-surface md:block">
           <Places />

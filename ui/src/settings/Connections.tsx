@@ -1,0 +1,156 @@
+// Forges that repositories may live on, and whether their tokens may do what agents need.
+import { useState, type FormEvent } from "react";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { Plug } from "lucide-react";
+import { api, take, type Schemas } from "../api/client";
+import { may } from "../api/session";
+import { Badge } from "../ui/Badge";
+import { Button } from "../ui/Button";
+import { CopyAs, curl } from "../ui/CopyAs";
+import { Confirm } from "../ui/Dialog";
+import { Empty, ErrorBox, Loaded } from "../ui/feedback";
+import { SelectField, TextField } from "../ui/fields";
+import { plainText } from "../ui/format";
+import { Card } from "../ui/layout";
+import { SettingsFrame } from "./SettingsFrame";
+
+type Connection = Schemas["Connection"];
+type NewConnection = Schemas["NewConnection"];
+
+function Check({ connection }: { connection: Connection }) {
+  const [repository, setRepository] = useState("");
+  const check = useMutation({
+    mutationFn: () => {
+      const params = { path: { connection: connection.id }, query: { repository } };
+      return take(api.GET("/api/v1/forge/connections/{connection}/permissions", { params }));
+    },
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    check.mutate();
+  };
+  return (
+    <div className="w-full space-y-2">
+      <form onSubmit={submit} className="flex flex-wrap items-end gap-2">
+        <TextField label="What may it do with" required value={repository} onChange={(event) => setRepository(event.target.value)} placeholder="owner/name" />
+        <Button type="submit" busy={check.isPending}>
+          Check
+        </Button>
+      </form>
+      {check.error !== null && <ErrorBox error={check.error} />}
+      {check.data !== undefined &&
+        (check.data.sufficient ? (
+          <p>
+            <Badge tone="ok">nothing is missing</Badge>
+          </p>
+        ) : (
+          <ul className="space-y-1" aria-label="Missing permissions">
+            {check.data.missing.map((one, at) => (
+              <li key={at} className="flex flex-wrap items-center gap-2">
+                <Badge tone="bad">missing</Badge>
+                <code className="font-mono">{plainText(one.scope)}</code> to {plainText(one.needed_to)}
+              </li>
+            ))}
+          </ul>
+        ))}
+    </div>
+  );
+}
+
+export function Connections() {
+  const queries = useQueryClient();
+  const fresh = () => queries.invalidateQueries({ queryKey: ["connections"] });
+  const query = useQuery({
+    queryKey: ["connections"],
+    queryFn: () => take(api.GET("/api/v1/forge/connections", { params: { query: { limit: 200 } } })),
+    enabled: may("admin"),
+  });
+  const secrets = useQuery({ queryKey: ["secrets"], queryFn: () => take(api.GET("/api/v1/secrets")), enabled: may("admin") });
+  const [name, setName] = useState("github");
+  const [secret, setSecret] = useState("");
+  const [hook, setHook] = useState("");
+  const [address, setAddress] = useState("");
+  const [removing, setRemoving] = useState<Connection>();
+  const body = (): NewConnection => ({
+    name,
+    kind: "github",
+    secret,
+    ...(hook === "" ? {} : { webhook_secret: hook }),
+    ...(address === "" ? {} : { base_url: address }),
+  });
+  const make = useMutation({ mutationFn: () => take(api.POST("/api/v1/forge/connections", { body: body() })), onSuccess: fresh });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    make.mutate();
+  };
+  const names = secrets.data?.items.map((one) => one.name) ?? [];
+  return (
+    <SettingsFrame>
+      <Card title="Connect GitHub" actions={<CopyAs recipe={{ curl: curl("POST", "/api/v1/forge/connections", body()) }} />}>
+        <form onSubmit={submit} className="grid gap-4 p-4 sm:grid-cols-2">
+          <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} />
+          <TextField label="Address of its API" value={address} onChange={(event) => setAddress(event.target.value)} placeholder="GitHub's own" hint="For GitHub Enterprise: https://HOST/api/v3" />
+          <SelectField label="Secret with the token" required value={secret} onChange={(event) => setSecret(event.target.value)} hint="Store it under Secrets first.">
+            <option value="">Choose one</option>
+            {names.map((one) => (
+              <option key={one}>{one}</option>
+            ))}
+          </SelectField>
+          <SelectField label="Secret that webhooks are signed with" value={hook} onChange={(event) => setHook(event.target.value)} hint="Without one none are taken.">
+            <option value="">None</option>
+            {names.map((one) => (
+              <option key={one}>{one}</option>
+            ))}
+          </SelectField>
+          {make.error !== null && <ErrorBox error={make.error} className="sm:col-span-2" />}
+          <div className="flex justify-end sm:col-span-2">
+            <Button type="submit" tone="primary" busy={make.isPending}>
+              Connect
+            </Button>
+          </div>
+        </form>
+      </Card>
+      <Card title="Connections">
+        <Loaded query={query}>
+          {({ items }) =>
+            items.length === 0 ? (
+              <Empty icon={<Plug aria-hidden className="size-6" />} title="No connection yet">
+                Without one, repositories of this server's own do.
+              </Empty>
+            ) : (
+              <ul className="divide-y divide-line">
+                {items.map((connection) => (
+                  <li key={connection.id} className="flex flex-wrap items-center gap-3 p-4">
+                    <div className="min-w-0 flex-1">
+                      <p className="font-medium">{plainText(connection.name)}</p>
+                      <p className="text-xs break-all text-dim">
+                        {plainText(connection.base_url)} · secret {plainText(connection.secret)} · webhooks at {plainText(connection.webhook_path)}
+                      </p>
+                    </div>
+                    <Button tone="danger" onClick={() => setRemoving(connection)}>
+                      Remove
+                    </Button>
+                    <Check connection={connection} />
+                  </li>
+                ))}
+              </ul>
+            )
+          }
+        </Loaded>
+      </Card>
+      <Confirm
+        open={removing !== undefined}
+        onClose={() => setRemoving(undefined)}
+        title={`Remove ${removing?.name ?? ""}?`}
+        action="Remove it"
+        danger
+        onConfirm={async () => {
+          await take(api.DELETE("/api/v1/forge/connections/{connection}", { params: { path: { connection: removing?.id ?? "" } } }));
+          await fresh();
+        }}
+      >
+        Repositories that are reached by it cannot be used any more.
+      </Confirm>
+    </SettingsFrame>
+  );
+}

@@ -1,0 +1,64 @@
+// Tells people that an agent needs one of them: in the title of the tab, by a message, and by a sound where it is wanted.
+import { useEffect } from "react";
+import { useNavigate } from "@tanstack/react-router";
+import { toast } from "sonner";
+import { onEvent } from "../api/live";
+import { plainText } from "../ui/format";
+
+export const SOUND = "coffer.sound";
+
+function sound() {
+  if (localStorage.getItem(SOUND) !== "yes") return;
+  try {
+    const audio = new AudioContext();
+    const tone = audio.createOscillator();
+    const volume = audio.createGain();
+    volume.gain.setValueAtTime(0.08, audio.currentTime);
+    volume.gain.exponentialRampToValueAtTime(0.001, audio.currentTime + 0.4);
+    tone.frequency.value = 660;
+    tone.connect(volume).connect(audio.destination);
+    tone.start();
+    tone.stop(audio.currentTime + 0.4);
+  } catch {
+    // A browser that plays nothing before a click stays silent.
+  }
+}
+
+const TITLE = "Cofferdam";
+
+export function Attention() {
+  const navigate = useNavigate();
+  useEffect(() => {
+    let waiting = 0;
+    const show = () => {
+      document.title = waiting === 0 ? TITLE : `(${waiting}) ${TITLE}`;
+    };
+    const seen = () => {
+      if (document.hidden) return;
+      waiting = 0;
+      show();
+    };
+    document.addEventListener("visibilitychange", seen);
+    const off = onEvent((event) => {
+      if (event.kind !== "task.needs_attention") return;
+      const payload = event.payload as { code?: string; message?: string } | null;
+      const task = event.subject;
+      toast.warning("An agent needs you", {
+        description: plainText(payload?.message ?? payload?.code ?? "").slice(0, 200),
+        duration: 30_000,
+        action: { label: "Look", onClick: () => void navigate({ to: "/tasks/$task", params: { task } }) },
+      });
+      sound();
+      if (document.hidden) {
+        waiting += 1;
+        show();
+      }
+    });
+    return () => {
+      document.removeEventListener("visibilitychange", seen);
+      off();
+      document.title = TITLE;
+    };
+  }, [navigate]);
+  return null;
+}

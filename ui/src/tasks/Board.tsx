@@ -1,0 +1,246 @@
+// The board: tasks in columns, as people ordered them, live.
+import { useMemo, useState, type FormEvent } from "react";
+import { Link } from "@tanstack/react-router";
+import { useMutation } from "@tanstack/react-query";
+import {
+  closestCorners,
+  DndContext,
+  DragOverlay,
+  KeyboardSensor,
+  PointerSensor,
+  useDroppable,
+  useSensor,
+  useSensors,
+  type DragEndEvent,
+} from "@dnd-kit/core";
+import { SortableContext, sortableKeyboardCoordinates, useSortable, verticalListSortingStrategy } from "@dnd-kit/sortable";
+import { GripVertical, Plus, TriangleAlert } from "lucide-react";
+import { useAgentNames } from "../api/agents";
+import { api, take } from "../api/client";
+import { may } from "../api/session";
+import { Badge, type Tone } from "../ui/Badge";
+import { Button } from "../ui/Button";
+import { classes } from "../ui/classes";
+import { ErrorBox, Loading, toastError } from "../ui/feedback";
+import { SelectField, TextField } from "../ui/fields";
+import { plainText } from "../ui/format";
+import { Page } from "../ui/layout";
+import { NewTask } from "./NewTask";
+import { COLUMNS, PRIORITIES, useColumns, useFreshTasks, useMove, type Place, type Task, type TaskState } from "./tasks";
+
+export const PRIORITY_TONES: Record<string, Tone> = { urgent: "bad", high: "warn", medium: "dim", low: "dim" };
+
+function Face({ task, agent, handle }: { task: Task; agent?: string; handle?: React.ReactNode }) {
+  return (
+    <div className="space-y-2 rounded-md border border-line bg-surface p-2.5 shadow-xs">
+      <div className="flex items-start gap-1">
+        <Link to="/tasks/$task" params={{ task: task.id }} className="min-w-0 flex-1 font-medium break-words hover:underline">
+          {plainText(task.title)}
+        </Link>
+        {handle}
+      </div>
+      <div className="flex flex-wrap items-center gap-1.5 text-xs text-dim">
+        {task.needs_attention && (
+          <Badge tone="warn">
+            <TriangleAlert aria-hidden className="size-3" />
+            {plainText(task.needs_attention.code).replaceAll("_", " ")}
+          </Badge>
+        )}
+        {task.priority !== "medium" && <Badge tone={PRIORITY_TONES[task.priority]}>{task.priority}</Badge>}
+        {task.labels.slice(0, 4).map((label) => (
+          <Badge key={label}>{plainText(label)}</Badge>
+        ))}
+        {agent !== undefined && <span className="truncate">{agent}</span>}
+        {task.attempts > 1 && <span>attempt {task.attempts}</span>}
+      </div>
+    </div>
+  );
+}
+
+function CardOf({ task, agent, movable }: { task: Task; agent?: string; movable: boolean }) {
+  const { setNodeRef, attributes, listeners, transform, transition, isDragging } = useSortable({ id: task.id, disabled: !movable });
+  const handle = movable && (
+    <button
+      type="button"
+      {...attributes}
+      {...listeners}
+      aria-label={`Move ${plainText(task.title)}`}
+      className="shrink-0 cursor-grab touch-none rounded p-0.5 text-dim hover:bg-raised"
+    >
+      <GripVertical aria-hidden className="size-4" />
+    </button>
+  );
+  return (
+    <li
+      ref={setNodeRef}
+      className={classes("[content-visibility:auto] [contain-intrinsic-size:auto_72px]", isDragging && "opacity-40")}
+      style={{ transform: transform === null ? undefined : `translate3d(${transform.x}px, ${transform.y}px, 0)`, transition }}
+    >
+      <Face task={task} agent={agent} handle={handle} />
+    </li>
+  );
+}
+
+function QuickAdd() {
+  const fresh = useFreshTasks();
+  const [title, setTitle] = useState("");
+  const add = useMutation({
+    mutationFn: () => take(api.POST("/api/v1/tasks", { body: { title: title.trim(), state: "todo" } })),
+    onSuccess: () => {
+      setTitle("");
+      void fresh();
+    },
+    onError: toastError,
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    add.mutate();
+  };
+  return (
+    <form onSubmit={submit} className="flex gap-1.5">
+      <div className="min-w-0 flex-1">
+        <TextField label="New task to do" hideLabel required placeholder="Add a task" value={title} onChange={(event) => setTitle(event.target.value)} />
+      </div>
+      <Button type="submit" aria-label="Add the task" busy={add.isPending} icon={<Plus aria-hidden className="size-4" />} />
+    </form>
+  );
+}
+
+interface ColumnProps {
+  state: TaskState;
+  name: string;
+  tasks: Task[];
+  names: Map<string, string>;
+  movable: boolean;
+}
+
+function Column({ state, name, tasks, names, movable }: ColumnProps) {
+  const { setNodeRef, isOver } = useDroppable({ id: `column:${state}` });
+  return (
+    <section aria-label={name} className="flex w-[280px] shrink-0 flex-col rounded-lg bg-raised lg:w-auto lg:min-w-[220px] lg:flex-1">
+      <h2 className="flex items-center gap-2 px-3 pt-3 pb-2 font-semibold">
+        {name} <span className="font-normal text-dim">{tasks.length}</span>
+      </h2>
+      {state === "todo" && movable && (
+        <div className="px-2 pb-2">
+          <QuickAdd />
+        </div>
+      )}
+      <SortableContext items={tasks.map((task) => task.id)} strategy={verticalListSortingStrategy}>
+        <ul ref={setNodeRef} className={classes("min-h-24 flex-1 space-y-2 overflow-y-auto rounded-lg p-2 pt-0", isOver && "outline-2 outline-accent")}>
+          {tasks.map((task) => (
+            <CardOf key={task.id} task={task} agent={task.agent_id ? (names.get(task.agent_id) ?? undefined) : undefined} movable={movable} />
+          ))}
+        </ul>
+      </SortableContext>
+    </section>
+  );
+}
+
+export function Board() {
+  const [hidden, setHidden] = useState(false);
+  const [text, setText] = useState("");
+  const [priority, setPriority] = useState("");
+  const [waiting, setWaiting] = useState(false);
+  const [making, setMaking] = useState(false);
+  const [dragged, setDragged] = useState<string>();
+  const shown = COLUMNS.filter((column) => hidden || !column.hidden);
+  const queries = useColumns(shown.map((column) => column.state));
+  const names = useAgentNames();
+  const columns = useMemo(
+    () => new Map(shown.map((column, at) => [column.state, queries[at]?.data ?? []])),
+    // eslint-disable-next-line react-hooks/exhaustive-deps
+    [hidden, ...queries.map((query) => query.data)],
+  );
+  const move = useMove(columns);
+  const sensors = useSensors(
+    useSensor(PointerSensor, { activationConstraint: { distance: 5 } }),
+    useSensor(KeyboardSensor, { coordinateGetter: sortableKeyboardCoordinates }),
+  );
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const wanted = (task: Task) => {
+    const all = `${task.title} ${task.labels.join(" ")} ${task.repository ?? ""} ${names.get(task.agent_id ?? "") ?? ""}`.toLowerCase();
+    return words.every((word) => all.includes(word)) && (priority === "" || task.priority === priority) && (!waiting || Boolean(task.needs_attention));
+  };
+  const find = (id: string) => [...columns.values()].flat().find((task) => task.id === id);
+
+  const drop = ({ active, over }: DragEndEvent) => {
+    setDragged(undefined);
+    const task = find(String(active.id));
+    if (task === undefined || over === null || over.id === active.id) return;
+    const onto = String(over.id);
+    if (onto.startsWith("column:")) {
+      const to = onto.slice("column:".length) as TaskState;
+      if (to !== task.state) move.mutate({ task, to, place: "last" });
+      return;
+    }
+    const other = find(onto);
+    if (other === undefined) return;
+    const tasks = columns.get(other.state) ?? [];
+    const [from, at] = [tasks.findIndex((one) => one.id === task.id), tasks.findIndex((one) => one.id === other.id)];
+    // Downwards within a column it comes after the one it was dropped on, else before it.
+    const before = from !== -1 && from < at ? other : tasks[at - 1];
+    const place: Place = before === undefined ? "first" : { after: before.id };
+    move.mutate({ task, to: other.state, place });
+  };
+
+  const failed = queries.find((query) => query.error !== null && query.data === undefined);
+  const lifted = dragged === undefined ? undefined : find(dragged);
+  return (
+    <Page
+      fill
+      title="Board"
+      actions={
+        <Button tone="primary" disabled={!may("write")} onClick={() => setMaking(true)} icon={<Plus aria-hidden className="size-4" />}>
+          New task
+        </Button>
+      }
+    >
+      <div className="flex flex-wrap items-center gap-2">
+        <div className="min-w-40 flex-1 sm:max-w-xs">
+          <TextField label="Filter" hideLabel type="search" placeholder="Filter by title, label, agent" value={text} onChange={(event) => setText(event.target.value)} />
+        </div>
+        <SelectField label="Priority" hideLabel value={priority} onChange={(event) => setPriority(event.target.value)}>
+          <option value="">Every priority</option>
+          {PRIORITIES.map((one) => (
+            <option key={one}>{one}</option>
+          ))}
+        </SelectField>
+        <Button aria-pressed={waiting} className={waiting ? "text-accent" : undefined} onClick={() => setWaiting(!waiting)}>
+          Needs a person
+        </Button>
+        <Button aria-pressed={hidden} className={hidden ? "text-accent" : undefined} onClick={() => setHidden(!hidden)}>
+          Backlog and cancelled
+        </Button>
+      </div>
+      {failed !== undefined ? (
+        <ErrorBox error={failed.error} retry={() => void failed.refetch()} />
+      ) : queries.some((query) => query.isPending) ? (
+        <Loading what="Loading the board" />
+      ) : (
+        <DndContext
+          sensors={sensors}
+          collisionDetection={closestCorners}
+          onDragStart={({ active }) => setDragged(String(active.id))}
+          onDragCancel={() => setDragged(undefined)}
+          onDragEnd={drop}
+        >
+          <div className="flex min-h-0 flex-1 gap-3 overflow-x-auto pb-2" tabIndex={0} role="region" aria-label="Columns">
+            {shown.map((column) => (
+              <Column
+                key={column.state}
+                state={column.state}
+                name={column.name}
+                tasks={(columns.get(column.state) ?? []).filter(wanted)}
+                names={names}
+                movable={may("write")}
+              />
+            ))}
+          </div>
+          <DragOverlay>{lifted !== undefined && <Face task={lifted} />}</DragOverlay>
+        </DndContext>
+      )}
+      {making && <NewTask onClose={() => setMaking(false)} />}
+    </Page>
+  );
+}
