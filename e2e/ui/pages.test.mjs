@@ -55,6 +55,9 @@ async function look(page, name, settles = true) {
   for (const [width, height, colorScheme] of WAYS) {
     await page.setViewportSize({ width, height })
     await page.emulateMedia({ colorScheme })
+    // The page hears of it by an event, and draws it in the next frame.
+    await page.waitForFunction((dark) => document.documentElement.classList.contains('dark') === dark, colorScheme === 'dark')
+    await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))))
     await page.screenshot({ path: `${SHOTS}/${name}-${width}-${colorScheme}.png` })
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth)
     if (wide > 0) found.push(`${name} is ${wide} px too wide at ${width}`)

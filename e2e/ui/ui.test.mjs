@@ -286,3 +286,37 @@ test('a pull request is looked at, commented on and merged', async () => {
   assert.deepEqual(page.complaints, [])
   await page.context().close()
 })
+
+test('a thousand sandboxes are a few rows of the page', async (t) => {
+  const page = await openPage()
+  const made = new Date().toISOString()
+  const sandbox = (at) => ({
+    id: `x${String(at).padStart(24, '0')}`, state: at % 7 === 0 ? 'paused' : 'running', template: 'base', metadata: { name: `box ${at}` },
+    cpu_count: 2, memory_mib: 512, disk_mib: 512, created_at: made, started_at: made, deadline: made, on_timeout: 'kill', auto_resume: false,
+  })
+  await page.route('**/api/v1/sandboxes?*', (route) => {
+    const from = Number(new URL(route.request().url()).searchParams.get('cursor') ?? 0)
+    const items = Array.from({ length: 200 }, (_, at) => sandbox(from + at))
+    return route.fulfill({ json: { items, next: from + 200 < 1000 ? String(from + 200) : null } })
+  })
+  await signIn(page)
+  await page.getByText('1000 shown').waitFor()
+  await page.evaluate(() => {
+    window.longest = 0
+    new PerformanceObserver((list) => {
+      for (const { duration } of list.getEntries()) window.longest = Math.max(window.longest, duration)
+    }).observe({ type: 'longtask' })
+  })
+  const rows = page.getByRole('table', { name: 'Sandboxes' }).getByRole('row')
+  await rows.filter({ hasText: 'box 3' }).first().hover()
+  for (let turn = 0; turn < 60; turn += 1) {
+    await page.mouse.wheel(0, 1000)
+    await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(drawn)))
+  }
+  await rows.filter({ hasText: 'box 999' }).waitFor()
+  assert.ok((await rows.count()) < 60, 'only what is seen is drawn')
+  await page.getByLabel('Filter').fill('box 77')
+  await page.getByText('11 shown').waitFor()
+  t.diagnostic(`the longest task while scrolling and filtering took ${await page.evaluate(() => Math.round(window.longest))} ms`)
+  await page.context().close()
+})

@@ -121,7 +121,7 @@ function Changes({ task }: { task: Task }) {
   const pulls = useQuery({
     queryKey: ["repositories", repository, "of-branch", task.branch],
     queryFn: () =>
-      take(api.GET("/api/v1/repositories/{repository}/pulls", { params: { path: { repository }, query: { head: task.branch ?? "", state: "all" } } })),
+      take(api.GET("/api/v1/repositories/{repository}/pulls", { params: { path: { repository }, query: { head: task.branch ?? "" } } })),
     enabled: repository !== "" && Boolean(task.branch),
     retry: false,
   });

@@ -37,8 +37,8 @@ use std::time::Instant;
 use axum::body::Body;
 use coffer_core::SandboxId;
 use coffer_wire::agentd;
-use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
-use http::{Method, Request, Response, StatusCode, request};
+use http::header::{CONTENT_LENGTH, CONTENT_SECURITY_POLICY, EXPECT, TRANSFER_ENCODING};
+use http::{HeaderValue, Method, Request, Response, StatusCode, request};
 use hyper::body::{Body as _, Incoming};
 use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
@@ -92,7 +92,11 @@ impl Proxy {
 
     /// Answers a request that [`claims`](Self::claims) took.
     pub(crate) async fn serve(&self, request: Request<Incoming>) -> Response<Body> {
-        let (sandbox, port) = match address(&request) {
+        let address = address(&request);
+        // A file at our own address is of our origin, where a tab of the web UI holds its key. A page or a
+        // picture with a script in it gets an origin of its own.
+        let of_our_origin = address == Address::Signed;
+        let (sandbox, port) = match address {
             Address::Port { sandbox, port } => (sandbox, port),
             Address::Signed => match self.signer(&request) {
                 Ok(sandbox) => (sandbox.to_string(), agentd::PORT),
@@ -127,7 +131,12 @@ impl Proxy {
         } else {
             request.map(Source::Client)
         };
-        forward(request, target, port, slot, self.drains.clone()).await
+        let mut answer = forward(request, target, port, slot, self.drains.clone()).await;
+        if of_our_origin {
+            let policy = HeaderValue::from_static("sandbox; default-src 'none'");
+            answer.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+        }
+        answer
     }
 
     /// Asks the gate about a request that could start a command.
