@@ -48,16 +48,19 @@ const WAYS = [
   [390, 844, 'dark'],
 ]
 
+const drawn = (page) => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))))
+
 async function look(page, name, settles = true) {
   if (settles) await page.waitForLoadState('networkidle')
   await page.getByRole('status').filter({ hasText: '…' }).first().waitFor({ state: 'hidden' }).catch(() => {})
   const found = []
   for (const [width, height, colorScheme] of WAYS) {
     await page.setViewportSize({ width, height })
+    // One after the other: of a new size and a new scheme in one frame Chromium may tell the size alone.
+    await drawn(page)
     await page.emulateMedia({ colorScheme })
-    // The page hears of it by an event, and draws it in the next frame.
     await page.waitForFunction((dark) => document.documentElement.classList.contains('dark') === dark, colorScheme === 'dark')
-    await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))))
+    await drawn(page)
     await page.screenshot({ path: `${SHOTS}/${name}-${width}-${colorScheme}.png` })
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth)
     if (wide > 0) found.push(`${name} is ${wide} px too wide at ${width}`)

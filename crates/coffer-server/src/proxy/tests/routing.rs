@@ -207,6 +207,7 @@ async fn a_signed_url_finds_its_sandbox() {
     let reply = ask(line).await;
     assert_eq!(reply.status, 200);
     assert!(reply.body.starts_with(&format!("GET {line}\n")), "{}", reply.body);
+    assert_eq!(reply.header("content-security-policy"), Some("sandbox; default-src 'none'"));
     let reply = ask(&line.replace("hello", "hullo")).await;
     assert_eq!((reply.status, &*reply.body), (401, r#"{"message":"invalid signature","code":401}"#));
 }
