@@ -37,6 +37,8 @@ export async function browser() {
 
 export async function closeBrowser() {
   await (await launched)?.close()
+  // Connections of fetch that are kept for later would keep this process, for as long as the server keeps them.
+  await globalThis[Symbol.for('undici.globalDispatcher.1')]?.destroy()
 }
 
 /** A page of its own profile, which fails the test on whatever the browser complains about. */
