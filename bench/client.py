@@ -48,22 +48,31 @@ class Client:
         self._send("DELETE", f"/sandboxes/{sandbox['sandboxID']}", {"X-API-KEY": self.key}, b"")
         self._whole_reply(204)
 
-    def fork(self, sandbox: dict, count: int) -> list[dict]:
-        """A `sandbox` or an `error` for each child, which have the files alone."""
-        body = json.dumps({"count": count, "timeout_s": 3600, "memory": False}).encode()
+    def fork(self, sandbox: dict, count: int, memory: bool = False) -> list[dict]:
+        """A `sandbox` or an `error` for each child, which have the files, and the processes if asked for."""
+        body = json.dumps({"count": count, "timeout_s": 3600, "memory": memory}).encode()
         headers = {"X-API-KEY": self.key, "Content-Type": "application/json"}
         self._send("POST", f"/api/v1/sandboxes/{sandbox['sandboxID']}/fork", headers, body)
         return json.loads(self._whole_reply(201))["children"]
 
-    def connect(self, sandbox_id: str) -> dict:
-        """A sandbox that runs, as its create would have answered."""
-        headers = {"X-API-KEY": self.key, "Content-Type": "application/json"}
-        self._send("POST", f"/sandboxes/{sandbox_id}/connect", headers, json.dumps({"timeout": 3600}).encode())
+    def host_can(self) -> dict:
+        """What the server's host can do."""
+        self._send("GET", "/api/v1/host", {"X-API-KEY": self.key}, b"")
         return json.loads(self._whole_reply(200))
 
-    def snapshot(self, sandbox: dict) -> dict:
+    def pause(self, sandbox: dict):
+        self._send("POST", f"/sandboxes/{sandbox['sandboxID']}/pause", {"X-API-KEY": self.key}, b"")
+        self._whole_reply(204)
+
+    def connect(self, sandbox_id: str, resumes: bool = False) -> dict:
+        """A sandbox that runs or is paused, as its create would have answered."""
+        headers = {"X-API-KEY": self.key, "Content-Type": "application/json"}
+        self._send("POST", f"/sandboxes/{sandbox_id}/connect", headers, json.dumps({"timeout": 3600}).encode())
+        return json.loads(self._whole_reply(201 if resumes else 200))
+
+    def snapshot(self, sandbox: dict, memory: bool = False) -> dict:
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
-        body = json.dumps({"memory": False}).encode()
+        body = json.dumps({"memory": memory}).encode()
         self._send("POST", f"/api/v1/sandboxes/{sandbox['sandboxID']}/snapshots", headers, body)
         return json.loads(self._whole_reply(201))
 

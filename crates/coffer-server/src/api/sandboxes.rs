@@ -65,11 +65,17 @@ async fn create(
 
 pub(super) async fn detail(
     State(app): State<Arc<App>>,
+    user: Result<Caller<Write>, ApiError>,
     named: Named<Read>,
 ) -> Result<Json<SandboxDetail>, ApiError> {
     let row = if named.record.live().ending.is_some() { None } else { Some(named.record.row()) };
     let detail = row.and_then(|row| show::detail(&row, app.domain.as_deref()));
-    detail.map(Json).ok_or_else(|| ApiError::no_sandbox(&named.id))
+    let mut detail = detail.ok_or_else(|| ApiError::no_sandbox(&named.id))?;
+    if user.is_err() {
+        // With it one starts commands, and this key may only look.
+        detail.envd_access_token = None;
+    }
+    Ok(Json(detail))
 }
 
 pub(super) async fn destroy(

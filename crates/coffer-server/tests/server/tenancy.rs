@@ -248,6 +248,12 @@ async fn a_role_allows_what_it_says_on_both_apis() {
         let answer = app.as_key(key, method.clone(), &path, body).await;
         assert_eq!(answer.status, expected, "{method} {path}: {}", answer.text());
     }
+    // Who holds the token of a sandbox can start commands in it.
+    for (key, sees) in [(&reads, false), (&writes, true)] {
+        let path = format!("/sandboxes/{sandbox}");
+        let detail = app.as_key(key, Method::GET, &path, Value::Null).await.expect(200).json();
+        assert_eq!(detail["envdAccessToken"].is_string(), sees, "{detail}");
+    }
     assert_eq!(app.state(&sandbox).await, "running");
 }
 
