@@ -147,13 +147,16 @@ class Installation:
         `live` says of each sandbox whether it has processes. Slots are whole sandboxes without an owner.
         """
         entries = self.entries()
-        wrong, names, with_processes = [], set(), set()
+        wrong, names, with_processes, hibernated = [], set(), set(), set()
         for entry in entries:
             sandbox, phase = entry["spec"]["sandbox"], entry["phase"]["kind"]
             name = entry.get("slot") or sandbox
             names.add(name)
             if phase == "creating" or live.get(sandbox):
                 with_processes.add(name)
+            # Its boot id is among what it goes on with.
+            if phase.startswith("hibernat"):
+                hibernated.add(name)
             if phase != "creating" and sandbox not in live:
                 wrong.append(f"journal entry of {sandbox}, {phase}")
         if missing := live.keys() - {entry["spec"]["sandbox"] for entry in entries}:
@@ -167,7 +170,7 @@ class Installation:
                 wrong.append(f"{kind} {'too much' if name in found else 'missing'}: {name}")
 
         compare("upper", listed(self.node_dir / "pool/s"), names)
-        compare("small files", listed(self.node_dir / "pool/f"), with_processes)
+        compare("small files", listed(self.node_dir / "pool/f"), with_processes | hibernated)
         compare("socket", {name.removesuffix(".sock") for name in listed(self.up.run_dir / "s")}, with_processes)
         for tree in cgroups_of(self.up):
             compare(f"cgroup in {tree}", {name for name in listed(tree) if (tree / name).is_dir()}, with_processes)

@@ -31,7 +31,7 @@ const BACKLOG: i32 = 1024;
 /// What a mount may write beyond the disk limit, until it is done.
 const MOUNT_ROOM: u64 = 16 * 1024 * 1024;
 /// Spawners that a start may outlive.
-const SPAWNERS: u32 = 3;
+pub(super) const SPAWNERS: u32 = 3;
 /// A set-up takes milliseconds; this long means that it never will be done.
 const PATIENCE: Duration = Duration::from_secs(15);
 

@@ -22,7 +22,7 @@ use crate::snapshots::Manifest;
 use crate::spawner::request::Restore;
 use crate::spawner::{SpawnError, Spawned};
 
-use super::birth::{self, Born, Prepared, internal};
+use super::birth::{self, Born, Prepared, SPAWNERS, internal};
 use super::process::{Exit, Watched, identify};
 
 /// A gigabyte takes a second or two.
@@ -92,6 +92,17 @@ pub(super) struct Source {
 /// Restores a sandbox on its files. On failure no process is left, and image and files are as they were,
 /// unless processes ran already.
 pub(super) async fn restore(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<Born, NodeError> {
+    let mut attempt = 1;
+    loop {
+        match restore_once(node, entry, source).await {
+            // The spawner died, and CRIU with it; nothing ran, and the next spawner is started already.
+            Err(error) if error.code == NodeErrorCode::Unavailable && attempt < SPAWNERS => attempt += 1,
+            restored => return restored,
+        }
+    }
+}
+
+async fn restore_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<Born, NodeError> {
     let criu = memory::tool()?;
     let cgroup = node.cgroups.of(entry.name());
     let mut hook =
@@ -120,7 +131,7 @@ pub(super) async fn restore(node: &Arc<Node>, entry: &Entry, source: &Source) ->
             asked = hook.asked() => Some(asked.map_err(internal("hear CRIU"))?),
             () = tool.ended() => None,
         };
-        let Some(first) = first else { return Err(failed(&said(&source.directory))) };
+        let Some(first) = first else { return Err(ended_early(&source.directory)) };
         let (pidfd, listeners) = set_up(node, first).await?;
         hook.go_on().map_err(internal("answer CRIU"))?;
         tool.ended().await;
@@ -236,8 +247,20 @@ fn name_host(process: BorrowedFd<'_>, hostname: &str) -> io::Result<()> {
 }
 
 fn said(directory: &Path) -> String {
+    memory::complaints(&log_of(directory))
+}
+
+fn log_of(directory: &Path) -> String {
     let log = fs::read(directory.join("restore.log")).unwrap_or_default();
-    memory::complaints(&String::from_utf8_lossy(&log))
+    String::from_utf8_lossy(&log).into_owned()
+}
+
+/// CRIU ended before there was a process. One that failed says why; one that was killed does not.
+fn ended_early(directory: &Path) -> NodeError {
+    if log_of(directory).contains("Error") {
+        return failed(&said(directory));
+    }
+    NodeError::new(NodeErrorCode::Unavailable, "its memory could not be restored: CRIU was killed")
 }
 
 fn failed(why: &str) -> NodeError {
