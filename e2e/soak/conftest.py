@@ -47,6 +47,13 @@ def installation(*options: str, cut_off: Iterable[float] = ()):
 
 
 @pytest.fixture
+def frozen(monkeypatch):
+    """Pauses keep memory where it is, as on a host without CRIU. What these tests compare at any moment is what a node
+    without saved memory has; pauses to disk with kills in between are `test_snapshots.py`'s."""
+    monkeypatch.setenv("CRIU_PROGRAM", "/nonexistent/criu")
+
+
+@pytest.fixture
 def place():
     with installation("--set", "limits.rates.requests_per_s=0", "--set", "limits.rates.creates_per_s=0") as place:
         yield place

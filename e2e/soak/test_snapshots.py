@@ -202,7 +202,7 @@ def test_snapshots_and_pauses_lose_nothing(place, capsys):
 
 
 @pytest.mark.timeout(180 + 90 * IMAGES)
-def test_what_was_synced_is_on_the_disk_itself(place, capsys):
+def test_what_was_synced_is_on_the_disk_itself(frozen, place, capsys):
     """A page cache survives `kill -9`; a copy of the image has what a power cut would have left."""
     if not place.has_pool():
         pytest.skip("SKIPPED: there is no disk image on this host")
