@@ -1,13 +1,13 @@
 //! What is on record of git in sandboxes: the repositories that a sandbox has, and every operation.
 
-use coffer_core::{GitOperationId, Millis, ProjectId, RepositoryId, SandboxId};
+use coffer_core::{GitOperationId, Millis, ProjectId, RepositoryId, SandboxId, SnapshotId};
 use serde_json::{Value, json};
-use sqlx::Row;
 use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, AssertSqlSafe, Row};
 
 use crate::columns::{from_json, id, number, optional_text, storable, text, unreadable};
 use crate::error::Doing;
-use crate::{ChangeError, Operator, ProjectScope, Scope, Store, StoreError, events, now_ms};
+use crate::{ChangeError, Operator, Origin, ProjectScope, Scope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read git's records";
 const CHANGE: &str = "change git's records";
@@ -265,6 +265,27 @@ impl Store {
         rows.iter().map(remote).collect()
     }
 
+    /// Has a sandbox have the repositories again that it had when one of its snapshots was made, and no others.
+    pub async fn restore_git_remotes(
+        &self,
+        _: &Operator,
+        sandbox: SandboxId,
+        snapshot: SnapshotId,
+    ) -> Result<(), StoreError> {
+        let restore = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                sqlx::query("DELETE FROM git_remotes WHERE sandbox_id = $1")
+                    .bind(sandbox.to_string())
+                    .execute(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                let from = "snapshot_git_remotes AS m ON m.snapshot_id = $2";
+                copy_to_sandbox(connection, sandbox, from, snapshot.to_string()).await
+            })
+        });
+        restore.await
+    }
+
     /// The sandboxes that are not over and have repositories.
     pub async fn sandboxes_with_git(&self, _: &Operator) -> Result<Vec<SandboxId>, StoreError> {
         let rows = sqlx::query(
@@ -276,6 +297,63 @@ impl Store {
         .doing(READ)?;
         rows.iter().map(|row| id(row, "sandbox_id")).collect()
     }
+}
+
+/// Notes which repositories a snapshot's sandbox has.
+pub(crate) async fn keep_remotes_of(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    sandbox: SandboxId,
+    snapshot: SnapshotId,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO snapshot_git_remotes
+             (snapshot_id, slug, project_id, repository_id, path, user_name, created_ms)
+         SELECT $1, slug, project_id, repository_id, path, user_name, created_ms FROM git_remotes
+         WHERE sandbox_id = $2 AND project_id = $3",
+    )
+    .bind(snapshot.to_string())
+    .bind(sandbox.to_string())
+    .bind(project.to_string())
+    .execute(connection)
+    .await
+    .doing(CHANGE)?;
+    Ok(())
+}
+
+/// Gives a new sandbox the repositories of what it began with: a snapshot's, or for the child of a fork, whose snapshot
+/// nobody keeps, its parent's.
+pub(crate) async fn inherit_remotes(
+    connection: &mut AnyConnection,
+    sandbox: SandboxId,
+    origin: Origin,
+) -> Result<(), StoreError> {
+    let (from, whose) = match origin.fork_position {
+        Some(_) => ("git_remotes AS m ON m.sandbox_id = $2", origin.parent.to_string()),
+        None => ("snapshot_git_remotes AS m ON m.snapshot_id = $2", origin.snapshot.to_string()),
+    };
+    copy_to_sandbox(connection, sandbox, from, whose).await
+}
+
+/// Only within a project.
+async fn copy_to_sandbox(
+    connection: &mut AnyConnection,
+    sandbox: SandboxId,
+    from: &'static str,
+    whose: String,
+) -> Result<(), StoreError> {
+    let copy = format!(
+        "INSERT INTO git_remotes (sandbox_id, slug, project_id, repository_id, path, user_name, created_ms)
+         SELECT s.id, m.slug, m.project_id, m.repository_id, m.path, m.user_name, m.created_ms
+         FROM sandboxes AS s JOIN {from} AND m.project_id = s.project_id WHERE s.id = $1"
+    );
+    sqlx::query(AssertSqlSafe(copy))
+        .bind(sandbox.to_string())
+        .bind(whose)
+        .execute(connection)
+        .await
+        .doing(CHANGE)?;
+    Ok(())
 }
 
 fn remote(row: &AnyRow) -> Result<GitRemote, StoreError> {

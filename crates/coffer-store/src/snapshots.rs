@@ -22,7 +22,8 @@ use crate::columns::{
 use crate::error::Doing;
 use crate::{
     ChangeError, FinishedSnapshot, Idempotency, InsertedSnapshot, NewSnapshot, Operator, ProjectScope, Scope,
-    SnapshotFacts, SnapshotFilter, SnapshotRow, SnapshotState, Store, StoreError, events, now_ms, quotas,
+    SnapshotFacts, SnapshotFilter, SnapshotRow, SnapshotState, Store, StoreError, events, git, now_ms,
+    quotas,
 };
 
 const READ: &str = "read snapshots";
@@ -54,10 +55,12 @@ impl Store {
                 let payload = json!({
                     "snapshot_id": new.id, "name": new.name, "tag": new.tag, "memory": new.memory
                 });
-                let subject = new.sandbox.to_string();
+                let (snapshot, sandbox) = (new.id, new.sandbox);
+                let subject = sandbox.to_string();
                 if !insert_row(connection, project, new, installation, key.as_ref(), at_ms).await? {
                     return earlier(connection, project, key.unwrap_or_default()).await.map_err(Into::into);
                 }
+                git::keep_remotes_of(connection, project, sandbox, snapshot).await?;
                 let kind = "snapshot.creating".to_string();
                 let own = events::record_holding(connection, project, subject, kind, &payload, at_ms).await?;
                 let over = quotas::check_snapshot(connection, project, own.or(defaults), 0).await?;

@@ -104,6 +104,8 @@ impl Fleet {
         let new = self.plan(&spec, &template, limits);
         let record = Arc::new(Record::new(creating(&new, scope.project())));
         record.told.store(told, Ordering::Relaxed);
+        self.lead_as_source(&record);
+        let reach = record.git.opens(reach).map_err(|_| FleetError::Broken)?;
         let claim = record.claim(Step::Create).await?;
         // From here on a list of the engine's that has this id is no surprise.
         self.enrol(record.clone());
@@ -203,6 +205,15 @@ impl Fleet {
             created_ms: now,
             bounds: spec.bounds,
             origin: base.map(|base| base.origin),
+        }
+    }
+
+    /// Has the child of a fork reach its source's repositories from the first moment.
+    fn lead_as_source(&self, child: &Record) {
+        let fork = child.live().row.origin.filter(|origin| origin.fork_position.is_some());
+        let source = fork.and_then(|origin| self.any(origin.parent));
+        if let Some(source) = source.filter(|source| source.project == child.project) {
+            child.git.begin_as(&source.git);
         }
     }
 
@@ -385,6 +396,8 @@ impl Fleet {
                 live.ending.get_or_insert(Ending::Failed(fault));
             }
             self.end(claim).await;
+        } else if row.origin.is_some() {
+            self.gates.notify_one();
         }
     }
 

@@ -93,6 +93,8 @@ pub(crate) struct Fleet {
     output: Arc<Output>,
     /// A secret has changed, and the engine has not heard of it.
     tell_secrets: Notify,
+    /// A sandbox has repositories on record that its gate may not lead to.
+    gates: Notify,
     /// Projects that were over quota a moment ago.
     full: quota::Full,
     /// Snapshots that are being made, used up or deleted.
@@ -218,6 +220,7 @@ impl Fleet {
             usage,
             output,
             tell_secrets: Notify::new(),
+            gates: Notify::new(),
             full: quota::Full::default(),
             at_work: snapshots::AtWork::default(),
             lacks_memory: Mutex::default(),

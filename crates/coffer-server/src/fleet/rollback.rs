@@ -48,6 +48,8 @@ impl Fleet {
                 tracing::warn!(sandbox.id = %id, "sandbox {id} was not rolled back: {}", chain(error));
             }
             drop(claim);
+            record.git.outdate();
+            fleet.gates.notify_one();
             fleet.heal(&record).await;
             done
         })
@@ -85,7 +87,7 @@ impl Fleet {
             })?;
         let placement = stored(placement);
         record.live().row.placement = Some(placement.clone());
-        let begun = self.begin_again(claim, &placement.socket).await;
+        let begun = self.begin_again(claim, to.id, &placement.socket).await;
         if let Err(error) = begun {
             self.stop_quietly(record).await;
             return Err(error);
@@ -126,7 +128,14 @@ impl Fleet {
         Ok(live.row.clone())
     }
 
-    async fn begin_again(&self, claim: &Claim, socket: &std::path::Path) -> Result<(), FleetError> {
+    async fn begin_again(
+        &self,
+        claim: &Claim,
+        from: SnapshotId,
+        socket: &std::path::Path,
+    ) -> Result<(), FleetError> {
+        // What was cloned since is not there any more.
+        self.store.restore_git_remotes(&self.store.operator(), claim.record.id, from).await?;
         let init = self.init_of(&claim.record).await?;
         agent::init(socket, &init, INIT_PATIENCE).await.map_err(FleetError::NotReady)?;
         Ok(())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use coffer_core::network::{GitRoute, Policy};
-use coffer_core::{Millis, StateName};
+use coffer_core::{Millis, SandboxId, StateName};
 use coffer_store::{Deadline, SandboxRow};
 use coffer_wire::e2b::{Network, NetworkUpdate};
 
@@ -123,6 +123,17 @@ impl Fleet {
 }
 
 impl Fleet {
+    /// The sandboxes whose gate leads somewhere.
+    pub(crate) fn with_gates(&self) -> Vec<SandboxId> {
+        let leads = |record: &Arc<Record>| (!record.git.is_empty()).then_some(record.id);
+        self.everyone().iter().filter_map(leads).collect()
+    }
+
+    /// Waits until the gate of some sandbox may be behind what is on record.
+    pub(crate) async fn gates_outdated(&self) {
+        self.gates.notified().await;
+    }
+
     /// Has the gate of a sandbox lead to these repositories. Where the engine does not take it, what was there stays,
     /// with no window open.
     pub(crate) async fn set_git(

@@ -46,7 +46,11 @@ impl Git {
         self.recorded(session, &slug, "clone", async {
             let put = self.store.put_git_remote(&session.scope, remote.clone()).await;
             put.map_err(|error| ApiError::fleet(error.into(), &session.record.id.to_string()))?;
-            self.open_gate(session, &slug, None).await?;
+            {
+                // Not while a push has a window open, which this would shut.
+                let _turn = session.record.git.turn.lock().await;
+                self.open_gate(session, &slug, None).await?;
+            }
             self.rewrite(session, &remote, row.kind, row.remote.as_deref()).await?;
             let url = gate_url(&slug);
             let origin =
@@ -135,6 +139,7 @@ impl Git {
         let place = self.place(session, order.repository.as_deref()).await?;
         let Place { remote, row, .. } = &place;
         self.recorded(session, &remote.slug, "branch", async {
+            self.ensure_gate(session, &remote.slug).await?;
             self.fetch(session, remote).await?;
             let name = order.name.as_str();
             let (mut base, mut created) = (None, false);

@@ -51,6 +51,26 @@ impl AtGate {
         std::mem::replace(&mut kept.routes, routes)
     }
 
+    /// Begins with what another sandbox's leads to, no window open: the same repositories, under the same credentials,
+    /// for as long as those hold.
+    pub(crate) fn begin_as(&self, source: &Self) {
+        let (routes, made) = {
+            let kept = source.kept();
+            (kept.routes.clone(), kept.made)
+        };
+        let closed = routes.into_iter().map(|route| GitRoute { push: None, ..route }).collect();
+        *self.kept() = Kept { routes: closed, made };
+    }
+
+    /// Has the routes made anew soon: there may be others on record.
+    pub(crate) fn outdate(&self) {
+        self.kept().made = None;
+    }
+
+    pub(super) fn leads_to(&self, slug: &str) -> bool {
+        self.kept().routes.iter().any(|route| route.slug.as_str() == slug)
+    }
+
     /// The policy with them.
     pub(crate) fn opens(&self, policy: Policy) -> Result<Policy, BadPolicy> {
         policy.with_git(self.kept().routes.clone())
@@ -97,6 +117,17 @@ impl Git {
         }
         let told = self.fleet.set_git(session.record.clone(), routes).await;
         told.map_err(|error| ApiError::fleet(error, &sandbox.to_string()))
+    }
+
+    /// Sees to it that the gate leads to a repository: a sandbox that began with another's files has its repositories on
+    /// record before its gate knows.
+    pub(super) async fn ensure_gate(&self, session: &Session, slug: &str) -> Result<(), ApiError> {
+        let gate = &session.record.git;
+        if gate.leads_to(slug) {
+            return Ok(());
+        }
+        let _turn = gate.turn.lock().await;
+        if gate.leads_to(slug) { Ok(()) } else { self.open_gate(session, slug, None).await }
     }
 
     async fn route(
@@ -146,6 +177,7 @@ impl Git {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
+                () = self.fleet.gates_outdated() => {}
                 () = tokio::time::sleep(LOOK) => {}
             }
         }
@@ -153,7 +185,10 @@ impl Git {
 
     async fn renew(&self) -> Result<(), StoreError> {
         let operator = self.store.operator();
-        for sandbox in self.store.sandboxes_with_git(&operator).await? {
+        let mut sandboxes = self.store.sandboxes_with_git(&operator).await?;
+        // Some have lost what was on record.
+        sandboxes.extend(self.fleet.with_gates());
+        for sandbox in sandboxes {
             let Some(record) = self.fleet.any(sandbox) else { continue };
             let Ok(_turn) = record.git.turn.try_lock() else { continue };
             if !record.git.is_old() {

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use crate::app::TestApp;
 use crate::engine::{LACKS, Op};
+use crate::limits::eventually;
 use crate::reconcile::creating;
-use crate::snapshots::with_memory;
+use crate::snapshots::{snapshot, with_memory};
 
 fn parsed(id: &Value) -> SandboxId {
     id.as_str().unwrap().parse().unwrap()
@@ -270,4 +271,40 @@ async fn a_fork_that_was_cut_off_leaves_nothing_half_made() {
     .await;
     assert_eq!(app.engine.ids(), [of], "the child that nobody was told of is gone");
     assert_eq!(app.engine.snapshot_ids(), []);
+}
+
+/// The repositories that a sandbox's gate leads to, as the engine was told; none of them open for a push.
+fn gate(app: &TestApp, id: &str) -> Vec<String> {
+    let policy = app.engine.policy(id.parse().unwrap());
+    assert!(policy.git().iter().all(|route| route.push.is_none() && route.authorization.is_some()));
+    policy.git().iter().map(|route| route.slug.to_string()).collect()
+}
+
+#[tokio::test]
+async fn what_begins_with_a_sandbox_reaches_its_repositories() {
+    let app = TestApp::start().await;
+    let source = app.create(json!({})).await;
+    for name in ["app", "later"] {
+        app.post("/api/v1/repositories", json!({"name": name})).await.expect(201);
+    }
+    let clone = format!("/api/v1/sandboxes/{source}/clone");
+    app.post(&clone, json!({"repository": "app"})).await.expect(200);
+    assert_eq!(gate(&app, &source), ["app"]);
+    let kept = snapshot(&app, &source, json!({})).await["id"].as_str().unwrap().to_string();
+    app.post(&clone, json!({"repository": "later"})).await.expect(200);
+
+    let forked =
+        app.post(&format!("/sandboxes/{source}/fork"), json!({"timeout": 60})).await.expect(201).json();
+    let [child] = ids(&forked).try_into().unwrap();
+    let told: Vec<_> = app.engine.order(parsed(&json!(child))).network.git().to_vec();
+    assert_eq!(told.len(), 2, "a child reaches them from its first moment");
+    assert_eq!(gate(&app, &child), ["app", "later"]);
+
+    // Nobody remembers its routes: they come from the record.
+    let copy = app.create(json!({"templateID": kept})).await;
+    eventually("a copy reaches what there was", async || gate(&app, &copy) == ["app"]).await;
+    let back = format!("/api/v1/sandboxes/{source}/rollback");
+    app.post(&back, json!({"snapshot_id": kept})).await.expect(200);
+    eventually("what was cloned since is not reached", async || gate(&app, &source) == ["app"]).await;
+    assert_eq!(gate(&app, &child), ["app", "later"], "a child keeps its own");
 }

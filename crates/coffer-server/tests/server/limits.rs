@@ -26,7 +26,7 @@ async fn quotas(app: &TestApp, quotas: Value) -> Answer {
 }
 
 /// Waits for what comes about beside the requests.
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     for _ in 0..600 {
         if holds().await {
             return;

@@ -11,7 +11,7 @@ use crate::error::Doing;
 use crate::vault::Vault;
 use crate::{
     Asking, ChangeError, Idempotency, Inserted, NewSandbox, Origin, ProjectScope, Quotas, Secret, Store,
-    StoreError, now_ms, quotas,
+    StoreError, git, now_ms, quotas,
 };
 
 /// How long an idempotency key names the sandbox that it made.
@@ -224,6 +224,9 @@ async fn insert_rows(
             .execute(&mut *connection)
             .await
             .doing(RECORD)?;
+    }
+    if let Some(origin) = new.origin {
+        git::inherit_remotes(connection, id, origin).await?;
     }
     let step = Step { position: 1, from: None, to: &state, reason: "requested", at_ms: now_ms() };
     record_step(connection, project, id, step).await
