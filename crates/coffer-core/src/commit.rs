@@ -3,6 +3,8 @@
 //! `type(scope)!: description`, a blank line, a body, a blank line, footers (`Token: value`, `Token #value`,
 //! `BREAKING CHANGE: value`). See conventionalcommits.org, version 1.0.0.
 
+mod compose;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
