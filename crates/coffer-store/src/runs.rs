@@ -269,6 +269,21 @@ impl Store {
     }
 }
 
+/// Has a run that was just inserted be that installation's to execute.
+pub(crate) async fn place(
+    connection: &mut AnyConnection,
+    run: RunId,
+    installation: Option<String>,
+) -> Result<(), StoreError> {
+    sqlx::query("UPDATE runs SET installation = $1 WHERE id = $2")
+        .bind(installation)
+        .bind(run.to_string())
+        .execute(connection)
+        .await
+        .doing("place a run")
+        .map(drop)
+}
+
 pub(crate) async fn insert(
     connection: &mut AnyConnection,
     project: ProjectId,

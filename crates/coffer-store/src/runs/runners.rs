@@ -165,7 +165,7 @@ impl Store {
         if most == 0 || kinds.is_empty() || !self.any_to_take(now).await? {
             return Ok(Vec::new());
         }
-        let kinds = kinds.to_vec();
+        let (kinds, here) = (kinds.to_vec(), self.installation());
         let take = self.database().write(TAKE, move |connection| {
             Box::pin(async move {
                 // Whoever holds it is the only one that hands out slots.
@@ -184,9 +184,9 @@ impl Store {
                 }
                 let mut taken = Vec::new();
                 while taken.len() < most {
-                    let next = match next_begun(connection, &kinds, now).await? {
+                    let next = match next_begun(connection, &kinds, &here, now).await? {
                         Some(begun) => Some(begun),
-                        None => next_queued(connection, &kinds, slots, now).await?,
+                        None => next_queued(connection, &kinds, &here, slots, now).await?,
                     };
                     let Some(next) = next else { break };
                     // None where it was cancelled in between; then it is not found again.
@@ -242,12 +242,15 @@ impl Store {
     /// Whether a look under the gate is worth it.
     async fn any_to_take(&self, now: Millis) -> Result<bool, StoreError> {
         let row = sqlx::query(
-            "SELECT CASE WHEN EXISTS (SELECT 1 FROM runs WHERE state = 'queued')
+            "SELECT CASE WHEN EXISTS (SELECT 1 FROM runs WHERE state = 'queued'
+                     AND ($2 IS NULL OR installation IS NULL OR installation = $2))
                  OR EXISTS (SELECT 1 FROM runs
-                     WHERE owner IS NULL AND state IN ('running', 'parked') AND wake_ms <= $1)
+                     WHERE owner IS NULL AND state IN ('running', 'parked') AND wake_ms <= $1
+                     AND ($2 IS NULL OR installation IS NULL OR installation = $2 OR cancel_ms IS NOT NULL))
                  THEN 1 ELSE 0 END AS any_to_take",
         )
         .bind(now)
+        .bind(self.installation())
         .fetch_one(self.database().readers())
         .await
         .doing(TAKE)?;
@@ -281,18 +284,22 @@ fn places(kinds: &[&'static str], first: usize) -> String {
     places.join(", ")
 }
 
+/// A run is its installation's to execute, whose host has what it works with. To put an end to it any can take it up: that
+/// host may be gone.
 async fn next_begun(
     connection: &mut AnyConnection,
     kinds: &[&'static str],
+    here: &Option<String>,
     now: Millis,
 ) -> Result<Option<RunId>, StoreError> {
     let sql = format!(
         "SELECT id FROM runs WHERE owner IS NULL AND state IN ('running', 'parked') AND wake_ms <= $1
+             AND ($2 IS NULL OR installation IS NULL OR installation = $2 OR cancel_ms IS NOT NULL)
              AND kind IN ({})
          ORDER BY wake_ms LIMIT 1",
-        places(kinds, 2)
+        places(kinds, 3)
     );
-    let mut query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now);
+    let mut query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now).bind(here.clone());
     for kind in kinds {
         query = query.bind(kind.to_string());
     }
@@ -303,6 +310,7 @@ async fn next_begun(
 async fn next_queued(
     connection: &mut AnyConnection,
     kinds: &[&'static str],
+    here: &Option<String>,
     slots: Slots,
     now: Millis,
 ) -> Result<Option<RunId>, StoreError> {
@@ -316,14 +324,16 @@ async fn next_queued(
              AND NOT EXISTS (SELECT 1 FROM runs AS other
                  WHERE other.project_id = r.project_id AND other.subject = r.subject
                      AND other.state IN ('running', 'parked'))
+             AND ($4 IS NULL OR r.installation IS NULL OR r.installation = $4)
              AND r.kind IN ({})
          ORDER BY COALESCE(held.slots, 0), r.rank, r.id LIMIT 1",
-        places(kinds, 4)
+        places(kinds, 5)
     );
     let mut query = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(now)
         .bind(i64::from(slots.per_project))
-        .bind(i64::from(slots.in_all));
+        .bind(i64::from(slots.in_all))
+        .bind(here.clone());
     for kind in kinds {
         query = query.bind(kind.to_string());
     }

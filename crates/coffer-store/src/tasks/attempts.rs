@@ -67,9 +67,13 @@ impl Store {
         task: TaskId,
         start: StartTask,
     ) -> Result<(TaskRow, RunId), TaskError> {
-        let scope = *scope;
+        let (scope, here) = (*scope, self.installation());
         let begin = self.database().write("start a task", move |connection| {
-            Box::pin(async move { begin(connection, &scope, task, start).await })
+            Box::pin(async move {
+                let (row, run) = begin(connection, &scope, task, start).await?;
+                runs::place(connection, run, here).await?;
+                Ok((row, run))
+            })
         });
         begin.await
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use coffer_core::agent::{AgentDefinition, Preset};
 use coffer_core::{Priority, TaskState};
 use coffer_store::{
-    AgentError, NewAgent, NewKey, NewTask, Place, StartTask, TaskEdit, TaskError, TaskFilter, TaskOrder,
+    AgentError, NewAgent, NewKey, NewTask, Place, Slots, StartTask, TaskEdit, TaskError, TaskFilter,
+    TaskOrder,
 };
 
 use crate::databases::on_both;
@@ -79,6 +80,30 @@ on_both! {
         assert!(store.task(&agents, second.id).await.unwrap().is_none());
         let told = store.events(&agents, 0, 100).await.unwrap();
         assert!(told.iter().all(|event| event.subject == first.id.to_string()) && !told.is_empty());
+    }
+
+    async fn attempts_are_executed_where_they_were_begun(database: &TestDatabase) {
+        let (here, there) = (database.open().await, database.open().await);
+        here.act_for(&here.operator(), "here").await.unwrap();
+        there.act_for(&there.operator(), "there").await.unwrap();
+        let mine = project(&here, "mine").await;
+        let start = || StartTask { agent: None, model: None, replace: false, reason: "started", actor: "k".into() };
+        let take = async |store: &coffer_store::Store, place: &str| {
+            let (operator, slots) = (store.operator(), Slots { in_all: 9, per_project: 9 });
+            let runner = store.enter_runner(&operator, place, 0).await.unwrap();
+            let taken = store.take_runs(&operator, runner, &["task"], slots, 9, i64::MAX / 2).await.unwrap();
+            taken.into_iter().map(|taken| taken.run.id).collect::<Vec<_>>()
+        };
+        let task = here.create_task(&mine, new("a")).await.unwrap();
+        let (_, run) = here.start_task(&mine, task.id, start()).await.unwrap();
+        assert!(take(&there, "there").await.is_empty());
+        assert_eq!(take(&here, "here").await, [run]);
+        // Its server comes back; another one may only put an end to it.
+        let again = here.enter_runner(&here.operator(), "here", 0).await.unwrap();
+        here.leave_runner(&here.operator(), again).await.unwrap();
+        assert!(take(&there, "there").await.is_empty());
+        there.cancel_task(&mine, task.id, "not wanted", "k").await.unwrap();
+        assert_eq!(take(&there, "there").await, [run]);
     }
 
     async fn a_column_has_an_order_that_survives_many_moves(database: &TestDatabase) {
