@@ -18,7 +18,7 @@ use coffer_store::{AttemptNote, JournalError, Store, TaskMessage, Unwinding};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Kind, Run, Start, StepError, Stop, Tries};
+use crate::{Kind, Run, Start, StepError, Stop};
 
 pub use workshop::{AgentTurn, Brief, Checked, Ending, Pull, Workshop};
 
@@ -128,6 +128,16 @@ fn told(message: &TaskMessage) -> String {
     format!("{}{}", place.unwrap_or_default(), message.body)
 }
 
+/// Why there is no pull request though something was pushed.
+fn unchecked(checked: &Checked, command: &str, branch: &str) -> String {
+    let command: String = command.chars().take(200).collect();
+    let how = match checked.exit_code {
+        Some(code) => format!("failed with exit code {code}"),
+        None => "did not end in time".to_string(),
+    };
+    format!("`{command}` {how}: the work is on branch `{branch}`, without a pull request")
+}
+
 fn tokens(count: u64) -> Option<i64> {
     Some(i64::try_from(count).unwrap_or(i64::MAX))
 }
@@ -217,7 +227,6 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
             let turn: AgentTurn = run
                 .step(format!("agent-{number}"))
                 .within(within)
-                .tries(Tries { most: 1, ..Tries::default() })
                 .run(|start: Start| {
                     let (brief, said, before) = (&brief, &heard.texts, &report);
                     async move {
@@ -260,6 +269,11 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
             return Err(Stop::failed("no_changes", "the agent ended without changing anything"));
         };
         run.step("push").within(LONG).run(|_| shop.push(&brief, sandbox, &branch, &commit)).await?;
+        if let (Some(checked), Some(command)) = (&checked, &brief.check_command)
+            && !checked.passed
+        {
+            return Err(Stop::failed("check_failed", unchecked(checked, command, &branch)));
+        }
         let pull: Pull = run
             .step("pull")
             .run(|start: Start| {

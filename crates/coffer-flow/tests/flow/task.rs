@@ -182,6 +182,7 @@ on_both! {
             ("fatal clone", "broken", Some("clone")),
             ("agent", "agent_failed", None),
             ("nothing to commit", "no_changes", None),
+            ("the check", "check_failed", None),
             ("fatal push", "broken", Some("push")),
         ] {
             let task = board.task().await;
