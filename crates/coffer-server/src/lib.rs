@@ -25,6 +25,7 @@ mod routing;
 mod tasks;
 mod telemetry;
 mod usage;
+mod workshop;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -37,7 +38,7 @@ use coffer_engine::Engine;
 use coffer_store::Store;
 pub use limits::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings};
 pub use output::OutputSettings;
-pub use tasks::{TaskSettings, WorkshopHandle};
+pub use tasks::{OtherWorkshop, TaskSettings};
 pub use telemetry::{BadTraceSetting, MetricsSettings, TraceSettings};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -66,8 +67,9 @@ pub struct ServerConfig {
     pub usage: UsageSettings,
     pub output: OutputSettings,
     pub tasks: TaskSettings,
-    /// Where tasks are worked on; without one they can be planned but not started.
-    pub workshop: Option<WorkshopHandle>,
+    /// For tests of what is around it: where tasks are worked on instead of in sandboxes.
+    #[doc(hidden)]
+    pub workshop: Option<OtherWorkshop>,
     /// The server's own directory, where output is kept.
     pub server_dir: PathBuf,
     /// The files of the web UI; none where the program was built without.
@@ -157,19 +159,30 @@ pub async fn serve(
         audit: audit.clone(),
         told: std::sync::Mutex::default(),
     };
-    let tasks = match config.workshop {
-        None => None,
-        Some(workshop) => {
-            let place = config.installation.clone();
-            let started = tasks::Tasks::start(store.clone(), config.tasks, place, workshop);
-            Some(Arc::new(started.await.map_err(failed)?))
-        }
-    };
     let proxy = proxy::Proxy::new(Arc::new(fleet.clone()), Arc::new(gate));
     let errands = api::Errands { fleet: fleet.clone(), commands: commands.clone(), output: output.clone() };
-    let git = git::Git::new(store.clone(), fleet.clone(), forges.clone(), errands, telemetry.clone());
+    let git = git::Git::new(store.clone(), fleet.clone(), forges.clone(), errands.clone(), telemetry.clone());
     let git = Arc::new(git);
     tokio::spawn(git.clone().keep(stop.child_token()));
+    let bench = Arc::new(workshop::Workbench::new(workshop::Tools {
+        store: store.clone(),
+        fleet: fleet.clone(),
+        git: git.clone(),
+        errands,
+        limiter: limiter.clone(),
+        policy: config.lifetime,
+        default_template: config.default_template.clone(),
+        signature: git::Signature { name: "Cofferdam".into(), email: noreply(config.domain.as_deref()) },
+    }));
+    let shop: Arc<dyn coffer_flow::task::Workshop> = match config.workshop {
+        None => Arc::new(workshop::TaskShop::new(bench)),
+        Some(other) => other.0,
+    };
+    let place = config.installation.clone();
+    let kinds: Vec<Arc<dyn coffer_flow::Kind>> =
+        vec![Arc::new(coffer_flow::task::TaskKind::new(store.clone(), shop))];
+    let tasks = tasks::Tasks::start(store.clone(), config.tasks, place, kinds).await.map_err(failed)?;
+    let tasks = Arc::new(tasks);
     let app = api::App {
         fleet: fleet.clone(),
         store: store.clone(),
@@ -195,9 +208,7 @@ pub async fn serve(
     tracing::info!("serving on {}", config.listen);
     ready();
     listen::serve(listener, Arc::new(listen::Front { api, proxy }), stop).await;
-    if let Some(tasks) = tasks {
-        tasks.finish().await;
-    }
+    tasks.finish().await;
     fleet.finish(LAST_STEPS).await;
     output.finish(LAST_STEPS).await;
     if let Err(error) = fleet.settle_accounts().await {
@@ -208,6 +219,11 @@ pub async fn serve(
     telemetry.finish().await;
     store.close().await;
     Ok(())
+}
+
+/// The address of what this server commits by itself.
+fn noreply(domain: Option<&str>) -> String {
+    format!("noreply@{}", domain.unwrap_or("localhost"))
 }
 
 /// Where code lives and is reviewed.
@@ -221,11 +237,13 @@ async fn forges(
     if here.ip().is_unspecified() {
         here.set_ip(if here.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
     }
-    let domain = config.domain.as_deref().unwrap_or("localhost");
     let config = coffer_forge::ForgeConfig {
         repositories: config.server_dir.join("repositories"),
         here: format!("http://{here}"),
-        identity: coffer_forge::Identity { name: "Cofferdam".into(), email: format!("noreply@{domain}") },
+        identity: coffer_forge::Identity {
+            name: "Cofferdam".into(),
+            email: noreply(config.domain.as_deref()),
+        },
         git: coffer_forge::GitLimits::default(),
         plain_http: false,
     };

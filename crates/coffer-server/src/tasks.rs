@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use coffer_flow::task::{TaskKind, Workshop};
+use coffer_flow::task::Workshop;
 use coffer_flow::{Kind, Runner, Settings};
 use coffer_store::{Slots, Store, StoreError};
 use tokio::sync::Notify;
@@ -21,13 +21,14 @@ impl Default for TaskSettings {
     }
 }
 
-/// Where tasks are worked on.
+/// A workshop of a test's own.
+#[doc(hidden)]
 #[derive(Clone)]
-pub struct WorkshopHandle(pub Arc<dyn Workshop>);
+pub struct OtherWorkshop(pub Arc<dyn Workshop>);
 
-impl fmt::Debug for WorkshopHandle {
+impl fmt::Debug for OtherWorkshop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WorkshopHandle")
+        f.write_str("OtherWorkshop")
     }
 }
 
@@ -44,12 +45,11 @@ impl Tasks {
         store: Store,
         settings: TaskSettings,
         place: Option<String>,
-        workshop: WorkshopHandle,
+        kinds: Vec<Arc<dyn Kind>>,
     ) -> Result<Self, StoreError> {
-        let kind: Arc<dyn Kind> = Arc::new(TaskKind::new(store.clone(), workshop.0));
         let slots = Slots { in_all: settings.in_all, per_project: settings.per_project };
         let settings = Settings { slots, ..Settings::at(place.unwrap_or_else(|| "server".into())) };
-        let runner = Runner::start(store, settings, vec![kind]).await?;
+        let runner = Runner::start(store, settings, kinds).await?;
         Ok(Self { wake: runner.waker(), runner: Mutex::new(Some(runner)) })
     }
 

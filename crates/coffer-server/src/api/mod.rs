@@ -74,8 +74,7 @@ pub(crate) struct App {
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) output: Arc<Output>,
     pub(crate) forges: Arc<coffer_forge::Forges>,
-    /// None where this server cannot work on tasks.
-    pub(crate) tasks: Option<Arc<Tasks>>,
+    pub(crate) tasks: Arc<Tasks>,
     pub(crate) git: Arc<crate::git::Git>,
 }
 

@@ -42,7 +42,7 @@ pub(crate) use end::describe;
 pub(crate) use fork::ForkSpec;
 pub(crate) use pause::{Boot, Connected};
 pub(crate) use record::{Busy, Record, Step};
-pub(crate) use secrets::SecretUse;
+pub(crate) use secrets::{SecretUse, variables as secret_variables};
 use secrets::{explain_missing, patterns_of};
 pub(crate) use settings::network_of;
 pub(crate) use snapshots::{DEFAULT_TAG, MemoryWish, SnapshotSpec};

@@ -9,7 +9,7 @@ const MOST_QUOTED: usize = 600;
 
 /// Whether the same may do better in a moment.
 pub(super) fn is_transient(returned: &Returned) -> bool {
-    const SIGNS: [&str; 9] = [
+    const SIGNS: [&str; 13] = [
         "the forge cannot be used",
         "is not known yet",
         "Could not resolve host",
@@ -19,6 +19,10 @@ pub(super) fn is_transient(returned: &Returned) -> bool {
         "returned error: 5",
         "the remote end hung up",
         "unexpected disconnect",
+        "Empty reply from server",
+        "Recv failure",
+        "early EOF",
+        "RPC failed",
     ];
     let refused = returned.stderr.contains("does not accept the credential");
     !refused && SIGNS.iter().any(|sign| returned.stderr.contains(sign))

@@ -7,6 +7,7 @@ mod operations;
 mod orders;
 mod routes;
 mod status;
+mod work;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub(crate) use orders::{
 };
 pub(crate) use routes::AtGate;
 pub(crate) use status::WorkTree;
+pub(crate) use work::{DiffStat, Signature};
 
 use crate::api::{ApiError, Code, Errand, Errands, Returned};
 use crate::fleet::{Fleet, Record};
@@ -148,6 +150,7 @@ impl Git {
         let env = [("GIT_TERMINAL_PROMPT", "0"), ("GIT_ASKPASS", "/bin/false"), ("LC_ALL", "C")];
         let errand = Errand {
             words: std::iter::once("git").chain(words.iter().copied()).map(str::to_string).collect(),
+            cwd: None,
             env: env.map(|(name, value)| (name.to_string(), value.to_string())).into(),
             user: user.map(str::to_string),
             stdin: run.stdin.map(str::to_string),

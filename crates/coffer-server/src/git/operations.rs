@@ -13,7 +13,7 @@ use super::orders::{
 };
 use super::routes::Opening;
 use super::status::WorkTree;
-use super::{Git, Place, Run, Session, explain, gate_url};
+use super::{Git, Place, Run, Session, Signature, explain, gate_url};
 use crate::api::{ApiError, Code};
 use crate::clock::now_ms;
 
@@ -167,12 +167,22 @@ impl Git {
         .await
     }
 
-    async fn has(&self, session: &Session, remote: &GitRemote, reference: &str) -> Result<bool, ApiError> {
+    pub(super) async fn has(
+        &self,
+        session: &Session,
+        remote: &GitRemote,
+        reference: &str,
+    ) -> Result<bool, ApiError> {
         let words = ["show-ref", "--verify", "--quiet", "--", reference];
         Ok(self.git_at(session, remote, &words, Run::default()).await?.is_good())
     }
 
-    async fn switch(&self, session: &Session, remote: &GitRemote, words: &[&str]) -> Result<(), ApiError> {
+    pub(super) async fn switch(
+        &self,
+        session: &Session,
+        remote: &GitRemote,
+        words: &[&str],
+    ) -> Result<(), ApiError> {
         self.git_well(session, remote, "switch branches", words, Run::default()).await.map(drop)
     }
 
@@ -186,7 +196,11 @@ impl Git {
         self.status_of(session, &place.remote).await
     }
 
-    async fn status_of(&self, session: &Session, remote: &GitRemote) -> Result<WorkTree, ApiError> {
+    pub(super) async fn status_of(
+        &self,
+        session: &Session,
+        remote: &GitRemote,
+    ) -> Result<WorkTree, ApiError> {
         let words = ["status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"];
         let run = Run { most: 2 * MOST_DIFF, ..Run::default() };
         let returned = self.git_well(session, remote, "tell its status", &words, run).await?;
@@ -223,7 +237,7 @@ impl Git {
         Ok(WorkTreeDiff { repository: place.remote.slug, patch, truncated: returned.is_cut })
     }
 
-    async fn settings(&self, session: &Session) -> Result<GitSettings, ApiError> {
+    pub(super) async fn settings(&self, session: &Session) -> Result<GitSettings, ApiError> {
         let found = self.store.project_settings(&session.scope, session.record.project).await;
         let found = found.map_err(ApiError::store)?;
         Ok(found.map(|found| found.settings.git).unwrap_or_default())
@@ -231,13 +245,25 @@ impl Git {
 
     /// Commits what was changed, under the project's name and by its rules for messages.
     pub(crate) async fn commit(&self, session: &Session, order: CommitOrder) -> Result<Committed, ApiError> {
+        self.commit_as(session, order, None).await
+    }
+
+    /// The same, under another name where the project has none.
+    pub(crate) async fn commit_as(
+        &self,
+        session: &Session,
+        order: CommitOrder,
+        otherwise: Option<&Signature>,
+    ) -> Result<Committed, ApiError> {
         let place = self.place(session, order.repository.as_deref()).await?;
         let remote = &place.remote;
         self.recorded(session, &remote.slug, "commit", async {
             let settings = self.settings(session).await?;
             let judged = settings.commits.judge(&order.message);
             let read = judged.map_err(|why| ApiError::of(Code::CommitMessage, why.to_string()))?;
-            let (Some(name), Some(email)) = (&settings.name, &settings.email) else {
+            let name = settings.name.as_ref().or(otherwise.map(|signature| &signature.name));
+            let email = settings.email.as_ref().or(otherwise.map(|signature| &signature.email));
+            let (Some(name), Some(email)) = (name, email) else {
                 let message = "this project does not say as whom its sandboxes commit";
                 return Err(ApiError::of(Code::IdentityMissing, message)
                     .hint("set git.name and git.email by PUT /api/v1/project/settings"));
@@ -354,7 +380,7 @@ impl Git {
     }
 
     /// The commit that a branch of the sandbox is at.
-    async fn tip(
+    pub(super) async fn tip(
         &self,
         session: &Session,
         remote: &GitRemote,

@@ -6,7 +6,7 @@ use coffer_core::SandboxId;
 use coffer_core::agent::{AgentReport, Tokens};
 use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Workshop};
 use coffer_flow::{Start, StepError};
-use coffer_server::{ServerConfig, WorkshopHandle};
+use coffer_server::{OtherWorkshop, ServerConfig};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -86,7 +86,7 @@ impl Workshop for Shop {
 
 async fn working() -> (TestApp, Arc<Shop>) {
     let shop = Arc::new(Shop { agents: Semaphore::new(0) });
-    let workshop = Some(WorkshopHandle(shop.clone()));
+    let workshop = Some(OtherWorkshop(shop.clone()));
     let app =
         TestApp::configured(ServerConfig { lifetime: policy(), workshop, ..ServerConfig::default() }).await;
     (app, shop)
@@ -204,15 +204,6 @@ async fn a_task_is_planned_changed_and_put_away() {
     let states: Vec<&str> =
         history.as_array().unwrap().iter().map(|moved| moved["to"].as_str().unwrap()).collect();
     assert_eq!(states, ["todo", "backlog"]);
-
-    // Nobody pretends that it can be worked on here.
-    let agent = coder(&app).await;
-    let refused = app.post(&format!("{path}/start"), json!({"agent_id": agent})).await.expect(501).json();
-    assert_eq!(refused["code"], "not_supported");
-    let said = json!({"body": "now", "start": true});
-    app.post(&format!("{path}/messages"), said).await.expect(501);
-    assert_eq!(app.get(&path).await.json()["attempts"], 0);
-    assert!(app.get(&format!("{path}/messages")).await.json()["items"].as_array().unwrap().is_empty());
 
     app.delete(&path).await.expect(204);
     app.get(&path).await.expect(404);

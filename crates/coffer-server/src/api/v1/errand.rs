@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coffer_core::{ExecutionId, KeyId};
+use coffer_store::{ExecutionSource, NewExecution};
 
 use super::exec::{self, End, Order};
-use super::inside::guest_of;
+use super::inside::{guest_of, refusal};
+use crate::agent::Guest;
 use crate::api::error::{ApiError, Code};
 use crate::commands::Commands;
 use crate::fleet::{Fleet, Record};
@@ -18,6 +20,8 @@ use crate::output::Output;
 #[derive(Debug, Default)]
 pub(crate) struct Errand {
     pub(crate) words: Vec<String>,
+    /// Where it runs; the user's home, where nothing is said, and otherwise below it unless it begins at the root.
+    pub(crate) cwd: Option<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) user: Option<String>,
     pub(crate) stdin: Option<String>,
@@ -58,23 +62,9 @@ impl Errands {
         errand: Errand,
         actor: Option<KeyId>,
     ) -> Result<Returned, ApiError> {
-        let guest = guest_of(&self.fleet, record, &record.id.to_string()).await?;
-        if let Err(refused) = self.commands.permit(record, &errand.words).await {
-            let message = format!("the command was not started: {}", refused.why);
-            return Err(ApiError::of(Code::CommandRefused, message));
-        }
         let most = errand.most;
-        let order = Order {
-            shown: errand.words.join(" "),
-            words: errand.words,
-            cwd: None,
-            env: errand.env,
-            user: errand.user,
-            stdin: errand.stdin.map(Bytes::from),
-            timeout: Some(errand.timeout),
-            background: false,
-            most,
-        };
+        let guest = self.admitted(record, &errand).await?;
+        let order = order(errand);
         let (output, id) = (self.output.clone(), ExecutionId::generate());
         let beginning = exec::begin(output, record.clone(), guest, id, order, actor);
         // To its end, also when nobody waits any more: what is on record as running must run.
@@ -89,5 +79,72 @@ impl Errands {
             stdout: stdout.bytes,
             stderr: String::from_utf8_lossy(&stderr.bytes).into_owned(),
         })
+    }
+
+    /// Starts a program that goes on whoever waits for it. It is on record before it runs, so that whoever finds no record
+    /// of `id`, or no process to it, knows that there was none.
+    pub(crate) async fn launch(
+        &self,
+        record: &Arc<Record>,
+        id: ExecutionId,
+        errand: Errand,
+    ) -> Result<(), ApiError> {
+        let guest = self.admitted(record, &errand).await?;
+        let order = order(errand);
+        let announced = NewExecution {
+            id,
+            actor: None,
+            command: order.shown.clone(),
+            cwd: order.cwd.clone(),
+            user: order.user.clone(),
+            source: ExecutionSource::Api,
+        };
+        self.output.announce(record, announced).await.map_err(ApiError::store)?;
+        let beginning = exec::begin(self.output.clone(), record.clone(), guest, id, order, None);
+        let begun = tokio::spawn(beginning).await.unwrap_or_else(|_| Err(ApiError::internal()));
+        begun.map(drop)
+    }
+
+    /// The executions that run in a sandbox now, as its agentd says.
+    pub(crate) async fn running(&self, record: &Arc<Record>) -> Result<Vec<ExecutionId>, ApiError> {
+        let guest = guest_of(&self.fleet, record, &record.id.to_string()).await?;
+        let listed = exec::processes(&guest).await.map_err(refusal)?;
+        let tags = listed.processes.into_iter().filter_map(|process| process.tag);
+        Ok(tags.filter_map(|tag| tag.parse().ok()).collect())
+    }
+
+    /// Ends an execution with all that it started; fine where it is over.
+    pub(crate) async fn kill(&self, record: &Arc<Record>, id: ExecutionId) -> Result<(), ApiError> {
+        let guest = guest_of(&self.fleet, record, &record.id.to_string()).await?;
+        match exec::end_tagged(&guest, id).await.map_err(refusal) {
+            Err(error) if error.code() != Code::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The way into the sandbox, where the project's policy on commands allows it.
+    async fn admitted(&self, record: &Arc<Record>, errand: &Errand) -> Result<Guest, ApiError> {
+        let guest = guest_of(&self.fleet, record, &record.id.to_string()).await?;
+        match self.commands.permit(record, &errand.words).await {
+            Ok(()) => Ok(guest),
+            Err(refused) => {
+                let message = format!("the command was not started: {}", refused.why);
+                Err(ApiError::of(Code::CommandRefused, message))
+            }
+        }
+    }
+}
+
+fn order(errand: Errand) -> Order {
+    Order {
+        shown: errand.words.join(" "),
+        words: errand.words,
+        cwd: errand.cwd,
+        env: errand.env,
+        user: errand.user,
+        stdin: errand.stdin.map(Bytes::from),
+        timeout: Some(errand.timeout),
+        background: false,
+        most: errand.most,
     }
 }

@@ -435,7 +435,16 @@ async fn end(guest: &Guest, pid: u32, signal: Signal) -> Result<SendSignalRespon
     guest.call("/process.Process/SendSignal", None, &request, 1024).await
 }
 
-async fn processes(guest: &Guest) -> Result<ListResponse, GuestError> {
+/// Kills the process of an execution, and all that it started.
+pub(super) async fn end_tagged(guest: &Guest, id: ExecutionId) -> Result<(), GuestError> {
+    let process = Some(ProcessSelector { selector: Some(Selector::Tag(id.to_string())) });
+    let request = SendSignalRequest { process, signal: Signal::Sigkill.into() };
+    let ended: SendSignalResponse = guest.call("/process.Process/SendSignal", None, &request, 1024).await?;
+    let SendSignalResponse {} = ended;
+    Ok(())
+}
+
+pub(super) async fn processes(guest: &Guest) -> Result<ListResponse, GuestError> {
     guest.call("/process.Process/List", None, &ListRequest {}, LONGEST_LIST).await
 }
 

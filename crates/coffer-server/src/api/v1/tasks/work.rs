@@ -18,7 +18,7 @@ use super::{actor, by_people, found, refusal, tagged};
 use crate::api::App;
 use crate::api::auth::{Caller, Id, Read, Write};
 use crate::api::body::{Checked, MaybeChecked};
-use crate::api::error::{ApiError, Code};
+use crate::api::error::ApiError;
 use crate::api::query::Query;
 use crate::api::v1::ErrorShape;
 use crate::api::v1::page::{Page, PageQuery, Part};
@@ -51,8 +51,7 @@ pub(in crate::api::v1) struct Start {
         (status = 408, body = ErrorShape),
         (status = 409, body = ErrorShape, description = "an attempt is under way, or the task is archived"),
         (status = 413, body = ErrorShape),
-        (status = 422, body = ErrorShape, description = "the task lacks an agent, its definition or a repository"),
-        (status = 501, body = ErrorShape, description = "this server cannot work on tasks")
+        (status = 422, body = ErrorShape, description = "the task lacks an agent, its definition or a repository")
     )
 )]
 pub(in crate::api::v1) async fn start(
@@ -90,10 +89,6 @@ async fn begin(
     task: &TaskRow,
     order: StartTask,
 ) -> Result<TaskRow, ApiError> {
-    let Some(tasks) = &app.tasks else {
-        return Err(ApiError::of(Code::NotSupported, "this server cannot work on tasks: it has no workshop")
-            .hint("tasks can be planned here; starting them needs git and a forge, which are not set up"));
-    };
     let Some(agent) = order.agent.or(task.agent) else {
         return Err(ApiError::invalid("agent_id", "is needed: the task has no agent"));
     };
@@ -117,7 +112,7 @@ async fn begin(
     }
     let started = app.store.start_task(&caller.scope, task.id, order).await;
     let (row, _) = started.map_err(|error| refusal(error, task.id))?;
-    tasks.wake();
+    app.tasks.wake();
     Ok(row)
 }
 
@@ -151,9 +146,7 @@ pub(in crate::api::v1) async fn cancel(
     }
     let cancelled = app.store.cancel_task(&caller.scope, task, &reason, &actor(&caller)).await;
     let row = cancelled.map_err(|error| refusal(error, task))?;
-    if let Some(tasks) = &app.tasks {
-        tasks.wake();
-    }
+    app.tasks.wake();
     Ok(tagged(row))
 }
 
@@ -206,8 +199,7 @@ fn message(said: TaskMessage) -> Message {
     responses(
         (status = 201, body = Message), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
         (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
-        (status = 409, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape),
-        (status = 501, body = ErrorShape, description = "it was to start an attempt, which this server cannot")
+        (status = 409, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
     )
 )]
 pub(in crate::api::v1) async fn say(
@@ -228,13 +220,6 @@ pub(in crate::api::v1) async fn say(
     let row = found(&app, &caller, task).await?;
     if request.start {
         by_people(&caller)?;
-        if app.tasks.is_none() {
-            return Err(ApiError::of(
-                Code::NotSupported,
-                "this server cannot work on tasks: it has no workshop",
-            )
-            .hint("leave out \"start\" to keep the message for later"));
-        }
     }
     let about = request.file.map(|file| json!({ "file": file, "line": request.line }));
     let said = app.store.say_to_task(&caller.scope, task, &actor(&caller), &request.body, about).await;
@@ -252,9 +237,7 @@ pub(in crate::api::v1) async fn say(
             Ok(_) | Err(TaskError::Busy) => {}
             Err(error) => return Err(refusal(error, task)),
         }
-        if let Some(tasks) = &app.tasks {
-            tasks.wake();
-        }
+        app.tasks.wake();
     }
     Ok((StatusCode::CREATED, Json(message(said))))
 }

@@ -1,0 +1,204 @@
+//! What work on a task needs beside: where it begins, whose name it bears, and what it comes to.
+
+use coffer_core::commit::CommitPolicy;
+use coffer_core::forge::{BranchName, CommitId};
+use coffer_forge::{ForgeError, PullChange};
+use coffer_store::GitRemote;
+use serde::{Deserialize, Serialize};
+
+use super::{Git, Run, Session};
+use crate::api::{ApiError, Code};
+
+/// Of a list of changed files.
+#[allow(dead_code, reason = "for work that is compared with other work")]
+const MOST_LISTED: usize = 1024 * 1024;
+
+/// Under whose name something is committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Signature {
+    pub(crate) name: String,
+    pub(crate) email: String,
+}
+
+/// How much differs.
+#[allow(dead_code, reason = "for work that is compared with other work")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DiffStat {
+    pub(crate) files: u64,
+    /// Lines; those of binary files are none.
+    pub(crate) added: u64,
+    pub(crate) removed: u64,
+}
+
+impl DiffStat {
+    #[allow(dead_code, reason = "for work that is compared with other work")]
+    /// What `git diff --numstat` says; what is not as git writes it is passed over.
+    fn read(output: &[u8]) -> Self {
+        let mut stat = Self::default();
+        for line in String::from_utf8_lossy(output).lines() {
+            let mut words = line.splitn(3, '\t');
+            let (Some(added), Some(removed), Some(_)) = (words.next(), words.next(), words.next()) else {
+                continue;
+            };
+            stat.files += 1;
+            stat.added = stat.added.saturating_add(added.parse().unwrap_or(0));
+            stat.removed = stat.removed.saturating_add(removed.parse().unwrap_or(0));
+        }
+        stat
+    }
+}
+
+impl Git {
+    /// The branch that work begins from, and the commit that it is at on the forge.
+    pub(crate) async fn beginning(
+        &self,
+        session: &Session,
+        repository: &str,
+        base: Option<&BranchName>,
+    ) -> Result<(BranchName, CommitId), ApiError> {
+        let row = self.row(session, repository).await?;
+        let forge = self.forges.open(&session.scope, &row, &session.actor).await.map_err(ApiError::forge)?;
+        let name = base.unwrap_or(&row.default_branch);
+        match forge.branch(name).await {
+            Ok(found) => Ok((name.clone(), found.commit)),
+            Err(ForgeError::NotFound { .. }) => {
+                let message = format!("repository `{}` has no branch `{name}` to begin from", row.name);
+                Err(ApiError::of(Code::NotFound, message))
+            }
+            Err(error) => Err(ApiError::forge(error)),
+        }
+    }
+
+    /// Where a repository is inside.
+    pub(crate) async fn path_of(&self, session: &Session, repository: &str) -> Result<String, ApiError> {
+        Ok(self.place(session, Some(repository)).await?.remote.path)
+    }
+
+    /// What the project asks of messages.
+    pub(crate) async fn commit_policy(&self, session: &Session) -> Result<CommitPolicy, ApiError> {
+        Ok(self.settings(session).await?.commits)
+    }
+
+    /// Has whoever commits inside do so under that name, where the project has none.
+    pub(crate) async fn sign_otherwise(
+        &self,
+        session: &Session,
+        repository: &str,
+        signature: &Signature,
+    ) -> Result<(), ApiError> {
+        let (place, settings) = (self.place(session, Some(repository)).await?, self.settings(session).await?);
+        let wanted = [
+            ("user.name", &settings.name, &signature.name),
+            ("user.email", &settings.email, &signature.email),
+        ];
+        for (key, own, otherwise) in wanted {
+            if own.is_none() {
+                let words = ["config", "--local", key, otherwise.as_str()];
+                self.git_well(session, &place.remote, "be set up", &words, Run::default()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the branch at what is checked out, where that builds on it: whoever worked inside may have gone to another
+    /// branch. Returns its commit.
+    pub(crate) async fn bring_onto(
+        &self,
+        session: &Session,
+        repository: &str,
+        branch: &BranchName,
+    ) -> Result<CommitId, ApiError> {
+        let place = self.place(session, Some(repository)).await?;
+        let remote = &place.remote;
+        let there = self.status_of(session, remote).await?.branch;
+        if there.as_deref() != Some(branch.as_str()) {
+            let full = branch.full();
+            let exists = self.has(session, remote, &full).await?;
+            if !exists || self.holds(session, remote, "HEAD", &full).await? {
+                self.switch(session, remote, &["switch", "--quiet", "--force-create", branch.as_str()])
+                    .await?;
+            } else if self.holds(session, remote, &full, "HEAD").await? {
+                self.switch(session, remote, &["switch", "--quiet", branch.as_str()]).await?;
+            } else {
+                let there = there.map_or_else(|| "a commit".to_string(), |other| format!("branch `{other}`"));
+                let message =
+                    format!("{there} is checked out, which does not build on branch `{branch}` of the task");
+                return Err(ApiError::of(Code::GitFailed, message));
+            }
+        }
+        self.tip(session, remote, branch).await
+    }
+
+    /// Whether all of `part` is in `whole`.
+    async fn holds(
+        &self,
+        session: &Session,
+        remote: &GitRemote,
+        whole: &str,
+        part: &str,
+    ) -> Result<bool, ApiError> {
+        let words = ["merge-base", "--is-ancestor", part, whole];
+        Ok(self.git_at(session, remote, &words, Run::default()).await?.is_good())
+    }
+
+    /// Whether a branch has nothing of its own beyond another of the forge's.
+    pub(crate) async fn adds_nothing(
+        &self,
+        session: &Session,
+        repository: &str,
+        branch: &BranchName,
+        base: &BranchName,
+    ) -> Result<bool, ApiError> {
+        let place = self.place(session, Some(repository)).await?;
+        let base = format!("refs/remotes/origin/{base}");
+        self.holds(session, &place.remote, &base, &branch.full()).await
+    }
+
+    #[allow(dead_code, reason = "for work that is compared with other work")]
+    /// How much the commit that is checked out differs from another.
+    pub(crate) async fn diff_stat(
+        &self,
+        session: &Session,
+        repository: &str,
+        base: &CommitId,
+    ) -> Result<DiffStat, ApiError> {
+        let place = self.place(session, Some(repository)).await?;
+        let words = [
+            "diff",
+            "--numstat",
+            "--no-color",
+            "--no-ext-diff",
+            "--no-textconv",
+            base.as_str(),
+            "HEAD",
+            "--",
+        ];
+        let run = Run { most: MOST_LISTED, ..Run::default() };
+        let returned = self.git_well(session, &place.remote, "compare", &words, run).await?;
+        Ok(DiffStat::read(&returned.stdout))
+    }
+
+    /// Gives a pull request another description.
+    pub(crate) async fn redescribe(
+        &self,
+        session: &Session,
+        repository: &str,
+        number: i64,
+        body: String,
+    ) -> Result<(), ApiError> {
+        let place = self.place(session, Some(repository)).await?;
+        let change = PullChange { body: Some(body), ..PullChange::default() };
+        place.forge.update_pull(number, change).await.map(drop).map_err(ApiError::forge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_and_nonsense_is_passed_over() {
+        let stat = DiffStat::read(b"3\t1\ta.rs\n-\t-\tpicture.png\nrubbish\n2\t\xff\tb\tc\n");
+        assert_eq!(stat, DiffStat { files: 3, added: 5, removed: 1 });
+    }
+}

@@ -1,0 +1,100 @@
+//! What a pull request says of the work that it is.
+
+use coffer_flow::task::Checked;
+
+const LONGEST_TITLE: usize = 256;
+const LONGEST_SUMMARY: usize = 8 * 1024;
+const LONGEST_COMMAND: usize = 300;
+
+/// What a pull request is called, and says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PullText {
+    pub(crate) title: String,
+    pub(crate) body: String,
+}
+
+/// What was done, by whom.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WorkDone<'a> {
+    pub(crate) title: &'a str,
+    pub(crate) task: &'a str,
+    pub(crate) attempt: i64,
+    pub(crate) agent: &'a str,
+    pub(crate) model: Option<&'a str>,
+    pub(crate) check: Option<(&'a str, &'a Checked)>,
+    pub(crate) summary: Option<&'a str>,
+    pub(crate) commit: &'a str,
+}
+
+impl PullText {
+    pub(crate) fn of(work: WorkDone<'_>) -> Self {
+        let model = work.model.map(|model| format!(" ({})", code(model))).unwrap_or_default();
+        let check = match work.check {
+            None => "none asked for".to_string(),
+            Some((command, checked)) => {
+                let command = code(&command.chars().take(LONGEST_COMMAND).collect::<String>());
+                match (checked.passed, checked.exit_code) {
+                    (true, _) => format!("{command} passed"),
+                    (false, Some(code)) => format!("{command} failed with exit code {code}"),
+                    (false, None) => format!("{command} did not end in time"),
+                }
+            }
+        };
+        let mut body = String::new();
+        if let Some(summary) = work.summary.map(str::trim).filter(|summary| !summary.is_empty()) {
+            let kept = &summary[..summary.floor_char_boundary(LONGEST_SUMMARY)];
+            // As it was said: what an agent writes is not to look like ours, nor to call people.
+            for line in kept.lines() {
+                body.push_str("> ");
+                body.push_str(&line.replace('@', "@\u{200b}"));
+                body.push('\n');
+            }
+            body.push('\n');
+        }
+        let rows = [
+            ("Task", format!("{} ({})", code(work.task), code(work.title))),
+            ("Agent", format!("{}{model}, attempt {}", code(work.agent), work.attempt)),
+            ("Check", check),
+            ("Commit", work.commit.to_string()),
+        ];
+        body.push_str("| | |\n|---|---|\n");
+        for (name, value) in rows {
+            body.push_str(&format!("| {name} | {value} |\n"));
+        }
+        Self { title: work.title.chars().take(LONGEST_TITLE).collect(), body }
+    }
+}
+
+/// Text that stays text in Markdown, on one line of a table.
+fn code(text: &str) -> String {
+    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let plain = plain.replace('`', "'").replace('|', "\\|");
+    format!("`{}`", if plain.trim().is_empty() { "-" } else { plain.trim() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_says_what_was_done_and_quotes_the_agent() {
+        let checked = Checked { passed: false, exit_code: Some(2), execution: None };
+        let text = PullText::of(WorkDone {
+            title: "Fix `a|b`",
+            task: "t-1",
+            attempt: 2,
+            agent: "coder",
+            model: Some("m-1"),
+            check: Some(("make\ntest", &checked)),
+            summary: Some("Done.\n\n@everyone look\n"),
+            commit: "abc",
+        });
+        assert_eq!(text.title, "Fix `a|b`");
+        assert_eq!(
+            text.body,
+            "> Done.\n> \n> @\u{200b}everyone look\n\n| | |\n|---|---|\n| Task | `t-1` (`Fix 'a\\|b'`) |\n\
+             | Agent | `coder` (`m-1`), attempt 2 |\n| Check | `make test` failed with exit code 2 |\n\
+             | Commit | abc |\n"
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! Where agents work: a sandbox, a repository in it, an agent, and what becomes of its work.
+//!
+//! [`Workbench`] has the single moves, for whoever has a plan; [`TaskShop`] is the plan of an attempt at a task. Every move
+//! may be asked for again after a server died over it: it finds what is there, by the key or the names that it was
+//! given, and goes on from that.
+
+mod agent;
+mod describe;
+mod repository;
+mod sandbox;
+mod task;
+mod trouble;
+
+use std::sync::Arc;
+
+use coffer_core::agent::AgentDefinition;
+use coffer_core::{AgentId, LifetimePolicy, SandboxId};
+use coffer_flow::StepError;
+use coffer_store::{AgentRow, ProjectScope, Store};
+
+pub(crate) use agent::AgentOrder;
+pub(crate) use describe::{PullText, WorkDone};
+pub(crate) use repository::{Base, CommitText};
+pub(crate) use sandbox::SandboxOrder;
+pub(crate) use task::TaskShop;
+
+use crate::api::Errands;
+use crate::fleet::Fleet;
+use crate::git::{Git, Signature};
+use crate::limits::Limiter;
+
+/// What the moves are made with.
+#[derive(Debug)]
+pub(crate) struct Workbench {
+    pub(crate) store: Store,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) git: Arc<Git>,
+    pub(crate) errands: Errands,
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) policy: LifetimePolicy,
+    pub(crate) default_template: String,
+    /// Under whose name is committed where a project has none.
+    pub(crate) signature: Signature,
+    /// Held for reading while a sandbox is being made: whoever looks for one waits.
+    making: Arc<tokio::sync::RwLock<()>>,
+}
+
+/// What a workbench is made of.
+#[derive(Debug)]
+pub(crate) struct Tools {
+    pub(crate) store: Store,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) git: Arc<Git>,
+    pub(crate) errands: Errands,
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) policy: LifetimePolicy,
+    pub(crate) default_template: String,
+    pub(crate) signature: Signature,
+}
+
+/// Whose work it is, and where it is done.
+#[derive(Debug, Clone)]
+pub(crate) struct Station {
+    pub(crate) scope: ProjectScope,
+    pub(crate) sandbox: SandboxId,
+    /// For records: `agent:<id>`.
+    pub(crate) actor: String,
+}
+
+impl Workbench {
+    pub(crate) fn new(tools: Tools) -> Self {
+        let Tools { store, fleet, git, errands, limiter, policy, default_template, signature } = tools;
+        Self {
+            store,
+            fleet,
+            git,
+            errands,
+            limiter,
+            policy,
+            default_template,
+            signature,
+            making: Arc::default(),
+        }
+    }
+
+    /// The name of an agent, and how it is run.
+    pub(crate) async fn agent(
+        &self,
+        scope: &ProjectScope,
+        agent: AgentId,
+    ) -> Result<(String, AgentDefinition), StepError> {
+        let found = self.store.agent(scope, agent).await?;
+        let found = found.ok_or_else(|| StepError::fatal("no_agent", "the agent was removed"))?;
+        let AgentRow { name, definition, .. } = found;
+        let undefined = || {
+            StepError::fatal(
+                "agent_undefined",
+                format!("agent `{name}` has no definition, or one that is sealed"),
+            )
+        };
+        let definition = definition.ok_or_else(undefined)?;
+        Ok((name, definition))
+    }
+
+    /// What an agent is called, also where it was removed.
+    pub(crate) async fn name_of(&self, scope: &ProjectScope, agent: AgentId) -> Result<String, StepError> {
+        Ok(self.store.agent(scope, agent).await?.map_or_else(|| agent.to_string(), |found| found.name))
+    }
+}

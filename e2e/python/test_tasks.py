@@ -1,0 +1,301 @@
+"""Tasks, from start to pull request, by agents that are scripts."""
+
+import pathlib
+import subprocess
+import uuid
+from importlib.metadata import version
+
+import httpx
+import pytest
+
+from test_gate import IDENTITY, PLAIN, URL, operator_key
+
+VERSIONS = pathlib.Path(__file__).resolve().parent.parent / "versions.env"
+if f"PYTHON_OLD={version('e2b')}" in VERSIONS.read_text().splitlines():
+    pytest.skip("SKIPPED: tasks have no SDK; they are tested once, beside the newest", allow_module_level=True)
+
+
+class Board:
+    """A project of its own with a repository `app`, and agents that are shell scripts."""
+
+    def __init__(self, api: httpx.Client, key: str, scratch: pathlib.Path, eventually):
+        self.api, self.key, self.scratch, self.eventually = api, key, scratch, eventually
+        self.seed("app")
+
+    def seed(self, name: str):
+        """A repository with one commit on main."""
+        made = self.post("/repositories", name=name)
+        work = self.scratch / name
+        self.git("clone", "--quiet", made["clone_url"].replace("http://", f"http://any:{self.key}@"), str(work))
+        (work / "README").write_text("hello\n")
+        self.git("add", "--all", cwd=work)
+        self.git(*IDENTITY, "commit", "--quiet", "--message", "feat: begin", cwd=work)
+        self.git("push", "--quiet", "origin", "HEAD:refs/heads/main", cwd=work)
+
+    def git(self, *words: str, cwd: pathlib.Path | None = None) -> str:
+        done = subprocess.run(["git", *words], cwd=cwd or self.scratch, env=PLAIN, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def fetched(self, *words: str, name: str = "app") -> str:
+        """What git says once it has all that the repository has."""
+        work = self.scratch / name
+        self.git("fetch", "--quiet", "--prune", "origin", cwd=work)
+        return self.git(*words, cwd=work)
+
+    def call(self, method: str, path: str, expect: tuple[int, ...], **options) -> dict | list:
+        answer = self.api.request(method, path, **options)
+        assert answer.status_code in expect, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else {}
+
+    def post(self, path: str, *expect: int, **body) -> dict:
+        return self.call("POST", path, expect or (200, 201, 202), json=body)
+
+    def get(self, path: str, **query) -> dict | list:
+        return self.call("GET", path, (200,), params=query)
+
+    def agent(self, script: str, **definition) -> str:
+        """An agent that runs the script with its prompt as the first argument."""
+        command = ["/bin/sh", "-euc", script, "agent", "{prompt}"]
+        definition = {"preset": "custom", "command": command, **definition}
+        return self.post("/agents", name=f"a-{uuid.uuid4().hex[:8]}", definition=definition)["id"]
+
+    def task(self, script: str | None = None, agent: str | None = None, definition: dict | None = None, **body) -> str:
+        body = {"title": "Add a greeting", "repository": "app", **body}
+        agent = agent or self.agent(script, **(definition or {}))
+        return self.post("/tasks", agent_id=agent, **body)["id"]
+
+    def start(self, task: str, **body) -> dict:
+        return self.post(f"/tasks/{task}/start", 202, **body)
+
+    def shown(self, task: str) -> dict:
+        return self.get(f"/tasks/{task}")
+
+    def attempts(self, task: str) -> list[dict]:
+        return self.get(f"/tasks/{task}/attempts")
+
+    def over(self, task: str) -> dict:
+        """Waits until the last attempt is over, and says how the task stands."""
+        self.eventually(lambda: self.attempts(task)[-1]["ended_at"], 300)
+        return self.shown(task)
+
+    def run(self, *arguments, **options) -> dict:
+        task = self.task(*arguments, **options)
+        self.start(task)
+        return self.over(task)
+
+    def live(self) -> list[str]:
+        return [sandbox["id"] for sandbox in self.get("/sandboxes", state="creating,running,paused")["items"]]
+
+    def pulls(self, name: str = "app") -> list[dict]:
+        return self.get(f"/repositories/{name}/pulls")["items"]
+
+    def steps(self, task: str) -> dict[str, dict]:
+        run = self.attempts(task)[-1]["run_id"]
+        return {step["name"]: step for step in self.get(f"/runs/{run}/steps")}
+
+
+@pytest.fixture
+def board(tmp_path, eventually):
+    with httpx.Client(base_url=f"{URL}/api/v1", headers={"X-API-KEY": operator_key()}, timeout=60) as admin:
+        made = admin.post("/projects", json={"name": f"tasks-{uuid.uuid4().hex[:8]}"}).raise_for_status().json()
+        key = admin.post(f"/projects/{made['id']}/keys", json={"name": "test", "role": "admin"})
+        key = key.raise_for_status().json()["key"]
+    with httpx.Client(base_url=f"{URL}/api/v1", headers={"X-API-KEY": key}, timeout=120) as api:
+        board = Board(api, key, tmp_path, eventually)
+        yield board
+        for task in board.get("/tasks")["items"]:
+            board.post(f"/tasks/{task['id']}/cancel")
+        for task in board.get("/tasks")["items"]:
+            eventually(lambda task=task: all(attempt["ended_at"] for attempt in board.attempts(task["id"])))
+        for sandbox in board.live():
+            board.call("DELETE", f"/sandboxes/{sandbox}", (204, 404))
+
+
+def needs(done: dict, code: str, *words: str) -> str:
+    """The task waits for a person, and says why."""
+    attention = done["needs_attention"]
+    assert done["state"] == "in_progress" and attention, done
+    assert attention["code"] == code, attention
+    for word in words:
+        assert word in attention["message"], attention
+    return attention["message"]
+
+
+def test_from_start_to_pull_request(board):
+    script = 'echo "$1" > told; { pwd; id -un; } > where; echo "$GREETING to $COFFER_BRANCH" > greeting; echo All done.'
+    definition = {"env": {"GREETING": "good morning"}}
+    task = board.task(script, definition=definition, check_command="grep -q morning greeting", description="Be kind.")
+    board.start(task)
+    done = board.over(task)
+    assert (done["state"], done["needs_attention"]) == ("in_review", None), done
+    branch = f"task-{task}"
+    assert done["branch"] == branch and done["pull_url"] == "/api/v1/repositories/app/pulls/1"
+
+    [attempt] = board.attempts(task)
+    assert (attempt["state"], attempt["commit"], attempt["summary"]) == ("done", done["commit"], "All done.")
+    assert list(board.steps(task)) == [
+        "prepare", "sandbox", "clone", "branch", "agent-1", "hear-1", "check", "commit", "push", "pull", "finish",
+    ]  # fmt: skip
+    said = board.get(f"/executions/{attempt['execution_id']}")
+    assert (said["state"], said["exit_code"]) == ("exited", 0)
+
+    assert board.fetched("rev-parse", f"origin/{branch}") == done["commit"]
+    assert board.fetched("show", f"origin/{branch}:greeting") == f"good morning to {branch}"
+    assert board.fetched("show", f"origin/{branch}:where") == "/home/user/app\nuser"
+    assert board.fetched("show", f"origin/{branch}:told") == "Add a greeting\n\nBe kind."
+    message = board.fetched("log", "-1", "--format=%an <%ae>%n%B", f"origin/{branch}")
+    assert message.startswith("Cofferdam <noreply@localhost>\nfeat: add a greeting\n\n"), message
+    assert f"Task: {task}" in message
+    assert board.fetched("rev-list", "--count", f"origin/main..origin/{branch}") == "1"
+
+    [pull] = board.pulls()
+    assert (pull["title"], pull["head"], pull["base"], pull["state"]) == ("Add a greeting", branch, "main", "open")
+    assert pull["head_commit"] == done["commit"] and pull["author"] == f"agent:{done['agent_id']}"
+    for part in ["> All done.", f"`{task}`", "attempt 1", "`grep -q morning greeting` passed"]:
+        assert part in pull["body"], pull["body"]
+    assert board.live() == []
+
+
+def test_an_agent_that_fails_leaves_its_sandbox_to_look_at(board):
+    board.call("PUT", "/secrets/door", (200, 201, 204), json={"value": "open-sesame-42"})
+    script = "echo half > work; echo \"cannot: $DOOR $HUSH\" >&2; exit 3"
+    task = board.task(script, definition={"secrets": {"DOOR": "door"}, "env": {"HUSH": "quiet-please"}})
+    board.start(task)
+    done = board.over(task)
+    message = needs(done, "agent_failed", "exit code 3", "cannot: ")
+    assert "open-sesame" not in message and "quiet-please" not in message, message
+    [attempt] = board.attempts(task)
+    sandbox = attempt["sandbox_id"]
+    assert board.live() == [sandbox] and board.pulls() == []
+    ran = board.post(f"/sandboxes/{sandbox}/exec", command="cat app/work")
+    assert ran["stdout"] == "half\n"
+
+    # Another agent takes over, on the same branch.
+    board.start(task, agent_id=board.agent("echo whole > work"))
+    done = board.over(task)
+    assert (done["state"], done["attempts"], len(board.pulls())) == ("in_review", 2, 1)
+    assert board.fetched("show", f"origin/{done['branch']}:work") == "whole"
+    assert board.live() == [sandbox]
+
+
+def test_what_a_person_must_decide(board):
+    nothing = board.run("echo Nothing to do.")
+    needs(nothing, "no_changes")
+    needs(board.run("true", base_branch="nowhere"), "unknown_base", "`nowhere`")
+    needs(board.run("true", repository="house"), "unknown_repository", "house")
+    kept = [board.attempts(nothing["id"])[0]["sandbox_id"]]
+    assert board.live() == kept, "there is something to look at in one alone"
+    needs(board.run("no-such-program-here"), "agent_failed", "127", "not found")
+    assert board.pulls() == [] and board.fetched("branch", "--remotes") == "origin/main"
+
+
+def test_what_does_not_pass_is_pushed_and_not_proposed(board):
+    task = board.task("echo broken > state", check_command="echo checking; grep -q right state")
+    board.start(task)
+    done = board.over(task)
+    needs(done, "check_failed", "grep -q right state", "exit code 1", done["branch"])
+    assert board.pulls() == []
+    assert board.fetched("show", f"origin/{done['branch']}:state") == "broken"
+    # The next attempt goes on from there.
+    board.start(task, agent_id=board.agent("grep -q broken state; echo right > state"))
+    done = board.over(task)
+    assert done["state"] == "in_review" and len(board.pulls()) == 1
+    assert board.fetched("rev-list", "--count", f"origin/main..origin/{done['branch']}") == "2"
+    assert "passed" in board.pulls()[0]["body"]
+
+
+WAITING = "until [ -e /tmp/go ]; do sleep 0.1; done; "
+
+
+def at_work(board: Board, task: str) -> dict:
+    """Waits until the agent of the last attempt runs."""
+
+    def begun():
+        attempt = board.attempts(task)[-1]
+        return attempt if attempt["execution_id"] else None
+
+    return board.eventually(begun)
+
+
+def test_what_is_said_meanwhile_is_the_next_turn(board):
+    script = f'if [ "$COFFER_TURN" = 1 ]; then {WAITING} echo one > one; else echo "$1" > two; fi'
+    task = board.task(script)
+    board.start(task)
+    sandbox = at_work(board, task)["sandbox_id"]
+    board.post(f"/tasks/{task}/messages", body="and a second file", file="README", line=1)
+    board.post(f"/sandboxes/{sandbox}/exec", command="touch /tmp/go")
+    done = board.over(task)
+    assert done["state"] == "in_review", done
+    assert {"agent-1", "agent-2", "hear-2"} <= board.steps(task).keys()
+    assert board.fetched("show", f"origin/{done['branch']}:two").endswith("README:1: and a second file")
+
+    # What is said later begins the next attempt, on the same branch and pull request.
+    board.post(f"/tasks/{task}/messages", body="once more", start=True)
+    board.eventually(lambda: board.shown(task)["attempts"] == 2)
+    attempt = at_work(board, task)
+    board.post(f"/sandboxes/{attempt['sandbox_id']}/exec", command="touch /tmp/go")
+    again = board.over(task)
+    assert (again["state"], again["branch"], again["pull_url"]) == ("in_review", done["branch"], done["pull_url"])
+    [pull] = board.pulls()
+    assert "attempt 2" in pull["body"] and board.live() == []
+
+
+def test_cancelled_nothing_is_left(board):
+    task = board.task("echo begun > begun; sleep 600")
+    board.start(task)
+    at_work(board, task)
+    board.post(f"/tasks/{task}/cancel", reason="not wanted")
+    done = board.over(task)
+    assert (done["state"], board.attempts(task)[0]["state"]) == ("cancelled", "cancelled")
+    assert board.live() == [] and board.pulls() == []
+    assert board.fetched("branch", "--remotes") == "origin/main"
+
+
+def test_a_budget_ends_the_agent_that_is_over_it(board):
+    spent = '{"type": "result", "subtype": "success", "total_cost_usd": 2.5, "result": "spent"}'
+    script = f"echo '{spent}'; echo some > work; if [ -z \"${{CHEAP:-}}\" ]; then sleep 600; fi"
+    task = board.task(script, definition={"output": "claude_stream"}, budget=1.0)
+    board.start(task)
+    needs(board.over(task), "budget_exceeded", "2.5 USD", "1 USD")
+    sandbox = board.attempts(task)[0]["sandbox_id"]
+    assert board.get(f"/sandboxes/{sandbox}/processes")["items"] == []
+    board.start(task)
+    needs(board.over(task), "budget_exceeded", "earlier attempts")
+    board.call("PATCH", f"/tasks/{task}", (200,), json={"budget": 10})
+    board.start(task, agent_id=board.agent(script, output="claude_stream", env={"CHEAP": "1"}))
+    done = board.over(task)
+    assert done["state"] == "in_review", done
+    assert [attempt["agent_cost"] for attempt in board.attempts(task)] == [2.5, None, 2.5]
+
+
+def test_commits_of_the_agents_own_come_along_under_the_projects_name(board):
+    settings = {"git": {"name": "A Robot", "email": "robot@example.com"}}
+    board.call("PUT", "/project/settings", (200, 204), json=settings)
+    script = "git switch -q -c its-own; echo 1 > one; git add one; git commit -q -m 'one of its own'; echo 2 > two"
+    done = board.run(script, title="docs: say more")
+    assert done["state"] == "in_review", done
+    log = board.fetched("log", "--format=%an|%s", f"origin/main..origin/{done['branch']}")
+    assert log.splitlines() == ["A Robot|docs: say more", "A Robot|one of its own"]
+    assert "its-own" not in board.fetched("branch", "--remotes")
+
+
+def test_ten_agents_on_one_repository(board):
+    """Each proposes its own work, though all of them try to push elsewhere."""
+    attack = "for ref in main stolen task-other; do git push -q origin HEAD:refs/heads/$ref && touch stolen; done; "
+    agent = board.agent(f'{attack} echo "$COFFER_TASK_ID" > "mine-$COFFER_TASK_ID"', limits={"timeout_s": 300})
+    tasks = [board.task(agent=agent, title=f"Add file {number}") for number in range(10)]
+    for task in tasks:
+        board.start(task)
+    done = [board.over(task) for task in tasks]
+    assert [task["state"] for task in done] == ["in_review"] * 10, [task["needs_attention"] for task in done]
+    branches = board.fetched("for-each-ref", "--format=%(refname:strip=3)", "refs/remotes/origin/*").split()
+    assert sorted(branches) == sorted(["main", *(f"task-{task}" for task in tasks)])
+    pulls = {pull["head"]: pull for pull in board.pulls()}
+    assert len(pulls) == 10
+    for task in done:
+        assert pulls[task["branch"]]["head_commit"] == task["commit"]
+        changed = board.fetched("diff", "--name-only", f"origin/main...origin/{task['branch']}")
+        assert changed == f"mine-{task['id']}"
+    assert board.fetched("rev-list", "--count", "origin/main") == "1"
+    assert board.live() == []
