@@ -19,7 +19,8 @@ help:
 	@echo "make test    set up, then every check: format, lints, unit, store, engine and SDK tests"
 	@echo "make build   the release binary, at $(COFFER)"
 	@echo "make soak    kill every part at $(KILLS) random moments, and look for what was lost (SEED=, KILLS=);"
-	@echo "             pause and fork under write load, with kills in between (PAUSES=, FORKS=, IMAGES=)"
+	@echo "             pause and fork under write load, with kills in between (PAUSES=, FORKS=, IMAGES=);"
+	@echo "             kill servers and nodes over tasks that agents work on, on both databases (TASK_KILLS=)"
 	@echo "make bench   measure beside crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"
 	@echo "make fuzz    feed readers of hostile bytes with what they do not expect, a minute each"
 	@echo "make fmt     format the sources"
@@ -63,8 +64,10 @@ KILLS ?= 100
 PAUSES ?= 2000
 FORKS ?= 500
 IMAGES ?= 50
+TASK_KILLS ?= 200
 soak: setup-test build template
-	SOAK_SEED=$(SEED) SOAK_KILLS=$(KILLS) SOAK_PAUSES=$(PAUSES) SOAK_FORKS=$(FORKS) SOAK_IMAGES=$(IMAGES) e2e/run soak
+	SOAK_SEED=$(SEED) SOAK_KILLS=$(KILLS) SOAK_PAUSES=$(PAUSES) SOAK_FORKS=$(FORKS) SOAK_IMAGES=$(IMAGES) \
+		TASK_KILLS=$(TASK_KILLS) e2e/run soak
 
 bench: setup-bench template
 	bench/run
