@@ -44,18 +44,13 @@ def readers(report: Report, up: CofferUp, count: int, megabytes: int):
         reader.sendall(head)
         sockets.append(reader)
     crowd = Crowd(sockets)
-    crowd.await_all(lambda seen: seen > 0, "every stream has begun")
-    before = server_kib(up)
-    mark, lines = b"the-end-of-it", megabytes * 1024 * 1024 // 1024
-    script = f"head -c 1011 /dev/zero | tr '\\0' x > /tmp/l; for i in $(seq {lines}); do cat /tmp/l; echo; done; echo {mark[:6].decode()}''{mark[6:].decode()}"
-    since = time.monotonic()
-    api.ask("POST", f"/api/v1/sandboxes/{sandbox}/exec", {"command": script, "background": True})
-    lost = crowd.until_marked(mark)
-    took = time.monotonic() - since
-    total = crowd.total
-    grown = server_kib(up) - before
-    crowd.close()
+    try:
+        lost, took, grown = busy(api, up, sandbox, crowd, megabytes)
+    finally:
+        # Open streams would weigh on what is measured next.
+        crowd.close()
     api.ask("DELETE", f"/api/v1/sandboxes/{sandbox}")
+    total = crowd.total
     bare = loopback(count, total // count)
     report.say(
         table(
@@ -68,6 +63,18 @@ def readers(report: Report, up: CofferUp, count: int, megabytes: int):
     )
     report.say(f"- Readers cut off as too slow: {lost}; the server grew by {grown / 1024:.1f} MiB meanwhile")
     report.at_most("memory that each reader costs the server, MiB", max(grown, 0) / 1024 / count, 0.25)
+
+
+def busy(api: "Api", up: CofferUp, sandbox: str, crowd: "Crowd", megabytes: int) -> tuple[int, float, int]:
+    """Has the sandbox print; how many readers were lost, seconds until all had it, KiB that the server grew by."""
+    crowd.await_all(lambda seen: seen > 0, "every stream has begun")
+    before = server_kib(up)
+    mark, lines = b"the-end-of-it", megabytes * 1024 * 1024 // 1024
+    script = f"head -c 1011 /dev/zero | tr '\\0' x > /tmp/l; for i in $(seq {lines}); do cat /tmp/l; echo; done; echo {mark[:6].decode()}''{mark[6:].decode()}"
+    since = time.monotonic()
+    api.ask("POST", f"/api/v1/sandboxes/{sandbox}/exec", {"command": script, "background": True})
+    lost = crowd.until_marked(mark)
+    return lost, time.monotonic() - since, server_kib(up) - before
 
 
 class Api:

@@ -1,6 +1,6 @@
 //! The event log, read page by page and as it happens.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::Method;
 use http_body_util::{BodyExt, Full};
@@ -164,6 +164,39 @@ async fn many_readers_far_behind_and_near_get_the_same() {
         for expected in first..=1602 {
             let (sequence, _, event) = reader.next().await.unwrap();
             assert_eq!((sequence, event["payload"]["number"].as_i64()), (expected, Some(expected - 3)));
+        }
+    }
+}
+
+/// More streams than there are connections to the records, each of which reads and looks at its key.
+#[tokio::test]
+async fn a_crowd_of_streams_leaves_others_their_turn() {
+    let app = TestApp::start().await;
+    let scope = app.scope().await;
+    let sandbox = app.create(json!({})).await;
+    let id = sandbox.parse().unwrap();
+    let mut readers = Vec::new();
+    for _ in 0..100 {
+        let path = format!("/api/v1/sandboxes/{sandbox}/stream?after=0-0");
+        readers.push(Reader::of(&app, app.request(Method::GET, &path)).await);
+    }
+    // Longer than a stream goes without a look at its key.
+    let until = Instant::now() + Duration::from_secs(8);
+    let mut number = 0;
+    while Instant::now() < until {
+        number += 1;
+        app.store
+            .record_event_of(&scope, id, "test.number", json!({"number": number}), number)
+            .await
+            .unwrap();
+        app.get(&format!("/api/v1/events?after={number}")).await.expect(200);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let last = format!("\"number\":{number}}}");
+    for reader in &mut readers {
+        while !reader.text.contains(&last) {
+            let more = reader.frame().await.expect("it goes on");
+            reader.text.push_str(&more);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! What happened, in order: page by page, and as it happens.
 
 use std::convert::Infallible;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use coffer_store::{Event as EventRow, Secret, Store};
 use futures_util::Stream;
 use http::HeaderMap;
 use serde::Serialize;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio_util::task::AbortOnDropHandle;
 use utoipa::{IntoParams, ToSchema};
 
 use super::ErrorShape;
@@ -29,7 +28,7 @@ use crate::events::Wanted;
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// How often a stream looks whether its key is still good.
-pub(super) const KEY_LOOK: Duration = Duration::from_secs(3);
+const KEY_LOOK: Duration = Duration::from_secs(3);
 
 /// Something that happened in a project.
 #[derive(Debug, Serialize, ToSchema)]
@@ -147,36 +146,41 @@ pub(super) async fn stream(
     Ok(Sse::new(events).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive")))
 }
 
-/// Looks now and then whether the key of a stream is still good.
+/// Knows when the key of a stream is no longer good.
+///
+/// A task of its own looks. In the stream's future a look would wait for a connection to the records while the
+/// read beside it holds one, and nobody goes on; and a client that stops reading would keep what it holds.
 pub(super) struct KeyWatch {
-    store: Store,
-    key: Secret,
-    look: Interval,
+    revoked: AbortOnDropHandle<()>,
 }
 
 impl KeyWatch {
     pub(super) fn new(store: &Store, key: Secret) -> Self {
-        let mut look = interval(KEY_LOOK);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        look.reset();
-        Self { store: store.clone(), key, look }
+        let store = store.clone();
+        let looking = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(KEY_LOOK).await;
+                // When the records do not answer, the next look tells.
+                if matches!(store.authenticate(key.reveal()).await, Ok(None)) {
+                    return;
+                }
+            }
+        });
+        Self { revoked: AbortOnDropHandle::new(looking) }
+    }
+
+    pub(super) async fn revoked(&mut self) {
+        // It neither panics nor is aborted while this is borrowed; either way it watches no more.
+        let _ended = (&mut self.revoked).await;
     }
 
     /// What `next` gives, or nothing once the key is no longer good.
     pub(super) async fn until_revoked<T>(&mut self, next: impl Future<Output = Option<T>>) -> Option<T> {
-        let mut next = pin!(next);
-        loop {
-            tokio::select! {
-                // First, or a stream that always has something to say would never look.
-                biased;
-                _ = self.look.tick() => {
-                    // When the records do not answer, the next look tells.
-                    if matches!(self.store.authenticate(self.key.reveal()).await, Ok(None)) {
-                        return None;
-                    }
-                }
-                got = &mut next => return got,
-            }
+        tokio::select! {
+            // First, or a stream that always has something to say would never look.
+            biased;
+            () = self.revoked() => None,
+            got = next => got,
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::ErrorShape;
-use super::events::{EventQuery, KEY_LOOK, after, shown, wanted};
+use super::events::{EventQuery, KeyWatch, after, shown, wanted};
 use crate::api::App;
 use crate::api::auth::{Caller, Read};
 use crate::api::error::{ApiError, Code};
@@ -132,7 +132,8 @@ async fn tell(
     room: OwnedSemaphorePermit,
 ) {
     let mut position = reader.position();
-    let over = follow(&app, &mut socket, &mut reader, &key, &mut position).await;
+    let key = KeyWatch::new(&app.store, key);
+    let over = follow(&mut socket, &mut reader, key, &mut position).await;
     let (code, reason) = match over {
         Over::Gone => (None, String::new()),
         Over::Stopping => (Some(GOING_AWAY), format!("the server stops; come back with after={position}")),
@@ -146,19 +147,10 @@ async fn tell(
     drop(room);
 }
 
-async fn follow(
-    app: &App,
-    socket: &mut WebSocket,
-    reader: &mut Reader,
-    key: &Secret,
-    position: &mut i64,
-) -> Over {
+async fn follow(socket: &mut WebSocket, reader: &mut Reader, mut key: KeyWatch, position: &mut i64) -> Over {
     let mut heartbeat = interval(HEARTBEAT);
-    let mut look = interval(KEY_LOOK);
-    for ticks in [&mut heartbeat, &mut look] {
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        ticks.reset();
-    }
+    heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    heartbeat.reset();
     let mut heard = Instant::now();
     loop {
         let message = tokio::select! {
@@ -183,11 +175,7 @@ async fn follow(
                 }
                 Some((Message::Ping(axum::body::Bytes::new()), *position))
             }
-            _ = look.tick() => match app.store.authenticate(key.reveal()).await {
-                Ok(None) => return Over::Revoked,
-                // When the records do not answer, the next look tells.
-                Ok(Some(_)) | Err(_) => None,
-            },
+            () = key.revoked() => return Over::Revoked,
         };
         let Some((message, reached)) = message else { continue };
         match timeout(SLOW, socket.send(message)).await {
