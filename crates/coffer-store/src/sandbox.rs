@@ -236,6 +236,18 @@ pub struct Cursor {
     pub(crate) id: SandboxId,
 }
 
+impl Cursor {
+    /// Right after that sandbox.
+    pub const fn after(row: &SandboxRow) -> Self {
+        Self { started_ms: row.lifetime.started_ms, id: row.id }
+    }
+
+    /// The sandbox that it is right after.
+    pub const fn sandbox(self) -> SandboxId {
+        self.id
+    }
+}
+
 /// The text is no cursor of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the cursor is not one that this server gave out")]

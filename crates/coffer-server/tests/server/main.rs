@@ -17,6 +17,7 @@ mod inside;
 mod lifecycle;
 mod limits;
 mod listing;
+mod log_search;
 mod network;
 mod output;
 mod policy;

@@ -89,6 +89,8 @@ async fn time_that_a_sandbox_runs_is_counted_once_over_restarts_and_pauses() {
     let path = "/api/v1/admin/usage?group=project";
     let all = app.as_key(operator.reveal(), Method::GET, path, Value::Null).await.expect(200).json();
     assert_eq!(all["items"][0]["project_id"], json!(app.scope().await.project().to_string()));
+    let prices = app.get("/api/v1/prices").await.expect(200).json();
+    assert_eq!([&prices["currency"], &prices["sandbox_second"]], [&json!("USD"), &json!(1.0)], "{prices}");
     app.get("/api/v1/usage?group=project").await.expect(422);
     app.get("/api/v1/usage?from=yesterday").await.expect(422);
     app.get(path).await.expect(403);

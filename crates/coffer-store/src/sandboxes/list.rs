@@ -29,10 +29,7 @@ impl Store {
         // The row too many says that there is a next page, and is not shown.
         let more = rows.len() > limit;
         rows.truncate(limit);
-        let next = rows
-            .last()
-            .filter(|_| more)
-            .map(|last| Cursor { started_ms: last.lifetime.started_ms, id: last.id });
+        let next = rows.last().filter(|_| more).map(Cursor::after);
 
         let counted = count_query(scope, filter).fetch(self).await?;
         let counted = counted.first().ok_or_else(|| StoreError::Unreadable {

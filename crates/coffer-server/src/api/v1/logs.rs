@@ -1,5 +1,7 @@
 //! The log of a sandbox: its own history and what its processes did and wrote, to search and to keep.
 
+mod everywhere;
+
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use coffer_core::{Millis, SandboxState};
+use coffer_core::{Millis, SandboxId, SandboxState};
 use coffer_store::{ProjectScope, Transition};
 use coffer_wire::e2b::LogLevel;
 use http::{HeaderMap, header};
@@ -27,6 +29,7 @@ use crate::api::logs::{lines, stream_name};
 use crate::api::query::Query;
 use crate::clock::rfc3339;
 use crate::output::{Kind, LogRecord};
+pub(super) use everywhere::*;
 
 const MOST: i64 = 1000;
 const USUAL: i64 = 200;
@@ -34,6 +37,10 @@ const LONGEST_SEARCH: usize = 256;
 /// Of a log that is gone through for one page, and at a time.
 const MOST_SEARCHED: usize = 32 << 20;
 const READ_AT_ONCE: usize = 1 << 20;
+/// What is read first: a page of a log that everything is wanted of is in little of it.
+const READ_AT_FIRST: usize = 128 << 10;
+/// What a look at a log counts for at least: an empty one is a question to the database, too.
+const LEAST_COUNTED: usize = 64 << 10;
 /// How long a sandbox may take to tell what it has not told yet.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -116,7 +123,8 @@ struct Search {
 }
 
 impl Search {
-    fn of(query: &Query) -> Result<Self, ApiError> {
+    /// What a request looks for. Where it goes on is read by `place` from its cursor.
+    fn of(query: &Query, place: impl Fn(&str) -> Result<Place, ()>) -> Result<Self, ApiError> {
         let text = query.text("search").unwrap_or_default().to_string();
         if text.len() > LONGEST_SEARCH {
             return Err(ApiError::invalid("search", format!("may have at most {LONGEST_SEARCH} bytes")));
@@ -142,7 +150,7 @@ impl Search {
         if !(1..=MOST).contains(&limit) {
             return Err(ApiError::invalid("limit", format!("must be between 1 and {MOST}")));
         }
-        let place = query.text("cursor").map(str::parse).transpose();
+        let place = query.text("cursor").map(place).transpose();
         Ok(Self {
             text,
             least,
@@ -167,18 +175,34 @@ impl Search {
 /// Goes through a log, line by line.
 struct Walk {
     app: Arc<App>,
-    named: NamedId<Read>,
+    scope: ProjectScope,
+    sandbox: SandboxId,
     transitions: std::iter::Peekable<std::vec::IntoIter<Transition>>,
     place: Place,
     at_end: bool,
+    /// Bytes that the next step reads; twice as many each time.
+    reads: usize,
 }
 
 impl Walk {
-    async fn start(app: Arc<App>, named: NamedId<Read>, place: Place) -> Result<Self, ApiError> {
-        let transitions = app.store.transitions(scope(&named), named.id).await.map_err(ApiError::store)?;
+    async fn start(
+        app: Arc<App>,
+        scope: ProjectScope,
+        sandbox: SandboxId,
+        place: Place,
+    ) -> Result<Self, ApiError> {
+        let transitions = app.store.transitions(&scope, sandbox).await.map_err(ApiError::store)?;
         let transitions: Vec<_> =
             transitions.into_iter().filter(|transition| transition.position > place.transition).collect();
-        Ok(Self { app, named, transitions: transitions.into_iter().peekable(), place, at_end: false })
+        Ok(Self {
+            app,
+            scope,
+            sandbox,
+            transitions: transitions.into_iter().peekable(),
+            place,
+            at_end: false,
+            reads: READ_AT_FIRST,
+        })
     }
 
     /// The next lines, and how much of the log that was; nothing at the end.
@@ -187,7 +211,8 @@ impl Walk {
             return Ok(None);
         }
         let from = self.place.position;
-        let page = self.app.output.read(scope(&self.named), self.named.id, from, READ_AT_ONCE).await;
+        let page = self.app.output.read(&self.scope, self.sandbox, from, self.reads).await;
+        self.reads = (2 * self.reads).min(READ_AT_ONCE);
         let page = page.map_err(ApiError::store)?;
         let mut lines = Vec::new();
         for record in &page.records {
@@ -204,10 +229,11 @@ impl Walk {
         }
         self.at_end = page.at_end || page.next <= from;
         self.place.position = page.next.max(self.place.position);
+        let size = usize::try_from(self.place.position - from).unwrap_or(READ_AT_ONCE);
         if self.at_end {
             self.transitions_until(i64::MAX, &mut lines);
         }
-        Ok(Some((lines, READ_AT_ONCE)))
+        Ok(Some((lines, size.clamp(LEAST_COUNTED, READ_AT_ONCE))))
     }
 
     fn transitions_until(&mut self, time_ms: Millis, lines: &mut Vec<LogLine>) {
@@ -292,7 +318,7 @@ pub(super) async fn search(
     headers: HeaderMap,
     query: Query,
 ) -> Result<Response, ApiError> {
-    let search = Search::of(&query)?;
+    let search = Search::of(&query, str::parse)?;
     expect_sandbox(&app, &named).await?;
     app.fleet.recorded().await;
     if let Some(record) = app.fleet.find(scope(&named), named.id) {
@@ -302,7 +328,7 @@ pub(super) async fn search(
     let as_file = matches!(query.text("download"), Some("true" | "1"))
         || headers.get(header::ACCEPT).is_some_and(|accept| accept == "text/plain");
     let id = named.id;
-    let mut walk = Walk::start(app, named, search.place).await?;
+    let mut walk = Walk::start(app, named.caller.scope, id, search.place).await?;
     if as_file {
         let name = format!("attachment; filename=\"{id}.log\"");
         let headers = [

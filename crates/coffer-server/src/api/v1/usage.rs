@@ -168,3 +168,30 @@ pub(super) async fn all(
     let project = project.map_err(|_| ApiError::invalid("project", "is no project's id"))?;
     page(&app, &caller.operator, &query, &groups, project).await
 }
+
+/// What running costs on this server.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Prices {
+    currency: String,
+    /// Of a processor that a sandbox may use, for each second that it runs.
+    cpu_second: f64,
+    /// Of a GiB of memory that it may use, likewise.
+    memory_gib_second: f64,
+    /// Of the sandbox itself, for each second that it runs.
+    sandbox_second: f64,
+}
+
+/// The prices by which sandboxes are counted. The operator sets them in `[usage]` of the configuration.
+#[utoipa::path(
+    get, path = "/api/v1/prices", tag = "usage",
+    responses((status = 200, body = Prices), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn prices(State(app): State<Arc<App>>, _: Caller<Read>) -> Json<Prices> {
+    let set = app.fleet.usage.settings();
+    Json(Prices {
+        currency: set.currency.clone(),
+        cpu_second: set.cpu_second,
+        memory_gib_second: set.memory_gib_second,
+        sandbox_second: set.sandbox_second,
+    })
+}
