@@ -90,10 +90,28 @@ const files = createRoute({
   }),
 });
 
+const board = createRoute({
+  getParentRoute: () => shell,
+  path: "/board",
+  component: lazyRouteComponent(() => import("./tasks/Board"), "Board"),
+  validateSearch: (search: Record<string, unknown>): { task?: string } =>
+    typeof search.task === "string" && search.task !== "" ? { task: search.task } : {},
+});
+
 const task = createRoute({
   getParentRoute: () => shell,
   path: "/tasks/$task",
   component: lazyRouteComponent(() => import("./tasks/TaskPage"), "TaskPage"),
+});
+
+const logs = createRoute({
+  getParentRoute: () => shell,
+  path: "/logs",
+  component: lazyRouteComponent(() => import("./pages/LogSearch"), "LogSearch"),
+  validateSearch: (search: Record<string, unknown>): { q?: string; level?: string } => ({
+    ...(typeof search.q === "string" && search.q !== "" ? { q: search.q } : {}),
+    ...(search.level === "warn" || search.level === "error" ? { level: search.level } : {}),
+  }),
 });
 
 const repository = createRoute({
@@ -123,14 +141,14 @@ const tree = root.addChildren([
       tab("snapshots", () => import("./sandbox/Snapshots"), "Snapshots"),
       tab("events", () => import("./sandbox/History"), "History"),
     ]),
-    page("/board", () => import("./tasks/Board"), "Board"),
+    board,
     task,
     page("/repositories", () => import("./repositories/Repositories"), "Repositories"),
     repository,
     pull,
     page("/monitoring", () => import("./pages/Monitoring"), "Monitoring"),
     page("/audit", () => import("./pages/Audit"), "Audit"),
-    page("/logs", () => import("./pages/LogSearch"), "LogSearch"),
+    logs,
     page("/projects", () => import("./pages/Projects"), "Projects"),
     page("/settings", () => import("./settings/ProjectSettings"), "ProjectSettings"),
     page("/settings/keys", () => import("./settings/Keys"), "Keys"),

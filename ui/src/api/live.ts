@@ -70,7 +70,9 @@ class Freshener {
     if (kinds.has("project")) void this.stale("quotas", "settings");
     if (["repository", "pull", "forge", "issue", "status"].some((kind) => kinds.has(kind))) void this.stale("repositories");
     if (kinds.has("snapshot")) void this.stale("snapshots", "lineage");
-    if (kinds.has("task") || kinds.has("run")) void this.stale("tasks");
+    if (kinds.has("task") || kinds.has("run")) void this.stale("tasks", "queue");
+    if (kinds.has("competition")) void this.stale("forks");
+    if (kinds.has("webhook")) void this.stale("webhooks");
     if (ids.length === 0) return;
     void this.stale("quotas", "history");
     if (ids.length > MOST_SINGLY) return void this.stale("sandboxes", "sandbox");

@@ -1,14 +1,16 @@
 import { lazy, Suspense } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
+import { CircleCheck } from "lucide-react";
 import { api, raw, take } from "../api/client";
 import { useSandboxes } from "../api/sandboxes";
 import { useSession } from "../api/session";
 import { Badge } from "../ui/Badge";
 import { CopyAs, curl } from "../ui/CopyAs";
 import { Empty, ErrorBox, Loaded, Loading } from "../ui/feedback";
-import { bytes, duration, mebibytes, money, percentile } from "../ui/format";
+import { bytes, duration, mebibytes, money, percentile, plainText } from "../ui/format";
 import { Card, Facts, Meter, Page } from "../ui/layout";
+import { alertsOf } from "./alerts";
 import { gauge, parseMetrics, quantile, total, type Metrics } from "./metrics";
 
 const Chart = lazy(() => import("../ui/Chart").then((module) => ({ default: module.Chart })));
@@ -39,6 +41,62 @@ function Counts() {
       <Figure name="Made in 24 h" value={`${recent.length}${plus}`} />
       <Figure name="Errors in 24 h" value={`${errors.length}${plus}`} tone={errors.length > 0 ? "bad" : undefined} />
     </div>
+  );
+}
+
+function useServerMetrics(operatorKey: string | undefined) {
+  return useQuery({
+    queryKey: ["metrics"],
+    queryFn: async () => parseMetrics(await (await raw("/metrics", { key: operatorKey })).text()),
+    refetchInterval: 10_000,
+    enabled: operatorKey !== undefined,
+  });
+}
+
+function useBudgets() {
+  return useQuery({
+    queryKey: ["budgets"],
+    queryFn: () => take(api.GET("/api/v1/budgets", { params: { query: { limit: 200 } } })),
+    refetchInterval: 15_000,
+  });
+}
+
+function useQuotas() {
+  return useQuery({ queryKey: ["quotas"], queryFn: () => take(api.GET("/api/v1/quotas")), refetchInterval: 15_000 });
+}
+
+function Alerts({ operatorKey }: { operatorKey: string | undefined }) {
+  const attention = useQuery({
+    queryKey: ["tasks", "attention"],
+    queryFn: () => take(api.GET("/api/v1/tasks", { params: { query: { needs_attention: true, limit: 200 } } })),
+  });
+  const alerts = alertsOf({
+    budgets: useBudgets().data?.items,
+    quotas: useQuotas().data,
+    attention: attention.data?.items.length,
+    metrics: useServerMetrics(operatorKey).data,
+    now_s: Date.now() / 1000,
+  });
+  if (alerts.length === 0) {
+    return (
+      <p role="status" className="flex items-center gap-2 rounded-lg border border-line bg-surface px-4 py-3">
+        <CircleCheck aria-hidden className="size-4 text-ok" />
+        No alert fires.
+      </p>
+    );
+  }
+  return (
+    <Card title="Alerts firing" actions={<Badge tone="bad">{alerts.length}</Badge>}>
+      <ul className="divide-y divide-line" aria-label="Alerts">
+        {alerts.map((alert, at) => (
+          <li key={at} className="flex flex-wrap items-center gap-3 px-4 py-2">
+            <Badge tone={alert.severity === "critical" ? "bad" : "warn"}>{alert.severity}</Badge>
+            <span className="min-w-0 flex-1">{plainText(alert.text)}</span>
+            <code className="font-mono text-xs text-dim">{alert.name}</code>
+          </li>
+        ))}
+      </ul>
+    </Card>
   );
 }
 
@@ -87,11 +145,7 @@ function Spend() {
 }
 
 function BudgetsCard() {
-  const query = useQuery({
-    queryKey: ["budgets"],
-    queryFn: () => take(api.GET("/api/v1/budgets", { params: { query: { limit: 200 } } })),
-    refetchInterval: 15_000,
-  });
+  const query = useBudgets();
   return (
     <Card title="Budgets" actions={<Link to="/settings/budgets" className="text-accent underline">Change</Link>}>
       <Loaded query={query}>
@@ -120,7 +174,7 @@ function BudgetsCard() {
 }
 
 function QuotaCard() {
-  const query = useQuery({ queryKey: ["quotas"], queryFn: () => take(api.GET("/api/v1/quotas")), refetchInterval: 15_000 });
+  const query = useQuotas();
   return (
     <Card title="Quotas" actions={<CopyAs recipe={{ curl: curl("GET", "/api/v1/quotas") }} />}>
       <Loaded query={query}>
@@ -192,11 +246,7 @@ function latency(metrics: Metrics, name: string): [string, string][] {
 }
 
 function Server({ operatorKey }: { operatorKey: string }) {
-  const query = useQuery({
-    queryKey: ["metrics"],
-    queryFn: async () => parseMetrics(await (await raw("/metrics", { key: operatorKey })).text()),
-    refetchInterval: 10_000,
-  });
+  const query = useServerMetrics(operatorKey);
   const ready = useQuery({
     queryKey: ["ready"],
     queryFn: async () => (await raw("/api/v1/ready")).json() as Promise<{ version: string }>,
@@ -256,6 +306,7 @@ export function Monitoring() {
   const operatorKey = useSession()?.operatorKey;
   return (
     <Page title="Monitoring">
+      <Alerts operatorKey={operatorKey} />
       <Counts />
       <div className="grid gap-4 lg:grid-cols-2">
         <Spend />

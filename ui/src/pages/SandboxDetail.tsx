@@ -3,8 +3,8 @@ import { useSandbox } from "../api/sandboxes";
 import { Actions } from "../sandbox/Actions";
 import { nameOf, reasonText } from "../sandbox/naming";
 import { StateBadge } from "../ui/Badge";
-import { classes } from "../ui/classes";
 import { ErrorBox, Loading } from "../ui/feedback";
+import { TAB, Tabs } from "../ui/Tabs";
 import { Until } from "../ui/time";
 
 const TABS = [
@@ -58,22 +58,19 @@ export function SandboxDetail() {
           </div>
           <Actions sandbox={sandbox} />
         </div>
-        <nav aria-label="Sandbox" className="-mb-px flex gap-1 overflow-x-auto pt-2">
+        <Tabs label="Sandbox" className="pt-2">
           {TABS.map(([to, name]) => (
             <Link
               key={to}
               to={to}
               params={{ id }}
               activeOptions={{ exact: to === "/sandboxes/$id" }}
-              className={classes(
-                "border-b-2 border-transparent px-3 py-2 text-sm whitespace-nowrap text-dim hover:text-ink",
-                "data-[status=active]:border-accent data-[status=active]:font-medium data-[status=active]:text-ink",
-              )}
+              className={TAB}
             >
               {name}
             </Link>
           ))}
-        </nav>
+        </Tabs>
       </div>
       <div className="min-h-0 flex-1 overflow-y-auto">
         <Outlet />

@@ -60,12 +60,20 @@ function RemarkForm({ onSend, onClose }: { onSend: (body: string) => Promise<unk
   );
 }
 
-function Lines({ file, remarks, onRemark }: { file: PatchFile; remarks: Remark[]; onRemark?: Props["onRemark"] }) {
+interface LinesProps {
+  file: PatchFile;
+  remarks?: Remark[];
+  onRemark?: Props["onRemark"];
+  label?: string;
+}
+
+/** The changed lines of one file. */
+export function PatchLines({ file, remarks = [], onRemark, label = `Changes of ${file.path}` }: LinesProps) {
   const [writing, setWriting] = useState<string>();
   const [all, setAll] = useState(false);
   let left = all ? Number.POSITIVE_INFINITY : MOST_LINES;
   return (
-    <div className="overflow-x-auto font-mono text-xs" tabIndex={0} role="region" aria-label={`Changes of ${plainText(file.path)}`}>
+    <div className="overflow-x-auto font-mono text-xs" tabIndex={0} role="region" aria-label={plainText(label)}>
       {file.hunks.map((hunk) => {
         const lines = hunk.lines.slice(0, Math.max(0, left));
         left -= hunk.lines.length;
@@ -156,7 +164,7 @@ export function DiffView({ diff, remarks, onRemark }: Props) {
             {patch === undefined || patch.hunks.length === 0 ? (
               <p className="px-4 py-3 text-dim">{file.binary ? "It is not text." : "No lines to show."}</p>
             ) : (
-              <Lines file={patch} remarks={remarks.filter((one) => one.path === file.path)} onRemark={onRemark} />
+              <PatchLines file={patch} remarks={remarks.filter((one) => one.path === file.path)} onRemark={onRemark} />
             )}
           </Card>
         );

@@ -2,23 +2,18 @@
 import { useState, type FormEvent } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useParams } from "@tanstack/react-router";
-import { Check, GitMerge, MessageSquare, X } from "lucide-react";
-import { toast } from "sonner";
+import { Check, MessageSquare, X } from "lucide-react";
 import { api, take } from "../api/client";
 import { may } from "../api/session";
 import { Badge } from "../ui/Badge";
 import { Button } from "../ui/Button";
-import { CopyAs, curl } from "../ui/CopyAs";
-import { Confirm } from "../ui/Dialog";
 import { Empty, ErrorBox, Loaded, Loading, toastError } from "../ui/feedback";
-import { SelectField, TextArea } from "../ui/fields";
-import { plainText } from "../ui/format";
+import { TextArea } from "../ui/fields";
+import { paragraphs, plainText } from "../ui/format";
 import { Card, Page } from "../ui/layout";
 import { Ago } from "../ui/time";
 import { DiffView } from "./DiffView";
-import { PULL_TONES } from "./Repository";
-
-const paragraphs = (text: string) => text.split("\n").map(plainText).join("\n");
+import { Checks, MergeActions, PULL_TONES } from "./Merge";
 
 export function PullPage() {
   const { repository, number } = useParams({ from: "/shell/repositories/$repository/pulls/$number" });
@@ -41,13 +36,6 @@ export function PullPage() {
     queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls/{number}/reviews", { params: { path, query: { limit: 200 } } })),
   });
   const head = query.data?.head_commit;
-  const statuses = useQuery({
-    queryKey: [...key, "statuses", head],
-    queryFn: () => take(api.GET("/api/v1/repositories/{repository}/commits/{commit}/statuses", { params: { path: { repository, commit: head ?? "" } } })),
-    enabled: head !== undefined,
-  });
-  const [method, setMethod] = useState("squash");
-  const [merging, setMerging] = useState(false);
   const [text, setText] = useState("");
   const say = useMutation({
     mutationFn: () => take(api.POST("/api/v1/repositories/{repository}/pulls/{number}/comments", { params: { path }, body: { body: text } })),
@@ -89,21 +77,7 @@ export function PullPage() {
           <Badge tone={PULL_TONES[pull.state] ?? "dim"}>{pull.draft ? "draft" : pull.state}</Badge>
         </span>
       }
-      actions={
-        open && (
-          <>
-            <SelectField label="How to merge" hideLabel value={method} onChange={(event) => setMethod(event.target.value)}>
-              <option value="squash">Squash</option>
-              <option value="merge">Merge commit</option>
-              <option value="rebase">Rebase</option>
-            </SelectField>
-            <Button tone="primary" disabled={!allowed} onClick={() => setMerging(true)} icon={<GitMerge aria-hidden className="size-4" />}>
-              Merge
-            </Button>
-            <CopyAs recipe={{ curl: curl("POST", `/api/v1/repositories/${repository}/pulls/${number}/merge`, { method, expected_head: head }) }} />
-          </>
-        )
-      }
+      actions={<MergeActions repository={repository} pull={pull} />}
     >
       <p className="text-dim">
         {plainText(pull.author)} wants <code className="font-mono text-ink">{plainText(pull.head)}</code> in{" "}
@@ -114,19 +88,7 @@ export function PullPage() {
           <p className="p-4 whitespace-pre-wrap">{paragraphs(pull.body)}</p>
         </Card>
       )}
-      {(statuses.data?.statuses.length ?? 0) > 0 && (
-        <Card title="Checks" actions={<Badge tone={PULL_TONES[statuses.data?.state ?? ""] ?? "dim"}>{statuses.data?.state}</Badge>}>
-          <ul className="divide-y divide-line">
-            {statuses.data?.statuses.map((status) => (
-              <li key={status.context} className="flex items-center gap-3 px-4 py-2">
-                <Badge tone={PULL_TONES[status.state] ?? "dim"}>{status.state}</Badge>
-                <span className="font-medium">{plainText(status.context)}</span>
-                <span className="text-dim">{plainText(status.description)}</span>
-              </li>
-            ))}
-          </ul>
-        </Card>
-      )}
+      <Checks repository={repository} commit={head} />
       <Loaded query={diff} what="Comparing">
         {(shown) => (
           <DiffView
@@ -189,22 +151,6 @@ export function PullPage() {
           </form>
         )}
       </Card>
-      <Confirm
-        open={merging}
-        onClose={() => setMerging(false)}
-        title={`Merge #${pull.number} into ${plainText(pull.base)}?`}
-        action="Merge it"
-        onConfirm={async () => {
-          // What was looked at is what is merged: a head that moved on is refused.
-          const body = { method, expected_head: head };
-          await take(api.POST("/api/v1/repositories/{repository}/pulls/{number}/merge", { params: { path }, body }));
-          await fresh();
-          toast.success("Merged");
-        }}
-      >
-        {method === "squash" ? "As one commit." : method === "rebase" ? "Its commits, on top of the base." : "With a commit of two parents."} If the
-        branch has changed since you looked, it is refused.
-      </Confirm>
     </Page>
   );
 }

@@ -4,7 +4,7 @@ import { Link, useNavigate, useParams } from "@tanstack/react-router";
 import { GitPullRequest } from "lucide-react";
 import { api, take } from "../api/client";
 import { may } from "../api/session";
-import { Badge, type Tone } from "../ui/Badge";
+import { Badge } from "../ui/Badge";
 import { Button } from "../ui/Button";
 import { CopyAs, curl } from "../ui/CopyAs";
 import { Dialog } from "../ui/Dialog";
@@ -13,8 +13,7 @@ import { SelectField, TextArea, TextField } from "../ui/fields";
 import { plainText } from "../ui/format";
 import { Card, Cell, Page, Table } from "../ui/layout";
 import { Ago } from "../ui/time";
-
-export const PULL_TONES: Record<string, Tone> = { open: "ok", merged: "info", closed: "dim", success: "ok", failure: "bad", error: "bad", pending: "warn" };
+import { PULL_TONES } from "./Merge";
 
 function OpenPull({ repository, branches, base, onClose }: { repository: string; branches: string[]; base: string; onClose: () => void }) {
   const navigate = useNavigate();

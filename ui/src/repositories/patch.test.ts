@@ -44,3 +44,8 @@ describe("parsePatch", () => {
     expect(unquote('"a\\"\\t\\\\b"')).toBe('a"\t\\b');
   });
 });
+
+it("hunks without a header are a file without a name", () => {
+  const [file] = parsePatch("@@ -1 +1 @@\n-old\n+new\n");
+  expect([file?.path, file?.hunks[0]?.lines.map((line) => line.text)]).toEqual(["", ["old", "new"]]);
+});

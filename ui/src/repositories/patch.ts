@@ -85,7 +85,9 @@ export function parsePatch(patch: string): PatchFile[] {
       hunk.lines.push({ kind: "note", text: line.slice(2) });
     } else {
       const head = HEAD.exec(line);
-      if (head === null || file === undefined) continue;
+      if (head === null) continue;
+      // Hunks alone are the changes of a file that is named elsewhere.
+      if (file === undefined) files.push((file = { path: "", hunks: [] }));
       at = { old: Number(head[1]), now: Number(head[3]) };
       left = { old: Number(head[2] ?? 1), now: Number(head[4] ?? 1) };
       hunk = { head: line, lines: [] };

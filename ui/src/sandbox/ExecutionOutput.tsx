@@ -5,15 +5,9 @@ import { classes } from "../ui/classes";
 import { Dialog } from "../ui/Dialog";
 import { Empty, Loaded } from "../ui/feedback";
 import { plainText } from "../ui/format";
+import { pieceText } from "./pieces";
 
 type Execution = Schemas["Execution"];
-type Piece = Schemas["Piece"];
-
-function pieceText(piece: Piece): string {
-  if (piece.text !== null && piece.text !== undefined) return piece.text.split("\n").map(plainText).join("\n");
-  if (piece.base64 !== null && piece.base64 !== undefined) return `[${Math.floor((piece.base64.length * 3) / 4)} bytes that are not text]`;
-  return piece.missing_bytes ? `\n[${piece.missing_bytes} bytes were not kept]\n` : "";
-}
 
 export function ExecutionOutput({ execution, onClose }: { execution: Execution; onClose: () => void }) {
   const query = useInfiniteQuery({

@@ -1,6 +1,5 @@
 import { useCallback, useEffect, useReducer, useRef, useState } from "react";
 import { useParams } from "@tanstack/react-router";
-import { useVirtualizer } from "@tanstack/react-virtual";
 import { ArrowDownToLine, Download } from "lucide-react";
 import { api, raw, take } from "../api/client";
 import { onEvent } from "../api/live";
@@ -11,9 +10,12 @@ import { CopyAs, curl } from "../ui/CopyAs";
 import { Empty, ErrorBox, Loading, toastError } from "../ui/feedback";
 import { SelectField, TextField } from "../ui/fields";
 import { clock, moment, plainText } from "../ui/format";
+import { useRows } from "../ui/rows";
 import { LogPages } from "./logPages";
 
-const PAGE = 500;
+const PAGE = 1000;
+/** The height of a line, in pixels. */
+const ROW = 20;
 const FOLLOW_MS = 2000;
 
 interface Filter {
@@ -112,24 +114,17 @@ export function Logs() {
     return () => clearTimeout(timer);
   }, [typed]);
 
-  const scroller = useRef<HTMLDivElement>(null);
-  const virtual = useVirtualizer({
-    count: pages.count,
-    getScrollElement: () => scroller.current,
-    estimateSize: () => 20,
-    overscan: 30,
-  });
-  const rows = virtual.getVirtualItems();
-  const last = rows.at(-1)?.index ?? 0;
+  const { ref, first, end, total, toEnd } = useRows(pages.count, ROW);
+  const rows = Array.from({ length: end - first }, (_, at) => first + at);
 
   useEffect(() => {
-    const lost = rows.find((row) => pages.line(row.index) === undefined);
-    if (lost !== undefined) void restore(lost.index);
-    else if (pages.next !== undefined && last >= pages.count - 100) void loadNext();
+    const lost = rows.find((row) => pages.line(row) === undefined);
+    if (lost !== undefined) void restore(lost);
+    else if (pages.next !== undefined && end >= pages.count - 100) void loadNext();
   });
   useEffect(() => {
-    if (follow && pages.count > 0) virtual.scrollToIndex(pages.count - 1, { align: "end" });
-  }, [follow, pages.count, virtual]);
+    if (follow && pages.count > 0) toEnd();
+  }, [follow, pages.count, toEnd]);
 
   // The end is looked at when something happened, and now and then: output is no event.
   useEffect(() => {
@@ -206,22 +201,23 @@ export function Logs() {
         <Empty title={filter.search || filter.level || filter.source ? "No line matches" : "The log is empty"} />
       ) : (
         <div
-          ref={scroller}
+          ref={ref}
           role="log"
           aria-label="Log"
           aria-live="off"
+          data-held-lines={pages.heldLines}
           tabIndex={0}
           onWheel={(event) => event.deltaY < 0 && setFollow(false)}
           className="min-h-0 flex-1 overflow-auto rounded-lg border border-line bg-surface font-mono text-xs"
         >
-          <div className="relative min-w-max" style={{ height: virtual.getTotalSize() }}>
+          <div className="relative min-w-max" style={{ height: total }}>
             {rows.map((row) => {
-              const line = pages.line(row.index);
+              const line = pages.line(row);
               return (
                 <div
-                  key={row.index}
+                  key={row}
                   className={classes("absolute flex h-5 items-center gap-3 px-3 whitespace-pre", LEVELS[line?.level ?? ""] ?? SOURCES[line?.source ?? ""])}
-                  style={{ transform: `translateY(${row.start}px)` }}
+                  style={{ transform: `translateY(${row * ROW}px)` }}
                 >
                   {line === undefined ? (
                     <span className="text-dim">…</span>

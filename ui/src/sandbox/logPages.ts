@@ -11,7 +11,7 @@ interface PageOf {
   lines?: Line[];
 }
 
-/** Pages held at a time: with 500 lines each, some megabytes. */
+/** Pages held at a time: with 1,000 lines each, some megabytes. */
 export const MOST_PAGES = 12;
 
 export class LogPages {
@@ -27,6 +27,11 @@ export class LogPages {
 
   get held(): number {
     return this.pages.filter((page) => page.lines !== undefined).length;
+  }
+
+  /** How many lines are in memory. */
+  get heldLines(): number {
+    return this.pages.reduce((sum, page) => sum + (page.lines?.length ?? 0), 0);
   }
 
   /** Adds what follows all that is known: a page that begins at `cursor`, or more of the last one. */

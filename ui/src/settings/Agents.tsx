@@ -1,17 +1,17 @@
-import { useState, type FormEvent } from "react";
+import { useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Bot } from "lucide-react";
 import { useAgents } from "../api/agents";
 import { api, take, type Schemas } from "../api/client";
 import { may } from "../api/session";
 import { Button } from "../ui/Button";
-import { CopyAs, curl } from "../ui/CopyAs";
-import { Confirm } from "../ui/Dialog";
-import { Empty, ErrorBox, Loaded } from "../ui/feedback";
+import { curl } from "../ui/CopyAs";
 import { SelectField, TextField } from "../ui/fields";
 import { moment } from "../ui/format";
-import { Card, Cell, Table } from "../ui/layout";
+import { Cell } from "../ui/layout";
+import { List, NewForm, Removal } from "./Collection";
 import { SettingsFrame } from "./SettingsFrame";
+import { toWords } from "./words";
 
 type Agent = Schemas["Agent"];
 
@@ -38,7 +38,7 @@ export function Agents() {
           definition: {
             preset: chosen.preset,
             ...(model === "" ? {} : { model }),
-            ...(command.trim() === "" ? {} : { command: command.trim().split(/\s+/) }),
+            ...(command.trim() === "" ? {} : { command: toWords(command) }),
             ...(secret === "" || wanted === "" ? {} : { secrets: { [wanted]: secret } }),
           },
         }),
@@ -50,96 +50,66 @@ export function Agents() {
       void fresh();
     },
   });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    make.mutate();
-  };
   return (
     <SettingsFrame admin={false}>
-      <Card title="New agent" actions={<CopyAs recipe={{ curl: curl("POST", "/api/v1/agents", body()) }} />}>
-        <form onSubmit={submit} className="space-y-4 p-4">
-          <div className="grid gap-4 sm:grid-cols-2 lg:grid-cols-3">
-            <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} disabled={!may("admin")} hint="Give it a key of its own under Keys." />
-            <SelectField label="What it runs" value={preset} onChange={(event) => setPreset(event.target.value)} disabled={!may("admin")} hint="So that it can work on tasks by itself.">
-              <option value="">Nothing: it only owns sandboxes</option>
-              {presets.data?.map((one) => (
-                <option key={one.preset} value={one.preset}>
-                  {one.title}
-                </option>
+      <NewForm title="New agent" recipe={{ curl: curl("POST", "/api/v1/agents", body()) }} action="Add" make={make} columns={3}>
+        <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} disabled={!may("admin")} hint="Give it a key of its own under Keys." />
+        <SelectField label="What it runs" value={preset} onChange={(event) => setPreset(event.target.value)} disabled={!may("admin")} hint="So that it can work on tasks by itself.">
+          <option value="">Nothing: it only owns sandboxes</option>
+          {presets.data?.map((one) => (
+            <option key={one.preset} value={one.preset}>
+              {one.title}
+            </option>
+          ))}
+        </SelectField>
+        {chosen?.takes_model && <TextField label="Model" value={model} onChange={(event) => setModel(event.target.value)} placeholder="its own choice" />}
+        {chosen !== undefined && (
+          <>
+            <TextField
+              label="Command"
+              className="font-mono"
+              required={chosen.command.length === 0}
+              value={command}
+              onChange={(event) => setCommand(event.target.value)}
+              placeholder={chosen.command.join(" ").slice(0, 60)}
+              hint="A program and its words, no shell; quotes hold words together, {prompt} and {model} are filled in."
+            />
+            <TextField label="Variable for its key" className="font-mono" value={wanted} onChange={(event) => setVariable(event.target.value)} placeholder="ANTHROPIC_API_KEY" />
+            <SelectField label="Secret with the key" value={secret} onChange={(event) => setSecret(event.target.value)}>
+              <option value="">None</option>
+              {secrets.data?.items.map((one) => (
+                <option key={one.name}>{one.name}</option>
               ))}
             </SelectField>
-            {chosen?.takes_model && <TextField label="Model" value={model} onChange={(event) => setModel(event.target.value)} placeholder="its own choice" />}
-            {chosen !== undefined && (
-              <>
-                <TextField
-                  label="Command"
-                  className="font-mono"
-                  required={chosen.command.length === 0}
-                  value={command}
-                  onChange={(event) => setCommand(event.target.value)}
-                  placeholder={chosen.command.join(" ").slice(0, 60)}
-                  hint="Words, no shell; {prompt} and {model} are filled in."
-                />
-                <TextField label="Variable for its key" className="font-mono" value={wanted} onChange={(event) => setVariable(event.target.value)} placeholder="ANTHROPIC_API_KEY" />
-                <SelectField label="Secret with the key" value={secret} onChange={(event) => setSecret(event.target.value)}>
-                  <option value="">None</option>
-                  {secrets.data?.items.map((one) => (
-                    <option key={one.name}>{one.name}</option>
-                  ))}
-                </SelectField>
-              </>
-            )}
-          </div>
-          {make.error !== null && <ErrorBox error={make.error} />}
-          <div className="flex justify-end">
-            <Button type="submit" tone="primary" busy={make.isPending} disabled={!may("admin")}>
-              Add
-            </Button>
-          </div>
-        </form>
-      </Card>
-      <Card title="Agents">
-        <Loaded query={query}>
-          {({ items }) =>
-            items.length === 0 ? (
-              <Empty icon={<Bot aria-hidden className="size-6" />} title="No agents yet">
-                An agent owns sandboxes; its key touches no others.
-              </Empty>
-            ) : (
-              <Table label="Agents" head={["Name", "Runs", "Id", "Made", ""]}>
-                {items.map((agent) => (
-                  <tr key={agent.id}>
-                    <Cell className="font-medium">{agent.name}</Cell>
-                    <Cell>
-                      {agent.definition ? [agent.definition.preset, agent.definition.model].filter(Boolean).join(", ") : "–"}
-                    </Cell>
-                    <Cell className="font-mono text-xs">{agent.id}</Cell>
-                    <Cell className="whitespace-nowrap text-dim">{moment(agent.created_at)}</Cell>
-                    <Cell className="text-right">
-                      <Button tone="danger" disabled={!may("admin")} onClick={() => setRemoving(agent)}>
-                        Remove
-                      </Button>
-                    </Cell>
-                  </tr>
-                ))}
-              </Table>
-            )
-          }
-        </Loaded>
-      </Card>
-      <Confirm
-        open={removing !== undefined}
+          </>
+        )}
+      </NewForm>
+      <List title="Agents" query={query} head={["Name", "Runs", "Id", "Made", ""]} empty={{ icon: <Bot aria-hidden className="size-6" />, title: "No agents yet", text: "An agent owns sandboxes; its key touches no others." }}>
+        {(agent) => (
+          <tr key={agent.id}>
+            <Cell className="font-medium">{agent.name}</Cell>
+            <Cell>{agent.definition ? [agent.definition.preset, agent.definition.model].filter(Boolean).join(", ") : "–"}</Cell>
+            <Cell className="font-mono text-xs">{agent.id}</Cell>
+            <Cell className="whitespace-nowrap text-dim">{moment(agent.created_at)}</Cell>
+            <Cell className="text-right">
+              <Button tone="danger" disabled={!may("admin")} onClick={() => setRemoving(agent)}>
+                Remove
+              </Button>
+            </Cell>
+          </tr>
+        )}
+      </List>
+      <Removal
+        thing={removing}
+        name={(agent) => agent.name}
         onClose={() => setRemoving(undefined)}
-        title={`Remove ${removing?.name ?? ""}?`}
-        action="Remove it"
-        danger
-        onConfirm={async () => {
-          await take(api.DELETE("/api/v1/agents/{agent}", { params: { path: { agent: removing?.id ?? "" } } }));
+        remove={async ({ id }) => {
+          await take(api.DELETE("/api/v1/agents/{agent}", { params: { path: { agent: id } } }));
           await fresh();
         }}
       >
         Its keys are refused from then on.
-      </Confirm>
+      </Removal>
     </SettingsFrame>
   );
 }

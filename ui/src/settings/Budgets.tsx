@@ -1,20 +1,42 @@
-import { useState, type FormEvent } from "react";
+import { useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Wallet } from "lucide-react";
 import { api, take, type Schemas } from "../api/client";
+import { usePrices } from "../api/prices";
 import { may } from "../api/session";
 import { Badge } from "../ui/Badge";
 import { Button } from "../ui/Button";
 import { CopyAs, curl } from "../ui/CopyAs";
-import { Confirm } from "../ui/Dialog";
-import { Empty, ErrorBox, Loaded } from "../ui/feedback";
 import { SelectField, TextField } from "../ui/fields";
 import { money } from "../ui/format";
-import { Card, Cell, Meter, Table } from "../ui/layout";
+import { Card, Cell, Facts, Meter } from "../ui/layout";
+import { List, NewForm, Removal } from "./Collection";
 import { SettingsFrame } from "./SettingsFrame";
 
 type Budget = Schemas["Budget"];
 type NewBudget = Schemas["NewBudget"];
+
+const HOUR = 3600;
+
+function PricesCard() {
+  const prices = usePrices();
+  if (prices === undefined) return null;
+  const { currency, cpu_second: cpu, memory_gib_second: memory, sandbox_second: sandbox } = prices;
+  return (
+    <Card title="Prices" actions={<CopyAs recipe={{ curl: curl("GET", "/api/v1/prices") }} />}>
+      <Facts
+        facts={[
+          ["A processor, each hour", money(cpu * HOUR, currency)],
+          ["A GiB of memory, each hour", money(memory * HOUR, currency)],
+          ["The sandbox itself, each hour", money(sandbox * HOUR, currency)],
+        ]}
+      />
+      <p className="border-t border-line px-4 py-3 text-dim">
+        {cpu + memory + sandbox === 0 ? "Nothing costs anything, so no budget is ever spent. " : ""}The operator sets them in <code className="font-mono">[usage]</code> of the configuration.
+      </p>
+    </Card>
+  );
+}
 
 export function Budgets() {
   const queries = useQueryClient();
@@ -30,76 +52,53 @@ export function Budgets() {
     mutationFn: () => take(api.POST("/api/v1/budgets", { body: body() })),
     onSuccess: fresh,
   });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    make.mutate();
-  };
   return (
     <SettingsFrame admin={false}>
-      <Card title="New budget" actions={<CopyAs recipe={{ curl: curl("POST", "/api/v1/budgets", body()) }} />}>
-        <form onSubmit={submit} className="grid gap-4 p-4 sm:grid-cols-2 lg:grid-cols-4">
-          <TextField label="Amount" type="number" min="0" step="any" required value={amount} onChange={(event) => setAmount(event.target.value)} />
-          <SelectField label="For each" value={period} onChange={(event) => setPeriod(event.target.value as NewBudget["period"])}>
-            <option value="day">day</option>
-            <option value="month">month</option>
-            <option value="total">all time</option>
-          </SelectField>
-          <SelectField label="When it is spent" value={action} onChange={(event) => setAction(event.target.value as typeof action)}>
-            <option value="pause">pause what runs</option>
-            <option value="end">destroy what runs</option>
-          </SelectField>
-          <TextField label="Warn at percent" value={warn} onChange={(event) => setWarn(event.target.value)} />
-          {make.error !== null && <ErrorBox error={make.error} className="sm:col-span-2 lg:col-span-4" />}
-          <div className="flex justify-end sm:col-span-2 lg:col-span-4">
-            <Button type="submit" tone="primary" busy={make.isPending} disabled={!may("admin")}>
-              Set it
-            </Button>
-          </div>
-        </form>
-      </Card>
-      <Card title="Budgets">
-        <Loaded query={query}>
-          {({ items }) =>
-            items.length === 0 ? (
-              <Empty icon={<Wallet aria-hidden className="size-6" />} title="No budget is set" />
-            ) : (
-              <Table label="Budgets" head={["For", "Each", "Spent", "", "Then", ""]}>
-                {items.map((budget) => (
-                  <tr key={budget.id}>
-                    <Cell>{budget.sandbox_id ?? "the project"}</Cell>
-                    <Cell>{budget.period}</Cell>
-                    <Cell className="whitespace-nowrap">
-                      {money(budget.spent, budget.currency)} of {money(budget.amount, budget.currency)}
-                    </Cell>
-                    <Cell className="min-w-32">
-                      <Meter value={budget.spent} top={budget.amount} label={`Spent of the budget of each ${budget.period}`} />
-                    </Cell>
-                    <Cell>{budget.exceeded ? <Badge tone="bad">spent</Badge> : budget.action}</Cell>
-                    <Cell className="text-right">
-                      <Button tone="danger" disabled={!may("admin")} onClick={() => setRemoving(budget)}>
-                        Remove
-                      </Button>
-                    </Cell>
-                  </tr>
-                ))}
-              </Table>
-            )
-          }
-        </Loaded>
-      </Card>
-      <Confirm
-        open={removing !== undefined}
+      <NewForm title="New budget" recipe={{ curl: curl("POST", "/api/v1/budgets", body()) }} action="Set it" make={make} columns={4}>
+        <TextField label="Amount" type="number" min="0" step="any" required value={amount} onChange={(event) => setAmount(event.target.value)} />
+        <SelectField label="For each" value={period} onChange={(event) => setPeriod(event.target.value as NewBudget["period"])}>
+          <option value="day">day</option>
+          <option value="month">month</option>
+          <option value="total">all time</option>
+        </SelectField>
+        <SelectField label="When it is spent" value={action} onChange={(event) => setAction(event.target.value as typeof action)}>
+          <option value="pause">pause what runs</option>
+          <option value="end">destroy what runs</option>
+        </SelectField>
+        <TextField label="Warn at percent" value={warn} onChange={(event) => setWarn(event.target.value)} />
+      </NewForm>
+      <List title="Budgets" query={query} head={["For", "Each", "Spent", "", "Then", ""]} empty={{ icon: <Wallet aria-hidden className="size-6" />, title: "No budget is set" }}>
+        {(budget) => (
+          <tr key={budget.id}>
+            <Cell>{budget.sandbox_id ?? "the project"}</Cell>
+            <Cell>{budget.period}</Cell>
+            <Cell className="whitespace-nowrap">
+              {money(budget.spent, budget.currency)} of {money(budget.amount, budget.currency)}
+            </Cell>
+            <Cell className="min-w-32">
+              <Meter value={budget.spent} top={budget.amount} label={`Spent of the budget of each ${budget.period}`} />
+            </Cell>
+            <Cell>{budget.exceeded ? <Badge tone="bad">spent</Badge> : budget.action}</Cell>
+            <Cell className="text-right">
+              <Button tone="danger" disabled={!may("admin")} onClick={() => setRemoving(budget)}>
+                Remove
+              </Button>
+            </Cell>
+          </tr>
+        )}
+      </List>
+      <PricesCard />
+      <Removal
+        thing={removing}
+        name={(budget) => `this budget of each ${budget.period}`}
         onClose={() => setRemoving(undefined)}
-        title="Remove this budget?"
-        action="Remove it"
-        danger
-        onConfirm={async () => {
-          await take(api.DELETE("/api/v1/budgets/{budget}", { params: { path: { budget: removing?.id ?? "" } } }));
+        remove={async ({ id }) => {
+          await take(api.DELETE("/api/v1/budgets/{budget}", { params: { path: { budget: id } } }));
           await fresh();
         }}
       >
         Nothing limits the spending of that period any more. What it has paused stays paused.
-      </Confirm>
+      </Removal>
     </SettingsFrame>
   );
 }

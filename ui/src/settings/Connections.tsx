@@ -6,12 +6,12 @@ import { api, take, type Schemas } from "../api/client";
 import { may } from "../api/session";
 import { Badge } from "../ui/Badge";
 import { Button } from "../ui/Button";
-import { CopyAs, curl } from "../ui/CopyAs";
-import { Confirm } from "../ui/Dialog";
+import { curl } from "../ui/CopyAs";
 import { Empty, ErrorBox, Loaded } from "../ui/feedback";
 import { SelectField, TextField } from "../ui/fields";
 import { plainText } from "../ui/format";
 import { Card } from "../ui/layout";
+import { NewForm, Removal } from "./Collection";
 import { SettingsFrame } from "./SettingsFrame";
 
 type Connection = Schemas["Connection"];
@@ -79,37 +79,25 @@ export function Connections() {
     ...(address === "" ? {} : { base_url: address }),
   });
   const make = useMutation({ mutationFn: () => take(api.POST("/api/v1/forge/connections", { body: body() })), onSuccess: fresh });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    make.mutate();
-  };
   const names = secrets.data?.items.map((one) => one.name) ?? [];
   return (
     <SettingsFrame>
-      <Card title="Connect GitHub" actions={<CopyAs recipe={{ curl: curl("POST", "/api/v1/forge/connections", body()) }} />}>
-        <form onSubmit={submit} className="grid gap-4 p-4 sm:grid-cols-2">
-          <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} />
-          <TextField label="Address of its API" value={address} onChange={(event) => setAddress(event.target.value)} placeholder="GitHub's own" hint="For GitHub Enterprise: https://HOST/api/v3" />
-          <SelectField label="Secret with the token" required value={secret} onChange={(event) => setSecret(event.target.value)} hint="Store it under Secrets first.">
-            <option value="">Choose one</option>
-            {names.map((one) => (
-              <option key={one}>{one}</option>
-            ))}
-          </SelectField>
-          <SelectField label="Secret that webhooks are signed with" value={hook} onChange={(event) => setHook(event.target.value)} hint="Without one none are taken.">
-            <option value="">None</option>
-            {names.map((one) => (
-              <option key={one}>{one}</option>
-            ))}
-          </SelectField>
-          {make.error !== null && <ErrorBox error={make.error} className="sm:col-span-2" />}
-          <div className="flex justify-end sm:col-span-2">
-            <Button type="submit" tone="primary" busy={make.isPending}>
-              Connect
-            </Button>
-          </div>
-        </form>
-      </Card>
+      <NewForm title="Connect GitHub" recipe={{ curl: curl("POST", "/api/v1/forge/connections", body()) }} action="Connect" make={make}>
+        <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} />
+        <TextField label="Address of its API" value={address} onChange={(event) => setAddress(event.target.value)} placeholder="GitHub's own" hint="For GitHub Enterprise: https://HOST/api/v3" />
+        <SelectField label="Secret with the token" required value={secret} onChange={(event) => setSecret(event.target.value)} hint="Store it under Secrets first.">
+          <option value="">Choose one</option>
+          {names.map((one) => (
+            <option key={one}>{one}</option>
+          ))}
+        </SelectField>
+        <SelectField label="Secret that webhooks are signed with" value={hook} onChange={(event) => setHook(event.target.value)} hint="Without one none are taken.">
+          <option value="">None</option>
+          {names.map((one) => (
+            <option key={one}>{one}</option>
+          ))}
+        </SelectField>
+      </NewForm>
       <Card title="Connections">
         <Loaded query={query}>
           {({ items }) =>
@@ -138,19 +126,17 @@ export function Connections() {
           }
         </Loaded>
       </Card>
-      <Confirm
-        open={removing !== undefined}
+      <Removal
+        thing={removing}
+        name={(connection) => plainText(connection.name)}
         onClose={() => setRemoving(undefined)}
-        title={`Remove ${removing?.name ?? ""}?`}
-        action="Remove it"
-        danger
-        onConfirm={async () => {
-          await take(api.DELETE("/api/v1/forge/connections/{connection}", { params: { path: { connection: removing?.id ?? "" } } }));
+        remove={async ({ id }) => {
+          await take(api.DELETE("/api/v1/forge/connections/{connection}", { params: { path: { connection: id } } }));
           await fresh();
         }}
       >
         Repositories that are reached by it cannot be used any more.
-      </Confirm>
+      </Removal>
     </SettingsFrame>
   );
 }

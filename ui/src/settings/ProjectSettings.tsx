@@ -70,7 +70,9 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
   const [atEnd, setAtEnd] = useState<string>(own.on_timeout ?? "");
   const numbers = (all: Record<string, string>) =>
     Object.fromEntries(Object.entries(all).filter(([, value]) => value !== "").map(([name, value]) => [name, Number(value)]));
-  const wanted = () => ({ ...numbers(times), retention: numbers(kept), ...(atEnd === "" ? {} : { on_timeout: atEnd }) });
+  // It is written as a whole: what this form does not show stays as it is.
+  const { timeout_s: _t, idle_s: _i, max_lifetime_s: _m, on_timeout: _o, retention: _r, ...rest } = own;
+  const wanted = () => ({ ...rest, ...numbers(times), retention: numbers(kept), ...(atEnd === "" ? {} : { on_timeout: atEnd }) });
   const save = useMutation({
     mutationFn: () => writeTagged<Settings>("PUT", "/api/v1/project/settings", wanted(), settings.tag),
     onSuccess: (next) => {

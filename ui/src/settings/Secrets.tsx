@@ -1,16 +1,15 @@
-import { useState, type FormEvent } from "react";
+import { useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Lock } from "lucide-react";
 import { toast } from "sonner";
 import { api, take, type Schemas } from "../api/client";
 import { may } from "../api/session";
 import { Button } from "../ui/Button";
-import { CopyAs, curl } from "../ui/CopyAs";
-import { Confirm } from "../ui/Dialog";
-import { Empty, ErrorBox, Loaded } from "../ui/feedback";
+import { curl } from "../ui/CopyAs";
 import { TextArea, TextField } from "../ui/fields";
 import { moment } from "../ui/format";
-import { Card, Cell, Table } from "../ui/layout";
+import { Cell } from "../ui/layout";
+import { List, NewForm, Removal } from "./Collection";
 import { SettingsFrame } from "./SettingsFrame";
 
 type Secret = Schemas["Secret"];
@@ -40,68 +39,44 @@ export function Secrets() {
       void fresh();
     },
   });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    put.mutate();
-  };
   return (
     <SettingsFrame>
-      <Card title="Store a secret" actions={<CopyAs recipe={{ curl: curl("PUT", `/api/v1/secrets/${name || "NAME"}`, { value: "…" }) }} />}>
-        <form onSubmit={submit} className="grid gap-4 p-4 sm:grid-cols-2">
-          <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} placeholder="GITHUB_TOKEN" hint="One that exists gets a new value." />
-          <TextField label="Only for these hosts" value={hosts} onChange={(event) => setHosts(event.target.value)} placeholder="api.github.com" hint="Where it may be put into headers; separate by spaces." />
-          <div className="sm:col-span-2">
-            <TextArea label="Value" required value={value} onChange={(event) => setValue(event.target.value)} autoComplete="off" hint="Encrypted at rest, replaced by [redacted] in logs, never shown again." />
-          </div>
-          {put.error !== null && <ErrorBox error={put.error} className="sm:col-span-2" />}
-          <div className="flex justify-end sm:col-span-2">
-            <Button type="submit" tone="primary" busy={put.isPending}>
-              Store
-            </Button>
-          </div>
-        </form>
-      </Card>
-      <Card title="Secrets">
-        <Loaded query={query}>
-          {({ items }) =>
-            items.length === 0 ? (
-              <Empty icon={<Lock aria-hidden className="size-6" />} title="No secrets yet" />
-            ) : (
-              <Table label="Secrets" head={["Name", "Hosts", "Version", "Changed", ""]}>
-                {items.map((secret) => (
-                  <tr key={secret.name}>
-                    <Cell className="font-mono">{secret.name}</Cell>
-                    <Cell className="text-dim">{secret.hosts?.join(", ") || "any"}</Cell>
-                    <Cell>{secret.version}</Cell>
-                    <Cell className="whitespace-nowrap text-dim">{moment(secret.updated_at)}</Cell>
-                    <Cell>
-                      <div className="flex justify-end gap-2">
-                        <Button onClick={() => setName(secret.name)}>New value</Button>
-                        <Button tone="danger" onClick={() => setRemoving(secret)}>
-                          Delete
-                        </Button>
-                      </div>
-                    </Cell>
-                  </tr>
-                ))}
-              </Table>
-            )
-          }
-        </Loaded>
-      </Card>
-      <Confirm
-        open={removing !== undefined}
+      <NewForm title="Store a secret" recipe={{ curl: curl("PUT", `/api/v1/secrets/${name || "NAME"}`, { value: "…" }) }} action="Store" make={put}>
+        <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} placeholder="GITHUB_TOKEN" hint="One that exists gets a new value." />
+        <TextField label="Only for these hosts" value={hosts} onChange={(event) => setHosts(event.target.value)} placeholder="api.github.com" hint="Where it may be put into headers; separate by spaces." />
+        <div className="sm:col-span-2">
+          <TextArea label="Value" required value={value} onChange={(event) => setValue(event.target.value)} autoComplete="off" hint="Encrypted at rest, replaced by [redacted] in logs, never shown again." />
+        </div>
+      </NewForm>
+      <List title="Secrets" query={query} head={["Name", "Hosts", "Version", "Changed", ""]} empty={{ icon: <Lock aria-hidden className="size-6" />, title: "No secrets yet" }}>
+        {(secret) => (
+          <tr key={secret.name}>
+            <Cell className="font-mono">{secret.name}</Cell>
+            <Cell className="text-dim">{secret.hosts?.join(", ") || "any"}</Cell>
+            <Cell>{secret.version}</Cell>
+            <Cell className="whitespace-nowrap text-dim">{moment(secret.updated_at)}</Cell>
+            <Cell>
+              <div className="flex justify-end gap-2">
+                <Button onClick={() => setName(secret.name)}>New value</Button>
+                <Button tone="danger" onClick={() => setRemoving(secret)}>
+                  Remove
+                </Button>
+              </div>
+            </Cell>
+          </tr>
+        )}
+      </List>
+      <Removal
+        thing={removing}
+        name={(secret) => secret.name}
         onClose={() => setRemoving(undefined)}
-        title={`Delete ${removing?.name ?? ""}?`}
-        action="Delete it"
-        danger
-        onConfirm={async () => {
-          await take(api.DELETE("/api/v1/secrets/{secret}", { params: { path: { secret: removing?.name ?? "" } } }));
+        remove={async (secret) => {
+          await take(api.DELETE("/api/v1/secrets/{secret}", { params: { path: { secret: secret.name } } }));
           await fresh();
         }}
       >
         Sandboxes that name it cannot be made any more.
-      </Confirm>
+      </Removal>
     </SettingsFrame>
   );
 }

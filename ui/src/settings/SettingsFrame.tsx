@@ -3,6 +3,7 @@ import { Link } from "@tanstack/react-router";
 import { may } from "../api/session";
 import { Empty } from "../ui/feedback";
 import { Page } from "../ui/layout";
+import { TAB, Tabs } from "../ui/Tabs";
 
 const TABS = [
   ["/settings", "Project"],
@@ -17,18 +18,13 @@ const TABS = [
 export function SettingsFrame({ admin = true, actions, children }: { admin?: boolean; actions?: ReactNode; children: ReactNode }) {
   return (
     <Page title="Settings" actions={actions}>
-      <nav aria-label="Settings" className="flex gap-1 overflow-x-auto border-b border-line">
+      <Tabs label="Settings" className="border-b border-line">
         {TABS.map(([to, name]) => (
-          <Link
-            key={to}
-            to={to}
-            activeOptions={{ exact: true }}
-            className="-mb-px border-b-2 border-transparent px-3 py-2 text-sm whitespace-nowrap text-dim hover:text-ink data-[status=active]:border-accent data-[status=active]:font-medium data-[status=active]:text-ink"
-          >
+          <Link key={to} to={to} activeOptions={{ exact: true }} className={TAB}>
             {name}
           </Link>
         ))}
-      </nav>
+      </Tabs>
       {admin && !may("admin") ? (
         <Empty title="This is for admins">Sign in with a key of the role admin to see and change it.</Empty>
       ) : (

@@ -1,6 +1,6 @@
 // The board: tasks in columns, as people ordered them, live.
 import { useMemo, useState, type FormEvent } from "react";
-import { Link } from "@tanstack/react-router";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useMutation } from "@tanstack/react-query";
 import {
   closestCorners,
@@ -18,23 +18,22 @@ import { GripVertical, Plus, TriangleAlert } from "lucide-react";
 import { useAgentNames } from "../api/agents";
 import { api, take } from "../api/client";
 import { may } from "../api/session";
-import { Badge, type Tone } from "../ui/Badge";
+import { Badge } from "../ui/Badge";
 import { Button } from "../ui/Button";
 import { classes } from "../ui/classes";
 import { ErrorBox, Loading, toastError } from "../ui/feedback";
 import { SelectField, TextField } from "../ui/fields";
 import { plainText } from "../ui/format";
 import { Page } from "../ui/layout";
+import { Drawer } from "./Drawer";
 import { NewTask } from "./NewTask";
-import { COLUMNS, PRIORITIES, useColumns, useFreshTasks, useMove, type Place, type Task, type TaskState } from "./tasks";
-
-export const PRIORITY_TONES: Record<string, Tone> = { urgent: "bad", high: "warn", medium: "dim", low: "dim" };
+import { COLUMNS, PRIORITIES, PRIORITY_TONES, useColumns, useFreshTasks, useMove, type Place, type Task, type TaskState } from "./tasks";
 
 function Face({ task, agent, handle }: { task: Task; agent?: string; handle?: React.ReactNode }) {
   return (
     <div className="space-y-2 rounded-md border border-line bg-surface p-2.5 shadow-xs">
       <div className="flex items-start gap-1">
-        <Link to="/tasks/$task" params={{ task: task.id }} className="min-w-0 flex-1 font-medium break-words hover:underline">
+        <Link to="/board" search={{ task: task.id }} className="min-w-0 flex-1 font-medium break-words hover:underline">
           {plainText(task.title)}
         </Link>
         {handle}
@@ -138,6 +137,8 @@ function Column({ state, name, tasks, names, movable }: ColumnProps) {
 }
 
 export function Board() {
+  const { task: looked } = useSearch({ from: "/shell/board" });
+  const navigate = useNavigate();
   const [hidden, setHidden] = useState(false);
   const [text, setText] = useState("");
   const [priority, setPriority] = useState("");
@@ -241,6 +242,7 @@ export function Board() {
         </DndContext>
       )}
       {making && <NewTask onClose={() => setMaking(false)} />}
+      {looked !== undefined && <Drawer key={looked} id={looked} onClose={() => void navigate({ to: "/board", search: {} })} />}
     </Page>
   );
 }

@@ -1,6 +1,7 @@
 // What the board and the page of a task ask and change.
 import { useMutation, useQueries, useQuery, useQueryClient, type QueryClient } from "@tanstack/react-query";
 import { api, take, type Schemas } from "../api/client";
+import type { Tone } from "../ui/Badge";
 import { toastError } from "../ui/feedback";
 
 export type Task = Schemas["Task"];
@@ -18,6 +19,7 @@ export const COLUMNS: { state: TaskState; name: string; hidden: boolean }[] = [
 ];
 
 export const PRIORITIES: Priority[] = ["urgent", "high", "medium", "low"];
+export const PRIORITY_TONES: Record<string, Tone> = { urgent: "bad", high: "warn", medium: "dim", low: "dim" };
 
 /** A column holds this many at most; older ones are found by their address. */
 const MOST = 600;

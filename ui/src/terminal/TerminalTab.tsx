@@ -29,6 +29,10 @@ function newTag(): string {
 
 export function TerminalTab() {
   const { id } = useParams({ from: "/shell/sandboxes/$id" });
+  return <SandboxTerminals id={id} />;
+}
+
+export function SandboxTerminals({ id }: { id: string }) {
   const sandbox = useSandbox(id).data;
   if (sandbox === undefined) return null;
   if (!may("write")) return <Empty title="Your key may only look">A terminal needs a key with the role write.</Empty>;

@@ -12,7 +12,7 @@ interface Props {
   title: string;
   description?: ReactNode;
   children: ReactNode;
-  wide?: boolean;
+  wide?: boolean | "very";
 }
 
 export function Dialog({ open, onClose, title, description, children, wide = false }: Props) {
@@ -25,7 +25,7 @@ export function Dialog({ open, onClose, title, description, children, wide = fal
           className={classes(
             "fixed top-1/2 left-1/2 z-50 max-h-[90dvh] w-[calc(100vw-24px)] -translate-x-1/2 -translate-y-1/2",
             "overflow-y-auto rounded-xl border border-line bg-surface p-5 shadow-xl",
-            wide ? "max-w-2xl" : "max-w-md",
+            wide === "very" ? "max-w-5xl" : wide ? "max-w-2xl" : "max-w-md",
           )}
         >
           <div className="mb-4 flex items-start justify-between gap-4">

@@ -84,3 +84,8 @@ export function percentile(sorted: number[], share: number): number | undefined 
   if (sorted.length === 0) return undefined;
   return sorted[Math.min(sorted.length - 1, Math.ceil(share * sorted.length) - 1)];
 }
+
+/** Text of several lines, each as `plainText` has it. */
+export function paragraphs(text: string): string {
+  return text.split("\n").map(plainText).join("\n");
+}

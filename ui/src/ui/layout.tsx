@@ -30,7 +30,7 @@ export function Card({ title, actions, children, className }: { title?: ReactNod
 /** Name and value, one below the other on a phone. */
 export function Facts({ facts }: { facts: [string, ReactNode][] }) {
   return (
-    <dl className="grid grid-cols-2 sm:grid-cols-[repeat(auto-fill,minmax(160px,1fr))] gap-x-6 gap-y-3 p-4">
+    <dl className="grid grid-cols-2 sm:grid-cols-[repeat(auto-fill,minmax(140px,1fr))] gap-x-6 gap-y-3 p-4">
       {facts.map(([name, value]) => (
         <div key={name} className="min-w-0">
           <dt className="text-xs text-dim">{name}</dt>

@@ -1,0 +1,60 @@
+// What is wrong now, as far as the figures of this moment tell. Names and thresholds are those of monitoring/alerts.yml;
+// alerts that need rates over time are Prometheus's alone.
+import type { Schemas } from "../api/client";
+import { bytes, money, span } from "../ui/format";
+import { gauge, type Metrics } from "./metrics";
+
+export interface Alert {
+  name: string;
+  severity: "critical" | "warning";
+  text: string;
+}
+
+type Budget = Schemas["Budget"];
+type Quotas = Schemas["QuotaState"];
+
+const NEARLY = 0.8;
+const ORPHAN_S = 900;
+/** A run that has waited for so long waits for something. */
+const LONG_WAIT_S = 600;
+
+interface Known {
+  budgets?: Budget[];
+  quotas?: Quotas;
+  /** How many tasks wait for a person. */
+  attention?: number;
+  waited_s?: number | null;
+  metrics?: Metrics;
+  now_s: number;
+}
+
+const QUOTAS = { sandboxes: "sandboxes", cpus: "processors", memory_mib: "memory", disk_mib: "disk" } as const;
+
+export function alertsOf({ budgets = [], quotas, attention = 0, waited_s: waited, metrics = [], now_s: now }: Known): Alert[] {
+  const found: Alert[] = [];
+  const add = (name: string, severity: Alert["severity"], text: string) => found.push({ name, severity, text });
+  if (gauge(metrics, "coffer_node_up") === 0) add("CofferNodeDown", "critical", "The host of the sandboxes does not answer: nothing can be made, paused or ended.");
+  const [size, free] = [gauge(metrics, "coffer_pool_size_bytes"), gauge(metrics, "coffer_pool_free_bytes")];
+  if (size !== undefined && free !== undefined && size > 0 && 1 - free / size > NEARLY) {
+    add("CofferPoolNearlyFull", "warning", `The disk of the sandboxes has ${bytes(free)} left of ${bytes(size)}.`);
+  }
+  const orphan = gauge(metrics, "sandbox_orphan_found_timestamp_seconds");
+  if (orphan !== undefined && now - orphan < ORPHAN_S) add("SandboxOrphanFound", "warning", "Something of a sandbox that no record explains was found and removed.");
+  for (const sample of metrics) {
+    if (sample.name === "coffer_circuit_breaker_state" && sample.value === 2) {
+      add("CircuitBreakerOpen", "warning", `${sample.labels.dependency ?? "Something"} is left alone for a while, because it failed.`);
+    }
+  }
+  for (const { spent, amount, currency, period, sandbox_id: sandbox } of budgets) {
+    const whose = `${money(spent, currency)} of the ${money(amount, currency)} ${period === "total" ? "in all" : `for each ${period}`}${sandbox ? ` of sandbox ${sandbox}` : ""}`;
+    if (spent >= amount) add("SandboxBudgetSpent", "critical", `A budget is spent: ${whose}.`);
+    else if (spent >= NEARLY * amount) add("SandboxCostThreshold", "warning", `A budget is nearly spent: ${whose}.`);
+  }
+  for (const [name, word] of Object.entries(QUOTAS) as [keyof typeof QUOTAS, string][]) {
+    const limit = quotas?.limits[name];
+    if (quotas !== undefined && limit && quotas.used[name] >= limit) add("QuotaReached", "warning", `The quota of ${word} is used up: no more sandboxes can be made.`);
+  }
+  if (attention > 0) add("TaskNeedsAttention", "warning", attention === 1 ? "A task waits for a person." : `${attention} tasks wait for a person.`);
+  if (waited && waited > LONG_WAIT_S) add("QueueWaits", "warning", `A run has waited for its turn for ${span(waited * 1000)}.`);
+  return found.sort((a, b) => Number(b.severity === "critical") - Number(a.severity === "critical"));
+}

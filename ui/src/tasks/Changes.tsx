@@ -1,0 +1,89 @@
+// What the attempts at a task changed: its pull request with checks and the button, and the diff, whose comments go to the agent.
+import { useQuery } from "@tanstack/react-query";
+import { toast } from "sonner";
+import { api, take } from "../api/client";
+import { may } from "../api/session";
+import { DiffView } from "../repositories/DiffView";
+import { Checks, MergeActions, PULL_TONES } from "../repositories/Merge";
+import { Badge } from "../ui/Badge";
+import { Loaded, toastError } from "../ui/feedback";
+import { paragraphs, plainText } from "../ui/format";
+import { Card } from "../ui/layout";
+import { ownPull, PullLink } from "../work/PullLink";
+import { useFreshTasks, type Task } from "./tasks";
+
+/** The pull request of a task: by its address, or by the branch of its attempts. */
+function usePull(task: Task) {
+  const own = task.pull_url ? ownPull(task.pull_url) : undefined;
+  // A repository of this server's is named by its name; what was before a slash says where it is.
+  const repository = own?.repository ?? task.repository?.split("/").at(-1) ?? "";
+  const named = useQuery({
+    queryKey: ["repositories", repository, "pull", own?.number],
+    queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls/{number}", { params: { path: { repository, number: Number(own?.number) } } })),
+    enabled: own !== undefined,
+    retry: false,
+  });
+  const found = useQuery({
+    queryKey: ["repositories", repository, "of-branch", task.branch],
+    queryFn: () =>
+      take(api.GET("/api/v1/repositories/{repository}/pulls", { params: { path: { repository }, query: { head: task.branch ?? "" } } })),
+    enabled: own === undefined && repository !== "" && Boolean(task.branch),
+    retry: false,
+  });
+  return { repository, pull: named.data ?? found.data?.items[0] };
+}
+
+export function Changes({ task }: { task: Task }) {
+  const { repository, pull } = usePull(task);
+  const diff = useQuery({
+    // Another commit is another diff.
+    queryKey: ["repositories", repository, "pull", pull?.number, "diff", pull?.head_commit],
+    queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls/{number}/diff", { params: { path: { repository, number: pull?.number ?? 0 } } })),
+    enabled: pull !== undefined,
+  });
+  const fresh = useFreshTasks();
+  if (pull === undefined) {
+    return task.pull_url ? (
+      <Card title="Pull request">
+        <p className="px-4 py-3">
+          <PullLink url={task.pull_url} />
+        </p>
+      </Card>
+    ) : null;
+  }
+  // A comment here is for the agent: its next turn.
+  const toAgent = async ({ path, line, body }: { path: string; line: number; body: string }) => {
+    try {
+      await take(api.POST("/api/v1/tasks/{task}/messages", { params: { path: { task: task.id } }, body: { body, file: path, line } }));
+      toast.success("The agent will read it");
+      await fresh();
+    } catch (error) {
+      toastError(error);
+      throw error;
+    }
+  };
+  return (
+    <>
+      <Card
+        title={
+          <span className="flex flex-wrap items-center gap-2">
+            <PullLink url={`/repositories/${encodeURIComponent(repository)}/pulls/${pull.number}`} />
+            <Badge tone={PULL_TONES[pull.state] ?? "dim"}>{pull.draft ? "draft" : pull.state}</Badge>
+          </span>
+        }
+        actions={
+          <div className="flex flex-wrap items-center gap-2">
+            <MergeActions repository={repository} pull={pull} />
+          </div>
+        }
+      >
+        <p className="px-4 pt-3 font-medium">{plainText(pull.title)}</p>
+        <p className="px-4 pt-1 pb-3 break-words whitespace-pre-wrap text-dim">{paragraphs(pull.body).slice(0, 4000)}</p>
+      </Card>
+      <Checks repository={repository} commit={pull.head_commit} />
+      <Loaded query={diff} what="Comparing">
+        {(shown) => <DiffView diff={shown} remarks={[]} onRemark={may("write") ? toAgent : undefined} />}
+      </Loaded>
+    </>
+  );
+}

@@ -1,0 +1,157 @@
+// What the page of a task and its drawer on the board have in common.
+import { useState } from "react";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { Pencil, Play, Square, TriangleAlert } from "lucide-react";
+import { useAgentNames } from "../api/agents";
+import { api, take } from "../api/client";
+import { usePrices } from "../api/prices";
+import { may } from "../api/session";
+import { Badge } from "../ui/Badge";
+import { Button } from "../ui/Button";
+import { Confirm } from "../ui/Dialog";
+import { Loaded, toastError } from "../ui/feedback";
+import { SelectField } from "../ui/fields";
+import { moment, money, paragraphs, plainText } from "../ui/format";
+import { Card, Facts } from "../ui/layout";
+import { Ago } from "../ui/time";
+import { EditTask } from "./NewTask";
+import { StartDialog } from "./StartDialog";
+import { COLUMNS, PRIORITY_TONES, useFreshTasks, useTask, type Task } from "./tasks";
+
+export function NeedsAttention({ task }: { task: Task }) {
+  const fresh = useFreshTasks();
+  const seen = useMutation({
+    mutationFn: () => take(api.PATCH("/api/v1/tasks/{task}", { params: { path: { task: task.id } }, body: { needs_attention: false } })),
+    onSuccess: fresh,
+    onError: toastError,
+  });
+  if (!task.needs_attention) return null;
+  return (
+    <div role="status" className="flex gap-3 rounded-lg border border-warn/40 bg-warn-soft p-4">
+      <TriangleAlert aria-hidden className="mt-0.5 size-4 shrink-0 text-warn" />
+      <p className="min-w-0 flex-1 break-words">
+        <span className="font-medium text-warn">{plainText(task.needs_attention.code).replaceAll("_", " ")}.</span> {plainText(task.needs_attention.message)}
+      </p>
+      {may("write") && (
+        <Button busy={seen.isPending} onClick={() => seen.mutate()}>
+          Seen
+        </Button>
+      )}
+    </div>
+  );
+}
+
+export function Wanted({ task }: { task: Task }) {
+  const names = useAgentNames();
+  const currency = usePrices()?.currency ?? "USD";
+  return (
+    <Card title="What is wanted">
+      {task.description !== "" && <p className="border-b border-line p-4 break-words whitespace-pre-wrap">{paragraphs(task.description)}</p>}
+      <Facts
+        facts={[
+          ["Priority", <Badge key="priority" tone={PRIORITY_TONES[task.priority]}>{task.priority}</Badge>],
+          ["Labels", task.labels.map(plainText).join(", ") || "–"],
+          ["Repository", plainText(task.repository ?? "") || "none yet"],
+          ["From branch", plainText(task.base_branch ?? "") || "the default"],
+          ["Agent", plainText(task.agent_id ? (names.get(task.agent_id) ?? task.agent_id) : "nobody yet")],
+          ["Model", plainText(task.model ?? "") || "the agent's own"],
+          ["Check", task.check_command ? <code key="check" className="font-mono text-xs">{plainText(task.check_command)}</code> : "none"],
+          ["Budget", task.budget === null || task.budget === undefined ? "none" : money(task.budget, currency)],
+          ["Made", <Ago key="made" at={task.created_at} />],
+        ]}
+      />
+    </Card>
+  );
+}
+
+export function History({ id }: { id: string }) {
+  const history = useQuery({
+    queryKey: ["tasks", "history", id],
+    queryFn: () => take(api.GET("/api/v1/tasks/{task}/history", { params: { path: { task: id } } })),
+  });
+  return (
+    <Card title="History">
+      <Loaded query={history}>
+        {(moves) => (
+          <ol className="divide-y divide-line">
+            {[...moves].reverse().map((step) => (
+              <li key={`${step.at}${step.to}`} className="flex flex-wrap gap-x-3 px-4 py-2">
+                <span className="font-medium">{COLUMNS.find((column) => column.state === step.to)?.name ?? step.to}</span>
+                <span className="min-w-0 flex-1 text-dim">{plainText(step.reason)}</span>
+                <time dateTime={step.at} title={moment(step.at)} className="text-dim">
+                  <Ago at={step.at} />
+                </time>
+              </li>
+            ))}
+          </ol>
+        )}
+      </Loaded>
+    </Card>
+  );
+}
+
+/** A task with its attempts, newest first, and what can be done about it. */
+export function useTaskWork(id: string) {
+  const queries = useQueryClient();
+  const fresh = useFreshTasks();
+  const query = useTask(id);
+  const attempts = useQuery({
+    queryKey: ["tasks", "attempts", id],
+    queryFn: () => take(api.GET("/api/v1/tasks/{task}/attempts", { params: { path: { task: id } } })),
+  });
+  const [open, setOpen] = useState<"start" | "cancel" | "edit">();
+  const close = () => setOpen(undefined);
+  const move = useMutation({
+    mutationFn: (state: Task["state"]) => take(api.PATCH("/api/v1/tasks/{task}", { params: { path: { task: id } }, body: { state } })),
+    onSuccess: (next) => queries.setQueryData(["tasks", "one", id], next),
+    onError: toastError,
+    onSettled: fresh,
+  });
+  const task = query.data;
+  const newest = [...(attempts.data ?? [])].sort((a, b) => b.number - a.number);
+  const working = newest[0] !== undefined && !newest[0].ended_at;
+  const allowed = may("write");
+  const actions = task !== undefined && (
+    <>
+      <SelectField label="State" hideLabel value={task.state} disabled={!allowed || working} onChange={(event) => move.mutate(event.target.value as Task["state"])}>
+        {COLUMNS.map((column) => (
+          <option key={column.state} value={column.state}>
+            {column.name}
+          </option>
+        ))}
+      </SelectField>
+      <Button disabled={!allowed} onClick={() => setOpen("edit")} icon={<Pencil aria-hidden className="size-4" />}>
+        Edit
+      </Button>
+      {working ? (
+        <Button tone="danger" disabled={!allowed} onClick={() => setOpen("cancel")} icon={<Square aria-hidden className="size-4" />}>
+          Cancel
+        </Button>
+      ) : (
+        <Button tone="primary" disabled={!allowed} onClick={() => setOpen("start")} icon={<Play aria-hidden className="size-4" />}>
+          {task.attempts > 0 ? "Try again" : "Start"}
+        </Button>
+      )}
+    </>
+  );
+  const dialogs = task !== undefined && (
+    <>
+      {open === "start" && <StartDialog task={task} onClose={close} />}
+      {open === "edit" && <EditTask task={task} onClose={close} />}
+      <Confirm
+        open={open === "cancel"}
+        onClose={close}
+        title="Cancel this attempt?"
+        action="Cancel it"
+        danger
+        onConfirm={async () => {
+          await take(api.POST("/api/v1/tasks/{task}/cancel", { params: { path: { task: id } }, body: {} }));
+          await fresh();
+        }}
+      >
+        The agent is stopped and its sandbox is put away. What it pushed stays.
+      </Confirm>
+    </>
+  );
+  return { task, error: query.error, attempts: newest, none: attempts.data?.length === 0, working, actions, dialogs };
+}
