@@ -1,6 +1,9 @@
 // A browser, the server's API beside it, and what the tests of the web UI have in common.
 import assert from 'node:assert/strict'
-import { readFileSync, readdirSync } from 'node:fs'
+import { spawnSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname } from 'node:path'
 import { chromium } from 'playwright-core'
 
 export const BASE = process.env.COFFER_URL
@@ -101,3 +104,53 @@ export function serverPid() {
   }
   return undefined
 }
+
+/** A repository of this server's own with those files on its default branch. */
+export async function makeRepository(name, files) {
+  await api('POST', '/api/v1/repositories', { name })
+  const { clone_url: remote } = await api('GET', `/api/v1/repositories/${name}`)
+  const work = mkdtempSync(`${tmpdir()}/coffer-ui-git-`)
+  const git = (...words) => {
+    const identity = ['-c', 'user.name=e2e', '-c', 'user.email=e2e@localhost', '-c', 'init.defaultBranch=main']
+    const done = spawnSync('git', [...identity, ...words], { cwd: work, encoding: 'utf8' })
+    assert.equal(done.status, 0, `git ${words.join(' ')}: ${done.stderr}`)
+  }
+  try {
+    git('init', '-q')
+    for (const [path, text] of Object.entries(files)) {
+      mkdirSync(dirname(`${work}/${path}`), { recursive: true })
+      writeFileSync(`${work}/${path}`, text)
+    }
+    git('add', '.')
+    git('commit', '-qm', 'feat: what there is')
+    git('remote', 'add', 'origin', `${BASE.replace('://', `://x:${KEY}@`)}${new URL(remote, BASE).pathname}`)
+    git('push', '-q', 'origin', 'main')
+  } finally {
+    rmSync(work, { recursive: true, force: true })
+  }
+}
+
+/** An agent that runs that script in a shell, with its prompt as the first argument. */
+export async function makeAgent(name, script) {
+  const definition = { preset: 'custom', command: ['sh', '-c', script, 'agent', '{prompt}'] }
+  return (await api('POST', '/api/v1/agents', { name, definition })).id
+}
+
+/** Tells the longest task of the page from now on, when it is asked. */
+export async function watchLongTasks(page) {
+  await page.evaluate(() => {
+    window.longest = 0
+    new PerformanceObserver((list) => {
+      for (const { duration } of list.getEntries()) window.longest = Math.max(window.longest, duration)
+    }).observe({ type: 'longtask' })
+  })
+  return () => page.evaluate(() => Math.round(window.longest))
+}
+
+/** What took how long is told; it fails the test only where that was asked for, on a machine with nothing else to do. */
+export function judgeSmoothness(t, what, longest) {
+  t.diagnostic(`${what}: the longest task took ${longest} ms`)
+  if (process.env.COFFER_E2E_SMOOTH === '1') assert.ok(longest <= 200, `${what}: ${longest} ms`)
+}
+
+export const nextFrame = (page) => page.evaluate(() => new Promise((drawn) => requestAnimationFrame(drawn)))
