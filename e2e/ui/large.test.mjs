@@ -6,6 +6,15 @@ import { api, closeBrowser, eventually, judgeSmoothness, makeSandbox, nextFrame,
 
 after(closeBrowser)
 
+async function tenAtATime(all, act) {
+  const done = []
+  for (let at = 0; at < all.length; at += 10) done.push(...(await Promise.all(all.slice(at, at + 10).map(act))))
+  return done
+}
+
+// All of a million takes a minute or more, which is for machines with nothing else to do.
+const LINES = process.env.COFFER_E2E_SMOOTH === '1' ? 1_000_000 : 100_000
+
 test('a thousand sandboxes are a few rows of the page', async (t) => {
   const page = await openPage()
   const made = new Date().toISOString()
@@ -38,20 +47,19 @@ test('a thousand sandboxes are a few rows of the page', async (t) => {
 test('five hundred tasks on the board are filtered, scrolled and moved', async (t) => {
   const states = ['todo', 'in_progress', 'in_review', 'done']
   const numbers = Array.from({ length: 500 }, (_, at) => at)
-  // Ten at a time: a list of five hundred is not what the test is about.
-  for (let at = 0; at < numbers.length; at += 10) {
-    await Promise.all(numbers.slice(at, at + 10).map((n) => api('POST', '/api/v1/tasks', { title: `chore ${n}`, state: states[n % 4], labels: [`l${n % 9}`] })))
-  }
+  const made = await tenAtATime(numbers, (n) => api('POST', '/api/v1/tasks', { title: `chore ${n}`, state: states[n % 4], labels: [`l${n % 9}`] }))
   const page = await openPage()
   await signIn(page, '/ui/board')
   const column = page.getByRole('region', { name: 'To do', exact: true })
-  await eventually(async () => (await column.getByRole('listitem').filter({ hasText: 'chore' }).count()) === 125, 'all of a column')
+  await column.getByRole('heading', { name: /To do 1(2[5-9]|3)/ }).waitFor()
+  assert.ok((await column.getByRole('listitem').count()) < 100, 'not all of a column is drawn')
   const longest = await watchLongTasks(page)
   await column.getByRole('listitem').first().hover()
   for (let turn = 0; turn < 40; turn += 1) {
     await page.mouse.wheel(0, 600)
     await nextFrame(page)
   }
+  await column.getByRole('link', { name: 'chore 496', exact: true }).waitFor()
   await page.getByLabel('Filter').fill('chore 499')
   await eventually(async () => (await page.getByRole('listitem').filter({ hasText: 'chore' }).count()) === 1, 'what the filter leaves')
   await page.getByLabel('Filter').fill('')
@@ -64,12 +72,13 @@ test('five hundred tasks on the board are filtered, scrolled and moved', async (
   judgeSmoothness(t, 'scrolling, filtering and a move among 500 tasks', await longest())
   assert.deepEqual(page.complaints, [])
   await page.context().close()
+  await tenAtATime(made, ({ id }) => api('DELETE', `/api/v1/tasks/${id}`))
 })
 
-test('a log of a million lines is scrolled to its end and back, and little of it is held', { timeout: 290_000 }, async (t) => {
+test('a very long log is scrolled to its end and back, and little of it is held', { timeout: 190_000 + LINES }, async (t) => {
   const { id } = await makeSandbox({ metadata: { name: 'talker' } })
   // No faster than it is read: what is kept for a reader that is behind is bounded.
-  const command = 'for part in $(seq 0 19); do seq $((part * 50000 + 1)) $((part * 50000 + 50000)); sleep 0.25; done'
+  const command = `for part in $(seq 0 ${LINES / 50_000 - 1}); do seq $((part * 50000 + 1)) $((part * 50000 + 50000)); sleep 0.25; done`
   const { execution_id: execution } = await api('POST', `/api/v1/sandboxes/${id}/exec`, { command, timeout_s: 120 })
   assert.equal((await api('GET', `/api/v1/executions/${execution}`)).output_bytes_lost, 0)
   const page = await openPage()
@@ -80,11 +89,11 @@ test('a log of a million lines is scrolled to its end and back, and little of it
   const longest = await watchLongTasks(page)
   const began = performance.now()
   // The page itself goes to its end again and again: what is asked for and thrown away is all of the log.
-  const seen = await log.evaluate(async (box) => {
+  const seen = await log.evaluate(async (box, all) => {
     const told = () => Number(/^([\d,. \u00a0]+) lines/.exec(document.querySelector('main [role=status]')?.textContent ?? '')?.[1].replaceAll(/\D/g, '') ?? 0)
     const most = { drawn: 0, held: 0, lines: 0 }
     let still = 0
-    while (most.lines < 1_000_000 && still < 1500) {
+    while (most.lines < all && still < 1500) {
       box.scrollTop = box.scrollHeight
       await new Promise((drawn) => requestAnimationFrame(drawn))
       still = told() === most.lines ? still + 1 : 0
@@ -93,17 +102,17 @@ test('a log of a million lines is scrolled to its end and back, and little of it
       most.held = Math.max(most.held, Number(box.dataset.heldLines))
     }
     return most
-  })
-  assert.equal(seen.lines, 1_000_000)
+  }, LINES)
+  assert.equal(seen.lines, LINES)
   assert.ok(seen.drawn < 250, `${seen.drawn} rows were drawn`)
   assert.ok(seen.held <= 13_000, `${seen.held} lines were held`)
-  t.diagnostic(`1,000,000 lines were scrolled through in ${Math.round((performance.now() - began) / 1000)} s`)
+  t.diagnostic(`${LINES} lines were scrolled through in ${Math.round((performance.now() - began) / 1000)} s`)
   await log.evaluate((box) => { box.scrollTop = 0 })
   await log.getByText('1', { exact: true }).waitFor()
-  await log.evaluate((box) => { box.scrollTop = 500_000 * 20 })
-  await log.getByText('500001', { exact: true }).waitFor()
+  await log.evaluate((box, row) => { box.scrollTop = row * 20 }, LINES / 2)
+  await log.getByText(String(LINES / 2 + 1), { exact: true }).waitFor()
   assert.ok(Number(await log.getAttribute('data-held-lines')) <= 13_000)
-  judgeSmoothness(t, 'scrolling a log of 1,000,000 lines', await longest())
+  judgeSmoothness(t, `scrolling a log of ${LINES} lines`, await longest())
   assert.deepEqual(page.complaints, [])
   await page.context().close()
   await api('DELETE', `/api/v1/sandboxes/${id}`)

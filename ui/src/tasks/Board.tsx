@@ -1,5 +1,5 @@
 // The board: tasks in columns, as people ordered them, live.
-import { useMemo, useState, type FormEvent } from "react";
+import { memo, useCallback, useMemo, useState, type FormEvent } from "react";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useMutation } from "@tanstack/react-query";
 import {
@@ -56,7 +56,7 @@ function Face({ task, agent, handle }: { task: Task; agent?: string; handle?: Re
   );
 }
 
-function CardOf({ task, agent, movable }: { task: Task; agent?: string; movable: boolean }) {
+const CardOf = memo(function CardOf({ task, agent, movable }: { task: Task; agent?: string; movable: boolean }) {
   const { setNodeRef, attributes, listeners, transform, transition, isDragging } = useSortable({ id: task.id, disabled: !movable });
   const handle = movable && (
     <button
@@ -78,7 +78,7 @@ function CardOf({ task, agent, movable }: { task: Task; agent?: string; movable:
       <Face task={task} agent={agent} handle={handle} />
     </li>
   );
-}
+});
 
 function QuickAdd() {
   const fresh = useFreshTasks();
@@ -105,6 +105,21 @@ function QuickAdd() {
   );
 }
 
+/** Cards that a column draws at first, and more of when its end is scrolled to. */
+const AT_ONCE = 40;
+
+/** Grows with every look at the end of the list, which `end` marks. */
+function useGrowing() {
+  const [most, setMost] = useState(AT_ONCE);
+  const end = useCallback((mark: HTMLElement | null) => {
+    if (mark === null) return;
+    const watch = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && setMost((old) => old + AT_ONCE), { rootMargin: "400px" });
+    watch.observe(mark);
+    return () => watch.disconnect();
+  }, []);
+  return { most, end };
+}
+
 interface ColumnProps {
   state: TaskState;
   name: string;
@@ -115,6 +130,8 @@ interface ColumnProps {
 
 function Column({ state, name, tasks, names, movable }: ColumnProps) {
   const { setNodeRef, isOver } = useDroppable({ id: `column:${state}` });
+  const { most, end } = useGrowing();
+  const drawn = tasks.slice(0, most);
   return (
     <section aria-label={name} className="flex w-[280px] shrink-0 flex-col rounded-lg bg-raised lg:w-auto lg:min-w-[220px] lg:flex-1">
       <h2 className="flex items-center gap-2 px-3 pt-3 pb-2 font-semibold">
@@ -125,11 +142,13 @@ function Column({ state, name, tasks, names, movable }: ColumnProps) {
           <QuickAdd />
         </div>
       )}
-      <SortableContext items={tasks.map((task) => task.id)} strategy={verticalListSortingStrategy}>
+      <SortableContext items={drawn.map((task) => task.id)} strategy={verticalListSortingStrategy}>
         <ul ref={setNodeRef} className={classes("min-h-24 flex-1 space-y-2 overflow-y-auto rounded-lg p-2 pt-0", isOver && "outline-2 outline-accent")}>
-          {tasks.map((task) => (
+          {drawn.map((task) => (
             <CardOf key={task.id} task={task} agent={task.agent_id ? (names.get(task.agent_id) ?? undefined) : undefined} movable={movable} />
           ))}
+          {/* Another mark each time: one that stays in view is told of once. */}
+          {drawn.length < tasks.length && <li key={most} ref={end} aria-hidden className="h-px" />}
         </ul>
       </SortableContext>
     </section>
