@@ -9,7 +9,9 @@ export const TAB =
 export function Tabs({ label, className, children }: { label: string; className?: string; children: ReactNode }) {
   const bar = useRef<HTMLElement>(null);
   const path = useRouterState({ select: (state) => state.location.pathname });
-  useEffect(() => bar.current?.querySelector("[data-status=active]")?.scrollIntoView({ block: "nearest", inline: "center" }), [path]);
+  useEffect(() => {
+    void bar.current?.querySelector("[data-status=active]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  }, [path]);
   return (
     <nav ref={bar} aria-label={label} className={`flex gap-1 overflow-x-auto ${className ?? ""}`}>
       {children}
