@@ -74,6 +74,18 @@ pub enum Comment {}
 #[derive(Debug)]
 pub enum GitOperation {}
 
+/// Marks ids of webhooks that go out.
+#[derive(Debug)]
+pub enum Webhook {}
+
+/// Marks ids of what is sent to a webhook.
+#[derive(Debug)]
+pub enum Delivery {}
+
+/// Marks ids of artifacts.
+#[derive(Debug)]
+pub enum Artifact {}
+
 /// Names one sandbox, for ever: ids are never reused.
 pub type SandboxId = Id<Sandbox>;
 /// Names one snapshot of a sandbox, for ever.
@@ -106,6 +118,12 @@ pub type RunnerId = Id<Runner>;
 pub type GitOperationId = Id<GitOperation>;
 /// Names one task.
 pub type TaskId = Id<Task>;
+/// Names one webhook that goes out.
+pub type WebhookId = Id<Webhook>;
+/// Names one event on its way to a webhook, over all tries.
+pub type DeliveryId = Id<Delivery>;
+/// Names one thing that a run made and that is kept.
+pub type ArtifactId = Id<Artifact>;
 
 /// The text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

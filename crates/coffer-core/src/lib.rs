@@ -22,8 +22,9 @@ mod task;
 mod template;
 
 pub use id::{
-    AgentId, AuditId, BadId, BudgetId, CommentId, ConnectionId, ExecutionId, GitOperationId, Id, KeyId,
-    ProjectId, RepositoryId, RunId, RunnerId, SandboxId, SecretId, SnapshotId, TaskId,
+    AgentId, ArtifactId, AuditId, BadId, BudgetId, CommentId, ConnectionId, DeliveryId, ExecutionId,
+    GitOperationId, Id, KeyId, ProjectId, RepositoryId, RunId, RunnerId, SandboxId, SecretId, SnapshotId,
+    TaskId, WebhookId,
 };
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::Limits;

@@ -8,6 +8,7 @@
 
 mod agent;
 mod api;
+mod artifacts;
 mod breaker;
 mod clock;
 mod commands;
@@ -21,10 +22,13 @@ mod limits;
 mod listen;
 mod output;
 mod proxy;
+mod results;
+mod reviews;
 mod routing;
 mod tasks;
 mod telemetry;
 mod usage;
+mod webhooks;
 mod workshop;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -33,6 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use api::UiFile;
+pub use artifacts::ArtifactSettings;
 use coffer_core::{LifetimePolicy, Limits};
 use coffer_engine::Engine;
 use coffer_store::Store;
@@ -43,6 +48,7 @@ pub use telemetry::{BadTraceSetting, MetricsSettings, TraceSettings};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 pub use usage::UsageSettings;
+pub use webhooks::WebhookSettings;
 
 /// How long steps under way may take after a stop was asked for.
 const LAST_STEPS: Duration = Duration::from_secs(15);
@@ -67,6 +73,8 @@ pub struct ServerConfig {
     pub usage: UsageSettings,
     pub output: OutputSettings,
     pub tasks: TaskSettings,
+    pub webhooks: WebhookSettings,
+    pub artifacts: ArtifactSettings,
     /// For tests of what is around it: where tasks are worked on instead of in sandboxes.
     #[doc(hidden)]
     pub workshop: Option<OtherWorkshop>,
@@ -91,6 +99,8 @@ impl Default for ServerConfig {
             usage: UsageSettings::default(),
             output: OutputSettings::default(),
             tasks: TaskSettings::default(),
+            webhooks: WebhookSettings::default(),
+            artifacts: ArtifactSettings::default(),
             workshop: None,
             server_dir: PathBuf::from("."),
             ui: &[],
@@ -130,6 +140,7 @@ pub async fn serve(
     let logs = (config.output.archive_after, config.output.prune_after);
     let limiter =
         limits::Limiter::start(&store, config.limits, logs, stop.child_token()).await.map_err(failed)?;
+    store.set_default_runs(config.tasks.per_project);
     let output_dir = config.server_dir.join("output");
     let output = output::Output::new(
         store.clone(),
@@ -183,6 +194,27 @@ pub async fn serve(
         vec![Arc::new(coffer_flow::task::TaskKind::new(store.clone(), shop))];
     let tasks = tasks::Tasks::start(store.clone(), config.tasks, place, kinds).await.map_err(failed)?;
     let tasks = Arc::new(tasks);
+    tokio::spawn(reviews::follow(store.clone(), tasks.clone(), stop.child_token()));
+    let artifacts = artifacts::Artifacts::start(
+        store.clone(),
+        output.clone(),
+        &config.server_dir.join("artifacts"),
+        config.artifacts,
+        config.installation.clone(),
+        stop.child_token(),
+    );
+    let results =
+        results::Results { store: store.clone(), forges: forges.clone(), artifacts: artifacts.clone() };
+    tokio::spawn(results.follow(stop.child_token()));
+    let webhooks = webhooks::Webhooks::start(
+        store.clone(),
+        output.clone(),
+        telemetry.clone(),
+        config.webhooks,
+        config.installation.as_deref(),
+        stop.child_token(),
+    );
+    let webhooks = webhooks.await.map_err(failed)?;
     let app = api::App {
         fleet: fleet.clone(),
         store: store.clone(),
@@ -203,12 +235,16 @@ pub async fn serve(
         forges,
         tasks: tasks.clone(),
         git,
+        most_runs: config.tasks.in_all,
+        webhooks: webhooks.clone(),
+        artifacts,
     };
     let api = api::router(app, config.ui);
     tracing::info!("serving on {}", config.listen);
     ready();
     listen::serve(listener, Arc::new(listen::Front { api, proxy }), stop).await;
     tasks.finish().await;
+    webhooks.finish(LAST_STEPS).await;
     fleet.finish(LAST_STEPS).await;
     output.finish(LAST_STEPS).await;
     if let Err(error) = fleet.settle_accounts().await {

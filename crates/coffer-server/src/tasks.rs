@@ -6,12 +6,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use coffer_flow::task::Workshop;
 use coffer_flow::{Kind, Runner, Settings};
 use coffer_store::{Slots, Store, StoreError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-/// How many attempts at tasks may be under way at once, over all servers of one database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// `[tasks]`: how many attempts at tasks may be under way at once, over all servers of one database. Others are
+/// queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct TaskSettings {
+    /// Of all projects together.
+    #[schemars(range(min = 1, max = 10_000))]
     pub in_all: u32,
+    /// Of each project, unless an operator gave it a quota `runs` of its own.
+    #[schemars(range(min = 1, max = 10_000))]
     pub per_project: u32,
 }
 

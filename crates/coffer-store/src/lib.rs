@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod agents;
+mod artifacts;
 mod audit;
 mod budgets;
 mod columns;
@@ -46,12 +47,16 @@ mod snapshots;
 mod tasks;
 mod usage;
 mod vault;
+mod webhooks;
 mod writer;
 
 use std::sync::{Arc, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use agents::{AgentError, AgentRow, NewAgent};
+pub use artifacts::{
+    ArtifactContents, ArtifactError, ArtifactFilter, ArtifactKind, ArtifactLinks, ArtifactRow, NewArtifact,
+};
 pub use audit::{AuditFilter, AuditRecord};
 pub use budgets::{Budget, BudgetAction, BudgetNews, BudgetPeriod, BudgetTerms};
 use coffer_core::Millis;
@@ -76,8 +81,8 @@ pub use projects::Project;
 pub use prune::{Cutoffs, Pruned};
 pub use quotas::{Asking, InUse, OverQuota, ProjectQuotas, Quota, Quotas};
 pub use runs::{
-    JournalError, NewRun, RunEnd, RunError, RunFailure, RunHold, RunRow, RunSignal, RunState, Slots, StepRow,
-    StepState, TakenRun, Unwinding,
+    JournalError, NewRun, QueueLoad, QueuedRun, RunEnd, RunError, RunFailure, RunHold, RunRow, RunSignal,
+    RunState, Slots, StepRow, StepState, TakenRun, Unwinding,
 };
 pub use sandbox::{
     BadCursor, Bounds, Changes, Cursor, Deadline, Event, Idempotency, Inserted, ListFilter, NewSandbox,
@@ -94,13 +99,18 @@ pub use snapshot::{
     SnapshotState,
 };
 pub use tasks::{
-    Attempt, AttemptNote, Attention, NewTask, Place, StartTask, TaskEdit, TaskError, TaskFilter, TaskMessage,
-    TaskMove, TaskOrder, TaskRow,
+    AboutPull, Attempt, AttemptNote, Attention, Heard, LogReader, NewTask, Place, ProjectBehind, SaidThere,
+    StartTask, TaskEdit, TaskError, TaskFilter, TaskMessage, TaskMove, TaskOrder, TaskRow,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 pub use usage::{Amounts, Charge, UsageFilter, UsageGroup, UsageLine, UsageMark};
 use vault::Vault;
 pub use vault::{KeySource, MasterKeyStatus, MissingKey};
+pub use webhooks::{
+    DeliveryRow, DeliveryState, DueDelivery, MOST_WEBHOOKS, NewDelivery, NewWebhook, Redelivery, SendOutcome,
+    SendReport, WebhookBehind, WebhookChange, WebhookDue, WebhookKey, WebhookLoad, WebhookRecordError,
+    WebhookRow,
+};
 
 /// A handle to the records; clones share everything.
 #[derive(Debug, Clone)]

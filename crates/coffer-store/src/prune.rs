@@ -4,14 +4,14 @@ use coffer_core::{Millis, ProjectId};
 use sqlx::{AnyConnection, Row};
 
 use crate::error::Doing;
-use crate::{Operator, ProjectScope, Store, StoreError};
+use crate::{Operator, ProjectScope, Store, StoreError, runs};
 
 const PRUNE: &str = "remove old records";
 
 /// What is older than these times is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cutoffs {
-    /// Sandboxes that have ended.
+    /// Sandboxes and runs that have ended.
     pub records_ms: Millis,
     pub events_ms: Millis,
     pub audit_ms: Millis,
@@ -23,13 +23,14 @@ pub struct Pruned {
     pub sandboxes: u64,
     pub events: u64,
     pub audit: u64,
+    pub runs: u64,
 }
 
 impl Pruned {
     /// Whether there may be more of any of them.
     pub const fn reached(&self, batch: u32) -> bool {
         let batch = batch as u64;
-        self.sandboxes >= batch || self.events >= batch || self.audit >= batch
+        self.sandboxes >= batch || self.events >= batch || self.audit >= batch || self.runs >= batch
     }
 }
 
@@ -51,7 +52,8 @@ impl Store {
                 let Some(project) = project else { return Ok(Pruned { audit, ..Pruned::default() }) };
                 let events = prune_events(connection, project, cutoffs.events_ms, batch).await?;
                 let sandboxes = prune_sandboxes(connection, project, cutoffs.records_ms, batch).await?;
-                Ok(Pruned { sandboxes, events, audit })
+                let runs = runs::queue::prune(connection, project, cutoffs.records_ms, batch).await?;
+                Ok(Pruned { sandboxes, events, audit, runs })
             })
         });
         prune.await

@@ -34,6 +34,9 @@ pub struct Quotas {
     pub memory_mib: Option<i64>,
     pub disk_mib: Option<i64>,
     pub forks: Option<i64>,
+    /// Runs that hold a slot; those beyond wait.
+    #[serde(default)]
+    pub runs: Option<i64>,
 }
 
 /// How much of each there is.
@@ -116,6 +119,7 @@ impl Quotas {
             memory_mib: self.memory_mib.or(others.memory_mib),
             disk_mib: self.disk_mib.or(others.disk_mib),
             forks: self.forks.or(others.forks),
+            runs: self.runs.or(others.runs),
         }
     }
 
@@ -179,6 +183,12 @@ impl Store {
         self.inner.here.write().unwrap_or_else(std::sync::PoisonError::into_inner).quotas = quotas;
     }
 
+    /// The same for one of them: how many runs of a project may hold a slot.
+    pub fn set_default_runs(&self, runs: u32) {
+        let mut here = self.inner.here.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        here.quotas.runs = Some(runs.into());
+    }
+
     pub(crate) fn default_quotas(&self) -> Quotas {
         self.inner.here.read().unwrap_or_else(std::sync::PoisonError::into_inner).quotas
     }
@@ -191,7 +201,7 @@ impl Store {
     ) -> Result<Option<ProjectQuotas>, StoreError> {
         let mut connection = self.database().readers().acquire().await.doing(READ)?;
         let row = sqlx::query(
-            "SELECT version, most_sandboxes, most_cpus, most_memory_mib, most_disk_mib, most_forks
+            "SELECT version, most_sandboxes, most_cpus, most_memory_mib, most_disk_mib, most_forks, most_runs
              FROM projects WHERE id = $1 AND ($2 IS NULL OR id = $2) AND removed_ms IS NULL",
         )
         .bind(project.to_string())
@@ -217,8 +227,8 @@ impl Store {
             Box::pin(async move {
                 let changed = sqlx::query(
                     "UPDATE projects SET version = version + 1, most_sandboxes = $1, most_cpus = $2,
-                         most_memory_mib = $3, most_disk_mib = $4, most_forks = $5
-                     WHERE id = $6 AND ($7 IS NULL OR version = $7) AND removed_ms IS NULL
+                         most_memory_mib = $3, most_disk_mib = $4, most_forks = $5, most_runs = $6
+                     WHERE id = $7 AND ($8 IS NULL OR version = $8) AND removed_ms IS NULL
                      RETURNING version",
                 )
                 .bind(quotas.sandboxes)
@@ -226,6 +236,7 @@ impl Store {
                 .bind(quotas.memory_mib)
                 .bind(quotas.disk_mib)
                 .bind(quotas.forks)
+                .bind(quotas.runs)
                 .bind(project.to_string())
                 .bind(version)
                 .fetch_optional(&mut *connection)
@@ -448,5 +459,6 @@ pub(crate) fn of_project(row: &AnyRow) -> Result<Quotas, StoreError> {
         memory_mib: row.try_get("most_memory_mib").doing(READ)?,
         disk_mib: row.try_get("most_disk_mib").doing(READ)?,
         forks: row.try_get("most_forks").doing(READ)?,
+        runs: row.try_get("most_runs").doing(READ)?,
     })
 }

@@ -4,6 +4,7 @@
 //! else may do: ask for a run, look at it, speak to it, and have it end.
 
 mod journal;
+pub(crate) mod queue;
 mod runners;
 
 use coffer_core::{Millis, ProjectId, RunId};
@@ -17,6 +18,7 @@ use crate::error::Doing;
 use crate::{ProjectScope, Scope, Store, StoreError, events, now_ms, tasks};
 
 pub use journal::{JournalError, RunEnd, RunHold};
+pub use queue::{QueueLoad, QueuedRun};
 pub use runners::{Slots, TakenRun};
 
 const READ: &str = "read runs";

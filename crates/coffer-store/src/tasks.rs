@@ -4,6 +4,7 @@
 
 mod attempts;
 mod change;
+mod review;
 mod talk;
 
 use coffer_core::{AgentId, Millis, Priority, ProjectId, RunId, TaskId, TaskState};
@@ -19,6 +20,7 @@ use crate::{ProjectScope, Store, StoreError, events, now_ms};
 pub use attempts::{Attempt, AttemptNote, StartTask};
 pub(crate) use attempts::{run_ended, run_started};
 pub use change::{Place, TaskEdit};
+pub use review::{AboutPull, Heard, LogReader, ProjectBehind, SaidThere};
 pub use talk::TaskMessage;
 
 const READ: &str = "read tasks";
@@ -66,6 +68,8 @@ pub struct TaskRow {
     pub created_ms: Millis,
     pub updated_ms: Millis,
     pub archived_ms: Option<Millis>,
+    /// Whether a review of its pull request begins the next attempt.
+    pub starts_on_review: bool,
 }
 
 /// A task to be.
@@ -149,7 +153,7 @@ pub enum TaskError {
 
 const COLUMNS: &str = "id, project_id, title, description, state, attention, priority, place, labels, repository, \
                        base_branch, branch, agent_id, model, check_command, budget_nanos, context_id, run_id, \
-                       attempts, pull_url, commit_id, created_by, version, created_ms, updated_ms, archived_ms";
+                       attempts, pull_url, commit_id, created_by, version, created_ms, updated_ms, archived_ms, on_review";
 
 /// What has to be known to move a task.
 struct Moved<'a> {
@@ -416,5 +420,6 @@ fn read(row: &AnyRow) -> Result<TaskRow, StoreError> {
         created_ms: row.try_get("created_ms").doing(READ)?,
         updated_ms: row.try_get("updated_ms").doing(READ)?,
         archived_ms: row.try_get("archived_ms").doing(READ)?,
+        starts_on_review: row.try_get::<String, _>("on_review").doing(READ)? == "start",
     })
 }

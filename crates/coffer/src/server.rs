@@ -144,6 +144,9 @@ impl Server {
             traces: settings.traces,
             usage: settings.usage,
             output: settings.output,
+            tasks: settings.tasks,
+            webhooks: settings.webhooks,
+            artifacts: settings.artifacts,
             server_dir: data.to_path_buf(),
             ui: UI_FILES,
             ..ServerConfig::default()

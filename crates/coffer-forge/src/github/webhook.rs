@@ -15,9 +15,15 @@ pub(crate) fn is_signed(secret: &str, body: &[u8], signature: &str) -> bool {
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), body, &tag).is_ok()
 }
 
-/// What an event is called here, and what is kept of it: enough to know what to look at, nothing that is long.
+/// Characters of a comment that are kept.
+const LONGEST_COMMENT: usize = 8000;
+
+/// What an event is called here, and what is kept of it: enough to know what to look at, and what was written.
 pub(crate) fn event_of(name: &str, told: &Value) -> Option<(String, Value)> {
     let short = |value: &Value| text(value).map(|text| text.chars().take(200).collect::<String>());
+    // What somebody wrote goes on to the agent whose pull request it is.
+    let written =
+        |value: &Value| text(value).map(|text| text.chars().take(LONGEST_COMMENT).collect::<String>());
     let action = short(&told["action"]);
     let sender = short(&told["sender"]["login"]);
     let pull = &told["pull_request"];
@@ -30,14 +36,16 @@ pub(crate) fn event_of(name: &str, told: &Value) -> Option<(String, Value)> {
         "pull_request_review" => json!({
             "number": pull["number"].as_i64(), "review_id": told["review"]["id"].as_i64(),
             "verdict": short(&told["review"]["state"]), "commit": short(&told["review"]["commit_id"]),
+            "body": written(&told["review"]["body"]),
         }),
         "pull_request_review_comment" => json!({
             "number": pull["number"].as_i64(), "comment_id": told["comment"]["id"].as_i64(),
             "path": short(&told["comment"]["path"]), "line": told["comment"]["line"].as_i64(),
+            "body": written(&told["comment"]["body"]),
         }),
         "issue_comment" => json!({
             "number": told["issue"]["number"].as_i64(), "comment_id": told["comment"]["id"].as_i64(),
-            "on_pull": told["issue"]["pull_request"].is_object(),
+            "on_pull": told["issue"]["pull_request"].is_object(), "body": written(&told["comment"]["body"]),
         }),
         "issues" => json!({
             "number": told["issue"]["number"].as_i64(), "state": short(&told["issue"]["state"]),

@@ -53,6 +53,7 @@ pub(crate) struct Caller<N> {
     pub(crate) key_id: KeyId,
     /// The key that was shown.
     pub(crate) key: Secret,
+    pub(crate) role: Role,
     needs: PhantomData<fn() -> N>,
 }
 
@@ -76,7 +77,13 @@ impl<N: Need> FromRequestParts<Arc<App>> for Caller<N> {
             // It could make itself a key that sees everything.
             return Err(ApiError::of(Code::Forbidden, "an agent's key cannot change its project"));
         }
-        Ok(Self { scope: principal.scope, key_id: principal.key, key, needs: PhantomData })
+        Ok(Self {
+            scope: principal.scope,
+            key_id: principal.key,
+            key,
+            role: principal.role,
+            needs: PhantomData,
+        })
     }
 }
 

@@ -76,6 +76,10 @@ pub(crate) struct App {
     pub(crate) forges: Arc<coffer_forge::Forges>,
     pub(crate) tasks: Arc<Tasks>,
     pub(crate) git: Arc<crate::git::Git>,
+    /// How many runs may hold a slot in all.
+    pub(crate) most_runs: u32,
+    pub(crate) webhooks: Arc<crate::webhooks::Webhooks>,
+    pub(crate) artifacts: Arc<crate::artifacts::Artifacts>,
 }
 
 /// Journals read at a time.
@@ -84,7 +88,7 @@ pub(crate) const MOST_JOURNALS: usize = 8;
 /// Lists of files and processes read at a time.
 pub(crate) const MOST_LISTINGS: usize = 8;
 
-pub(crate) use v1::{Errand, Errands, MOST_SOCKETS, Returned};
+pub(crate) use v1::{Errand, Errands, MOST_SOCKETS, Returned, shown_event};
 
 /// Every route.
 pub(crate) fn router(app: App, ui: &'static [UiFile]) -> Router {

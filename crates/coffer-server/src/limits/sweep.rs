@@ -83,15 +83,16 @@ async fn sweep_one(
         all.sandboxes += pruned.sandboxes;
         all.events += pruned.events;
         all.audit += pruned.audit;
+        all.runs += pruned.runs;
         if !pruned.reached(BATCH) {
             break;
         }
         tokio::time::sleep(BREATHER).await;
     }
     if all != Pruned::default() {
-        let Pruned { sandboxes, events, audit } = all;
+        let Pruned { sandboxes, events, audit, runs } = all;
         let whose = project.map_or_else(|| "operators".to_string(), |project| project.to_string());
-        tracing::info!(sandboxes, events, audit, "old records of {whose} were removed");
+        tracing::info!(sandboxes, events, audit, runs, "old records of {whose} were removed");
     }
     Ok(())
 }

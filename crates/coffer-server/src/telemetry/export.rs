@@ -197,7 +197,7 @@ impl Destination {
 }
 
 /// Checks certificates by what this host trusts.
-fn tls() -> TlsConnector {
+pub(crate) fn tls() -> TlsConnector {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = rustls::RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);

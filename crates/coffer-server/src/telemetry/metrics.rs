@@ -53,6 +53,8 @@ pub(crate) struct Metrics {
     refusals: Counts<1>,
     cost: Family<Labels<1>, Counter<f64, std::sync::atomic::AtomicU64>>,
     pub(super) spans: Counts<2>,
+    webhooks: Counts<1>,
+    webhook_time: Histogram,
 }
 
 /// How an execution ended.
@@ -141,6 +143,8 @@ impl Metrics {
             refusals: Family::default(),
             cost: Family::default(),
             spans: Family::default(),
+            webhooks: Family::default(),
+            webhook_time: Histogram::new(REQUEST),
         };
         metrics.begin_at_zero();
         metrics.registered()
@@ -171,6 +175,9 @@ impl Metrics {
         }
         for outcome in ["made", "failed"] {
             let _ = self.forks.get_or_create(&label([("outcome", outcome)]));
+        }
+        for outcome in ["delivered", "retried", "failed"] {
+            let _ = self.webhooks.get_or_create(&label([("outcome", outcome)]));
         }
         for direction in ["sent", "received"] {
             let _ = self.egress_bytes.get_or_create(&label([("direction", direction)]));
@@ -271,6 +278,16 @@ impl Metrics {
             "Spans for OpenTelemetry, by destination and outcome",
             self.spans.clone(),
         );
+        registry.register(
+            "coffer_webhook_tries",
+            "Tries to deliver to webhooks, by outcome: `retried` will be tried again, `failed` will not",
+            self.webhooks.clone(),
+        );
+        registry.register(
+            "coffer_webhook_duration_seconds",
+            "How long receivers of webhooks took to answer, or not to",
+            self.webhook_time.clone(),
+        );
         self
     }
 
@@ -335,6 +352,12 @@ impl Metrics {
     pub(crate) fn git(&self, operation: &'static str, success: bool) {
         let outcome = if success { "success" } else { "failure" };
         self.git.get_or_create(&label([("operation", operation), ("outcome", outcome)])).inc();
+    }
+
+    /// A try to deliver to a webhook is over.
+    pub(crate) fn webhook(&self, outcome: &'static str, took: Duration) {
+        self.webhooks.get_or_create(&label([("outcome", outcome)])).inc();
+        self.webhook_time.observe(took.as_secs_f64());
     }
 
     pub(crate) fn found_orphan(&self) {

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::breaker::Breaker;
+pub(crate) use export::tls as client_tls;
 use metrics::Outcome;
 pub(crate) use metrics::{Metrics, Snapshotted};
 pub(crate) use trace::{Active, Traces, Whose, current, parse_traceparent, within};

@@ -16,6 +16,7 @@ use prometheus_client::registry::Registry;
 
 use super::Telemetry;
 use super::metrics::{Labels, Level, Levels, label};
+use crate::clock::now_ms;
 use crate::events::Events;
 use crate::fleet::Fleet;
 use coffer_forge::Forges;
@@ -52,6 +53,8 @@ impl Telemetry {
         );
         now.register_collector(Box::new(WriteTimes(load)));
         forge(&mut now, forges);
+        webhooks(&mut now, store).await;
+        queue(&mut now, store).await;
         let mut text = String::new();
         encode_registry(&mut text, &self.metrics.registry).expect("text takes all");
         encode_registry(&mut text, &now).expect("text takes all");
@@ -148,6 +151,32 @@ fn forge(now: &mut Registry, forges: &Forges) {
     count(now, "coffer_forge_unchanged", "Those whose answer was known", read(&github.unchanged));
     let help = "How long rate limits were waited for, in milliseconds";
     count(now, "coffer_forge_waited_milliseconds", help, read(&github.waited_ms));
+}
+
+/// Without an answer of the records there is no figure: an alert on its absence is the database's.
+async fn webhooks(now: &mut Registry, store: &Store) {
+    let Ok(load) = store.webhook_load(&store.operator()).await else { return };
+    gauge(
+        now,
+        "coffer_webhook_waiting",
+        "Deliveries to webhooks that are still to be made",
+        load.waiting as f64,
+    );
+    let oldest = load.oldest_ms.map_or(0, |oldest| (now_ms() - oldest).max(0));
+    let help = "How long the oldest of them has waited";
+    gauge(now, "coffer_webhook_oldest_wait_seconds", help, oldest as f64 / 1000.0);
+    gauge(now, "coffer_webhooks_failing", "Webhooks whose last delivery failed", load.failing as f64);
+    let help = "Webhooks that were disabled because they failed or answered 410";
+    gauge(now, "coffer_webhooks_disabled", help, load.disabled as f64);
+}
+
+async fn queue(now: &mut Registry, store: &Store) {
+    let Ok(load) = store.queue_load(&store.operator(), None).await else { return };
+    gauge(now, "coffer_runs_queued", "Runs that wait for a slot", load.queued as f64);
+    gauge(now, "coffer_runs_active", "Runs that hold a slot", load.held as f64);
+    let oldest = load.oldest_ms.map_or(0, |oldest| (now_ms() - oldest).max(0));
+    let help = "How long the run has waited that waits longest for a slot";
+    gauge(now, "coffer_run_oldest_wait_seconds", help, oldest as f64 / 1000.0);
 }
 
 fn gauge(now: &mut Registry, name: &'static str, help: &'static str, value: f64) {

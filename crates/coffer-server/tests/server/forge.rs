@@ -11,10 +11,10 @@ use tokio::process::Command;
 use crate::app::TestApp;
 
 /// A repository of the test's project and a clone of it.
-struct Work {
-    app: TestApp,
+pub(crate) struct Work {
+    pub(crate) app: TestApp,
     dir: TempDir,
-    path: String,
+    pub(crate) path: String,
     url: String,
 }
 
@@ -51,8 +51,11 @@ fn complaint(output: &Output) -> String {
 
 impl Work {
     /// With one commit on `main`, pushed.
-    async fn start() -> Self {
-        let app = TestApp::start().await;
+    pub(crate) async fn start() -> Self {
+        Self::on(TestApp::start().await).await
+    }
+
+    pub(crate) async fn on(app: TestApp) -> Self {
         let made = app.post("/api/v1/repositories", json!({"name": "app"})).await.expect(201).json();
         assert_eq!((&made["kind"], &made["default_branch"]), (&json!("local"), &json!("main")));
         let path = format!("/api/v1/repositories/{}", made["id"].as_str().unwrap());
@@ -85,7 +88,7 @@ impl Work {
     }
 
     /// A branch from `main` with one commit, pushed; returns the commit.
-    async fn branch(&self, name: &str, file: &str, text: &str) -> String {
+    pub(crate) async fn branch(&self, name: &str, file: &str, text: &str) -> String {
         let at = self.at("one");
         good(&git(&at, &["fetch", "--quiet", "origin"]).await);
         good(&git(&at, &["checkout", "--quiet", "-B", name, "origin/main"]).await);
@@ -94,7 +97,7 @@ impl Work {
         commit
     }
 
-    async fn open(&self, head: &str) -> Value {
+    pub(crate) async fn open(&self, head: &str) -> Value {
         let body = json!({"title": format!("From {head}"), "body": "why", "head": head});
         self.app.post(&format!("{}/pulls", self.path), body).await.expect(201).json()
     }
@@ -103,7 +106,7 @@ impl Work {
         self.app.get(&format!("{}/pulls/{number}", self.path)).await.expect(200).json()
     }
 
-    async fn merge(&self, number: i64, body: Value) -> crate::app::Answer {
+    pub(crate) async fn merge(&self, number: i64, body: Value) -> crate::app::Answer {
         self.app.post(&format!("{}/pulls/{number}/merge", self.path), body).await
     }
 
@@ -542,10 +545,10 @@ async fn a_dead_forge_is_told_and_not_waited_for() {
 }
 
 /// HMAC-SHA-256 as a client of its own would write it.
-mod hmac_sha256 {
+pub(crate) mod hmac_sha256 {
     use sha2::{Digest, Sha256};
 
-    pub(super) fn sign(secret: &str, body: &str) -> String {
+    pub(crate) fn sign(secret: &str, body: &str) -> String {
         let mut key = [0u8; 64];
         key[..secret.len()].copy_from_slice(secret.as_bytes());
         let pad = |with: u8| key.map(|byte| byte ^ with);

@@ -5,6 +5,7 @@
 
 mod agentd;
 mod app;
+mod artifacts;
 mod breaker;
 mod deadlines;
 mod engine;
@@ -24,6 +25,7 @@ mod policy;
 mod races;
 mod reconcile;
 mod refusals;
+mod reviews;
 mod rollback;
 mod secrets;
 mod snapshots;
@@ -33,6 +35,7 @@ mod tenancy;
 mod traces;
 mod usage;
 mod watching;
+mod webhooks;
 
 #[test]
 fn on_postgres() {

@@ -91,6 +91,7 @@ fn body(method: &Method, path: &str) -> Value {
             };
             json!({field: "mischief"})
         }
+        ("PATCH", path) if path.contains("/webhooks/") => json!({"description": "mischief"}),
         ("PUT", path) if path.contains("/protections/") => json!({}),
         ("POST", path) if path.ends_with("/connections") => {
             json!({"name": "mischief", "kind": "github", "secret": "mine-alone"})
@@ -140,7 +141,19 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let path = format!("/api/v1/sandboxes/{sandbox}/snapshots");
     let snapshot = app.post(&path, json!({"name": "mine"})).await.expect(201).json();
     let snapshot = snapshot["id"].as_str().unwrap().to_string();
+    // Where nothing is sent: what it stands for is refused before anything is dialled.
+    let webhook = json!({"url": "https://localhost:1/", "events": ["nothing"], "enabled": false});
+    let webhook = app.post("/api/v1/webhooks", webhook).await.expect(201).json();
+    let webhook = webhook["id"].as_str().unwrap().to_string();
+    let delivery = app.post_empty(&format!("/api/v1/webhooks/{webhook}/test")).await.expect(202).json();
+    let delivery = delivery["id"].as_str().unwrap().to_string();
+    let artifact =
+        app.post("/api/v1/artifacts", json!({"name": "mine", "text": "x"})).await.expect(201).json();
+    let artifact = artifact["id"].as_str().unwrap().to_string();
     let fill = |name: &str| match name {
+        "webhook" => webhook.clone(),
+        "delivery" => delivery.clone(),
+        "artifact" => artifact.clone(),
         "id" => sandbox.clone(),
         "agent" => agent.clone(),
         "execution" => execution.clone(),
@@ -168,16 +181,38 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
             continue;
         }
         let answer = app.as_key(&app.other_key, method.clone(), &path, body(&method, &path)).await;
-        let theirs = [&sandbox, &agent, &mine, &execution, &snapshot, &repository, &connection]
-            .into_iter()
-            .any(|id| path.contains(id.as_str()))
+        let theirs = [
+            &sandbox,
+            &agent,
+            &mine,
+            &execution,
+            &snapshot,
+            &repository,
+            &connection,
+            &webhook,
+            &delivery,
+            &artifact,
+        ]
+        .into_iter()
+        .any(|id| path.contains(id.as_str()))
             || path.contains(made["id"].as_str().unwrap());
         if theirs {
             let expected = if path.contains("/projects") { 403 } else { 404 };
             assert_eq!(answer.status, expected, "{method} {path}: {}", answer.text());
             tried += 1;
         }
-        for id in [&sandbox, &agent, &mine, &execution, &snapshot, &repository, &connection] {
+        for id in [
+            &sandbox,
+            &agent,
+            &mine,
+            &execution,
+            &snapshot,
+            &repository,
+            &connection,
+            &webhook,
+            &delivery,
+            &artifact,
+        ] {
             // A refusal may repeat the id that was asked for, and the audit log tells one's own requests.
             let may_tell = theirs || path.ends_with("/audit");
             assert!(may_tell || !answer.text().contains(id.as_str()), "{method} {path}: {}", answer.text());

@@ -18,7 +18,7 @@ const WATCH: &str = "watch runners";
 /// longer each time, so that what kills its servers leaves them time in between.
 const PAUSES: &str = "CASE WHEN takes < 2 THEN 0 WHEN takes = 2 THEN 1 WHEN takes = 3 THEN 8 ELSE 60 END";
 
-/// How many runs may hold a slot at once.
+/// How many runs may hold a slot at once. A project that an operator gave a number of its own has that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slots {
     pub in_all: u32,
@@ -318,8 +318,9 @@ async fn next_queued(
         "WITH held AS (
              SELECT project_id, COUNT(*) AS slots FROM runs WHERE state IN ('running', 'parked')
              GROUP BY project_id)
-         SELECT r.id FROM runs AS r LEFT JOIN held ON held.project_id = r.project_id
-         WHERE r.state = 'queued' AND r.wake_ms <= $1 AND COALESCE(held.slots, 0) < $2
+         SELECT r.id FROM runs AS r JOIN projects AS p ON p.id = r.project_id
+             LEFT JOIN held ON held.project_id = r.project_id
+         WHERE r.state = 'queued' AND r.wake_ms <= $1 AND COALESCE(held.slots, 0) < COALESCE(p.most_runs, $2)
              AND (SELECT COALESCE(SUM(slots), 0) FROM held) < $3
              AND NOT EXISTS (SELECT 1 FROM runs AS other
                  WHERE other.project_id = r.project_id AND other.subject = r.subject

@@ -139,7 +139,7 @@ impl Store {
     }
 }
 
-async fn begin(
+pub(super) async fn begin(
     connection: &mut AnyConnection,
     scope: &ProjectScope,
     task: TaskId,
@@ -204,7 +204,7 @@ async fn begin(
     Ok((read(&row)?, run))
 }
 
-async fn cancel_runs(
+pub(super) async fn cancel_runs(
     connection: &mut AnyConnection,
     project: ProjectId,
     task: TaskId,

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
 mod agents;
+mod artifacts;
 mod databases;
 mod durability;
 mod executions;
@@ -14,10 +15,12 @@ mod lists;
 mod opening;
 mod policy;
 mod projects;
+mod reviews;
 mod scopes;
 mod secrets;
 mod snapshots;
 mod tasks;
 mod transitions;
 mod usage;
+mod webhooks;
 mod writers;

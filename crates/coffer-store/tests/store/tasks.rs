@@ -12,7 +12,7 @@ use coffer_store::{
 use crate::databases::on_both;
 use crate::fixtures::{comes_in, project};
 
-fn new(title: &str) -> NewTask {
+pub(crate) fn new(title: &str) -> NewTask {
     NewTask {
         title: title.into(),
         description: "do".into(),

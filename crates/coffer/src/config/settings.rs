@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 
 use coffer_core::settings::{ByteSize, Period, SecretText};
 use coffer_node::WarmChoice;
-use coffer_server::{LimitSettings, MetricsSettings, OutputSettings, TraceSettings, UsageSettings};
+use coffer_server::{
+    ArtifactSettings, LimitSettings, MetricsSettings, OutputSettings, TaskSettings, TraceSettings,
+    UsageSettings, WebhookSettings,
+};
 use coffer_store::{BadMasterKey, KeySource, MasterKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,6 +40,9 @@ pub(crate) struct Settings {
     pub(crate) limits: LimitSettings,
     pub(crate) output: OutputSettings,
     pub(crate) usage: UsageSettings,
+    pub(crate) tasks: TaskSettings,
+    pub(crate) webhooks: WebhookSettings,
+    pub(crate) artifacts: ArtifactSettings,
     pub(crate) metrics: MetricsSettings,
     pub(crate) traces: TraceSettings,
     pub(crate) log: Log,
@@ -186,6 +192,9 @@ impl Default for Settings {
             limits: LimitSettings::default(),
             output: OutputSettings::default(),
             usage: UsageSettings::default(),
+            tasks: TaskSettings::default(),
+            webhooks: WebhookSettings::default(),
+            artifacts: ArtifactSettings::default(),
             metrics: MetricsSettings::default(),
             traces: TraceSettings::default(),
             log: Log::default(),
@@ -267,6 +276,10 @@ impl Settings {
         ensure(disk, "sandbox.disk", "must be at least 16MiB")?;
         let pool = node.pool_size.is_none_or(|size| size >= SMALLEST_POOL);
         ensure(pool, "node.pool_size", &format!("must be at least {SMALLEST_POOL}"))?;
+        let ones = self.tasks.in_all.min(self.tasks.per_project);
+        ensure(ones > 0, "tasks", "must let at least one run, in all and per project")?;
+        ensure((1..=20).contains(&self.webhooks.tries), "webhooks.tries", "must be 1 to 20")?;
+        ensure(!self.webhooks.first_retry.is_zero(), "webhooks.first_retry", more)?;
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte);
         let domain = self.domain.as_ref().is_none_or(|name| !name.is_empty() && name.bytes().all(plain));
         ensure(domain, "domain", "must be a plain name such as `sandboxes.example.com`")?;

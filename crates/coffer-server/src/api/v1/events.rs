@@ -54,7 +54,7 @@ pub(super) struct EventQuery {
     kind: Option<String>,
 }
 
-pub(super) fn shown(event: &EventRow) -> Event {
+pub(crate) fn shown(event: &EventRow) -> Event {
     Event {
         sequence: event.sequence,
         subject: event.subject.clone(),

@@ -19,6 +19,7 @@ use coffer_wire::envd::filesystem::{
     EntryInfo, FileType, ListDirRequest, ListDirResponse, MakeDirRequest, MakeDirResponse, MoveRequest,
     MoveResponse, RemoveRequest, RemoveResponse, StatRequest, StatResponse,
 };
+use futures_util::TryStreamExt as _;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
@@ -484,6 +485,32 @@ pub(super) async fn act(
     let entry =
         entry.ok_or_else(|| ApiError::of(Code::Unavailable, "the sandbox answered without an entry"))?;
     Ok((status, Json(shown(entry))))
+}
+
+/// A path that stands in a body: absolute, or below `~`.
+pub(super) fn path_in_body(path: &str) -> Result<&str, ApiError> {
+    match checked(path)? {
+        path if path.starts_with('/') || path.starts_with("~/") => Ok(path),
+        _ => Err(ApiError::invalid("path", "must be absolute, or begin with `~/`")),
+    }
+}
+
+/// A file of a sandbox, piece by piece, for whoever keeps it elsewhere.
+pub(super) async fn copied_out(
+    app: &App,
+    record: &Arc<crate::fleet::Record>,
+    path: &str,
+) -> Result<impl futures_util::Stream<Item = Result<Bytes, String>> + Send + use<>, ApiError> {
+    let guest = guest(app, record, &record.id.to_string()).await?;
+    let entry = stat(&guest, None, path).await?.ok_or_else(|| missing(path))?;
+    if is_directory(&entry) {
+        return Err(directory(path).hint("pack it first, with `tar` for one"));
+    }
+    let asked = guest.request(Method::GET, &contents_of(path, None), None);
+    let asked = asked.body(http_body_util::Empty::<Bytes>::new()).map_err(|_| ApiError::internal())?;
+    let answer = guest.send(asked, Some(PATIENCE)).await.map_err(inside::refusal)?;
+    let answer = accepted(answer).await.map_err(inside::refusal)?;
+    Ok(answer.into_body().into_data_stream().map_err(|error| error.to_string()))
 }
 
 /// A client's file on its way in; given up when nothing comes of it for long.

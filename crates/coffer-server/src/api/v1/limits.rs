@@ -126,6 +126,8 @@ pub(super) struct QuotasShape {
     disk_mib: Option<i64>,
     #[schema(minimum = 0)]
     forks: Option<i64>,
+    /// Attempts at tasks and competitions that are under way at once; others are queued.
+    runs: Option<i64>,
 }
 
 /// How much of each is in use.
@@ -335,8 +337,8 @@ pub(super) async fn set_settings(
 }
 
 fn quota_shape(quotas: Quotas) -> QuotasShape {
-    let Quotas { sandboxes, cpus, memory_mib, disk_mib, forks } = quotas;
-    QuotasShape { sandboxes, cpus, memory_mib, disk_mib, forks }
+    let Quotas { sandboxes, cpus, memory_mib, disk_mib, forks, runs } = quotas;
+    QuotasShape { sandboxes, cpus, memory_mib, disk_mib, forks, runs }
 }
 
 async fn quota_state(app: &App, scope: &impl Scope, project: ProjectId) -> Answer<QuotaState> {
@@ -395,13 +397,14 @@ pub(super) async fn set_quotas(
     headers: HeaderMap,
     Checked(shape): Checked<QuotasShape>,
 ) -> Answer<QuotaState> {
-    let QuotasShape { sandboxes, cpus, memory_mib, disk_mib, forks } = shape;
+    let QuotasShape { sandboxes, cpus, memory_mib, disk_mib, forks, runs } = shape;
     let each = [
         ("sandboxes", sandboxes),
         ("cpus", cpus),
         ("memory_mib", memory_mib),
         ("disk_mib", disk_mib),
         ("forks", forks),
+        ("runs", runs),
     ];
     for (name, limit) in each {
         within(name, limit, 0, i64::MAX)?;
@@ -409,7 +412,7 @@ pub(super) async fn set_quotas(
     let version = wanted_version(&headers)?;
     let there = app.store.project(&caller.operator, project).await.map_err(ApiError::store)?;
     there.ok_or_else(|| ApiError::nothing("project", project))?;
-    let quotas = Quotas { sandboxes, cpus, memory_mib, disk_mib, forks };
+    let quotas = Quotas { sandboxes, cpus, memory_mib, disk_mib, forks, runs };
     let set =
         app.store.set_quotas(&caller.operator, project, version, quotas).await.map_err(ApiError::store)?;
     set.ok_or_else(changed_meanwhile)?;

@@ -1,6 +1,7 @@
 //! Our own REST, under `/api/v1`. The description in OpenAPI is made from these handlers.
 
 mod agents;
+mod artifacts;
 mod audit;
 mod budgets;
 mod connections;
@@ -20,6 +21,7 @@ mod page;
 mod policy;
 mod projects;
 mod pulls;
+mod queue;
 mod repositories;
 mod sandboxes;
 mod scrape;
@@ -30,6 +32,7 @@ mod socket;
 mod stream;
 mod tasks;
 mod usage;
+mod webhooks;
 
 use std::sync::Arc;
 
@@ -46,6 +49,7 @@ use utoipa_axum::routes;
 
 use super::{App, reach};
 pub(crate) use errand::{Errand, Errands, Returned};
+pub(crate) use events::shown as shown_event;
 pub(super) use repositories::keeper;
 pub(crate) use socket::MOST_SOCKETS;
 
@@ -125,6 +129,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(tasks::attempts))
         .routes(routes!(tasks::history))
         .routes(routes!(tasks::steps))
+        .routes(routes!(queue::show))
         .routes(routes!(audit::list))
         .routes(routes!(limits::own_settings, limits::set_own_settings))
         .routes(routes!(limits::settings, limits::set_settings))
@@ -162,6 +167,17 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(connections::detail, connections::remove))
         .routes(routes!(connections::permissions))
         .routes(routes!(connections::webhook))
+        .routes(routes!(artifacts::create, artifacts::list))
+        .routes(routes!(artifacts::upload))
+        .routes(routes!(artifacts::detail, artifacts::remove))
+        .routes(routes!(artifacts::content))
+        .routes(routes!(webhooks::create, webhooks::list))
+        .routes(routes!(webhooks::detail, webhooks::change, webhooks::remove))
+        .routes(routes!(webhooks::rotate))
+        .routes(routes!(webhooks::test))
+        .routes(routes!(webhooks::deliveries))
+        .routes(routes!(webhooks::delivery_detail))
+        .routes(routes!(webhooks::redeliver))
         .routes(routes!(git::clone))
         .routes(routes!(git::create_branch))
         .routes(routes!(git::status))

@@ -21,7 +21,8 @@ use crate::api::body::Checked;
 use crate::api::context::Context;
 use crate::api::error::{ApiError, Code};
 use crate::api::query::Query;
-use shape::{ChangedTask, NewTask, PlaceShape, Task};
+pub(super) use shape::named;
+use shape::{ChangedTask, NewTask, OnReview, PlaceShape, Task};
 pub(super) use work::*;
 
 /// Where a part of a list of tasks begins: after this place and task.
@@ -117,6 +118,7 @@ pub(super) async fn create(
     Checked(request): Checked<NewTask>,
 ) -> Result<(StatusCode, HeaderMap, Json<Task>), ApiError> {
     by_people(&caller)?;
+    let on_review = request.on_review;
     let request = request.checked()?;
     let new = NewRow {
         title: request.title,
@@ -134,8 +136,13 @@ pub(super) async fn create(
         actor: actor(&caller),
     };
     let made = app.store.create_task(&caller.scope, new).await;
-    let task = made.map_err(|error| refusal(error, TaskId::generate()))?;
+    let mut task = made.map_err(|error| refusal(error, TaskId::generate()))?;
     context.made(task.id);
+    if on_review == OnReview::Start {
+        let set = app.store.set_on_review(&caller.scope, task.id, true).await;
+        set.map_err(|error| refusal(error, task.id))?;
+        task = found(&app, &caller, task.id).await?;
+    }
     let place = HeaderValue::try_from(format!("/api/v1/tasks/{}", task.id)).expect("letters and digits");
     let (mut headers, body) = tagged(task);
     headers.insert(header::LOCATION, place);
@@ -227,6 +234,7 @@ pub(super) async fn change(
     Checked(request): Checked<ChangedTask>,
 ) -> Result<(HeaderMap, Json<Task>), ApiError> {
     by_people(&caller)?;
+    let on_review = request.on_review;
     let request = request.checked()?;
     let place = match request.place {
         None => None,
@@ -256,7 +264,13 @@ pub(super) async fn change(
     };
     let version = wanted_version(&headers)?;
     let changed = app.store.edit_task(&caller.scope, task, version, edit, &actor(&caller)).await;
-    changed.map(tagged).map_err(|error| refusal(error, task))
+    let mut changed = changed.map_err(|error| refusal(error, task))?;
+    if let Some(on_review) = on_review {
+        let set = app.store.set_on_review(&caller.scope, task, on_review == OnReview::Start).await;
+        set.map_err(|error| refusal(error, task))?;
+        changed = found(&app, &caller, task).await?;
+    }
+    Ok(tagged(changed))
 }
 
 /// Removes a task with its attempts and all that was said; archiving keeps them.

@@ -81,6 +81,9 @@ pub(in crate::api::v1) struct NewTask {
     /// Names a research task, a hypothesis, a ticket: whatever it belongs to elsewhere.
     #[serde(default)]
     pub(super) context_id: Option<String>,
+    /// What a review of its pull request does: `wait` for a person (the default), or `start` the next attempt.
+    #[serde(default)]
+    pub(super) on_review: OnReview,
 }
 
 /// Where in its column a task goes.
@@ -133,10 +136,23 @@ pub(in crate::api::v1) struct ChangedTask {
     pub(super) archived: Option<bool>,
     /// `false`: nobody needs to look any more.
     pub(super) needs_attention: Option<bool>,
+    pub(super) on_review: Option<OnReview>,
+}
+
+/// What a review of a task's pull request does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = TaskOnReview)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::api::v1) enum OnReview {
+    /// For a person.
+    #[default]
+    Wait,
+    /// Begins the next attempt.
+    Start,
 }
 
 /// A field that is there, be it null.
-fn named<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+pub(in crate::api::v1) fn named<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
@@ -183,6 +199,7 @@ pub(in crate::api::v1) struct Task {
     created_at: String,
     updated_at: String,
     archived_at: Option<String>,
+    on_review: OnReview,
 }
 
 impl Task {
@@ -214,6 +231,7 @@ impl Task {
             created_at: rfc3339(row.created_ms),
             updated_at: rfc3339(row.updated_ms),
             archived_at: row.archived_ms.map(rfc3339),
+            on_review: if row.starts_on_review { OnReview::Start } else { OnReview::Wait },
         }
     }
 }

@@ -1,0 +1,116 @@
+//! What an operator sets about webhooks.
+
+use std::time::Duration;
+
+use coffer_core::Millis;
+use coffer_core::settings::Period;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// No pause between two tries is longer.
+const LONGEST_PAUSE_MS: Millis = 6 * 3_600_000;
+/// Each pause is so many times as long as the one before.
+const GROWTH: Millis = 6;
+/// A receiver that fails is left alone for no longer than this at a time.
+const LONGEST_REST_MS: Millis = 300_000;
+
+/// `[webhooks]`: how what happens is told to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct WebhookSettings {
+    /// Allow receivers on this machine and in private networks, and plain `http://` to those. Addresses that
+    /// clouds keep credentials at, and link-local ones, are refused whatever this says.
+    pub local_targets: bool,
+    /// How often a delivery is tried.
+    #[schemars(range(min = 1, max = 20))]
+    pub tries: u32,
+    /// The pause after the first try that failed; each later one is six times as long, up to six hours.
+    pub first_retry: Period,
+    /// How long a receiver has for its answer, connecting included.
+    pub timeout: Period,
+    /// A webhook that has not worked for so long is disabled.
+    pub disable_after: Period,
+    /// How long the log of deliveries is kept.
+    pub keep: Period,
+}
+
+impl Default for WebhookSettings {
+    fn default() -> Self {
+        Self {
+            local_targets: false,
+            tries: 6,
+            first_retry: Period::secs(5),
+            timeout: Period::secs(15),
+            disable_after: Period::days(3),
+            keep: Period::days(30),
+        }
+    }
+}
+
+impl WebhookSettings {
+    /// Within what a receiver has to answer; never so long that a server could lose its hold meanwhile.
+    pub(super) fn patience(&self) -> Duration {
+        Duration::from(self.timeout).clamp(Duration::from_millis(100), Duration::from_secs(60))
+    }
+
+    /// When to try again after that many tries; never where they are used up. `asked` is how long the receiver
+    /// itself wants to be left alone, `jitter` is between 0 and 1.
+    pub(super) fn next_try(
+        &self,
+        tries: i64,
+        asked: Option<Duration>,
+        jitter: f64,
+        now: Millis,
+    ) -> Option<Millis> {
+        if tries >= i64::from(self.tries) {
+            return None;
+        }
+        let grown = GROWTH.saturating_pow(u32::try_from(tries.max(1) - 1).unwrap_or(u32::MAX));
+        let pause = self.first_retry.as_millis().saturating_mul(grown).min(LONGEST_PAUSE_MS);
+        let asked = asked.map_or(0, |asked| Millis::try_from(asked.as_millis()).unwrap_or(LONGEST_PAUSE_MS));
+        Some(now + spread(pause.max(asked.min(LONGEST_PAUSE_MS)), jitter))
+    }
+
+    /// Until when a receiver is left alone that failed so often in a row.
+    pub(super) fn rest(&self, failures: i64, jitter: f64, now: Millis) -> Millis {
+        let doubled = 2i64.saturating_pow(u32::try_from(failures.clamp(1, 32) - 1).unwrap_or_default());
+        let pause = (self.first_retry.as_millis() / 2).saturating_mul(doubled).min(LONGEST_REST_MS);
+        now + spread(pause, jitter)
+    }
+}
+
+/// Up to a fifth longer, so that what failed together does not come back together.
+fn spread(pause: Millis, jitter: f64) -> Millis {
+    #[expect(clippy::cast_possible_truncation, reason = "bounded by hours")]
+    let more = (pause as f64 * 0.2 * jitter.clamp(0.0, 1.0)) as Millis;
+    pause + more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tries_go_over_hours_and_end() {
+        let settings = WebhookSettings::default();
+        let pauses: Vec<_> = (1..=6).map(|tries| settings.next_try(tries, None, 0.0, 0)).collect();
+        let expected = [5_000, 30_000, 180_000, 1_080_000, 6_480_000].map(Some);
+        assert_eq!(pauses[..5], expected);
+        assert_eq!(pauses[5], None);
+        assert_eq!(settings.next_try(1, None, 1.0, 100), Some(6_100));
+        // What the receiver asks for counts, within reason.
+        assert_eq!(settings.next_try(1, Some(Duration::from_secs(60)), 0.0, 0), Some(60_000));
+        let for_ever = Some(Duration::from_secs(u64::MAX));
+        assert_eq!(settings.next_try(1, for_ever, 0.0, 0), Some(LONGEST_PAUSE_MS));
+        let patient = WebhookSettings { tries: 20, ..settings };
+        assert_eq!(patient.next_try(19, None, 0.0, 0), Some(LONGEST_PAUSE_MS));
+    }
+
+    #[test]
+    fn a_receiver_that_fails_rests_longer_each_time_but_never_long() {
+        let settings = WebhookSettings::default();
+        let rests: Vec<_> = (1..=3).map(|failures| settings.rest(failures, 0.0, 0)).collect();
+        assert_eq!(rests, [2_500, 5_000, 10_000]);
+        assert_eq!(settings.rest(1_000_000, 0.0, 0), LONGEST_REST_MS);
+    }
+}

@@ -1,0 +1,441 @@
+//! Artifacts: what runs made and people want to keep. Contents are files of the server's; here is what is known
+//! of them.
+
+use coffer_core::{AgentId, ArtifactId, Millis, ProjectId, RunId, SandboxId, TaskId};
+use serde_json::json;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row};
+
+use crate::columns::{id, number, optional_id, optional_text, storable, text, unreadable};
+use crate::error::Doing;
+use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
+
+const READ: &str = "read artifacts";
+const CHANGE: &str = "keep an artifact";
+/// Ids that are asked about in one query.
+const ASKED_AT_ONCE: usize = 100;
+
+/// What an artifact is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArtifactKind {
+    File,
+    Diff,
+    Link,
+    Report,
+    Finding,
+    Log,
+}
+
+impl ArtifactKind {
+    pub const ALL: [Self; 6] = [Self::File, Self::Diff, Self::Link, Self::Report, Self::Finding, Self::Log];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Diff => "diff",
+            Self::Link => "link",
+            Self::Report => "report",
+            Self::Finding => "finding",
+            Self::Log => "log",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
+    }
+}
+
+/// What an artifact is about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ArtifactLinks {
+    pub run: Option<RunId>,
+    pub task: Option<TaskId>,
+    pub sandbox: Option<SandboxId>,
+    pub context_id: Option<String>,
+}
+
+/// What is known of the contents, which are kept already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ArtifactContents {
+    Kept { size_bytes: i64, sha256: String },
+    Link { url: String },
+}
+
+/// An artifact to be.
+#[derive(Debug, Clone)]
+pub struct NewArtifact {
+    pub id: ArtifactId,
+    pub kind: ArtifactKind,
+    pub name: String,
+    pub content_type: String,
+    pub description: String,
+    pub links: ArtifactLinks,
+    pub contents: ArtifactContents,
+    /// Kept once under this, however often it is tried.
+    pub once_key: Option<String>,
+    pub actor: String,
+}
+
+/// An artifact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArtifactRow {
+    pub id: ArtifactId,
+    pub project: ProjectId,
+    pub kind: ArtifactKind,
+    pub name: String,
+    pub content_type: String,
+    pub size_bytes: i64,
+    pub sha256: Option<String>,
+    pub url: Option<String>,
+    pub description: String,
+    pub links: ArtifactLinks,
+    pub installation: Option<String>,
+    pub created_by: String,
+    pub created_ms: Millis,
+}
+
+/// Which artifacts; `None` is any.
+#[derive(Debug, Clone, Default)]
+pub struct ArtifactFilter {
+    pub kind: Option<ArtifactKind>,
+    pub links: ArtifactLinks,
+    pub before: Option<ArtifactId>,
+    pub limit: u32,
+}
+
+/// An artifact was not kept.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ArtifactError {
+    #[error("there is no {0} of that id")]
+    NoSuch(&'static str),
+    #[error("the project's artifacts have {used} bytes, and may have {limit}")]
+    OverQuota { used: i64, limit: i64 },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+const COLUMNS: &str = "id, project_id, kind, name, content_type, size_bytes, sha256, url, description, run_id, \
+                       task_id, sandbox_id, context_id, installation, created_by, created_ms";
+
+/// An agent sees what it made, and what is about its tasks and sandboxes.
+const VISIBLE: &str = "project_id = $1 AND ($2 IS NULL OR created_by = 'agent:' || $2
+     OR EXISTS (SELECT 1 FROM tasks AS t WHERE t.id = artifacts.task_id AND t.agent_id = $2)
+     OR EXISTS (SELECT 1 FROM sandboxes AS s WHERE s.id = artifacts.sandbox_id AND s.agent_id = $2))";
+
+impl Store {
+    /// Puts an artifact on record, whose contents are kept already, where the project's stay within `most_bytes`.
+    /// Says whether it is new: of one `once_key` there is one, which is the answer then.
+    pub async fn add_artifact(
+        &self,
+        scope: &ProjectScope,
+        new: NewArtifact,
+        most_bytes: i64,
+    ) -> Result<(ArtifactRow, bool), ArtifactError> {
+        let (scope, installation) = (*scope, self.installation());
+        let add = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move { insert(connection, &scope, new, most_bytes, installation).await })
+        });
+        add.await
+    }
+
+    /// The artifact of that id.
+    pub async fn artifact(
+        &self,
+        scope: &ProjectScope,
+        artifact: ArtifactId,
+    ) -> Result<Option<ArtifactRow>, StoreError> {
+        let sql = format!("SELECT {COLUMNS} FROM artifacts WHERE {VISIBLE} AND id = $3");
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(scope.project().to_string())
+            .bind(scope.agent().map(|agent| agent.to_string()))
+            .bind(artifact.to_string())
+            .fetch_optional(self.database().readers())
+            .await
+            .doing(READ)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// What a run keeps under a key, where it has done so before.
+    pub async fn artifact_once(
+        &self,
+        scope: &ProjectScope,
+        once_key: &str,
+    ) -> Result<Option<ArtifactRow>, StoreError> {
+        let sql = format!("SELECT {COLUMNS} FROM artifacts WHERE project_id = $1 AND once_key = $2");
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(scope.project().to_string())
+            .bind(storable(once_key))
+            .fetch_optional(self.database().readers())
+            .await
+            .doing(READ)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// Artifacts that the filter asks for, newest first.
+    pub async fn artifacts(
+        &self,
+        scope: &ProjectScope,
+        filter: &ArtifactFilter,
+    ) -> Result<Vec<ArtifactRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM artifacts
+             WHERE {VISIBLE} AND ($3 IS NULL OR kind = $3) AND ($4 IS NULL OR run_id = $4)
+                 AND ($5 IS NULL OR task_id = $5) AND ($6 IS NULL OR sandbox_id = $6)
+                 AND ($7 IS NULL OR context_id = $7) AND ($8 IS NULL OR id < $8)
+             ORDER BY id DESC LIMIT $9"
+        );
+        let links = &filter.links;
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(scope.project().to_string())
+            .bind(scope.agent().map(|agent| agent.to_string()))
+            .bind(filter.kind.map(|kind| kind.as_str().to_string()))
+            .bind(links.run.map(|run| run.to_string()))
+            .bind(links.task.map(|task| task.to_string()))
+            .bind(links.sandbox.map(|sandbox| sandbox.to_string()))
+            .bind(links.context_id.as_deref().map(storable))
+            .bind(filter.before.map(|before| before.to_string()))
+            .bind(i64::from(filter.limit))
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
+        rows.iter().map(read).collect()
+    }
+
+    /// What the project's artifacts have in all.
+    pub async fn artifact_bytes(&self, scope: &ProjectScope) -> Result<i64, StoreError> {
+        let row = sqlx::query(
+            "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) AS used FROM artifacts WHERE project_id = $1",
+        )
+        .bind(scope.project().to_string())
+        .fetch_one(self.database().readers())
+        .await
+        .doing(READ)?;
+        number(&row, "used")
+    }
+
+    /// Takes an artifact off record; its contents can be removed then. `None` where there was none.
+    pub async fn remove_artifact(
+        &self,
+        scope: &ProjectScope,
+        artifact: ArtifactId,
+    ) -> Result<Option<ArtifactRow>, StoreError> {
+        let scope = *scope;
+        let remove = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let sql = format!("DELETE FROM artifacts WHERE {VISIBLE} AND id = $3 RETURNING {COLUMNS}");
+                let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(scope.project().to_string())
+                    .bind(scope.agent().map(|agent| agent.to_string()))
+                    .bind(artifact.to_string())
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                let Some(row) = row else { return Ok(None) };
+                let row = read(&row)?;
+                told(connection, &row, "artifact.removed", now_ms()).await?;
+                Ok::<_, StoreError>(Some(row))
+            })
+        });
+        remove.await
+    }
+
+    /// Which of these are on record, in whatever project.
+    pub async fn known_artifacts(
+        &self,
+        _: &Operator,
+        ids: &[ArtifactId],
+    ) -> Result<Vec<ArtifactId>, StoreError> {
+        let mut known = Vec::new();
+        for some in ids.chunks(ASKED_AT_ONCE) {
+            let places: Vec<String> = (1..=some.len()).map(|place| format!("${place}")).collect();
+            let sql = format!("SELECT id FROM artifacts WHERE id IN ({})", places.join(", "));
+            let mut query = sqlx::query(sqlx::AssertSqlSafe(sql));
+            for artifact in some {
+                query = query.bind(artifact.to_string());
+            }
+            let rows = query.fetch_all(self.database().readers()).await.doing(READ)?;
+            for row in &rows {
+                known.push(id(row, "id")?);
+            }
+        }
+        Ok(known)
+    }
+}
+
+async fn insert(
+    connection: &mut AnyConnection,
+    scope: &ProjectScope,
+    new: NewArtifact,
+    most_bytes: i64,
+    installation: Option<String>,
+) -> Result<(ArtifactRow, bool), ArtifactError> {
+    let (project, now) = (scope.project(), now_ms());
+    // Of two that come at once the second counts the first.
+    sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
+        .bind(project.to_string())
+        .execute(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+    if let Some(key) = &new.once_key {
+        let sql = format!("SELECT {COLUMNS} FROM artifacts WHERE project_id = $1 AND once_key = $2");
+        let before = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(project.to_string())
+            .bind(storable(key))
+            .fetch_optional(&mut *connection)
+            .await
+            .doing(CHANGE)?;
+        if let Some(before) = before {
+            return Ok((read(&before)?, false));
+        }
+    }
+    let links = resolve(connection, scope, new.links).await?;
+    let (size_bytes, sha256, url) = match new.contents {
+        ArtifactContents::Kept { size_bytes, sha256 } => (size_bytes, Some(sha256), None),
+        ArtifactContents::Link { url } => (0, None, Some(url)),
+    };
+    let used = sqlx::query(
+        "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) AS used FROM artifacts WHERE project_id = $1",
+    )
+    .bind(project.to_string())
+    .fetch_one(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    let used = number(&used, "used")?;
+    if size_bytes > 0 && used.saturating_add(size_bytes) > most_bytes {
+        return Err(ArtifactError::OverQuota { used, limit: most_bytes });
+    }
+    let sql = format!(
+        "INSERT INTO artifacts (id, project_id, kind, name, content_type, size_bytes, sha256, url, description,
+             run_id, task_id, sandbox_id, context_id, once_key, installation, created_by, created_ms)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) RETURNING {COLUMNS}"
+    );
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(new.id.to_string())
+        .bind(project.to_string())
+        .bind(new.kind.as_str().to_string())
+        .bind(storable(&new.name))
+        .bind(storable(&new.content_type))
+        .bind(size_bytes)
+        .bind(sha256)
+        .bind(url.as_deref().map(storable))
+        .bind(storable(&new.description))
+        .bind(links.run.map(|run| run.to_string()))
+        .bind(links.task.map(|task| task.to_string()))
+        .bind(links.sandbox.map(|sandbox| sandbox.to_string()))
+        .bind(links.context_id.as_deref().map(storable))
+        .bind(new.once_key.as_deref().map(storable))
+        .bind(installation)
+        .bind(new.actor)
+        .bind(now)
+        .fetch_one(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+    let row = read(&row)?;
+    told(connection, &row, "artifact.created", now).await?;
+    Ok((row, true))
+}
+
+/// What it is about, as far as it is not said: a run is about its task, a task has its context. What is said
+/// must be there, and be the caller's to see.
+async fn resolve(
+    connection: &mut AnyConnection,
+    scope: &ProjectScope,
+    mut links: ArtifactLinks,
+) -> Result<ArtifactLinks, ArtifactError> {
+    let project = scope.project().to_string();
+    let agent = scope.agent().map(|agent: AgentId| agent.to_string());
+    if let Some(run) = links.run {
+        let row = sqlx::query("SELECT subject FROM runs WHERE id = $1 AND project_id = $2")
+            .bind(run.to_string())
+            .bind(project.clone())
+            .fetch_optional(&mut *connection)
+            .await
+            .doing(CHANGE)?;
+        let subject = text(&row.ok_or(ArtifactError::NoSuch("run"))?, "subject")?;
+        // The subject of a run of another kind is no task's id, and then none is found.
+        let task = sqlx::query("SELECT id FROM tasks WHERE id = $1 AND project_id = $2")
+            .bind(subject)
+            .bind(project.clone())
+            .fetch_optional(&mut *connection)
+            .await
+            .doing(CHANGE)?;
+        let task: Option<TaskId> = task.map(|row| id(&row, "id")).transpose()?;
+        if links.task.is_some() && task.is_some() && links.task != task {
+            return Err(ArtifactError::NoSuch("run"));
+        }
+        if agent.is_some() && task.is_none() {
+            return Err(ArtifactError::NoSuch("run"));
+        }
+        links.task = links.task.or(task);
+    }
+    if let Some(task) = links.task {
+        let row = sqlx::query(
+            "SELECT context_id FROM tasks WHERE id = $1 AND project_id = $2 AND ($3 IS NULL OR agent_id = $3)",
+        )
+        .bind(task.to_string())
+        .bind(project.clone())
+        .bind(agent.clone())
+        .fetch_optional(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+        let context = optional_text(&row.ok_or(ArtifactError::NoSuch("task"))?, "context_id")?;
+        links.context_id = links.context_id.or(context);
+    }
+    if let Some(sandbox) = links.sandbox {
+        let row = sqlx::query(
+            "SELECT id FROM sandboxes WHERE id = $1 AND project_id = $2 AND ($3 IS NULL OR agent_id = $3)",
+        )
+        .bind(sandbox.to_string())
+        .bind(project)
+        .bind(agent)
+        .fetch_optional(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+        row.ok_or(ArtifactError::NoSuch("sandbox"))?;
+    }
+    Ok(links)
+}
+
+async fn told(
+    connection: &mut AnyConnection,
+    row: &ArtifactRow,
+    kind: &str,
+    now: Millis,
+) -> Result<(), StoreError> {
+    let payload = json!({
+        "artifact": row.id, "kind": row.kind.as_str(), "name": row.name, "size_bytes": row.size_bytes,
+        "url": row.url, "run": row.links.run, "task": row.links.task, "sandbox": row.links.sandbox,
+        "context_id": row.links.context_id,
+    });
+    // Of what it is about, so that whoever follows a task hears of it.
+    let subject = match (row.links.task, row.links.sandbox) {
+        (Some(task), _) => task.to_string(),
+        (None, Some(sandbox)) => sandbox.to_string(),
+        (None, None) => row.id.to_string(),
+    };
+    events::record(connection, row.project, subject, kind.to_string(), &payload, now).await
+}
+
+fn read(row: &AnyRow) -> Result<ArtifactRow, StoreError> {
+    let kind = text(row, "kind")?;
+    Ok(ArtifactRow {
+        id: id(row, "id")?,
+        project: id(row, "project_id")?,
+        kind: ArtifactKind::parse(&kind).ok_or_else(|| unreadable("kind", kind))?,
+        name: text(row, "name")?,
+        content_type: text(row, "content_type")?,
+        size_bytes: number(row, "size_bytes")?,
+        sha256: optional_text(row, "sha256")?,
+        url: optional_text(row, "url")?,
+        description: text(row, "description")?,
+        links: ArtifactLinks {
+            run: optional_id(row, "run_id")?,
+            task: optional_id(row, "task_id")?,
+            sandbox: optional_id(row, "sandbox_id")?,
+            context_id: optional_text(row, "context_id")?,
+        },
+        installation: optional_text(row, "installation")?,
+        created_by: text(row, "created_by")?,
+        created_ms: row.try_get("created_ms").doing(READ)?,
+    })
+}

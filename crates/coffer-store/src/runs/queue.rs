@@ -1,0 +1,109 @@
+//! The queue, for whoever looks at it.
+
+use coffer_core::{Millis, ProjectId, RunId};
+use sqlx::{AnyConnection, Row};
+
+use super::{READ, RunState, state};
+use crate::columns::{id, number, text};
+use crate::error::Doing;
+use crate::{Operator, ProjectScope, Store, StoreError};
+
+/// A run that waits for a slot, or holds one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueuedRun {
+    pub id: RunId,
+    pub kind: String,
+    pub subject: String,
+    pub state: RunState,
+    pub rank: i64,
+    pub created_ms: Millis,
+    pub started_ms: Option<Millis>,
+}
+
+/// How the queue stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueLoad {
+    /// Runs that wait for a slot.
+    pub queued: i64,
+    /// Runs that hold one.
+    pub held: i64,
+    /// When the one that waits longest was asked for.
+    pub oldest_ms: Option<Millis>,
+}
+
+impl Store {
+    /// The project's runs that are not over: those with a slot first, then those that wait, in their order.
+    pub async fn queue(&self, scope: &ProjectScope, limit: u32) -> Result<Vec<QueuedRun>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id, kind, subject, state, rank, created_ms, started_ms FROM runs
+             WHERE project_id = $1 AND state IN ('queued', 'running', 'parked')
+             ORDER BY CASE WHEN state = 'queued' THEN 1 ELSE 0 END, rank, id LIMIT $2",
+        )
+        .bind(scope.project().to_string())
+        .bind(i64::from(limit))
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter()
+            .map(|row| {
+                Ok(QueuedRun {
+                    id: id(row, "id")?,
+                    kind: text(row, "kind")?,
+                    subject: text(row, "subject")?,
+                    state: state(row)?,
+                    rank: number(row, "rank")?,
+                    created_ms: number(row, "created_ms")?,
+                    started_ms: row.try_get("started_ms").doing(READ)?,
+                })
+            })
+            .collect()
+    }
+
+    /// How the queue of a project stands, or of all of them.
+    pub async fn queue_load(
+        &self,
+        _: &Operator,
+        project: Option<ProjectId>,
+    ) -> Result<QueueLoad, StoreError> {
+        let row = sqlx::query(
+            "SELECT CAST(COALESCE(SUM(CASE WHEN state = 'queued' THEN 1 ELSE 0 END), 0) AS BIGINT) AS queued,
+                 CAST(COALESCE(SUM(CASE WHEN state = 'queued' THEN 0 ELSE 1 END), 0) AS BIGINT) AS held,
+                 MIN(CASE WHEN state = 'queued' THEN created_ms END) AS oldest_ms
+             FROM runs
+             WHERE state IN ('queued', 'running', 'parked') AND ($1 IS NULL OR project_id = $1)",
+        )
+        .bind(project.map(|project| project.to_string()))
+        .fetch_one(self.database().readers())
+        .await
+        .doing(READ)?;
+        Ok(QueueLoad {
+            queued: number(&row, "queued")?,
+            held: number(&row, "held")?,
+            oldest_ms: row.try_get("oldest_ms").doing(READ)?,
+        })
+    }
+}
+
+/// Removes up to `batch` runs that ended before `before_ms`, with their steps and signals. What a task's attempt
+/// came to stays with the task; one that is stuck waits for a person.
+pub(crate) async fn prune(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    before_ms: Millis,
+    batch: u32,
+) -> Result<u64, StoreError> {
+    const PRUNE: &str = "remove old runs";
+    let removed = sqlx::query(
+        "DELETE FROM runs WHERE id IN (
+             SELECT id FROM runs
+             WHERE project_id = $1 AND ended_ms < $2 AND state IN ('done', 'failed', 'cancelled')
+             ORDER BY ended_ms LIMIT $3)",
+    )
+    .bind(project.to_string())
+    .bind(before_ms)
+    .bind(i64::from(batch))
+    .execute(connection)
+    .await
+    .doing(PRUNE)?;
+    Ok(removed.rows_affected())
+}

@@ -1,0 +1,419 @@
+//! What forges tell about the pull requests of tasks.
+//!
+//! Whoever follows the log moves its position in the transaction that does what the events mean, so each of them
+//! is acted on once, however many servers follow and whenever one dies.
+
+use coffer_core::{Millis, ProjectId, RepositoryId, TaskId, TaskState};
+use serde_json::{Value, json};
+use sqlx::AnyConnection;
+
+use super::attempts::{begin, cancel_runs};
+use super::change::{hold, is_busy};
+use super::{Attention, CHANGE, Moved, READ, TaskError, TaskRow, moved};
+use crate::columns::{id, json as to_json, number, optional_text, storable, text};
+use crate::error::Doing;
+use crate::{Operator, ProjectScope, StartTask, Store, StoreError, events, now_ms};
+
+/// A task that was worked on so often is not worked on again without a person.
+const MOST_UNASKED: i64 = 10;
+/// Of a comment, what a task is told.
+const LONGEST_BODY: usize = 32 * 1024;
+/// Of what is said, what the log tells.
+const LONGEST_TOLD: usize = 500;
+const CLOSED: &str = "pull_closed";
+const CHECK_FAILED: &str = "check_failed";
+
+/// Who of the server's own parts follows the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogReader {
+    /// Has tasks hear what happens to their pull requests.
+    Reviews,
+    /// Keeps what attempts came to.
+    Results,
+}
+
+impl LogReader {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reviews => "reviews",
+            Self::Results => "results",
+        }
+    }
+}
+
+/// What happened to a pull request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    Merged,
+    Closed,
+    Reopened,
+    /// Somebody wrote something, which `source` names for ever.
+    Said {
+        source: String,
+        author: String,
+        body: String,
+        about: Option<(String, Option<i64>)>,
+    },
+    /// A check of its newest commit failed.
+    CheckFailed {
+        source: String,
+        name: String,
+    },
+}
+
+/// Which pull request something happened to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AboutPull {
+    Number(RepositoryId, i64),
+    /// The one whose newest commit this is.
+    Commit(RepositoryId, String),
+}
+
+/// A comment of a local repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SaidThere {
+    pub author: String,
+    pub body: String,
+}
+
+/// A project whose newest events were not looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProjectBehind {
+    pub project: ProjectId,
+    pub position: i64,
+    pub newest: i64,
+}
+
+impl Store {
+    /// Projects with events that this reader has not looked at.
+    pub async fn projects_behind(
+        &self,
+        _: &Operator,
+        reader: LogReader,
+        limit: u32,
+    ) -> Result<Vec<ProjectBehind>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT p.id, p.last_event, COALESCE(r.position, 0) AS position
+             FROM projects AS p LEFT JOIN log_readers AS r ON r.project_id = p.id AND r.reader = $1
+             WHERE p.removed_ms IS NULL AND p.last_event > COALESCE(r.position, 0) ORDER BY p.id LIMIT $2",
+        )
+        .bind(reader.as_str().to_string())
+        .bind(i64::from(limit))
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter()
+            .map(|row| {
+                Ok(ProjectBehind {
+                    project: id(row, "id")?,
+                    position: number(row, "position")?,
+                    newest: number(row, "last_event")?,
+                })
+            })
+            .collect()
+    }
+
+    /// Says whether a review of its pull request begins a task's next attempt.
+    pub async fn set_on_review(
+        &self,
+        scope: &ProjectScope,
+        task: TaskId,
+        starts: bool,
+    ) -> Result<(), TaskError> {
+        let scope = *scope;
+        let set = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                if hold(connection, &scope, task).await?.starts_on_review == starts {
+                    return Ok(());
+                }
+                let on_review = if starts { "start" } else { "wait" };
+                sqlx::query("UPDATE tasks SET on_review = $1, version = version + 1 WHERE id = $2")
+                    .bind(on_review.to_string())
+                    .bind(task.to_string())
+                    .execute(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                let (told, kind) = (json!({ "on_review": on_review }), "task.changed".to_string());
+                events::record(connection, scope.project(), task.to_string(), kind, &told, now_ms()).await?;
+                Ok(())
+            })
+        });
+        set.await
+    }
+
+    /// What was said in a comment of a local repository.
+    pub async fn said_there(
+        &self,
+        _: &Operator,
+        project: ProjectId,
+        comment: &str,
+    ) -> Result<Option<SaidThere>, StoreError> {
+        let row = sqlx::query("SELECT author, body FROM forge_comments WHERE id = $1 AND project_id = $2")
+            .bind(storable(comment))
+            .bind(project.to_string())
+            .fetch_optional(self.database().readers())
+            .await
+            .doing(READ)?;
+        row.map(|row| Ok(SaidThere { author: text(&row, "author")?, body: text(&row, "body")? })).transpose()
+    }
+
+    /// Moves a reader on that has done what events up to `to` want; says no where another server has.
+    pub async fn pass_events(
+        &self,
+        _: &Operator,
+        reader: LogReader,
+        behind: ProjectBehind,
+        to: i64,
+    ) -> Result<bool, StoreError> {
+        let moved = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move { pass(connection, reader, behind, to).await })
+        });
+        moved.await
+    }
+
+    /// Does what events up to `to` mean for tasks. Says how many attempts were begun; `None` where another server
+    /// has done it.
+    pub async fn heed_reviews(
+        &self,
+        _: &Operator,
+        behind: ProjectBehind,
+        to: i64,
+        heard: Vec<(AboutPull, Heard)>,
+    ) -> Result<Option<usize>, StoreError> {
+        let heed = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                if !pass(connection, LogReader::Reviews, behind, to).await? {
+                    return Ok(None);
+                }
+                let scope = ProjectScope::new(behind.project, None);
+                let mut to_begin = Vec::new();
+                for (pull, heard) in heard {
+                    for task in tasks_of(connection, behind.project, &pull).await? {
+                        let wants = match heed(connection, &scope, task, &heard).await {
+                            Ok(wants) => wants,
+                            // Removed meanwhile, or put away: nobody wants to hear of it.
+                            Err(TaskError::Store(error)) => return Err(error),
+                            Err(_) => false,
+                        };
+                        if wants && !to_begin.contains(&task) {
+                            to_begin.push(task);
+                        }
+                    }
+                }
+                // Once for all that was said.
+                let mut begun = 0;
+                for task in to_begin {
+                    let start = StartTask {
+                        agent: None,
+                        model: None,
+                        replace: false,
+                        reason: "review",
+                        actor: "review".into(),
+                    };
+                    match begin(connection, &scope, task, start).await {
+                        Ok(_) => begun += 1,
+                        Err(TaskError::Store(error)) => return Err(error),
+                        Err(_) => {}
+                    }
+                }
+                Ok(Some(begun))
+            })
+        });
+        heed.await
+    }
+}
+
+/// Moves a reader on from where it was; says no where another server has.
+async fn pass(
+    connection: &mut AnyConnection,
+    reader: LogReader,
+    behind: ProjectBehind,
+    to: i64,
+) -> Result<bool, StoreError> {
+    let moved = sqlx::query(
+        "INSERT INTO log_readers (reader, project_id, position) VALUES ($1, $2, $3)
+         ON CONFLICT (reader, project_id) DO UPDATE SET position = excluded.position
+         WHERE log_readers.position = $4",
+    )
+    .bind(reader.as_str().to_string())
+    .bind(behind.project.to_string())
+    .bind(to)
+    .bind(behind.position)
+    .execute(connection)
+    .await
+    .doing(CHANGE)?;
+    Ok(moved.rows_affected() > 0)
+}
+
+/// The tasks whose pull request it is.
+async fn tasks_of(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    pull: &AboutPull,
+) -> Result<Vec<TaskId>, StoreError> {
+    let (repository, commit, endings) = match pull {
+        AboutPull::Number(repository, number) => {
+            (repository, None, Some((format!("%/pull/{number}"), format!("%/pulls/{number}"))))
+        }
+        AboutPull::Commit(repository, commit) => (repository, Some(storable(commit)), None),
+    };
+    let (one, other) = endings.unzip();
+    let rows = sqlx::query(
+        "SELECT t.id FROM tasks AS t JOIN repositories AS r
+             ON r.project_id = t.project_id AND (t.repository = r.id OR t.repository = r.name)
+                 AND r.removed_ms IS NULL
+         WHERE t.project_id = $1 AND r.id = $2 AND t.pull_url IS NOT NULL AND t.archived_ms IS NULL
+             AND ($3 IS NULL OR t.commit_id = $3)
+             AND ($4 IS NULL OR t.pull_url LIKE $4 OR t.pull_url LIKE $5)
+         ORDER BY t.id",
+    )
+    .bind(project.to_string())
+    .bind(repository.to_string())
+    .bind(commit)
+    .bind(one)
+    .bind(other)
+    .fetch_all(connection)
+    .await
+    .doing(READ)?;
+    rows.iter().map(|row| id(row, "id")).collect()
+}
+
+/// Does what was heard to a task; says whether the next attempt is to begin by it.
+async fn heed(
+    connection: &mut AnyConnection,
+    scope: &ProjectScope,
+    task: TaskId,
+    heard: &Heard,
+) -> Result<bool, TaskError> {
+    let now = now_ms();
+    if *heard == Heard::Merged {
+        // Runs first, then the task: whoever ends a run goes the same way.
+        cancel_runs(connection, scope.project(), task, "its pull request was merged").await?;
+    }
+    let before = hold(connection, scope, task).await?;
+    let is_over = matches!(before.state, TaskState::Done | TaskState::Cancelled);
+    match heard {
+        Heard::Merged if before.state == TaskState::Done => Ok(false),
+        Heard::Merged => {
+            let (from, to) = (Some(before.state), TaskState::Done);
+            set(connection, task, Some(to), None, now).await?;
+            let reason = "its pull request was merged";
+            let (project, actor) = (scope.project(), Some("forge"));
+            moved(connection, &Moved { task, project, from, to, reason, actor, now }).await?;
+            Ok(false)
+        }
+        Heard::Closed if is_over => Ok(false),
+        Heard::Closed => {
+            let message =
+                "its pull request was closed without being merged: cancel the task, or start it again";
+            attend(connection, scope, task, CLOSED, message, now).await?;
+            Ok(false)
+        }
+        Heard::Reopened => {
+            if before.attention.as_ref().is_some_and(|why| why.code == CLOSED) {
+                set(connection, task, None, None, now).await?;
+                let told = json!({ "attention": null });
+                let kind = "task.changed".to_string();
+                events::record(connection, scope.project(), task.to_string(), kind, &told, now).await?;
+            }
+            Ok(false)
+        }
+        Heard::Said { source, author, body, about } => {
+            let about = about.as_ref().map(|(file, line)| json!({ "file": file, "line": line }));
+            let is_new = say(connection, scope, task, source, author, body, about, now).await?;
+            Ok(is_new && !is_over && starts(connection, &before).await?)
+        }
+        Heard::CheckFailed { source, name } => {
+            let body = format!("The check `{name}` failed on the newest commit of the pull request.");
+            let is_new = say(connection, scope, task, source, "forge", &body, None, now).await?;
+            if is_new && !is_over && before.attention.is_none() && !is_busy(connection, task).await? {
+                attend(connection, scope, task, CHECK_FAILED, &format!("the check `{name}` failed"), now)
+                    .await?;
+            }
+            Ok(is_new && !is_over && starts(connection, &before).await?)
+        }
+    }
+}
+
+/// Whether what is said begins the next attempt, where none is under way.
+async fn starts(connection: &mut AnyConnection, task: &TaskRow) -> Result<bool, StoreError> {
+    Ok(task.starts_on_review
+        && task.agent.is_some()
+        && (1..MOST_UNASKED).contains(&task.attempts)
+        && !is_busy(connection, task.id).await?)
+}
+
+#[expect(clippy::too_many_arguments, reason = "a row of a table")]
+async fn say(
+    connection: &mut AnyConnection,
+    scope: &ProjectScope,
+    task: TaskId,
+    source: &str,
+    author: &str,
+    body: &str,
+    about: Option<Value>,
+    now: Millis,
+) -> Result<bool, StoreError> {
+    let (project, body) = (scope.project(), storable(&body[..body.floor_char_boundary(LONGEST_BODY)]));
+    let said = sqlx::query(
+        "INSERT INTO task_messages (task_id, number, project_id, author, body, about, at_ms, source)
+         SELECT $1, COUNT(*) + 1, $2, $3, $4, $5, $6, $7 FROM task_messages WHERE task_id = $1
+             HAVING NOT EXISTS (SELECT 1 FROM task_messages WHERE task_id = $1 AND source = $7)
+         RETURNING number, about",
+    )
+    .bind(task.to_string())
+    .bind(project.to_string())
+    .bind(storable(author))
+    .bind(body.clone())
+    .bind(about.as_ref().map(Value::to_string))
+    .bind(now)
+    .bind(storable(source))
+    .fetch_optional(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    let Some(said) = said else { return Ok(false) };
+    let told = json!({
+        "number": number(&said, "number")?, "author": author, "source": source,
+        "about": optional_text(&said, "about")?.and_then(|text| serde_json::from_str::<Value>(&text).ok()),
+        "body": &body[..body.floor_char_boundary(LONGEST_TOLD)],
+    });
+    events::record(connection, project, task.to_string(), "task.message".into(), &told, now).await?;
+    Ok(true)
+}
+
+/// Has a person look.
+async fn attend(
+    connection: &mut AnyConnection,
+    scope: &ProjectScope,
+    task: TaskId,
+    code: &str,
+    message: &str,
+    now: Millis,
+) -> Result<(), StoreError> {
+    let attention = Attention { code: code.into(), message: message.into(), step: None };
+    set(connection, task, None, Some(&attention), now).await?;
+    let told = json!({ "attention": attention });
+    let kind = "task.needs_attention".to_string();
+    events::record(connection, scope.project(), task.to_string(), kind, &told, now).await
+}
+
+async fn set(
+    connection: &mut AnyConnection,
+    task: TaskId,
+    state: Option<TaskState>,
+    attention: Option<&Attention>,
+    now: Millis,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "UPDATE tasks SET state = COALESCE($1, state), attention = $2, updated_ms = $3, version = version + 1
+         WHERE id = $4",
+    )
+    .bind(state.map(|state| state.as_str().to_string()))
+    .bind(attention.map(to_json))
+    .bind(now)
+    .bind(task.to_string())
+    .execute(connection)
+    .await
+    .doing(CHANGE)
+    .map(drop)
+}

@@ -1,0 +1,237 @@
+//! What was sent to a webhook, for people: the log, and what they ask for by hand.
+
+use coffer_core::{DeliveryId, Millis, ProjectId, WebhookId};
+use sqlx::Row;
+use sqlx::any::AnyRow;
+
+use super::{CHANGE, READ};
+use crate::columns::{id, number, optional_text, storable, text, unreadable, unsigned};
+use crate::error::Doing;
+use crate::{Operator, ProjectScope, Store, StoreError, now_ms};
+
+const COLUMNS: &str = "id, event, kind, body, state, tries, next_ms, status, response, error, duration_ms, \
+                       created_ms, ended_ms";
+
+/// How a delivery stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeliveryState {
+    Waiting,
+    Delivered,
+    Failed,
+}
+
+impl DeliveryState {
+    pub const ALL: [Self; 3] = [Self::Waiting, Self::Delivered, Self::Failed];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Delivered => "delivered",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// An event on its way to a webhook, over all tries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeliveryRow {
+    pub id: DeliveryId,
+    /// Its number in the project's log; none for a test.
+    pub event: Option<i64>,
+    pub kind: String,
+    pub body: String,
+    pub state: DeliveryState,
+    pub tries: i64,
+    pub next_ms: Millis,
+    /// Of the last try.
+    pub status: Option<u16>,
+    pub response: Option<String>,
+    pub error: Option<String>,
+    pub duration_ms: Option<i64>,
+    pub created_ms: Millis,
+    pub ended_ms: Option<Millis>,
+}
+
+/// What came of asking for a delivery once more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Redelivery {
+    Queued(Box<DeliveryRow>),
+    /// It is being sent at this moment.
+    UnderWay,
+    NotFound,
+}
+
+impl Store {
+    /// Deliveries before `before`, newest first.
+    pub async fn deliveries(
+        &self,
+        scope: &ProjectScope,
+        webhook: WebhookId,
+        state: Option<DeliveryState>,
+        before: Option<DeliveryId>,
+        limit: u32,
+    ) -> Result<Vec<DeliveryRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM webhook_sends
+             WHERE webhook_id = $1 AND project_id = $2 AND ($3 IS NULL OR state = $3)
+                 AND ($4 IS NULL OR id < $4)
+             ORDER BY id DESC LIMIT $5"
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(webhook.to_string())
+            .bind(scope.project().to_string())
+            .bind(state.map(|state| state.as_str().to_string()))
+            .bind(before.map(|before| before.to_string()))
+            .bind(i64::from(limit))
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
+        rows.iter().map(read).collect()
+    }
+
+    /// One delivery of a webhook.
+    pub async fn delivery(
+        &self,
+        scope: &ProjectScope,
+        webhook: WebhookId,
+        delivery: DeliveryId,
+    ) -> Result<Option<DeliveryRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM webhook_sends WHERE id = $1 AND webhook_id = $2 AND project_id = $3"
+        );
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(delivery.to_string())
+            .bind(webhook.to_string())
+            .bind(scope.project().to_string())
+            .fetch_optional(self.database().readers())
+            .await
+            .doing(READ)?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// Queues something that is no event, for a person who wants to see whether it arrives. `None` where
+    /// there is no such webhook.
+    pub async fn queue_test(
+        &self,
+        scope: &ProjectScope,
+        webhook: WebhookId,
+        kind: &'static str,
+        body: String,
+    ) -> Result<Option<DeliveryRow>, StoreError> {
+        let project = scope.project();
+        let queue = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let sql = format!(
+                    "INSERT INTO webhook_sends
+                         (id, webhook_id, project_id, kind, body, state, asked, next_ms, created_ms)
+                     SELECT $1, id, project_id, $2, $3, 'waiting', 1, $4, $4 FROM webhooks
+                     WHERE id = $5 AND project_id = $6 RETURNING {COLUMNS}"
+                );
+                let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(DeliveryId::generate().to_string())
+                    .bind(kind.to_string())
+                    .bind(storable(&body))
+                    .bind(now_ms())
+                    .bind(webhook.to_string())
+                    .bind(project.to_string())
+                    .fetch_optional(connection)
+                    .await
+                    .doing(CHANGE)?;
+                row.as_ref().map(read).transpose()
+            })
+        });
+        queue.await
+    }
+
+    /// Has a delivery sent once more, with as many tries as a new one.
+    pub async fn redeliver(
+        &self,
+        scope: &ProjectScope,
+        webhook: WebhookId,
+        delivery: DeliveryId,
+    ) -> Result<Redelivery, StoreError> {
+        let project = scope.project();
+        let queue = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let now = now_ms();
+                let sql = format!(
+                    "UPDATE webhook_sends SET state = 'waiting', asked = 1, tries = 0, next_ms = $1,
+                         ended_ms = NULL, holder = NULL
+                     WHERE id = $2 AND webhook_id = $3 AND project_id = $4 AND held_until_ms <= $1
+                     RETURNING {COLUMNS}"
+                );
+                let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(now)
+                    .bind(delivery.to_string())
+                    .bind(webhook.to_string())
+                    .bind(project.to_string())
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                if let Some(row) = row {
+                    return Ok(Redelivery::Queued(Box::new(read(&row)?)));
+                }
+                let known = sqlx::query(
+                    "SELECT id FROM webhook_sends WHERE id = $1 AND webhook_id = $2 AND project_id = $3",
+                )
+                .bind(delivery.to_string())
+                .bind(webhook.to_string())
+                .bind(project.to_string())
+                .fetch_optional(&mut *connection)
+                .await
+                .doing(CHANGE)?;
+                Ok::<_, StoreError>(known.map_or(Redelivery::NotFound, |_| Redelivery::UnderWay))
+            })
+        });
+        queue.await
+    }
+
+    /// Removes up to `batch` deliveries that ended before `before_ms`. Says how many.
+    pub async fn prune_deliveries(
+        &self,
+        _: &Operator,
+        project: ProjectId,
+        before_ms: Millis,
+        batch: u32,
+    ) -> Result<u64, StoreError> {
+        const PRUNE: &str = "remove old deliveries";
+        let prune = self.database().write(PRUNE, move |connection| {
+            Box::pin(async move {
+                let removed = sqlx::query(
+                    "DELETE FROM webhook_sends WHERE id IN (
+                         SELECT id FROM webhook_sends WHERE project_id = $1 AND ended_ms < $2
+                         ORDER BY ended_ms LIMIT $3)",
+                )
+                .bind(project.to_string())
+                .bind(before_ms)
+                .bind(i64::from(batch))
+                .execute(connection)
+                .await
+                .doing(PRUNE)?;
+                Ok::<_, StoreError>(removed.rows_affected())
+            })
+        });
+        prune.await
+    }
+}
+
+fn read(row: &AnyRow) -> Result<DeliveryRow, StoreError> {
+    let state = text(row, "state")?;
+    let known = DeliveryState::ALL.into_iter().find(|known| known.as_str() == state);
+    let status: Option<i64> = row.try_get("status").doing(READ)?;
+    Ok(DeliveryRow {
+        id: id(row, "id")?,
+        event: row.try_get("event").doing(READ)?,
+        kind: text(row, "kind")?,
+        body: text(row, "body")?,
+        state: known.ok_or_else(|| unreadable("state", state))?,
+        tries: number(row, "tries")?,
+        next_ms: number(row, "next_ms")?,
+        status: status.map(|_| unsigned(row, "status")).transpose()?,
+        response: optional_text(row, "response")?,
+        error: optional_text(row, "error")?,
+        duration_ms: row.try_get("duration_ms").doing(READ)?,
+        created_ms: number(row, "created_ms")?,
+        ended_ms: row.try_get("ended_ms").doing(READ)?,
+    })
+}
