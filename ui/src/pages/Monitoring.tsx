@@ -8,8 +8,9 @@ import { useSession } from "../api/session";
 import { Badge } from "../ui/Badge";
 import { CopyAs, curl } from "../ui/CopyAs";
 import { Empty, ErrorBox, Loaded, Loading } from "../ui/feedback";
-import { bytes, duration, mebibytes, money, percentile, plainText } from "../ui/format";
+import { bytes, duration, mebibytes, money, percentile, plainText, span } from "../ui/format";
 import { Card, Facts, Meter, Page } from "../ui/layout";
+import { Ago } from "../ui/time";
 import { alertsOf } from "./alerts";
 import { gauge, parseMetrics, quantile, total, type Metrics } from "./metrics";
 
@@ -44,6 +45,11 @@ function Counts() {
   );
 }
 
+/** What waits for its turn, and what has it. */
+function useQueue() {
+  return useQuery({ queryKey: ["queue"], queryFn: () => take(api.GET("/api/v1/queue")), refetchInterval: 10_000 });
+}
+
 function useServerMetrics(operatorKey: string | undefined) {
   return useQuery({
     queryKey: ["metrics"],
@@ -74,6 +80,7 @@ function Alerts({ operatorKey }: { operatorKey: string | undefined }) {
     budgets: useBudgets().data?.items,
     quotas: useQuotas().data,
     attention: attention.data?.items.length,
+    waited_s: useQueue().data?.oldest_wait_s,
     metrics: useServerMetrics(operatorKey).data,
     now_s: Date.now() / 1000,
   });
@@ -96,6 +103,48 @@ function Alerts({ operatorKey }: { operatorKey: string | undefined }) {
           </li>
         ))}
       </ul>
+    </Card>
+  );
+}
+
+function QueueCard() {
+  const query = useQueue();
+  return (
+    <Card title="Queue" actions={<CopyAs recipe={{ curl: curl("GET", "/api/v1/queue") }} />}>
+      <Loaded query={query}>
+        {({ limits, running, queued, oldest_wait_s: waited, runs, elsewhere }) => (
+          <>
+            <Facts
+              facts={[
+                ["At work", `${running} of ${limits.per_project ?? "any number"}`],
+                ["Waiting", queued],
+                ["The first has waited", waited ? span(waited * 1000) : "–"],
+                ["Elsewhere on this server", `${elsewhere.running} at work, ${elsewhere.queued} waiting, ${limits.in_all} at a time`],
+              ]}
+            />
+            {runs.length > 0 && (
+              <ul className="max-h-60 divide-y divide-line overflow-y-auto border-t border-line" tabIndex={0} aria-label="Runs">
+                {runs.map((run) => (
+                  <li key={run.run_id} className="flex items-center gap-3 px-4 py-1.5">
+                    <Badge tone={run.state === "running" ? "warn" : "dim"}>{run.state}</Badge>
+                    {run.task_id ? (
+                      <Link to="/tasks/$task" params={{ task: run.task_id }} className="min-w-0 flex-1 truncate font-mono text-xs text-accent underline">
+                        task {run.task_id}
+                      </Link>
+                    ) : (
+                      <span className="min-w-0 flex-1 truncate font-mono text-xs">{run.run_id}</span>
+                    )}
+                    {run.position && <span className="text-dim">number {run.position}</span>}
+                    <span className="text-dim">
+                      <Ago at={run.started_at ?? run.created_at} />
+                    </span>
+                  </li>
+                ))}
+              </ul>
+            )}
+          </>
+        )}
+      </Loaded>
     </Card>
   );
 }
@@ -310,6 +359,7 @@ export function Monitoring() {
       <Counts />
       <div className="grid gap-4 lg:grid-cols-2">
         <Spend />
+        <QueueCard />
         <BudgetsCard />
         <QuotaCard />
         <CommandTimes />

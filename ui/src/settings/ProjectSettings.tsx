@@ -122,6 +122,7 @@ export function ProjectSettings() {
   const operating = useSession()?.operatorKey !== undefined;
   const project = useQuery({ queryKey: ["project"], queryFn: () => readTagged<Project>("/api/v1/project") });
   const settings = useQuery({ queryKey: ["settings"], queryFn: () => readTagged<Settings>("/api/v1/project/settings") });
+  const queue = useQuery({ queryKey: ["queue"], queryFn: () => take(api.GET("/api/v1/queue")) }).data;
   const quotas = useQuery({ queryKey: ["quotas"], queryFn: () => take(api.GET("/api/v1/quotas")) });
   return (
     <SettingsFrame admin={false}>
@@ -141,6 +142,7 @@ export function ProjectSettings() {
                 ["Memory", `${mebibytes(used.memory_mib)} of ${limits.memory_mib ? mebibytes(limits.memory_mib) : "no limit"}`],
                 ["Disk", `${mebibytes(used.disk_mib)} of ${limits.disk_mib ? mebibytes(limits.disk_mib) : "no limit"}`],
                 ["Forks at a time", limits.forks ?? "no limit"],
+                ["Attempts at a time", queue === undefined ? "–" : `${queue.limits.per_project ?? "any number"}, of ${queue.limits.in_all} on this server`],
               ]}
             />
           )}

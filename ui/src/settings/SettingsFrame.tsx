@@ -12,6 +12,7 @@ const TABS = [
   ["/settings/secrets", "Secrets"],
   ["/settings/budgets", "Budgets"],
   ["/settings/connections", "Forges"],
+  ["/settings/webhooks", "Webhooks"],
   ["/settings/policy", "Command policy"],
 ] as const;
 

@@ -21,6 +21,7 @@ const PAGES = [
   ["/settings/agents", "Agents"],
   ["/settings/secrets", "Secrets"],
   ["/settings/budgets", "Budgets"],
+  ["/settings/webhooks", "Webhooks"],
   ["/settings/connections", "Forges"],
   ["/settings/policy", "Command policy"],
 ] as const;
