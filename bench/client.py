@@ -55,6 +55,11 @@ class Client:
         self._send("POST", f"/api/v1/sandboxes/{sandbox['sandboxID']}/fork", headers, body)
         return json.loads(self._whole_reply(201))["children"]
 
+    def ask(self, method: str, path: str, body: dict, status: int) -> dict:
+        headers = {"X-API-KEY": self.key, "Content-Type": "application/json"}
+        self._send(method, path, headers, json.dumps(body).encode())
+        return json.loads(self._whole_reply(status))
+
     def host_can(self) -> dict:
         """What the server's host can do."""
         self._send("GET", "/api/v1/host", {"X-API-KEY": self.key}, b"")
