@@ -4,16 +4,23 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use coffer_core::SandboxId;
 use coffer_wire::node::{DeathCause, Orphan};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::Pid;
 
 use crate::cgroup::SandboxCgroup;
-use crate::journal::{Durability, Entry, Phase};
+use crate::journal::{Durability, Entry, Phase, Process};
 use crate::memory;
 use crate::node::Node;
 use crate::reaper::{Record, Remains};
 use crate::sandbox::{self, Found, Watched};
+
+/// A CRIU without a node gives up at once; what it holds is then ended or let go.
+const DONE_WITHIN: Duration = Duration::from_secs(30);
+const DYING: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// Runs before the node answers anyone. Tells what it removed because nobody owned it.
 pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
@@ -94,18 +101,23 @@ fn find(node: &Arc<Node>, entry: &Entry) -> Outcome {
             }
         }
         Phase::Hibernated => hibernated(node, entry),
-        Phase::Hibernating { process } if Watched::again(process, &node.host_boot_id).is_none() => {
-            // Whoever saved its memory ended its processes, and was ended before it could note that.
+        Phase::Waking { process } if process.host_boot_id != node.host_boot_id => {
+            gone_with_the_host(node, entry, "woke up")
+        }
+        Phase::Hibernating { process } | Phase::Waking { process }
+            if !outlives_criu(node, entry, process) =>
+        {
+            // Its processes ended after its memory was saved, or before they could run again: what was doing
+            // the one or the other was ended before it could note that.
             hibernated(node, entry)
         }
-        Phase::Running { process } | Phase::Hibernating { process } => {
+        Phase::Running { process } | Phase::Hibernating { process } | Phase::Waking { process } => {
             let unseen = Outcome::Died(DeathCause::Unseen);
             let Some(pidfd) = Watched::again(process, &node.host_boot_id) else {
                 let rebooted = process.host_boot_id != node.host_boot_id;
-                return if rebooted && thawed_by_a_reboot(node, entry) {
-                    Outcome::Holds(Found::Stopped)
-                } else {
-                    unseen
+                return match rebooted && node.pool.is_marked_frozen(&entry.files_name()) {
+                    true => gone_with_the_host(node, entry, "was frozen"),
+                    false => unseen,
                 };
             };
             let quota = node.pool.find(&entry.files_name()).ok().and_then(|upper| upper.quota);
@@ -127,25 +139,52 @@ fn stands_still(node: &Node, entry: &Entry) -> bool {
     frozen && (wanted || cgroup.thaw().is_err())
 }
 
-/// Whether a sandbox whose processes went with the host was frozen then: its files are as they were, and it is
-/// stopped from here on.
-fn thawed_by_a_reboot(node: &Node, entry: &Entry) -> bool {
+/// The processes of a sandbox went with the host: its files are there, and it is stopped from here on.
+fn gone_with_the_host(node: &Arc<Node>, entry: &Entry, did: &str) -> Outcome {
     let (id, files) = (entry.spec.sandbox, entry.files_name());
-    if !node.pool.is_marked_frozen(&files) {
-        return false;
-    }
     sandbox::clear_run(node, entry.name());
     let stopped = Entry { phase: Phase::Stopped, ..entry.clone() };
-    match node.journal.write(&stopped, Durability::Synced).and_then(|()| node.pool.unmark_frozen(&files)) {
+    let taken_up = node.pool.find(&files).and_then(|_| {
+        node.journal.write(&stopped, Durability::Synced)?;
+        memory::forget(&memory::directory(&node.pool, &entry.name().to_string()))?;
+        node.pool.unmark_frozen(&files)
+    });
+    match taken_up {
         Ok(()) => {
-            tracing::warn!(sandbox.id = %id, "the memory of sandbox {id}, which was frozen, went with the host");
-            true
+            tracing::warn!(sandbox.id = %id, "the memory of sandbox {id}, which {did}, went with the host");
+            Outcome::Holds(Found::Stopped)
         }
         Err(error) => {
-            tracing::error!(sandbox.id = %id, "could not take up sandbox {id}, which was frozen: {error}");
-            false
+            tracing::error!(sandbox.id = %id, "could not take up sandbox {id}, which {did}: {error}");
+            Outcome::Died(DeathCause::Unseen)
         }
     }
+}
+
+/// Whether a sandbox has processes once a CRIU is done with them that an earlier node had begun: it may be
+/// about to end them.
+fn outlives_criu(node: &Node, entry: &Entry, process: &Process) -> bool {
+    if Watched::again(process, &node.host_boot_id).is_none() {
+        return false;
+    }
+    let cgroup = node.cgroups.of(entry.name());
+    let deadline = Instant::now() + DONE_WITHIN;
+    while is_at_work(&cgroup, process) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let Some(pidfd) = Watched::again(process, &node.host_boot_id) else { return false };
+    // Those that it ended take a moment.
+    let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&DYING)) == Ok(0)
+}
+
+/// Whether CRIU holds that process, or is in its sandbox's cgroup, as it is while it restores.
+fn is_at_work(cgroup: &SandboxCgroup, process: &Process) -> bool {
+    let own = fs::read_link("/proc/self/ns/pid").ok();
+    let is_outside = |pid: Pid| fs::read_link(format!("/proc/{}/ns/pid", pid.as_raw_nonzero())).ok() == own;
+    let status = fs::read_to_string(format!("/proc/{}/status", process.pid)).unwrap_or_default();
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+    tracer.is_some_and(|tracer| tracer.trim() != "0") || cgroup.processes().into_iter().any(is_outside)
 }
 
 /// Its image must be there; whether it is whole is found out when it is used.
@@ -166,24 +205,25 @@ fn hibernated(node: &Arc<Node>, entry: &Entry) -> Outcome {
     }
 }
 
-/// The entry of a sandbox that goes on: a hibernation that was cut off before it counted never was.
+/// The entry of a sandbox that goes on: a hibernation that was cut off before it counted never was, and a waking
+/// that got as far as processes is over.
 fn as_it_runs(node: &Node, entry: Entry, found: &Found) -> Entry {
     match (entry.phase, found) {
-        (Phase::Hibernating { process }, Found::Alive { .. }) => {
+        (Phase::Hibernating { process } | Phase::Waking { process }, Found::Alive { .. }) => {
             let entry = Entry { phase: Phase::Running { process }, ..entry };
             let undone = node
                 .journal
                 .write(&entry, Durability::Synced)
                 .and_then(|()| memory::forget(&memory::directory(&node.pool, &entry.name().to_string())));
             if let Err(error) = undone {
-                tracing::warn!(
-                    "sandbox {} after a hibernation that was cut off: {error}",
-                    entry.spec.sandbox
-                );
+                tracing::warn!("sandbox {}, whose saved memory is old: {error}", entry.spec.sandbox);
             }
             entry
         }
-        (Phase::Hibernating { .. }, Found::Hibernated) => Entry { phase: Phase::Hibernated, ..entry },
+        (Phase::Hibernating { .. } | Phase::Waking { .. }, Found::Hibernated) => {
+            Entry { phase: Phase::Hibernated, ..entry }
+        }
+        (_, Found::Stopped) => Entry { phase: Phase::Stopped, ..entry },
         (phase, _) => Entry { phase, ..entry },
     }
 }

@@ -94,6 +94,11 @@ pub(crate) enum Phase {
     },
     /// Its memory is on disk.
     Hibernated,
+    /// Its memory is on disk, and its processes, which came from there, are about to run: where they live,
+    /// they count. Once the host was restarted nobody knows how far they got.
+    Waking {
+        process: Process,
+    },
     Dead {
         cause: DeathCause,
     },

@@ -42,7 +42,8 @@ fn end_the_worst(node: &Node) {
     }
 }
 
-fn available_bytes() -> Option<u64> {
+/// What the host could give without going without itself.
+pub(crate) fn available_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let kib = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix("kB"))?;
     Some(kib.trim().parse::<u64>().ok()?.saturating_mul(1024))

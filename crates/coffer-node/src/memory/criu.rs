@@ -119,15 +119,23 @@ fn numbers(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// What a log of CRIU's complains of, in a sentence's length.
-pub(crate) fn complaints(log: &str) -> String {
-    const LONGEST: usize = 300;
+/// Whether it failed by its own doing. One that was killed has nothing to say of it.
+pub(crate) fn complains(log: &str) -> bool {
+    matters(log).next().is_some()
+}
+
+fn matters(log: &str) -> impl Iterator<Item = &str> {
     // The first is said wherever root may not raise its own limits, and without consequence; the others come
     // after every complaint.
     const IDLE: [&str; 4] = ["rlimit: Can't setup", "failed with -1", "Dumping FAILED", "Restoring FAILED"];
     let matters = |line: &&str| line.contains("Error") && !IDLE.iter().any(|idle| line.contains(idle));
-    let words = log.lines().filter(matters).filter_map(|line| line.split_once("): ").map(|(_, words)| words));
-    let mut text = words.take(3).collect::<Vec<_>>().join("; ");
+    log.lines().filter(matters).filter_map(|line| line.split_once("): ").map(|(_, words)| words))
+}
+
+/// What a log of CRIU's complains of, in a sentence's length.
+pub(crate) fn complaints(log: &str) -> String {
+    const LONGEST: usize = 300;
+    let mut text = matters(log).take(3).collect::<Vec<_>>().join("; ");
     if text.is_empty() {
         text = log.lines().last().unwrap_or("it said nothing").trim().to_string();
     }
@@ -161,5 +169,6 @@ mod tests {
         assert_eq!(complaints(log), "File a b has bad size 2 (expect 1)");
         assert!(complaints(&format!("Error (x): {}", "y".repeat(1000))).chars().count() <= 301);
         assert_eq!(complaints(""), "it said nothing");
+        assert!(complains(log) && !complains(log.lines().next().unwrap()) && !complains(""));
     }
 }

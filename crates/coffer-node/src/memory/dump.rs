@@ -42,7 +42,7 @@ pub(crate) async fn dump<T>(
     at_rest: impl Future<Output = Result<T, String>>,
 ) -> Result<T, String> {
     let because = |what: &'static str| move |error: io::Error| format!("could not {what}: {error}");
-    let mut hook = Hook::new(directory, Moment::Dumped).map_err(because("write CRIU's hook"))?;
+    let mut hook = Hook::new(directory, &[Moment::Dumped]).map_err(because("write CRIU's hook"))?;
     let mut command = criu.command();
     command
         .args(["dump", "--tree", &pid.to_string(), "--log-file", "dump.log", "-v1"])

@@ -22,6 +22,8 @@ pub(crate) enum Moment {
     Dumped,
     /// The namespaces exist, nothing runs in them.
     NamespacesMade,
+    /// Everything is back, and nothing has run yet.
+    Restored,
 }
 
 impl Moment {
@@ -29,6 +31,7 @@ impl Moment {
         match self {
             Self::Dumped => "post-dump",
             Self::NamespacesMade => "setup-namespaces",
+            Self::Restored => "post-restore",
         }
     }
 }
@@ -44,15 +47,16 @@ pub(crate) struct Hook {
 }
 
 impl Hook {
-    /// Writes the script into `directory`.
-    pub(crate) fn new(directory: &Path, moment: Moment) -> io::Result<Self> {
+    /// Writes the script into `directory`; it asks at each of these moments.
+    pub(crate) fn new(directory: &Path, moments: &[Moment]) -> io::Result<Self> {
         let (asks, asks_other_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let (answers_other_end, answers) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let name = |end: &OwnedFd| format!("/proc/{}/fd/{}", std::process::id(), end.as_raw_fd());
+        let moments: Vec<_> = moments.iter().map(|moment| moment.name()).collect();
         let text = format!(
-            "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = {} ] || exit 0\n\
+            "#!/bin/sh\ncase \"$CRTOOLS_SCRIPT_ACTION\" in {}) ;; *) exit 0 ;; esac\n\
              echo \"${{CRTOOLS_INIT_PID:-0}}\" >{} && read -r go <{}\n",
-            moment.name(),
+            moments.join("|"),
             name(&asks_other_end),
             name(&answers_other_end),
         );

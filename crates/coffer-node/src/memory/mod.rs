@@ -24,7 +24,7 @@ use coffer_wire::node::{NodeError, NodeErrorCode};
 use crate::pool::Pool;
 
 pub(crate) use control::order;
-pub(crate) use criu::{Criu, complaints};
+pub(crate) use criu::{Criu, complains, complaints};
 pub(crate) use dump::{Afterwards, dump};
 pub(crate) use fork::copy_for;
 pub(crate) use hook::{Hook, Moment};

@@ -74,11 +74,19 @@ impl Pool {
 
     /// Makes a place for a sandbox that has what a snapshot has. It appears whole or not at all.
     pub(crate) fn create_from(&self, snapshot: &str, name: &str, limit_bytes: u64) -> io::Result<Upper> {
-        let sealed = directory::open(&self.snapshot(snapshot).join(FILES))?;
+        self.copy(&directory::open(&self.snapshot(snapshot).join(FILES))?, name, limit_bytes)
+    }
+
+    /// Makes a place that has what the files called `of` have, while nothing writes to them.
+    pub(crate) fn create_copy(&self, of: &str, name: &str, limit_bytes: u64) -> io::Result<Upper> {
+        self.copy(&directory::open(&self.root.join(UPPERS).join(of))?, name, limit_bytes)
+    }
+
+    fn copy(&self, from: &File, name: &str, limit_bytes: u64) -> io::Result<Upper> {
         // Not among the files of sandboxes at once: nobody else can make any there while this is under way.
         let drafts = directory::open(&self.root.join(DRAFTS))?;
         let name = OsStr::new(name);
-        btrfs::snapshot(&sealed, &drafts, name, Access::Writable)?;
+        btrfs::snapshot(from, &drafts, name, Access::Writable)?;
         let draft = self.root.join(DRAFTS).join(name);
         let path = self.root.join(UPPERS).join(name);
         let made = directory::open(&draft).and_then(|inside| {

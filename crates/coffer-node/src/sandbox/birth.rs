@@ -350,7 +350,7 @@ pub(super) fn internal(what: &'static str) -> impl Fn(io::Error) -> NodeError {
     }
 }
 
-fn refused_ids(error: UidError) -> NodeError {
+pub(super) fn refused_ids(error: UidError) -> NodeError {
     let code = match error {
         UidError::Exhausted | UidError::Foreign(_) => NodeErrorCode::NoCapacity,
         UidError::Record(..) => NodeErrorCode::Internal,

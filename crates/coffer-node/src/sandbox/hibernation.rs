@@ -16,6 +16,7 @@ use crate::node::{Node, blocking};
 use super::Want;
 use super::birth::{self, internal};
 use super::owner::{Alive, Owner, State, go_live, write};
+use super::rehearsal;
 use super::revival::{self, Resume, Source};
 
 /// What an image takes beyond the memory in use: tables, and the program of the first process.
@@ -96,7 +97,8 @@ impl Owner {
                     return (State::Running(alive), Err(error));
                 }
                 self.entry.phase = Phase::Running { process };
-                if let Err(error) = write(&self.node, &self.entry, Durability::Cached).await {
+                // On disk too: what was noted before may be there, and names an image that is old from here on.
+                if let Err(error) = write(&self.node, &self.entry, Durability::Synced).await {
                     tracing::error!(sandbox.id = %id, "sandbox {id} after a failed hibernation: {error}");
                 }
                 let (node, name) = (self.node.clone(), self.entry.name());
@@ -121,14 +123,18 @@ impl Owner {
             let (node, directory, entry) = (self.node.clone(), directory.clone(), self.entry.clone());
             let mounts = mounts.clone();
             async move {
-                let sealed = tokio::task::spawn_blocking(move || {
-                    node.pool.sync()?;
-                    memory::seal(&directory, entry.uid_base, mounts)?;
-                    // From here on what counts is whether its processes live.
-                    node.journal.write(&entry, Durability::Synced)
+                let (the_node, at, uid_base) = (node.clone(), directory.clone(), entry.uid_base);
+                let sealed = blocking(move || {
+                    let sealed = the_node.pool.sync().and_then(|()| memory::seal(&at, uid_base, mounts));
+                    sealed.map_err(internal("write its memory out"))
                 });
-                let sealed = sealed.await.map_err(|error| error.to_string())?;
-                sealed.map_err(|error| format!("could not write its memory out: {error}"))
+                let image = sealed.await.map_err(|error| error.message)?;
+                rehearsal::rehearse(&node, &entry, &directory, &image)
+                    .await
+                    .map_err(|error| error.message)?;
+                // From here on what counts is whether its processes live.
+                let noted = write(&node, &entry, Durability::Synced).await;
+                noted.map_err(|error| error.message)
             }
         };
         let dumped = memory::dump(criu, process.pid, &directory, &mounts, Afterwards::End, at_rest).await;
@@ -197,8 +203,14 @@ impl Owner {
                 (State::Running(alive), self.placed())
             }
             Err(error) => {
-                let (node, name) = (self.node.clone(), self.entry.name());
-                let _ = tokio::task::spawn_blocking(move || clear_processes(&node, name)).await;
+                let (node, entry) = (self.node.clone(), self.entry.clone());
+                let noted = blocking(move || {
+                    clear_processes(&node, entry.name());
+                    node.journal.write(&entry, Durability::Synced).map_err(internal("write the journal"))
+                });
+                if let Err(error) = noted.await {
+                    tracing::error!(sandbox.id = %self.id(), "sandbox {} stays hibernated: {error}", self.id());
+                }
                 (State::Hibernated, Err(error))
             }
         }
@@ -222,7 +234,6 @@ impl Owner {
             Err(error) => {
                 alive.end().await;
                 self.entry.phase = Phase::Hibernated;
-                write(&self.node, &self.entry, Durability::Synced).await?;
                 Err(error)
             }
         }

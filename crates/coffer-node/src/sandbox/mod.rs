@@ -17,6 +17,7 @@ mod live_snapshot;
 mod owner;
 mod process;
 mod refusal;
+mod rehearsal;
 mod revival;
 mod rollback;
 mod slot;

@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags};
 use rustix::thread::ThreadNameSpaceType;
 
 use crate::cgroup::SandboxCgroup;
-use crate::journal::Entry;
+use crate::journal::{Durability, Entry, Phase};
 use crate::memory::{self, Criu, Hook, Image, Moment};
 use crate::network::Listeners;
 use crate::node::{Node, blocking};
@@ -27,6 +27,8 @@ use super::process::{Exit, Watched, identify};
 
 /// A gigabyte takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// CRIU ends what it restored with one signal.
+const UNDOING: Duration = Duration::from_secs(20);
 
 /// How a sandbox begins to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,25 +94,132 @@ pub(super) struct Source {
 /// Restores a sandbox on its files. On failure no process is left, and image and files are as they were,
 /// unless processes ran already.
 pub(super) async fn restore(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<Born, NodeError> {
+    insist(|| restore_once(node, entry, source)).await
+}
+
+/// Restores a sandbox up to the moment before anything of it would run, and ends it there. What its entry
+/// names is left to the caller.
+pub(super) async fn rehearse(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<(), NodeError> {
+    insist(|| rehearse_once(node, entry, source)).await
+}
+
+/// Tries again where the spawner died, and CRIU with it: nothing ran, and the next spawner is started already.
+async fn insist<T, F: Future<Output = Result<T, NodeError>>>(once: impl Fn() -> F) -> Result<T, NodeError> {
     let mut attempt = 1;
     loop {
-        match restore_once(node, entry, source).await {
-            // The spawner died, and CRIU with it; nothing ran, and the next spawner is started already.
+        match once().await {
             Err(error) if error.code == NodeErrorCode::Unavailable && attempt < SPAWNERS => attempt += 1,
-            restored => return restored,
+            outcome => return outcome,
         }
     }
 }
 
 async fn restore_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<Born, NodeError> {
+    let moments = [Moment::NamespacesMade, Moment::Restored];
+    let UnderWay { tool, mut hook, cgroup, listener, quota, first, pidfd, listeners } =
+        set_out(node, entry, source, &moments).await?;
+    let work = async {
+        came_back(&mut hook, &tool, source).await?;
+        if !source.is_fork {
+            // The last moment at which its image is all that there is of it.
+            note_waking(node, entry, first).await?;
+        }
+        hook.go_on().map_err(internal("answer CRIU"))?;
+        tool.ended().await;
+        Ok(())
+    };
+    let outcome = match tokio::time::timeout(PATIENCE, work).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(too_slow()),
+    };
+    let outcome = match outcome {
+        Err(error) => {
+            tool.kill();
+            Err(error)
+        }
+        Ok(()) => match tool.exit().await {
+            Some(Exit::Code(0)) | None => Ok(()),
+            Some(_) => Err(failed(&said(&source.directory))),
+        },
+    };
+    let hostname = source.is_fork.then(|| entry.spec.hostname.clone());
+    let born = match outcome {
+        Ok(()) => go_on(node, first, pidfd, listener, hostname).await.map(|(watched, process)| Born {
+            watched,
+            cgroup: cgroup.clone(),
+            quota,
+            process,
+            listeners,
+        }),
+        Err(error) => Err(error),
+    };
+    if born.is_err() {
+        cgroup.kill();
+    }
+    born
+}
+
+async fn rehearse_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<(), NodeError> {
+    let moments = [Moment::NamespacesMade, Moment::Restored];
+    let under_way = set_out(node, entry, source, &moments).await?;
+    let UnderWay { tool, mut hook, cgroup, .. } = under_way;
+    let outcome = match tokio::time::timeout(PATIENCE, came_back(&mut hook, &tool, source)).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(too_slow()),
+    };
+    // Whoever gets no answer gives up and ends what it made.
+    drop(hook);
+    if tokio::time::timeout(UNDOING, tool.ended()).await.is_err() {
+        tool.kill();
+    }
+    cgroup.kill();
+    tool.ended().await;
+    tool.reap();
+    outcome
+}
+
+/// Waits until everything is in its place.
+async fn came_back(hook: &mut Hook, tool: &Watched, source: &Source) -> Result<(), NodeError> {
+    tokio::select! {
+        asked = hook.asked() => asked.map(drop).map_err(internal("hear CRIU")),
+        () = tool.ended() => Err(ended_early(&source.directory)),
+    }
+}
+
+/// Writes down that the processes of a hibernated sandbox are about to run.
+async fn note_waking(node: &Arc<Node>, entry: &Entry, first: i32) -> Result<(), NodeError> {
+    let process = identify(first, &node.host_boot_id).map_err(internal("look at its first process"))?;
+    let waking = Entry { phase: Phase::Waking { process }, ..entry.clone() };
+    super::owner::write(node, &waking, Durability::Synced).await
+}
+
+/// A restore that has got as far as its namespaces, and was told to go on.
+struct UnderWay {
+    /// CRIU.
+    tool: Watched,
+    hook: Hook,
+    cgroup: SandboxCgroup,
+    /// It stays here until there is somebody to hand it to.
+    listener: OwnedFd,
+    quota: Option<u64>,
+    first: i32,
+    pidfd: OwnedFd,
+    listeners: Option<Listeners>,
+}
+
+/// Begins a restore. On failure no process is left.
+async fn set_out(
+    node: &Arc<Node>,
+    entry: &Entry,
+    source: &Source,
+    moments: &[Moment],
+) -> Result<UnderWay, NodeError> {
     let criu = memory::tool()?;
     let cgroup = node.cgroups.of(entry.name());
-    let mut hook =
-        Hook::new(&source.directory, Moment::NamespacesMade).map_err(internal("write CRIU's hook"))?;
+    let mut hook = Hook::new(&source.directory, moments).map_err(internal("write CRIU's hook"))?;
     let restore = describe(criu, source, hook.script())?;
     let Prepared { request, mut descriptors, gate, quota } =
         birth::prepare(node, entry, &cgroup, Some(restore)).await?;
-    // It stays here until there is somebody to hand it to.
     let listener = descriptors.remove(0);
     let spawned = node.spawner.spawn(request, descriptors).await.map_err(|error| {
         cgroup.kill();
@@ -134,34 +243,22 @@ async fn restore_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Resul
         let Some(first) = first else { return Err(ended_early(&source.directory)) };
         let (pidfd, listeners) = set_up(node, first).await?;
         hook.go_on().map_err(internal("answer CRIU"))?;
-        tool.ended().await;
         Ok((first, pidfd, listeners))
     };
     let outcome = match tokio::time::timeout(PATIENCE, work).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(failed(&format!("CRIU took longer than {} s", PATIENCE.as_secs()))),
+        Err(_) => Err(too_slow()),
     };
-    let outcome = match outcome {
+    match outcome {
+        Ok((first, pidfd, listeners)) => {
+            Ok(UnderWay { tool, hook, cgroup, listener, quota, first, pidfd, listeners })
+        }
         Err(error) => {
             tool.kill();
+            cgroup.kill();
             Err(error)
         }
-        Ok(restored) => match tool.exit().await {
-            Some(Exit::Code(0)) | None => Ok(restored),
-            Some(_) => Err(failed(&said(&source.directory))),
-        },
-    };
-    let hostname = source.is_fork.then(|| entry.spec.hostname.clone());
-    let born = match outcome {
-        Ok((first, pidfd, listeners)) => go_on(node, first, pidfd, listener, hostname)
-            .await
-            .map(|(watched, process)| Born { watched, cgroup: cgroup.clone(), quota, process, listeners }),
-        Err(error) => Err(error),
-    };
-    if born.is_err() {
-        cgroup.kill();
     }
-    born
 }
 
 fn describe(criu: &Criu, source: &Source, hook: &Path) -> Result<Restore, NodeError> {
@@ -257,10 +354,14 @@ fn log_of(directory: &Path) -> String {
 
 /// CRIU ended before there was a process. One that failed says why; one that was killed does not.
 fn ended_early(directory: &Path) -> NodeError {
-    if log_of(directory).contains("Error") {
+    if memory::complains(&log_of(directory)) {
         return failed(&said(directory));
     }
     NodeError::new(NodeErrorCode::Unavailable, "its memory could not be restored: CRIU was killed")
+}
+
+fn too_slow() -> NodeError {
+    failed(&format!("CRIU took longer than {} s", PATIENCE.as_secs()))
 }
 
 fn failed(why: &str) -> NodeError {

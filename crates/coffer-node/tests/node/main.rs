@@ -19,6 +19,7 @@ mod leaks;
 mod lifecycle;
 mod limits;
 mod memory;
+mod memory_checked;
 mod network;
 mod restart;
 mod rollback;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         warm::TESTS,
         network::TESTS,
         memory::TESTS,
+        memory_checked::TESTS,
     ]
     .concat()
     {

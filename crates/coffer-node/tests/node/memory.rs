@@ -13,6 +13,7 @@ crate::tests![
     a_process_goes_on_where_it_was,
     hibernation_outlives_the_node,
     a_node_killed_while_hibernating_loses_nothing,
+    a_node_killed_while_waking_loses_nothing,
     forks_go_on_from_one_moment,
     what_cannot_be_saved_goes_on,
     a_damaged_image_is_refused_and_files_stay,
@@ -55,12 +56,12 @@ while True:
     with open("/var/tmp/tell", "w") as tell: tell.write(" ".join(str(fact) for fact in facts))
 "#;
 
-fn with_python() -> Limits {
+pub(crate) fn with_python() -> Limits {
     Limits { memory_mib: 512, disk_mib: 256, ..small() }
 }
 
 /// A node that can save memory.
-async fn able(home: &Home) -> Option<TestNode> {
+pub(crate) async fn able(home: &Home) -> Option<TestNode> {
     let node = home.start().await;
     let able = node.engine.info().await.unwrap().capabilities;
     match able.memory_snapshot {
@@ -76,7 +77,7 @@ async fn able(home: &Home) -> Option<TestNode> {
     }
 }
 
-async fn begin(sandbox: &Sandbox, mebibytes: usize) {
+pub(crate) async fn begin(sandbox: &Sandbox, mebibytes: usize) {
     sandbox.output(&format!("cat > /var/tmp/program.py <<'END'\n{PROGRAM}\nEND\n")).await;
     let start = format!(
         "python3 /var/tmp/program.py {mebibytes} >/var/tmp/log 2>&1 </dev/null &\n\
@@ -86,7 +87,7 @@ async fn begin(sandbox: &Sandbox, mebibytes: usize) {
 }
 
 /// What the process says of itself, without its count.
-async fn ask(sandbox: &Sandbox, word: &str) -> (u32, String) {
+pub(crate) async fn ask(sandbox: &Sandbox, word: &str) -> (u32, String) {
     let said = sandbox.output(&format!("echo {word} > /var/tmp/ask; timeout 20 cat /var/tmp/tell")).await;
     let mut words: Vec<_> = said.split(' ').map(String::from).collect();
     let count = words.remove(1).parse().unwrap();
@@ -157,7 +158,29 @@ async fn hibernation_outlives_the_node() {
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
 
+/// Something that writes all the time: whoever goes back to an image after it ran on cannot open its file again.
+pub(crate) async fn write_on(sandbox: &Sandbox) {
+    let writer = "exec >>/var/tmp/grows; while :; do echo line; sleep 0.005; done";
+    sandbox.output(&format!("sh -c '{writer}' </dev/null 2>/dev/null & echo begun")).await;
+}
+
 async fn a_node_killed_while_hibernating_loses_nothing() {
+    killed_while(Doing::Hibernate, &[0, 20, 60, 100, 150, 200, 260, 330, 400, 600, 800, 1000]).await;
+}
+
+async fn a_node_killed_while_waking_loses_nothing() {
+    killed_while(Doing::Wake, &[0, 20, 40, 60, 80, 100, 120, 150, 180, 220, 280, 400]).await;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Hibernate,
+    Wake,
+}
+
+/// Kills a node so many milliseconds after it was told to do that. The next one finds the sandbox running or
+/// hibernated, and it goes on where it was.
+async fn killed_while(doing: Doing, delays: &[u64]) {
     let home = Home::new();
     let Some(node) = able(&home).await else { return };
     node.stop().await;
@@ -166,20 +189,30 @@ async fn a_node_killed_while_hibernating_loses_nothing() {
     let placement = engine.create(&wanted).await.unwrap();
     let sandbox = Sandbox { id: wanted.sandbox, placement };
     begin(&sandbox, 20).await;
+    write_on(&sandbox).await;
     let (mut count, facts) = ask(&sandbox, "x").await;
-    let (mut went_on, mut slept) = (0, 0);
-    for delay in [0, 20, 60, 100, 150, 200, 260, 330, 400, 600] {
-        let hibernating = {
+    let (mut ran, mut slept) = (0, 0);
+    for delay in delays {
+        if doing == Doing::Wake {
+            engine.hibernate(sandbox.id).await.unwrap();
+        }
+        let under_way = {
             let (engine, id) = (engine.clone(), sandbox.id);
-            tokio::spawn(async move { engine.hibernate(id).await })
+            tokio::spawn(async move {
+                match doing {
+                    Doing::Hibernate => engine.hibernate(id).await,
+                    Doing::Wake => engine.start(id, false).await.map(drop),
+                }
+            })
         };
-        tokio::time::sleep(Duration::from_millis(delay)).await;
+        tokio::time::sleep(Duration::from_millis(*delay)).await;
         process.kill().unwrap();
         process.wait().unwrap();
-        hibernating.abort();
+        under_way.abort();
         stop_client.cancel();
         (process, engine, stop_client) = home.start_process().await;
         let list = engine.list().await.unwrap();
+        assert_eq!(list.len(), 1, "{list:?}");
         match &list[0].run {
             RunState::Hibernated => {
                 slept += 1;
@@ -187,14 +220,17 @@ async fn a_node_killed_while_hibernating_loses_nothing() {
             }
             run => {
                 assert_eq!(*run, RunState::Running);
-                went_on += 1;
+                ran += 1;
                 reachable(&sandbox).await;
             }
         }
         count += 1;
         assert_eq!(ask(&sandbox, "x").await, (count, facts.clone()), "after {delay} ms");
+        let writes = "a=$(stat -c %s /var/tmp/grows); for i in $(seq 500); do \
+                      [ $(stat -c %s /var/tmp/grows) != $a ] && exit 0; sleep 0.02; done; exit 1";
+        sandbox.output(writes).await;
     }
-    println!("killed in the middle: {went_on} went on, {slept} slept");
+    println!("killed in the middle of {doing:?}: found running {ran} times, hibernated {slept} times");
     process.kill().unwrap();
     process.wait().unwrap();
     stop_client.cancel();
