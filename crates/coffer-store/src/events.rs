@@ -1,6 +1,6 @@
 //! The event log: what happened in a project, in order.
 
-use coffer_core::{Millis, ProjectId, SandboxId};
+use coffer_core::{Millis, ProjectId, SandboxId, SnapshotId};
 use sqlx::{AnyConnection, Row};
 
 use crate::deferred::{self, NewEvent};
@@ -8,6 +8,9 @@ use crate::error::Doing;
 use crate::{ChangeError, Event, ProjectScope, Quotas, Scope, Store, StoreError, columns, quotas};
 
 const MOST_EVENTS: u32 = 1000;
+
+/// The kind of the event that tells of a fork: about its source, and after the children have theirs.
+pub const FORKED: &str = "sandbox.forked";
 
 impl Store {
     /// The project's events after `sequence`, oldest first, at most 1000; for an agent those of its sandboxes
@@ -52,17 +55,39 @@ impl Store {
         sandbox: SandboxId,
         kind: &str,
     ) -> Result<Option<Event>, StoreError> {
+        self.last_event_like(scope, sandbox, kind, "%").await
+    }
+
+    /// What is told of the fork of a sandbox that was made by way of that snapshot, once it is over.
+    pub async fn fork_by_way_of(
+        &self,
+        scope: &impl Scope,
+        source: SandboxId,
+        snapshot: SnapshotId,
+    ) -> Result<Option<Event>, StoreError> {
+        let names = format!(r#"%"snapshot_id":"{snapshot}"%"#);
+        self.last_event_like(scope, source, FORKED, &names).await
+    }
+
+    async fn last_event_like(
+        &self,
+        scope: &impl Scope,
+        sandbox: SandboxId,
+        kind: &str,
+        payload: &str,
+    ) -> Result<Option<Event>, StoreError> {
         // By way of its project, whose events are in order.
         let row = sqlx::query(
             "SELECT sequence, subject, kind, payload, at_ms FROM events
              WHERE project_id = (SELECT project_id FROM sandboxes
                      WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2))
-                 AND subject = $1 AND kind = $3
+                 AND subject = $1 AND kind = $3 AND payload LIKE $4
              ORDER BY sequence DESC LIMIT 1",
         )
         .bind(sandbox.to_string())
         .bind(scope.owner())
         .bind(kind.to_string())
+        .bind(payload.to_string())
         .fetch_optional(self.database().readers())
         .await
         .doing(READ)?;

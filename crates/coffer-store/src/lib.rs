@@ -63,6 +63,7 @@ use coffer_core::Millis;
 use database::Database;
 use error::Doing as _;
 pub use error::{Cause, ChangeError, NameError, OpenError, RotateError, SecretError, StoreError};
+pub use events::FORKED;
 pub use executions::{
     Collected, ExecutionFilter, ExecutionRow, ExecutionSource, ExecutionState, NewExecution, Process,
     Progress,

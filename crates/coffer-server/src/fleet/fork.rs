@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use coffer_core::{Millis, SnapshotId, TemplateRef};
-use coffer_store::{Bounds, Idempotency, Inserted, Origin, ProjectScope, SandboxRow};
+use coffer_store::{Bounds, FORKED, Idempotency, Inserted, Origin, ProjectScope, SandboxRow};
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
 
@@ -20,9 +20,6 @@ use crate::telemetry::Snapshotted;
 
 /// Children that are made at a time.
 const AT_A_TIME: usize = 16;
-
-/// The kind of the event; about the source, and after the children have theirs.
-const KIND: &str = "sandbox.forked";
 
 /// A fork to be made; everything in it has been checked.
 #[derive(Debug, Clone)]
@@ -156,7 +153,30 @@ impl Fleet {
         }
         // Where none came to be, a retry is a new try.
         let any = children.iter().any(|child| !matches!(child, Err(FleetError::FirstFailed)));
-        Ok(any.then_some(Forked { children, memory: false, note: None }))
+        if !any {
+            return Ok(None);
+        }
+        let (memory, note) = self.how_forked(scope, &children).await?;
+        Ok(Some(Forked { children, memory, note }))
+    }
+
+    /// Whether the children of an earlier fork began with processes, and why not, as its event tells.
+    async fn how_forked(
+        &self,
+        scope: &ProjectScope,
+        children: &[Result<SandboxRow, FleetError>],
+    ) -> Result<(bool, Option<String>), FleetError> {
+        let Some(origin) = children.iter().flatten().find_map(|child| child.origin) else {
+            return Ok((false, None));
+        };
+        Ok(match self.store.fork_by_way_of(scope, origin.parent, origin.snapshot).await? {
+            Some(told) => {
+                let note = told.payload["note"].as_str().map(String::from);
+                (told.payload["memory"] == true, note)
+            }
+            // Whoever made it was cut off, or is at its end.
+            None => (false, Some("whether they have processes is not on record yet".into())),
+        })
     }
 
     async fn tell_of_fork(&self, source: &SandboxRow, snapshot: SnapshotId, forked: &Forked, paused_us: u64) {
@@ -167,7 +187,7 @@ impl Fleet {
             "memory": forked.memory, "note": forked.note, "paused_us": paused_us,
         });
         let told =
-            self.store.record_event_of(&self.store.operator(), source.id, KIND, payload, now_ms()).await;
+            self.store.record_event_of(&self.store.operator(), source.id, FORKED, payload, now_ms()).await;
         if let Err(error) = told {
             let id = source.id;
             tracing::warn!(sandbox.id = %id, "the fork of sandbox {id} is not among its events: {}", chain(&error));

@@ -178,7 +178,7 @@ async fn a_lineage_is_shown_as_a_tree() {
 
 #[tokio::test]
 async fn the_same_key_makes_the_same_children() {
-    let app = TestApp::start().await;
+    let app = with_memory().await;
     let source = app.create(json!({})).await;
     let send = |body: &'static str| {
         let path = format!("/api/v1/sandboxes/{source}/fork");
@@ -194,10 +194,16 @@ async fn the_same_key_makes_the_same_children() {
             .map(|one| one["sandbox"]["id"].clone())
             .collect::<Vec<_>>()
     };
-    let first = of(send(r#"{"count": 2}"#).await.expect(201).json());
-    let again = of(send(r#"{"count": 2}"#).await.expect(201).json());
-    assert_eq!((first.clone(), app.engine.ids().len()), (again, 3));
-    assert_eq!(app.engine.asked().iter().filter(|(op, _)| *op == Op::Snapshot).count(), 1);
+    let first = send(r#"{"count": 2}"#).await.expect(201).json();
+    // Another one in between is not taken for it.
+    let path = format!("/api/v1/sandboxes/{source}/fork");
+    let other = app.post(&path, json!({"memory": false})).await.expect(201).json();
+    assert_eq!((&first["memory"], &other["memory"]), (&json!(true), &json!(false)));
+    let again = send(r#"{"count": 2}"#).await.expect(201).json();
+    assert_eq!((&first["memory"], &first["note"]), (&again["memory"], &again["note"]));
+    let (first, again) = (of(first), of(again));
+    assert_eq!((first.clone(), app.engine.ids().len()), (again, 4));
+    assert_eq!(app.engine.asked().iter().filter(|(op, _)| *op == Op::Snapshot).count(), 2);
     assert_eq!(send(r#"{"count": 1}"#).await.expect(422).json()["code"], "idempotency_key_reused");
 }
 
