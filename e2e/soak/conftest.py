@@ -47,16 +47,6 @@ def installation(*options: str, cut_off: Iterable[float] = ()):
 
 
 @pytest.fixture
-def frozen(monkeypatch):
-    """Pauses keep memory where it is, as on a host without CRIU.
-
-    A known gap: with memory on disk, killing all parts at once has left a death untold, and the pool is seldom at rest
-    for as long as a copy of it takes. Pauses to disk with kills in between are `test_snapshots.py`'s first test.
-    """
-    monkeypatch.setenv("CRIU_PROGRAM", "/nonexistent/criu")
-
-
-@pytest.fixture
 def place():
     with installation("--set", "limits.rates.requests_per_s=0", "--set", "limits.rates.creates_per_s=0") as place:
         yield place

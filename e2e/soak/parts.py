@@ -171,6 +171,7 @@ class Installation:
 
         compare("upper", listed(self.node_dir / "pool/s"), names)
         compare("small files", listed(self.node_dir / "pool/f"), with_processes | hibernated)
+        compare("saved memory", listed(self.node_dir / "pool/m"), hibernated)
         compare("socket", {name.removesuffix(".sock") for name in listed(self.up.run_dir / "s")}, with_processes)
         for tree in cgroups_of(self.up):
             compare(f"cgroup in {tree}", {name for name in listed(tree) if (tree / name).is_dir()}, with_processes)

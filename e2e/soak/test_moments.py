@@ -20,6 +20,8 @@ from world import HOME, World
 
 LONG = KILLS >= 100
 OFFSETS = [0, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06]  # s: a create takes 5 to 50 ms
+MEMORY_OFFSETS = [0.02, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.9]  # to disk takes longer, and is tried out
+BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 THINGS = ["create", "destroy", "pause", "stop", "connect"]
 ROLES = ["node", "spawner", "server", "all"]
 dice = random.Random(SEED)
@@ -104,6 +106,29 @@ def test_in_the_middle_of(world, what, role):
             }[what]
         meanwhile(work, after(offset, lambda: world.kill(role)))
         world.check()
+        thin_out(world)
+
+
+@pytest.mark.parametrize("role", ROLES if LONG else ["node", "server"])
+@pytest.mark.parametrize("what", ["save", "restore"])
+def test_in_the_middle_of_memory_to_disk_and_back(world, what, role):
+    """Its processes go on, whichever moment it was: `check` looks for them."""
+    for offset in MEMORY_OFFSETS if LONG else [dice.choice(MEMORY_OFFSETS)]:
+        victim = world.create()
+        world.upload(victim, dice)
+        world.launch(victim, dice)
+        world.report_broken()
+        boot = world.client.run(victim, BOOT_ID).output
+        work = lambda: world.pause(victim, dice, memory=True)  # noqa: E731
+        if what == "restore":
+            work()
+            work = lambda: world.connect(victim)  # noqa: E731
+        meanwhile(work, after(offset, lambda: world.kill(role)))
+        world.check()
+        if victim.paused:
+            world.connect(victim)
+        world.check()
+        assert world.client.run(victim, BOOT_ID).output == boot
         thin_out(world)
 
 

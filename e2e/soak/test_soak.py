@@ -13,7 +13,7 @@ from conftest import KILLS, SEED
 
 
 @pytest.mark.timeout(120 + 30 * KILLS)
-def test_kills_at_random_moments(frozen, world, capsys):
+def test_kills_at_random_moments(world, capsys):
     dice = random.Random(SEED)
     say(capsys, f"soak: {KILLS} kills, seed {SEED}; again with `make soak SEED={SEED} KILLS={KILLS}`")
     took: dict[str, list[float]] = {}

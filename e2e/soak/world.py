@@ -52,6 +52,7 @@ class Box:
     paused: bool | None = False
     destroyed: bool | None = False
     killed: float | None = None  # when its agentd was
+    struck: int | None = None  # the number that it had on the host, where a pause or a resume was under way
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -282,6 +283,7 @@ class World:
                 return "nobody"
             box = dice.choice(owned)
             box.killed = time.monotonic()
+            box.struck = agents[box.id] if box.paused is None else None
         strike(agents[box.id])
         return "agentd"
 
@@ -292,9 +294,11 @@ class World:
         for box in list(self.boxes):
             self.check_box(box)
         self.check_list()
-        live = {box.id: not self.stopped(box) for box in self.boxes}
-        eventually(lambda: not self.place.stranded(live), lambda: self.place.stranded(live), 30)
+        eventually(lambda: not self.stranded(), self.stranded, 30)
         self.report_broken()
+
+    def stranded(self) -> list[str]:
+        return self.place.stranded({box.id: not self.stopped(box) for box in self.boxes})
 
     def report_broken(self):
         assert not self.broken, "\n".join(self.broken[:10])
@@ -315,7 +319,13 @@ class World:
 
     def check_box(self, box: Box):
         if box.killed:
-            eventually(lambda: self.shown(box) is None, f"the API tells of the death of {box.id}", TOLD_S)
+            eventually(
+                lambda: self.shown(box) is None or self.was_saved(box), f"the API tells of the death of {box.id}", TOLD_S
+            )
+            if self.was_saved(box):
+                self.count("deaths that came after the image")
+                box.killed = box.struck = None
+        if box.killed:
             self.count("deaths told")
             if box.destroyed is False:
                 causes = eventually(lambda: self.causes(box.id), f"the API says what {box.id} died of", TOLD_S)
@@ -339,6 +349,21 @@ class World:
             self.connect(box)
         if not box.paused:
             self.check_inside(box)
+
+    def was_saved(self, box: Box) -> bool:
+        """Whether its memory was on disk, or its processes ended, before they were killed.
+
+        A kill in the middle of a pause hits processes that stand still: once their image is complete, what becomes of
+        them is nobody's concern. Such a sandbox must go on from the image as if nothing had been, which is checked next.
+        """
+        if box.struck is None:
+            return False
+        for entry in self.place.entries():
+            if entry["spec"]["sandbox"] == box.id:
+                phase = entry["phase"]
+                again = phase["kind"] == "running" and phase["process"]["pid"] != box.struck
+                return again or phase["kind"] in ("hibernated", "stopped")
+        return False
 
     def check_inside(self, box: Box):
         names = " ".join(box.files)
