@@ -283,7 +283,7 @@ class World:
                 return "nobody"
             box = dice.choice(owned)
             box.killed = time.monotonic()
-            box.struck = agents[box.id] if box.paused is None else None
+            box.struck = agents[box.id] if box.paused is not False else None
         strike(agents[box.id])
         return "agentd"
 
