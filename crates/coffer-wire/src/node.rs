@@ -241,6 +241,9 @@ pub struct SandboxStatus {
     pub sandbox: SandboxId,
     pub run: RunState,
     pub placement: Placement,
+    /// Something is being done to it, after which it may be in another state.
+    #[serde(default)]
+    pub changing: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,6 @@
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use coffer_core::SandboxId;
 use coffer_wire::agentd::ControlOrder;
@@ -15,6 +14,7 @@ use crate::node::{Node, blocking};
 
 use super::Want;
 use super::birth::{self, internal};
+use super::clearing::clear_processes;
 use super::owner::{Alive, Owner, State, go_live, write};
 use super::rehearsal;
 use super::revival::{self, Resume, Source};
@@ -257,21 +257,6 @@ impl Owner {
 
 fn hold(alive: &Alive) -> Result<OwnedFd, NodeError> {
     alive.watched.pidfd().try_clone_to_owned().map_err(internal("hold its first process"))
-}
-
-/// Removes what belongs to processes that are gone; what is shown inside stays for when they are back.
-pub(crate) fn clear_processes(node: &Arc<Node>, name: SandboxId) {
-    let cgroup = node.cgroups.of(name);
-    for _ in 0..50 {
-        cgroup.kill();
-        if cgroup.remove().is_ok() {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    if let Err(error) = crate::reaper::remove_socket(node, name) {
-        tracing::warn!(sandbox.id = %name, "clearing up after sandbox {name}: {error}");
-    }
 }
 
 fn has_room(node: &Node, bytes: u64) -> Result<(), NodeError> {

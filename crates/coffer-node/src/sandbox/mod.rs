@@ -10,6 +10,7 @@
 //! A snapshot leaves any of these as it was; a rollback ends in running.
 
 mod birth;
+mod clearing;
 mod death;
 mod freeze;
 mod hibernation;
@@ -40,8 +41,8 @@ use crate::files::Shown;
 use crate::node::Node;
 
 pub(crate) use birth::find_template;
-pub(crate) use hibernation::clear_processes;
-pub(crate) use owner::{Found, adopt, clear_run, create};
+pub(crate) use clearing::{clear_processes, clear_run};
+pub(crate) use owner::{Found, adopt, create};
 pub(crate) use process::Watched;
 pub(crate) use slot::Slot;
 
@@ -85,6 +86,8 @@ struct View {
     /// Nothing until it was made.
     status: Option<(RunState, Placement)>,
     meter: Option<Arc<Meter>>,
+    /// Its owner is at something.
+    changing: bool,
 }
 
 /// Where a running sandbox's use is read.
@@ -107,7 +110,7 @@ impl Handle {
     pub(crate) fn status(&self) -> Option<SandboxStatus> {
         let view = self.view.lock().expect("no holder panics");
         let (run, placement) = view.status.clone()?;
-        Some(SandboxStatus { sandbox: self.sandbox, run, placement })
+        Some(SandboxStatus { sandbox: self.sandbox, run, placement, changing: view.changing })
     }
 
     /// A sample of a sandbox that has processes. Also brings the memory figures inside up to date.

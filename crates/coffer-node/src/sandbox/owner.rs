@@ -17,6 +17,7 @@ use crate::reaper::{Record, Remains};
 use crate::warm::Shape;
 
 use super::birth::{self, Born, internal};
+use super::clearing::clear_run;
 use super::process::Watched;
 use super::revival::{self, Resume};
 use super::{Ask, Handle, INBOX, Meter, View, Want, death, slot, unknown};
@@ -259,7 +260,8 @@ impl Owner {
                 memory_limit: self.entry.spec.limits.memory_bytes(),
             })
         });
-        *self.view.lock().expect("no holder panics") = View { status: Some((run, self.placement())), meter };
+        *self.view.lock().expect("no holder panics") =
+            View { status: Some((run, self.placement())), meter, changing: false };
     }
 
     async fn own(&mut self, mut inbox: mpsc::Receiver<Ask>) {
@@ -268,6 +270,7 @@ impl Owner {
                 Event::LetGo => return,
                 Event::Ended => self.died().await,
                 Event::Asked(Ask { want, answer }) => {
+                    self.view.lock().expect("no holder panics").changing = true;
                     let result = self.grant(want).await;
                     self.show();
                     if matches!(self.state, State::Gone) {
@@ -480,21 +483,5 @@ impl Owner {
         // Nobody may be listening; then the list tells.
         let _ = self.node.notices.send(Notice::Died { sandbox: id, cause });
         self.node.reaper.give_back(remains(&self.node, &self.entry, Record::Kept)).await;
-    }
-}
-
-/// Removes what belongs to one run of a sandbox and not to its files.
-pub(crate) fn clear_run(node: &Node, name: SandboxId) {
-    let cgroup = node.cgroups.of(name);
-    for _ in 0..50 {
-        if cgroup.remove().is_ok() {
-            break;
-        }
-        cgroup.kill();
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    let removed = node.files_of(name).remove().and(crate::reaper::remove_socket(node, name));
-    if let Err(error) = removed {
-        tracing::warn!(sandbox.id = %name, "clearing up after sandbox {name}: {error}");
     }
 }

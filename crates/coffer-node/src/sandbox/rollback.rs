@@ -13,7 +13,8 @@ use crate::memory;
 use crate::node::{Node, blocking};
 
 use super::birth::{self, internal};
-use super::owner::{Owner, State, clear_run, write};
+use super::clearing::clear_run;
+use super::owner::{Owner, State, write};
 use super::revival::Resume;
 
 impl Owner {

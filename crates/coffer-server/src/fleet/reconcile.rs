@@ -15,6 +15,8 @@
 //! | paused with memory | running | paused again |
 //! | paused with files only | running, frozen | stopped |
 //! | ended or unknown | anything | destroyed |
+//!
+//! What the engine is still changing, because an earlier server asked for it, is compared when that is done.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,6 +36,10 @@ use crate::agent;
 
 /// How long a sandbox whose making was cut off may take to say whose it is.
 const NAME_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often a host is asked whether it is done with a sandbox, and for how long.
+const LOOK: Duration = Duration::from_millis(50);
+const SETTLED_WITHIN: Duration = Duration::from_secs(180);
 
 impl Fleet {
     /// Takes up every sandbox that the store has as live.
@@ -61,7 +67,9 @@ impl Fleet {
                 let live = record.live();
                 live.under_way.is_none() && live.ending.is_none() && live.settled <= asked
             };
-            if comparable && let Some(claim) = record.try_claim(Step::Update) {
+            if comparable && status.as_ref().is_some_and(|status| status.changing) {
+                self.await_host(&record);
+            } else if comparable && let Some(claim) = record.try_claim(Step::Update) {
                 if repairs.len() >= MOST_BACKGROUND_STEPS {
                     repairs.join_next().await;
                 }
@@ -84,6 +92,32 @@ impl Fleet {
         self.hear_of_engine().await;
         self.reconcile_snapshots().await?;
         self.end_forgotten_rows().await
+    }
+
+    /// Compares a sandbox once its host is done with what an earlier server asked for. Whoever wants something of
+    /// it waits meanwhile: perhaps it is about to be written to disk, and would close every connection.
+    fn await_host(self: &Arc<Self>, record: &Arc<Record>) {
+        let Some(claim) = record.try_claim(Step::Settle) else { return };
+        let fleet = self.clone();
+        self.steps.spawn(async move {
+            let record = claim.record.clone();
+            let settled = async {
+                loop {
+                    tokio::time::sleep(LOOK).await;
+                    let Ok(listed) = fleet.engine.list().await else { continue };
+                    let status = listed.into_iter().find(|status| status.sandbox == record.id);
+                    if status.as_ref().is_none_or(|status| !status.changing) {
+                        return status;
+                    }
+                }
+            };
+            match tokio::time::timeout(SETTLED_WITHIN, settled).await {
+                Ok(status) => fleet.compare(claim, status).await,
+                // The next comparison looks again.
+                Err(_) => drop(claim),
+            }
+            fleet.heal(&record).await;
+        });
     }
 
     pub(super) async fn compare(&self, claim: Claim, status: Option<SandboxStatus>) {

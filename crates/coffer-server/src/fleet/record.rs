@@ -36,6 +36,8 @@ pub(crate) enum Step {
     /// A snapshot of its processes, during which nobody reaches it.
     Checkpoint,
     Rollback,
+    /// Its host is at something that a server asked for which is gone.
+    Settle,
     /// The end, asked for or not.
     End,
 }
@@ -46,7 +48,7 @@ impl Step {
             Self::Create => "created",
             Self::Pause => "paused",
             Self::Resume => "resumed",
-            Self::Update => "changed",
+            Self::Update | Self::Settle => "changed",
             Self::Snapshot | Self::Checkpoint => "snapshotted",
             Self::Rollback => "rolled back",
             Self::End => "destroyed",
@@ -55,6 +57,11 @@ impl Step {
 
     /// Whether whoever wants something else waits for it: it is over in a moment.
     pub(crate) const fn is_short(self) -> bool {
+        matches!(self, Self::Update | Self::Snapshot | Self::Settle)
+    }
+
+    /// Whether it can be reached meanwhile.
+    pub(crate) const fn leaves_it_alone(self) -> bool {
         matches!(self, Self::Update | Self::Snapshot)
     }
 }

@@ -32,7 +32,7 @@ fn verdict(record: &Record) -> Verdict {
         return Verdict::NotFound;
     }
     match (&live.row.state, live.under_way) {
-        (SandboxState::Running, Some(step)) if !step.is_short() => Verdict::Wait,
+        (SandboxState::Running, Some(step)) if !step.leaves_it_alone() => Verdict::Wait,
         (SandboxState::Running, _) => {
             let Some(socket) = live.socket() else { return Verdict::NotFound };
             Verdict::Go(Box::new(Target {

@@ -1,6 +1,6 @@
 //! An engine without a kernel: sandboxes are Unix sockets with a small agentd behind each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -56,6 +56,8 @@ struct Inner {
     /// Fail the next calls, one each.
     failing_next: HashMap<Op, Vec<EngineError>>,
     keeps_memory: bool,
+    /// Those that the host is still at.
+    changing: HashSet<SandboxId>,
     /// How large they are.
     snapshot_bytes: u64,
 }
@@ -207,6 +209,16 @@ impl FakeEngine {
     pub(crate) fn die(&self, id: SandboxId, cause: DeathCause) {
         self.tamper(id, RunState::Dead { cause: cause.clone() });
         let _ = self.notices.send(EngineNotice::Died { sandbox: id, cause });
+    }
+
+    /// Whether it is being changed, as it is by what an earlier server asked for.
+    pub(crate) fn set_changing(&self, id: SandboxId, changing: bool) {
+        let all = &mut self.inner.lock().unwrap().changing;
+        if changing {
+            all.insert(id)
+        } else {
+            all.remove(&id)
+        };
     }
 
     /// Ends a sandbox's first process and tells nobody.
@@ -526,6 +538,7 @@ impl Engine for FakeEngine {
             sandbox: *id,
             run: sandbox.run.clone(),
             placement: sandbox.placement.clone(),
+            changing: inner.changing.contains(id),
         });
         Ok(listed.collect())
     }

@@ -377,6 +377,23 @@ async fn a_dump_that_another_server_asked_for_is_no_death() {
     assert_eq!(app.state(&sandbox).await, "running");
 }
 
+/// A pause that an earlier server asked for is under way: who comes meanwhile waits, and reaches a sandbox that runs.
+#[tokio::test]
+async fn what_the_host_is_still_at_is_waited_for() {
+    let mut app = with_memory().await;
+    let sandbox = app.create(json!({})).await;
+    app.restart(async |app| app.engine.set_changing(parsed(&sandbox), true)).await;
+    let (visited, ()) = tokio::join!(app.visit(&sandbox, "/health"), async {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        app.engine.die_silently(parsed(&sandbox));
+        app.engine.tamper(parsed(&sandbox), RunState::Hibernated);
+        app.engine.set_changing(parsed(&sandbox), false);
+    });
+    assert_eq!(visited.status, 204);
+    assert!(app.engine.asked().iter().any(|(op, _)| *op == Op::Start));
+    assert_eq!(app.state(&sandbox).await, "running");
+}
+
 #[tokio::test]
 async fn a_pause_puts_memory_on_disk_and_a_connect_restores_it() {
     let app = with_memory().await;

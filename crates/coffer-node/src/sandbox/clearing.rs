@@ -1,0 +1,38 @@
+//! What is cleared away while a sandbox's files stay.
+
+use std::time::Duration;
+
+use coffer_core::SandboxId;
+
+use crate::node::Node;
+
+/// Removes what belongs to one run of a sandbox and not to its files.
+pub(crate) fn clear_run(node: &Node, name: SandboxId) {
+    let cgroup = node.cgroups.of(name);
+    for _ in 0..50 {
+        if cgroup.remove().is_ok() {
+            break;
+        }
+        cgroup.kill();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let removed = node.files_of(name).remove().and(crate::reaper::remove_socket(node, name));
+    if let Err(error) = removed {
+        tracing::warn!(sandbox.id = %name, "clearing up after sandbox {name}: {error}");
+    }
+}
+
+/// Removes what belongs to processes that are gone; what is shown inside stays for when they are back.
+pub(crate) fn clear_processes(node: &Node, name: SandboxId) {
+    let cgroup = node.cgroups.of(name);
+    for _ in 0..50 {
+        cgroup.kill();
+        if cgroup.remove().is_ok() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    if let Err(error) = crate::reaper::remove_socket(node, name) {
+        tracing::warn!(sandbox.id = %name, "clearing up after sandbox {name}: {error}");
+    }
+}
