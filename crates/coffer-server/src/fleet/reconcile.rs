@@ -6,9 +6,9 @@
 //! | on record | engine | then |
 //! |---|---|---|
 //! | creating (and nobody is at it) | running, and knows whose it is | `running`: its owner may have been told |
-//! | creating (and nobody is at it) | anything else | destroyed, `error` |
+//! | creating (and nobody is at it) | anything else but dead | destroyed, `error` |
 //! | running, paused | nothing | `error`: lost |
-//! | running, paused | dead | `error` with its cause, destroyed |
+//! | any | dead | `error` with its cause, destroyed |
 //! | running | frozen | thawed |
 //! | running | stopped | `paused` with its files: its processes are gone |
 //! | running | hibernated | restored |
@@ -134,6 +134,8 @@ impl Fleet {
             return self.doom(&record, fault);
         };
         let repaired = match (&state, &status.run) {
+            // Also one whose making was not on record as done: its owner may have been told.
+            (_, RunState::Dead { cause }) => return self.doom(&record, fault_of(cause)),
             (SandboxState::Creating, RunState::Running) if was_named(&record, &status).await => {
                 let placement = Some(super::ledger::stored(status.placement.clone()));
                 let begun = self.advance(&claim, Cause::Ready, Changes { placement, ..Changes::default() }).await;
@@ -144,7 +146,6 @@ impl Fleet {
                 let message = "the server stopped meanwhile".to_string();
                 return self.doom(&record, Fault::CreateFailed { message });
             }
-            (_, RunState::Dead { cause }) => return self.doom(&record, fault_of(cause)),
             (SandboxState::Running, RunState::Running)
             // A resume boots it anew when its memory turns out to be gone.
             | (
