@@ -20,6 +20,8 @@ use crate::sandbox::{self, Found, Watched};
 
 /// A CRIU without a node gives up at once; what it holds is then ended or let go.
 const DONE_WITHIN: Duration = Duration::from_secs(30);
+/// Whoever writes to a directory meanwhile can have it deleted in vain a few times.
+const FORGETS: u32 = 10;
 const DYING: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// Runs before the node answers anyone. Tells what it removed because nobody owned it.
@@ -217,6 +219,15 @@ fn as_it_runs(node: &Node, entry: Entry, found: &Found) -> Entry {
                 .and_then(|()| memory::forget(&memory::directory(&node.pool, &entry.name().to_string())));
             if let Err(error) = undone {
                 tracing::warn!("sandbox {}, whose saved memory is old: {error}", entry.spec.sandbox);
+            }
+            entry
+        }
+        (phase @ Phase::Running { .. }, Found::Alive { .. }) => {
+            let entry = Entry { phase, ..entry };
+            // Of a dump that was cut off. A CRIU that still writes there fails, and lets the processes go on.
+            let directory = memory::directory(&node.pool, &entry.name().to_string());
+            if (0..FORGETS).all(|_| memory::forget(&directory).is_err()) {
+                tracing::warn!("could not remove `{}`, which is of no use", directory.display());
             }
             entry
         }
