@@ -86,6 +86,10 @@ pub enum Delivery {}
 #[derive(Debug)]
 pub enum Artifact {}
 
+/// Marks ids of competitions.
+#[derive(Debug)]
+pub enum Competition {}
+
 /// Names one sandbox, for ever: ids are never reused.
 pub type SandboxId = Id<Sandbox>;
 /// Names one snapshot of a sandbox, for ever.
@@ -124,6 +128,8 @@ pub type WebhookId = Id<Webhook>;
 pub type DeliveryId = Id<Delivery>;
 /// Names one thing that a run made and that is kept.
 pub type ArtifactId = Id<Artifact>;
+/// Names one competition.
+pub type CompetitionId = Id<Competition>;
 
 /// The text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod command;
 pub mod commit;
+pub mod compete;
 pub mod forge;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -22,9 +23,9 @@ mod task;
 mod template;
 
 pub use id::{
-    AgentId, ArtifactId, AuditId, BadId, BudgetId, CommentId, ConnectionId, DeliveryId, ExecutionId,
-    GitOperationId, Id, KeyId, ProjectId, RepositoryId, RunId, RunnerId, SandboxId, SecretId, SnapshotId,
-    TaskId, WebhookId,
+    AgentId, ArtifactId, AuditId, BadId, BudgetId, CommentId, CompetitionId, ConnectionId, DeliveryId,
+    ExecutionId, GitOperationId, Id, KeyId, ProjectId, RepositoryId, RunId, RunnerId, SandboxId, SecretId,
+    SnapshotId, TaskId, WebhookId,
 };
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::Limits;

@@ -17,6 +17,7 @@
 //! exactly one acts for a run, by a fence that every write shows. See `docs/design/0008-durable-runs.md`.
 #![forbid(unsafe_code)]
 
+pub mod compete;
 mod error;
 mod execute;
 mod persist;

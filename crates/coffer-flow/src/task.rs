@@ -117,7 +117,7 @@ impl<W: Workshop + ?Sized> TaskKind<W> {
 }
 
 /// What was said, as an agent reads it.
-fn told(message: &TaskMessage) -> String {
+pub(crate) fn told(message: &TaskMessage) -> String {
     let place = message.about.as_ref().and_then(|about| {
         let file = about["file"].as_str()?;
         Some(match about["line"].as_u64() {

@@ -18,6 +18,7 @@ mod artifacts;
 mod audit;
 mod budgets;
 mod columns;
+mod competitions;
 mod database;
 mod deferred;
 mod error;
@@ -60,6 +61,10 @@ pub use artifacts::{
 pub use audit::{AuditFilter, AuditRecord};
 pub use budgets::{Budget, BudgetAction, BudgetNews, BudgetPeriod, BudgetTerms};
 use coffer_core::Millis;
+pub use competitions::{
+    COMPETITION_PICKED, CheckNote, CompetitionError, CompetitionFilter, CompetitionNote, CompetitionRow,
+    EntryNote, EntryPatch, EntryRow, NewCompetition, NewEntry,
+};
 use database::Database;
 use error::Doing as _;
 pub use error::{Cause, ChangeError, NameError, OpenError, RotateError, SecretError, StoreError};

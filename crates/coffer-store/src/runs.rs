@@ -15,7 +15,7 @@ use sqlx::{AnyConnection, Row};
 
 use crate::columns::{id, storable};
 use crate::error::Doing;
-use crate::{ProjectScope, Scope, Store, StoreError, events, now_ms, tasks};
+use crate::{ProjectScope, Scope, Store, StoreError, competitions, events, now_ms, tasks};
 
 pub use journal::{JournalError, RunEnd, RunHold};
 pub use queue::{QueueLoad, QueuedRun};
@@ -310,7 +310,7 @@ pub(crate) async fn insert(
     events::record(connection, project, new.subject.clone(), "run.queued".into(), &told, at_ms).await
 }
 
-async fn signal(
+pub(crate) async fn signal(
     connection: &mut AnyConnection,
     only: Option<ProjectId>,
     run: RunId,
@@ -399,6 +399,7 @@ pub(crate) async fn cancel(
     let state = state(&held)?;
     if state.is_over() {
         let failure = RunFailure::new("cancelled", &reason);
+        competitions::run_ended(connection, project, run, state, Some(&failure), now).await?;
         tasks::run_ended(connection, project, run, state, Some(&failure), now).await?;
     }
     let kind = if state.is_over() { "run.ended" } else { "run.cancelling" };

@@ -18,7 +18,7 @@ use crate::error::Doing;
 use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 pub use attempts::{Attempt, AttemptNote, StartTask};
-pub(crate) use attempts::{run_ended, run_started};
+pub(crate) use attempts::{begin, run_ended, run_started};
 pub use change::{Place, TaskEdit};
 pub use review::{AboutPull, Heard, LogReader, ProjectBehind, SaidThere};
 pub use talk::TaskMessage;

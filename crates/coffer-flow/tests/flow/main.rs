@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
 mod cancel;
+mod compete;
 mod kill;
 mod outside;
 mod queue;
 mod retry;
+mod ring;
 mod servers;
 mod shop;
 mod task;

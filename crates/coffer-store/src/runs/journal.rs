@@ -7,7 +7,7 @@ use sqlx::{AnyConnection, Row};
 use super::{RunFailure, RunSignal, RunState, StepRow, Unwinding, unreadable, value};
 use crate::columns::json as to_json;
 use crate::error::Doing;
-use crate::{Operator, Store, StoreError, events, now_ms, tasks};
+use crate::{Operator, Store, StoreError, competitions, events, now_ms, tasks};
 
 const WRITE: &str = "write to a run's journal";
 const READ: &str = "read a run's journal";
@@ -297,8 +297,9 @@ impl Store {
                 .await
                 .doing(WRITE)?;
                 let told = json!({ "state": ended.state(), "failure": ended.failure() });
-                tasks::run_ended(connection, hold.project, hold.run, ended.state(), ended.failure(), now)
-                    .await?;
+                let (state, failure) = (ended.state(), ended.failure());
+                competitions::run_ended(connection, hold.project, hold.run, state, failure, now).await?;
+                tasks::run_ended(connection, hold.project, hold.run, state, failure, now).await?;
                 tell(connection, hold, "run.ended", told, now).await
             })
         });

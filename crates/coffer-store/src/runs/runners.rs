@@ -9,7 +9,7 @@ use super::{RunRow, StepRow, StepState, read};
 use crate::columns::id;
 use crate::database::Durability;
 use crate::error::Doing;
-use crate::{Operator, Store, StoreError, events, now_ms, tasks};
+use crate::{Operator, Store, StoreError, competitions, events, now_ms, tasks};
 
 const TAKE: &str = "take up runs";
 const WATCH: &str = "watch runners";
@@ -195,6 +195,7 @@ impl Store {
                 let mut runs = Vec::new();
                 for (hold, run, first) in taken {
                     if first {
+                        competitions::run_started(connection, run.project, run.id, now).await?;
                         tasks::run_started(connection, run.id, now).await?;
                         let told = json!({ "run": run.id, "kind": run.kind });
                         let kind = "run.started".to_string();

@@ -1,6 +1,8 @@
 //! What runs do to tasks. What hangs on the end of a run is written in the transaction of that end.
 
-use coffer_core::{AgentId, ExecutionId, Millis, ProjectId, RunId, SandboxId, TaskId, TaskState};
+use coffer_core::{
+    AgentId, CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId, TaskId, TaskState,
+};
 use serde_json::{Value, json};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
@@ -22,6 +24,8 @@ const LONGEST_SUMMARY: usize = 16 * 1024;
 pub struct Attempt {
     pub number: i64,
     pub run: RunId,
+    /// Where several agents compete in it.
+    pub competition: Option<CompetitionId>,
     pub agent: Option<AgentId>,
     pub model: Option<String>,
     pub state: String,
@@ -70,7 +74,7 @@ impl Store {
         let (scope, here) = (*scope, self.installation());
         let begin = self.database().write("start a task", move |connection| {
             Box::pin(async move {
-                let (row, run) = begin(connection, &scope, task, start).await?;
+                let (row, run) = begin(connection, &scope, task, start, None).await?;
                 runs::place(connection, run, here).await?;
                 Ok((row, run))
             })
@@ -119,7 +123,8 @@ impl Store {
     pub async fn attempts(&self, scope: &ProjectScope, task: TaskId) -> Result<Vec<Attempt>, StoreError> {
         let rows = sqlx::query(
             "SELECT number, run_id, agent_id, model, state, sandbox_id, execution_id, branch, commit_id, pull_url,
-                 summary, error, input_tokens, output_tokens, cost_nanos, created_ms, started_ms, ended_ms
+                 summary, error, input_tokens, output_tokens, cost_nanos, created_ms, started_ms, ended_ms,
+                 (SELECT c.id FROM competitions AS c WHERE c.run_id = task_attempts.run_id) AS competition_id
              FROM task_attempts WHERE task_id = $1 AND project_id = $2 ORDER BY number",
         )
         .bind(task.to_string())
@@ -139,11 +144,13 @@ impl Store {
     }
 }
 
-pub(super) async fn begin(
+/// Begins an attempt; where it is a competition, by a run of that kind.
+pub(crate) async fn begin(
     connection: &mut AnyConnection,
     scope: &ProjectScope,
     task: TaskId,
     start: StartTask,
+    competes: Option<(&'static str, CompetitionId)>,
 ) -> Result<(TaskRow, RunId), TaskError> {
     let (project, now, run) = (scope.project(), now_ms(), RunId::generate());
     if start.replace {
@@ -166,6 +173,7 @@ pub(super) async fn begin(
     let input = json!({
         "task": task, "attempt": number, "agent": agent, "model": model,
         "messages": heard.iter().map(|message| message.number).collect::<Vec<_>>(),
+        "competition": competes.map(|(_, competition)| competition),
     });
     sqlx::query(
         "INSERT INTO task_attempts (task_id, number, project_id, run_id, agent_id, model, state, created_ms)
@@ -199,7 +207,8 @@ pub(super) async fn begin(
         let actor = Some(start.actor.as_str());
         moved(connection, &Moved { task, project, from, to, reason: start.reason, actor, now }).await?;
     }
-    let new = NewRun { id: run, kind: KIND, subject: task.to_string(), input, rank: before.priority.rank() };
+    let kind = competes.map_or(KIND, |(kind, _)| kind);
+    let new = NewRun { id: run, kind, subject: task.to_string(), input, rank: before.priority.rank() };
     runs::insert(connection, project, &new, now).await?;
     Ok((read(&row)?, run))
 }
@@ -379,6 +388,7 @@ fn attempt(row: &AnyRow) -> Result<Attempt, StoreError> {
     Ok(Attempt {
         number: row.try_get("number").doing(READ)?,
         run: id(row, "run_id")?,
+        competition: optional_id(row, "competition_id")?,
         agent: optional_id(row, "agent_id")?,
         model: text("model")?,
         state: row.try_get("state").doing(READ)?,

@@ -210,7 +210,7 @@ impl Store {
                         reason: "review",
                         actor: "review".into(),
                     };
-                    match begin(connection, &scope, task, start).await {
+                    match begin(connection, &scope, task, start, None).await {
                         Ok(_) => begun += 1,
                         Err(TaskError::Store(error)) => return Err(error),
                         Err(_) => {}

@@ -1,0 +1,385 @@
+//! The run of a competition: one sandbox is prepared and forked, an agent works in each fork, one wins.
+//!
+//! ```text
+//! prepare ─ sandbox ─ clone ─ [setup] ─ fork ─ race ─ judge ─ [ask ─ pick ─ settle] ─ push ─ pull ─ finish
+//! ```
+//!
+//! What each step does is an [`Arena`]'s affair. All agents work within the one step `race`: how far each is
+//! stands in its own row, so that a server that takes the run up goes on with those that are not through. See
+//! `docs/design/0011-competing-forks.md`.
+
+mod arena;
+mod race;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_core::compete::{CompetitionState, Contender, EntryState, Rule, best, rank};
+use coffer_core::{CompetitionId, ProjectId, RunId, SandboxId, TaskId};
+use coffer_store::{
+    AttemptNote, COMPETITION_PICKED, CompetitionNote, EntryNote, EntryRow, JournalError, ProjectScope, Store,
+    Unwinding,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::task::{Pull, told};
+use crate::{Clock, Kind, Run, Start, StepError, Stop, Tries};
+
+pub use arena::{Arena, Base, Begun, Changes, EntryBrief, Fork, Lane, RaceBrief, Raced};
+
+const LONG: Duration = Duration::from_secs(1800);
+
+/// Executes runs of competitions in an arena.
+pub struct CompeteKind<A: ?Sized> {
+    store: Store,
+    arena: Arc<A>,
+    clock: Clock,
+    /// For what an entry does, which is no step of its own.
+    tries: Tries,
+    /// How often it is looked whether the budget is spent.
+    watch_every: Duration,
+}
+
+impl<A: ?Sized> std::fmt::Debug for CompeteKind<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CompeteKind")
+    }
+}
+
+/// What the run was asked for, as the store writes it.
+#[derive(Debug, Deserialize)]
+struct Asked {
+    competition: CompetitionId,
+    #[serde(default)]
+    task: Option<TaskId>,
+}
+
+/// Who won, where that is known without asking.
+#[derive(Debug, Serialize, Deserialize)]
+struct Judged {
+    winner: Option<i64>,
+    /// Why there is none to pick, where all failed.
+    failed: Option<String>,
+}
+
+/// What is published.
+#[derive(Debug, Serialize, Deserialize)]
+struct Winner {
+    number: i64,
+    sandbox: SandboxId,
+    commit: String,
+    reasons: Vec<String>,
+}
+
+impl<A: Arena + ?Sized> CompeteKind<A> {
+    pub fn new(store: Store, arena: Arc<A>) -> Self {
+        let watch_every = Duration::from_secs(2);
+        Self { store, arena, clock: Clock::default(), tries: Tries::default(), watch_every }
+    }
+
+    /// With other times than the usual ones.
+    #[must_use]
+    pub fn paced(self, clock: Clock, tries: Tries, watch_every: Duration) -> Self {
+        Self { clock, tries, watch_every, ..self }
+    }
+
+    fn scope(&self, project: ProjectId) -> ProjectScope {
+        self.store.operator().acting_for(project, None)
+    }
+
+    /// What is to be done, as it stands when the run begins.
+    async fn prepare(&self, run: RunId, project: ProjectId, asked: &Asked) -> Result<RaceBrief, StepError> {
+        let scope = self.scope(project);
+        let row = self.store.competition(&scope, asked.competition).await?;
+        let row = row.ok_or_else(|| StepError::fatal("competition_gone", "the competition was deleted"))?;
+        let repository = row.repository.clone();
+        let repository = repository
+            .ok_or_else(|| StepError::fatal("no_repository", "the competition has no repository"))?;
+        let messages = match asked.task {
+            None => Vec::new(),
+            Some(task) => self.store.hear_task(run, task, 0).await?.iter().map(told).collect(),
+        };
+        let mut entries = Vec::new();
+        for entry in self.store.competition_entries(&scope, asked.competition).await? {
+            entries.push(self.entry(&scope, asked, entry).await?);
+        }
+        Ok(RaceBrief {
+            run,
+            project,
+            competition: row.id,
+            task: row.task,
+            title: row.title,
+            prompt: row.prompt,
+            messages,
+            repository,
+            base_branch: row.base_branch,
+            source: row.source,
+            template: row.template,
+            prepare_command: row.prepare_command,
+            check_command: row.check_command,
+            rule: row.rule,
+            budget_nanos: row.budget_nanos,
+            decide_within_s: row.decide_within_s,
+            entries,
+        })
+    }
+
+    async fn entry(
+        &self,
+        scope: &ProjectScope,
+        asked: &Asked,
+        row: EntryRow,
+    ) -> Result<EntryBrief, StepError> {
+        let agent = self.store.agent(scope, row.agent).await?;
+        // One without a definition fails alone, when it is to work.
+        let definition = agent.and_then(|agent| agent.definition);
+        let timeout = definition.and_then(|definition| definition.limits.timeout_s);
+        let branch = match asked.task {
+            Some(task) => format!("task-{task}-{}", row.number),
+            None => format!("fork-{}-{}", asked.competition, row.number),
+        };
+        Ok(EntryBrief {
+            number: row.number,
+            label: row.label,
+            agent: row.agent,
+            agent_timeout_s: timeout.unwrap_or(3600),
+            model: row.model,
+            prompt: row.prompt,
+            budget_nanos: row.budget_nanos,
+            branch,
+        })
+    }
+
+    async fn note(&self, start: Start, note: CompetitionNote) -> Result<(), StepError> {
+        self.store.note_competition(start.run, start.fence, note).await.map_err(unwritten)
+    }
+
+    async fn note_entry(&self, start: Start, number: i64, note: EntryNote) -> Result<(), StepError> {
+        self.store.note_entry(start.run, start.fence, number, note).await.map_err(unwritten)
+    }
+
+    async fn enter(&self, start: Start, state: CompetitionState) -> Result<(), StepError> {
+        self.note(start, CompetitionNote { state: Some(state), ..CompetitionNote::default() }).await
+    }
+
+    /// Makes the forks, and puts on record whose each is.
+    async fn fork(&self, brief: &RaceBrief, source: SandboxId, start: Start) -> Result<Vec<Fork>, StepError> {
+        let forks = self.arena.fork(brief, source).await?;
+        for (entry, fork) in brief.entries.iter().zip(&forks) {
+            let note = match fork {
+                Ok(sandbox) => EntryNote {
+                    state: Some(EntryState::Forked),
+                    sandbox: Some(*sandbox),
+                    branch: Some(entry.branch.clone()),
+                    ..EntryNote::default()
+                },
+                Err(why) => EntryNote {
+                    state: Some(EntryState::Failed),
+                    error: Some(why.clone()),
+                    ..EntryNote::default()
+                },
+            };
+            self.note_entry(start, entry.number, note).await?;
+        }
+        self.arena.leave_source(brief, source).await?;
+        Ok(forks)
+    }
+
+    /// Puts all in order, and says who wins where the rule can.
+    async fn judge(&self, brief: &RaceBrief, start: Start) -> Result<Judged, StepError> {
+        self.enter(start, CompetitionState::Judging).await?;
+        let entries = self.store.competition_entries(&self.scope(brief.project), brief.competition).await?;
+        let contenders: Vec<Contender> = entries.iter().map(contender).collect();
+        let placings = rank(&contenders);
+        self.store.rank_entries(start.run, start.fence, placings).await.map_err(unwritten)?;
+        let winner = best(&contenders).filter(|_| brief.rule == Rule::Best);
+        let failed = entries.iter().all(|entry| !entry.can_win()).then(|| {
+            let why = |one: &Contender| {
+                let why = one.failure.as_deref().unwrap_or("it has nothing to show");
+                format!("entry {}: {why}", one.number)
+            };
+            let whys: Vec<String> = contenders.iter().map(why).collect();
+            format!("no entry has anything that could win: {}", whys.join("; "))
+        });
+        Ok(Judged { winner, failed })
+    }
+
+    /// Has what could win keep its files while a person decides; returns until when.
+    async fn ask(&self, brief: &RaceBrief, start: Start) -> Result<i64, StepError> {
+        let entries = self.store.competition_entries(&self.scope(brief.project), brief.competition).await?;
+        for sandbox in entries.iter().filter(|entry| entry.can_win()).filter_map(|entry| entry.sandbox) {
+            self.arena.rest(brief, sandbox).await?;
+        }
+        let until_ms = self.clock.now().saturating_add(brief.decide_within_s.saturating_mul(1000));
+        let state = Some(CompetitionState::Waiting);
+        self.note(start, CompetitionNote { state, decide_by_ms: Some(until_ms), ..Default::default() })
+            .await?;
+        Ok(until_ms)
+    }
+
+    /// What is to be published of the winner.
+    async fn crown(
+        &self,
+        brief: &RaceBrief,
+        winner: i64,
+        by_rule: bool,
+        start: Start,
+    ) -> Result<Winner, StepError> {
+        let entries = self.store.competition_entries(&self.scope(brief.project), brief.competition).await?;
+        let entry = entries.into_iter().find(|entry| entry.number == winner && entry.can_win());
+        let gone = || StepError::fatal("no_winner", format!("entry {winner} has nothing to publish"));
+        let entry = entry.ok_or_else(gone)?;
+        let (Some(sandbox), Some(commit)) = (entry.sandbox, entry.commit) else { return Err(gone()) };
+        let note = CompetitionNote {
+            state: Some(CompetitionState::Publishing),
+            winner: by_rule.then(|| (winner, "rule".into())),
+            ..CompetitionNote::default()
+        };
+        self.note(start, note).await?;
+        // Where this is an attempt at a task, the winner's is the task's.
+        let attempt = AttemptNote {
+            sandbox: Some(sandbox),
+            execution: entry.execution,
+            branch: entry.branch,
+            commit: Some(commit.clone()),
+            summary: entry.summary,
+            input_tokens: entry.input_tokens,
+            output_tokens: entry.output_tokens,
+            cost_nanos: entry.agent_cost_nanos,
+            ..AttemptNote::default()
+        };
+        self.store.note_attempt(start.run, start.fence, attempt).await.map_err(unwritten)?;
+        Ok(Winner { number: winner, sandbox, commit, reasons: entry.reasons })
+    }
+}
+
+/// Why the store did not take something.
+fn unwritten(error: JournalError) -> StepError {
+    match error {
+        JournalError::Lost => StepError::fatal("lost", "the run is another server's by now"),
+        JournalError::Store(error) => error.into(),
+    }
+}
+
+/// An entry, as it is judged.
+fn contender(entry: &EntryRow) -> Contender {
+    let failure = (!entry.can_win()).then(|| match &entry.error {
+        Some(error) => error.message.clone(),
+        None => "it has nothing to show".into(),
+    });
+    Contender {
+        number: entry.number,
+        failure,
+        passed: entry.check.map(|check| check.passed),
+        diff: entry.diff,
+        duration_ms: entry.duration_ms,
+        cost_nanos: entry.whole_cost_nanos(),
+    }
+}
+
+#[async_trait::async_trait]
+impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
+    fn name(&self) -> &'static str {
+        "compete"
+    }
+
+    async fn execute(&self, run: &mut Run) -> Result<Value, Stop> {
+        let asked: Asked = run.input()?;
+        let (id, project) = (run.id(), run.project());
+        let brief: RaceBrief = run.step("prepare").run(|_| self.prepare(id, project, &asked)).await?;
+        let arena = &*self.arena;
+
+        let source: SandboxId = {
+            let (kept, all) = (self.arena.clone(), brief.clone());
+            let work = |start: Start| {
+                let brief = &brief;
+                async move {
+                    let source = arena.ensure_source(brief, start).await?;
+                    let note = CompetitionNote { sandbox: Some(source), ..CompetitionNote::default() };
+                    self.note(start, note).await?;
+                    Ok(source)
+                }
+            };
+            // For the forks too, whichever there are by then: what is kept of them is on record.
+            let undo = move |_: Option<SandboxId>, _: Unwinding| {
+                let (arena, brief) = (kept.clone(), all.clone());
+                async move { arena.finish(&brief).await }
+            };
+            run.step("sandbox").within(LONG).or_undo(work, undo).await?
+        };
+        let base: Base = run
+            .step("clone")
+            .within(LONG)
+            .run(|start: Start| {
+                let brief = &brief;
+                async move {
+                    let base = arena.clone(brief, source).await?;
+                    let base_commit = Some(base.commit.clone());
+                    self.note(start, CompetitionNote { base_commit, ..CompetitionNote::default() }).await?;
+                    Ok(base)
+                }
+            })
+            .await?;
+        if let Some(command) = &brief.prepare_command {
+            let step = run.step("setup").within(LONG);
+            let prepared = step.run(|_| arena.prepare(&brief, source, command)).await?;
+            if !prepared.passed {
+                let code =
+                    prepared.exit_code.map_or("no exit code".into(), |code| format!("exit code {code}"));
+                return Err(Stop::failed("prepare_failed", format!("the prepare command ended with {code}")));
+            }
+        }
+        let forks: Vec<Fork> =
+            run.step("fork").within(LONG).run(|start: Start| self.fork(&brief, source, start)).await?;
+
+        let () = run
+            .step("race")
+            .within(race::longest(&brief))
+            .run(|start: Start| self.race(&brief, &base, &forks, start))
+            .await?;
+        let judged: Judged = run.step("judge").run(|start: Start| self.judge(&brief, start)).await?;
+        if let Some(why) = judged.failed {
+            return Err(Stop::failed("all_failed", why));
+        }
+        let by_rule = judged.winner.is_some();
+        let winner = match judged.winner {
+            Some(winner) => winner,
+            None => {
+                let until: i64 =
+                    run.step("ask").within(LONG).run(|start: Start| self.ask(&brief, start)).await?;
+                run.wait_for("pick", COMPETITION_PICKED, until).await?;
+                let settled: Option<i64> = run
+                    .step("settle")
+                    .run(|start: Start| async move {
+                        self.store.settle_competition(start.run, start.fence).await.map_err(unwritten)
+                    })
+                    .await?;
+                settled.ok_or_else(|| Stop::failed("undecided", "nobody picked a winner in time"))?
+            }
+        };
+
+        let winner: Winner =
+            run.step("crown").run(|start: Start| self.crown(&brief, winner, by_rule, start)).await?;
+        let entry = brief.entries.iter().find(|entry| entry.number == winner.number);
+        let entry = entry.ok_or_else(|| Stop::failed("no_winner", "the winner is none of the entries"))?;
+        let lane = Lane { brief: &brief, entry, sandbox: winner.sandbox, base: &base };
+        let () = run.step("push").within(LONG).run(|_| arena.push(lane, &winner.commit)).await?;
+        let pull: Pull = run
+            .step("pull")
+            .run(|start: Start| {
+                let reasons = &winner.reasons;
+                async move {
+                    let pull = arena.ensure_pull(lane, reasons).await?;
+                    let pull_url = Some(pull.url.clone());
+                    let attempt = AttemptNote { pull_url: pull_url.clone(), ..AttemptNote::default() };
+                    self.store.note_attempt(start.run, start.fence, attempt).await.map_err(unwritten)?;
+                    self.note(start, CompetitionNote { pull_url, ..CompetitionNote::default() }).await?;
+                    Ok(pull)
+                }
+            })
+            .await?;
+        let () = run.step("finish").within(LONG).run(|_| arena.finish(&brief)).await?;
+        Ok(json!({ "winner": winner.number, "branch": entry.branch, "commit": winner.commit, "pull": pull }))
+    }
+}

@@ -1,0 +1,219 @@
+//! The step in which all agents work at once.
+//!
+//! What an entry comes to is written to its row as it happens, and an entry that is through is not begun again:
+//! so the step can be dropped anywhere and run again by another server.
+
+use std::future::Future;
+use std::time::Duration;
+
+use coffer_core::compete::EntryState;
+use coffer_store::{CheckNote, EntryNote, EntryPatch, EntryRow, RunFailure};
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
+use tokio_util::sync::CancellationToken;
+
+use super::arena::{Arena, Base, EntryBrief, Fork, Lane, RaceBrief};
+use super::{CompeteKind, CompetitionState, LONG};
+use crate::step::attempt;
+use crate::{Start, StepError};
+
+/// Beyond an agent's own bound, for what comes before and after its work.
+const MARGIN: Duration = Duration::from_secs(180);
+const OVER_BUDGET: &str = "budget_exceeded";
+
+fn bound(entry: &EntryBrief) -> Duration {
+    Duration::from_secs(u64::try_from(entry.agent_timeout_s).unwrap_or(3600)) + LONG + MARGIN
+}
+
+/// How long all of them may take.
+pub(super) fn longest(brief: &RaceBrief) -> Duration {
+    brief.entries.iter().map(bound).max().unwrap_or_default() + MARGIN
+}
+
+/// Why an entry did not go on.
+enum Out {
+    /// It is its own affair: the others go on.
+    Entry(RunFailure),
+    /// Nothing can be written: another server has the run, or the records are away.
+    All(StepError),
+}
+
+impl<A: Arena + ?Sized> CompeteKind<A> {
+    /// Has every entry work that is not through.
+    pub(super) async fn race(
+        &self,
+        brief: &RaceBrief,
+        base: &Base,
+        forks: &[Fork],
+        start: Start,
+    ) -> Result<(), StepError> {
+        self.enter(start, CompetitionState::Working).await?;
+        let rows = self.store.competition_entries(&self.scope(brief.project), brief.competition).await?;
+        let spent = CancellationToken::new();
+        let lanes = brief.entries.iter().zip(forks).filter_map(|(entry, fork)| {
+            let sandbox = *fork.as_ref().ok()?;
+            let row = rows.iter().find(|row| row.number == entry.number)?;
+            (!row.state.is_over()).then_some((Lane { brief, entry, sandbox, base }, row))
+        });
+        let all = join_all(lanes.map(|(lane, row)| self.lane(lane, row, start, &spent)));
+        let all = tokio::select! {
+            all = all => all,
+            () = self.watch_budget(brief, forks, &spent) => Vec::new(),
+        };
+        all.into_iter().collect()
+    }
+
+    /// Has one entry work; what goes wrong in it is put on record with it.
+    async fn lane(
+        &self,
+        lane: Lane<'_>,
+        row: &EntryRow,
+        start: Start,
+        spent: &CancellationToken,
+    ) -> Result<(), StepError> {
+        let number = lane.entry.number;
+        // A panic of one, or one that hangs, is not the others' affair.
+        let work = attempt(bound(lane.entry), self.work(lane, row, start).map(Ok));
+        let done = tokio::select! {
+            biased;
+            done = work => match done {
+                Ok(done) => done,
+                Err(error) => Err(Out::Entry(error.failure())),
+            },
+            () = spent.cancelled() => {
+                let message = "what the competition may cost is spent";
+                Err(Out::Entry(RunFailure::new(OVER_BUDGET, message)))
+            }
+        };
+        let failure = match done {
+            Ok(()) => return Ok(()),
+            Err(Out::All(error)) => return Err(error),
+            Err(Out::Entry(failure)) => failure,
+        };
+        // For whoever wants to know what it would have been; it is out all the same.
+        let changes = attempt(MARGIN, self.arena.changes(lane)).await.ok();
+        let cost = self.arena.spent(lane.brief, lane.sandbox).await.ok();
+        if let Err(error) = attempt(MARGIN, self.arena.give_back(lane.brief, lane.sandbox)).await {
+            // It ends with the competition.
+            tracing::warn!(run.id = %start.run, "the sandbox of entry {number} stays for now: {error}");
+        }
+        let note = EntryNote {
+            state: Some(EntryState::Failed),
+            error: Some(failure),
+            diff: changes.as_ref().map(|changes| changes.diff),
+            patch: changes.map(|changes| EntryPatch { text: changes.patch, is_cut: changes.is_cut }),
+            cost_nanos: cost,
+            ..EntryNote::default()
+        };
+        self.note_entry(start, number, note).await
+    }
+
+    /// Agent, commit, check, in that order: what checks leave behind is not part of the work.
+    async fn work(&self, lane: Lane<'_>, row: &EntryRow, start: Start) -> Result<(), Out> {
+        let number = lane.entry.number;
+        if row.commit.is_none() {
+            self.tell(start, number, EntryNote { state: Some(EntryState::Working), ..EntryNote::default() })
+                .await?;
+            let begun = move |execution| {
+                async move {
+                    let note = EntryNote { execution: Some(execution), ..EntryNote::default() };
+                    // The end of its work says the same again.
+                    let _ = self.note_entry(start, number, note).await;
+                }
+                .boxed()
+            };
+            let raced = self.again(|| self.arena.run_agent(lane, &begun)).await?;
+            let (turn, report) = (&raced.turn, &raced.turn.report);
+            let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+            let note = EntryNote {
+                execution: turn.execution,
+                exit_code: turn.exit_code,
+                duration_ms: raced.duration_ms,
+                agent_cost_nanos: report.cost_nanos,
+                input_tokens: report.tokens.map(|tokens| count(tokens.input)),
+                output_tokens: report.tokens.map(|tokens| count(tokens.output)),
+                summary: report.summary.clone(),
+                ..EntryNote::default()
+            };
+            self.tell(start, number, note).await?;
+            if let Some(why) = turn.failed() {
+                return Err(Out::Entry(RunFailure::new("agent_failed", why)));
+            }
+            let spent = self.again(|| self.arena.spent(lane.brief, lane.sandbox)).await?;
+            let whole = spent.saturating_add(report.cost_nanos.unwrap_or(0));
+            if lane.entry.budget_nanos.is_some_and(|budget| whole > budget) {
+                return Err(Out::Entry(RunFailure::new(OVER_BUDGET, "what the entry may cost is spent")));
+            }
+            let commit = self.again(|| self.arena.commit(lane)).await?;
+            let commit = commit.ok_or_else(|| {
+                Out::Entry(RunFailure::new("no_changes", "the agent ended without changing anything"))
+            })?;
+            let changes = self.again(|| self.arena.changes(lane)).await?;
+            let note = EntryNote {
+                state: Some(EntryState::Checking),
+                commit: Some(commit),
+                diff: Some(changes.diff),
+                patch: Some(EntryPatch { text: changes.patch, is_cut: changes.is_cut }),
+                ..EntryNote::default()
+            };
+            self.tell(start, number, note).await?;
+        }
+        let check = match &lane.brief.check_command {
+            None => None,
+            Some(command) => {
+                let checked = self.again(|| self.arena.check(lane, command)).await?;
+                Some(CheckNote {
+                    passed: checked.passed,
+                    exit_code: checked.exit_code,
+                    execution: checked.execution,
+                })
+            }
+        };
+        let cost_nanos = self.arena.spent(lane.brief, lane.sandbox).await.ok();
+        let state = Some(EntryState::Done);
+        self.tell(start, number, EntryNote { state, check, cost_nanos, ..EntryNote::default() }).await
+    }
+
+    async fn tell(&self, start: Start, number: i64, note: EntryNote) -> Result<(), Out> {
+        self.note_entry(start, number, note).await.map_err(Out::All)
+    }
+
+    /// Does something, again where that may help.
+    async fn again<T, F>(&self, mut work: impl FnMut() -> F) -> Result<T, Out>
+    where
+        F: Future<Output = Result<T, StepError>>,
+    {
+        let mut failures = 0;
+        loop {
+            let error = match work().await {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            failures += 1;
+            if !error.transient || failures >= self.tries.most {
+                return Err(Out::Entry(error.failure()));
+            }
+            tokio::time::sleep(self.tries.pause(failures)).await;
+        }
+    }
+
+    /// Says when what the competition may cost is spent; never returns.
+    async fn watch_budget(&self, brief: &RaceBrief, forks: &[Fork], spent: &CancellationToken) {
+        let Some(budget) = brief.budget_nanos else { return std::future::pending().await };
+        let scope = self.scope(brief.project);
+        while !spent.is_cancelled() {
+            tokio::time::sleep(self.watch_every).await;
+            let mut sum = 0i64;
+            for sandbox in forks.iter().filter_map(|fork| fork.as_ref().ok()) {
+                // One that cannot be asked right now is counted the next time.
+                sum = sum.saturating_add(self.arena.spent(brief, *sandbox).await.unwrap_or(0));
+            }
+            let rows = self.store.competition_entries(&scope, brief.competition).await.unwrap_or_default();
+            let agents = rows.iter().filter_map(|row| row.agent_cost_nanos);
+            if agents.fold(sum, i64::saturating_add) > budget {
+                spent.cancel();
+            }
+        }
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,154 @@
+//! What people decide: who wins, and that it is to end.
+
+use coffer_core::compete::CompetitionState;
+use coffer_core::{CompetitionId, ProjectId, RunId};
+use serde_json::json;
+use sqlx::AnyConnection;
+
+use super::{CHANGE, COLUMNS, CompetitionError, CompetitionRow, ENTRY_COLUMNS, read, read_entry};
+use crate::columns::id;
+use crate::error::Doing;
+use crate::runs::{self, RunError};
+use crate::{ProjectScope, Store, events, now_ms};
+
+/// What a run that waits for a pick is woken by. Who won is on the competition's record.
+pub const COMPETITION_PICKED: &str = "winner";
+
+impl Store {
+    /// Picks the winner of a competition that waits for that. The same one again changes nothing.
+    pub async fn pick_winner(
+        &self,
+        scope: &ProjectScope,
+        competition: CompetitionId,
+        entry: i64,
+        actor: &str,
+    ) -> Result<CompetitionRow, CompetitionError> {
+        let (project, actor) = (scope.project(), actor.to_string());
+        let pick = self.database().write("pick a winner", move |connection| {
+            Box::pin(async move { pick(connection, project, competition, entry, &actor).await })
+        });
+        pick.await
+    }
+
+    /// Has a competition end; what it had is put away by its run.
+    pub async fn cancel_competition(
+        &self,
+        scope: &ProjectScope,
+        competition: CompetitionId,
+        reason: &str,
+    ) -> Result<CompetitionRow, CompetitionError> {
+        let (project, reason) = (scope.project(), crate::RunFailure::new("", reason).message);
+        let cancel = self.database().write("cancel a competition", move |connection| {
+            Box::pin(async move {
+                let run = run_of(connection, project, competition).await?;
+                match runs::cancel(connection, Some(project), run, reason).await {
+                    Ok(()) => {}
+                    Err(RunError::Store(error)) => return Err(error.into()),
+                    Err(_) => {
+                        let row = held(connection, project, competition).await?;
+                        return Err(CompetitionError::NotWaiting(row.state));
+                    }
+                }
+                held(connection, project, competition).await
+            })
+        });
+        cancel.await
+    }
+}
+
+async fn run_of(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    competition: CompetitionId,
+) -> Result<RunId, CompetitionError> {
+    let row = sqlx::query("SELECT run_id FROM competitions WHERE id = $1 AND project_id = $2")
+        .bind(competition.to_string())
+        .bind(project.to_string())
+        .fetch_optional(connection)
+        .await
+        .doing(CHANGE)?;
+    Ok(id(&row.ok_or(CompetitionError::NotFound)?, "run_id")?)
+}
+
+/// The competition, with its row held until the transaction ends.
+async fn held(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    competition: CompetitionId,
+) -> Result<CompetitionRow, CompetitionError> {
+    let sql = format!(
+        "UPDATE competitions SET updated_ms = updated_ms WHERE id = $1 AND project_id = $2 RETURNING {COLUMNS}"
+    );
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(competition.to_string())
+        .bind(project.to_string())
+        .fetch_optional(connection)
+        .await
+        .doing(CHANGE)?;
+    Ok(read(&row.ok_or(CompetitionError::NotFound)?)?)
+}
+
+async fn pick(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    competition: CompetitionId,
+    entry: i64,
+    actor: &str,
+) -> Result<CompetitionRow, CompetitionError> {
+    let run = run_of(connection, project, competition).await?;
+    // The run's row before the competition's: whoever writes for a run goes the same way.
+    sqlx::query("UPDATE runs SET rank = rank WHERE id = $1")
+        .bind(run.to_string())
+        .execute(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+    let before = held(connection, project, competition).await?;
+    let sql = format!(
+        "SELECT {ENTRY_COLUMNS} FROM competition_entries
+         WHERE competition_id = $1 AND project_id = $2 AND number = $3"
+    );
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(competition.to_string())
+        .bind(project.to_string())
+        .bind(entry)
+        .fetch_optional(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+    let row = read_entry(&row.ok_or(CompetitionError::NoEntry(entry))?)?;
+    if before.winner == Some(entry) {
+        return Ok(before);
+    }
+    if before.state != CompetitionState::Waiting {
+        return Err(CompetitionError::NotWaiting(before.state));
+    }
+    if !row.can_win() {
+        return Err(CompetitionError::CannotWin(entry));
+    }
+    let now = now_ms();
+    let sql = format!(
+        "UPDATE competitions SET state = 'publishing', winner = $1, picked_by = $2, updated_ms = $3
+         WHERE id = $4 AND state = 'waiting' RETURNING {COLUMNS}"
+    );
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(entry)
+        .bind(actor.to_string())
+        .bind(now)
+        .bind(competition.to_string())
+        .fetch_one(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+    match runs::signal(connection, Some(project), run, COMPETITION_PICKED.into(), json!({ "entry": entry }))
+        .await
+    {
+        Ok(_) => {}
+        Err(RunError::Store(error)) => return Err(error.into()),
+        Err(_) => return Err(CompetitionError::NotWaiting(before.state)),
+    }
+    let told = json!({ "competition": competition, "entry": entry, "by": actor });
+    let subject = competition.to_string();
+    events::record(connection, project, subject.clone(), "competition.winner".into(), &told, now).await?;
+    let told =
+        json!({ "competition": competition, "from": before.state, "to": CompetitionState::Publishing });
+    events::record(connection, project, subject, "competition.state".into(), &told, now).await?;
+    Ok(read(&row)?)
+}

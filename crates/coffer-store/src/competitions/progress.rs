@@ -1,0 +1,344 @@
+//! What the run of a competition writes. Each write shows the run's fence: a server that lost the run writes nothing.
+
+use coffer_core::compete::{CompetitionState, DiffSize, EntryState, Placing};
+use coffer_core::{CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId};
+use serde_json::{Value, json};
+use sqlx::{AnyConnection, Row};
+
+use super::{CHANGE, CheckNote, EntryPatch, state};
+use crate::columns::{bigint, id, json as to_json, storable};
+use crate::error::Doing;
+use crate::{JournalError, RunFailure, RunState, Store, StoreError, events, now_ms};
+
+const LONGEST_SUMMARY: usize = 16 * 1024;
+
+/// How far a competition is. What is `None` stays as it was.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CompetitionNote {
+    pub state: Option<CompetitionState>,
+    pub sandbox: Option<SandboxId>,
+    pub base_commit: Option<String>,
+    pub decide_by_ms: Option<Millis>,
+    /// Who won, and by what that was decided.
+    pub winner: Option<(i64, String)>,
+    pub pull_url: Option<String>,
+}
+
+/// How far an entry is. What is `None` stays as it was.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EntryNote {
+    pub state: Option<EntryState>,
+    pub sandbox: Option<SandboxId>,
+    pub execution: Option<ExecutionId>,
+    pub exit_code: Option<i64>,
+    pub check: Option<CheckNote>,
+    pub diff: Option<DiffSize>,
+    pub patch: Option<EntryPatch>,
+    pub duration_ms: Option<i64>,
+    pub cost_nanos: Option<i64>,
+    pub agent_cost_nanos: Option<i64>,
+    pub input_tokens: Option<i64>,
+    pub output_tokens: Option<i64>,
+    pub branch: Option<String>,
+    pub commit: Option<String>,
+    pub summary: Option<String>,
+    pub error: Option<RunFailure>,
+}
+
+/// The competition of a run, while the run's row is held.
+struct Held {
+    competition: CompetitionId,
+    project: ProjectId,
+    state: CompetitionState,
+    winner: Option<i64>,
+    now: Millis,
+}
+
+impl Store {
+    /// Writes down how far a competition is, for as long as `fence` is its run's.
+    pub async fn note_competition(
+        &self,
+        run: RunId,
+        fence: i64,
+        note: CompetitionNote,
+    ) -> Result<(), JournalError> {
+        let write = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let held = hold(connection, run, fence).await?;
+                put(connection, &held, note).await
+            })
+        });
+        write.await
+    }
+
+    /// Writes down how far one of its entries is, likewise.
+    pub async fn note_entry(
+        &self,
+        run: RunId,
+        fence: i64,
+        number: i64,
+        note: EntryNote,
+    ) -> Result<(), JournalError> {
+        let write = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let held = hold(connection, run, fence).await?;
+                put_entry(connection, &held, number, note).await
+            })
+        });
+        write.await
+    }
+
+    /// Writes down who is at which place and why, likewise.
+    pub async fn rank_entries(
+        &self,
+        run: RunId,
+        fence: i64,
+        placings: Vec<Placing>,
+    ) -> Result<(), JournalError> {
+        let write = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let held = hold(connection, run, fence).await?;
+                for placing in &placings {
+                    sqlx::query(
+                        "UPDATE competition_entries SET rank = $1, reasons = $2
+                         WHERE competition_id = $3 AND number = $4",
+                    )
+                    .bind(placing.rank)
+                    .bind(to_json(&placing.reasons))
+                    .bind(held.competition.to_string())
+                    .bind(placing.number)
+                    .execute(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                }
+                tell(connection, &held, "competition.ranked", json!({ "places": placings })).await
+            })
+        });
+        write.await
+    }
+
+    /// Who was picked by the time that there was for it. From then on nobody can be, where nobody was.
+    pub async fn settle_competition(&self, run: RunId, fence: i64) -> Result<Option<i64>, JournalError> {
+        let write = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let held = hold(connection, run, fence).await?;
+                if held.winner.is_none() && held.state == CompetitionState::Waiting {
+                    let note =
+                        CompetitionNote { state: Some(CompetitionState::Judging), ..Default::default() };
+                    put(connection, &held, note).await?;
+                }
+                Ok(held.winner)
+            })
+        });
+        write.await
+    }
+}
+
+async fn hold(connection: &mut AnyConnection, run: RunId, fence: i64) -> Result<Held, JournalError> {
+    let held =
+        sqlx::query("UPDATE runs SET fence = fence WHERE id = $1 AND fence = $2 AND owner IS NOT NULL")
+            .bind(run.to_string())
+            .bind(fence)
+            .execute(&mut *connection)
+            .await
+            .doing(CHANGE)?;
+    if held.rows_affected() == 0 {
+        return Err(JournalError::Lost);
+    }
+    let row = sqlx::query(
+        "UPDATE competitions SET run_id = run_id WHERE run_id = $1 RETURNING id, project_id, state, winner",
+    )
+    .bind(run.to_string())
+    .fetch_optional(connection)
+    .await
+    .doing(CHANGE)?;
+    let row = row.ok_or_else(|| super::unreadable("its run has no competition"))?;
+    Ok(Held {
+        competition: id(&row, "id")?,
+        project: id(&row, "project_id")?,
+        state: state(&row)?,
+        winner: row.try_get("winner").doing(CHANGE)?,
+        now: now_ms(),
+    })
+}
+
+async fn put(connection: &mut AnyConnection, held: &Held, note: CompetitionNote) -> Result<(), JournalError> {
+    let (winner, picked_by) = note.winner.clone().unzip();
+    sqlx::query(
+        "UPDATE competitions SET state = COALESCE($1, state), sandbox_id = COALESCE($2, sandbox_id),
+             base_commit = COALESCE($3, base_commit), decide_by_ms = COALESCE($4, decide_by_ms),
+             winner = COALESCE($5, winner), picked_by = COALESCE($6, picked_by), pull_url = COALESCE($7, pull_url),
+             updated_ms = $8
+         WHERE id = $9",
+    )
+    .bind(note.state.map(|state| state.as_str().to_string()))
+    .bind(note.sandbox.map(|sandbox| sandbox.to_string()))
+    .bind(note.base_commit)
+    .bind(note.decide_by_ms)
+    .bind(winner)
+    .bind(picked_by.clone())
+    .bind(note.pull_url.as_deref().map(storable))
+    .bind(held.now)
+    .bind(held.competition.to_string())
+    .execute(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    if winner.is_some() && held.winner != winner {
+        tell(connection, held, "competition.winner", json!({ "entry": winner, "by": picked_by })).await?;
+    }
+    if let Some(to) = note.state.filter(|to| *to != held.state) {
+        let told = json!({ "from": held.state, "to": to, "pull_url": note.pull_url });
+        tell(connection, held, "competition.state", told).await?;
+    }
+    Ok(())
+}
+
+async fn put_entry(
+    connection: &mut AnyConnection,
+    held: &Held,
+    number: i64,
+    note: EntryNote,
+) -> Result<(), JournalError> {
+    let told = json!({
+        "number": number, "state": note.state, "sandbox": note.sandbox, "execution": note.execution,
+        "exit_code": note.exit_code, "passed": note.check.map(|check| check.passed), "diff": note.diff,
+        "duration_ms": note.duration_ms, "commit": note.commit, "error": note.error,
+    });
+    let summary = note.summary.map(|text| storable(&text[..text.floor_char_boundary(LONGEST_SUMMARY)]));
+    let begins = note.state == Some(EntryState::Working);
+    let ends = note.state.is_some_and(EntryState::is_over);
+    let (patch, cut) = note.patch.map(|patch| (storable(&patch.text), i64::from(patch.is_cut))).unzip();
+    sqlx::query(
+        "UPDATE competition_entries SET state = COALESCE($1, state), sandbox_id = COALESCE($2, sandbox_id),
+             execution_id = COALESCE($3, execution_id), exit_code = COALESCE($4, exit_code),
+             check_passed = COALESCE($5, check_passed), check_exit_code = COALESCE($6, check_exit_code),
+             check_execution_id = COALESCE($7, check_execution_id), diff_files = COALESCE($8, diff_files),
+             diff_added = COALESCE($9, diff_added), diff_removed = COALESCE($10, diff_removed),
+             duration_ms = COALESCE($11, duration_ms), cost_nanos = COALESCE($12, cost_nanos),
+             agent_cost_nanos = COALESCE($13, agent_cost_nanos), input_tokens = COALESCE($14, input_tokens),
+             output_tokens = COALESCE($15, output_tokens), branch = COALESCE($16, branch),
+             commit_id = COALESCE($17, commit_id), summary = COALESCE($18, summary), error = COALESCE($19, error),
+             patch = COALESCE($20, patch), patch_cut = COALESCE($21, patch_cut),
+             started_ms = COALESCE(started_ms, $22), ended_ms = COALESCE($23, ended_ms)
+         WHERE competition_id = $24 AND number = $25",
+    )
+    .bind(note.state.map(|state| state.as_str().to_string()))
+    .bind(note.sandbox.map(|sandbox| sandbox.to_string()))
+    .bind(note.execution.map(|execution| execution.to_string()))
+    .bind(note.exit_code)
+    .bind(note.check.map(|check| i64::from(check.passed)))
+    .bind(note.check.and_then(|check| check.exit_code))
+    .bind(note.check.and_then(|check| check.execution).map(|execution| execution.to_string()))
+    .bind(note.diff.map(|diff| bigint(diff.files)))
+    .bind(note.diff.map(|diff| bigint(diff.added)))
+    .bind(note.diff.map(|diff| bigint(diff.removed)))
+    .bind(note.duration_ms)
+    .bind(note.cost_nanos)
+    .bind(note.agent_cost_nanos)
+    .bind(note.input_tokens)
+    .bind(note.output_tokens)
+    .bind(note.branch)
+    .bind(note.commit)
+    .bind(summary)
+    .bind(note.error.as_ref().map(to_json))
+    .bind(patch)
+    .bind(cut)
+    .bind(begins.then_some(held.now))
+    .bind(ends.then_some(held.now))
+    .bind(held.competition.to_string())
+    .bind(number)
+    .execute(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    sqlx::query("UPDATE competitions SET updated_ms = $1 WHERE id = $2")
+        .bind(held.now)
+        .bind(held.competition.to_string())
+        .execute(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+    tell(connection, held, "competition.entry", told).await
+}
+
+async fn tell(
+    connection: &mut AnyConnection,
+    held: &Held,
+    kind: &str,
+    mut told: Value,
+) -> Result<(), JournalError> {
+    told["competition"] = json!(held.competition);
+    let subject = held.competition.to_string();
+    events::record(connection, held.project, subject, kind.into(), &told, held.now).await?;
+    Ok(())
+}
+
+/// Part of the transaction in which a run begins.
+pub(crate) async fn run_started(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    run: RunId,
+    now: Millis,
+) -> Result<(), StoreError> {
+    let row = sqlx::query(
+        "UPDATE competitions SET state = 'preparing', updated_ms = $1 WHERE run_id = $2 AND state = 'queued'
+         RETURNING id",
+    )
+    .bind(now)
+    .bind(run.to_string())
+    .fetch_optional(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    let Some(row) = row else { return Ok(()) };
+    let competition: CompetitionId = id(&row, "id")?;
+    let (from, to) = (CompetitionState::Queued, CompetitionState::Preparing);
+    let told = json!({ "competition": competition, "from": from, "to": to });
+    events::record(connection, project, competition.to_string(), "competition.state".into(), &told, now).await
+}
+
+/// Part of the transaction in which a run ends: what that means for its competition, if it has one.
+pub(crate) async fn run_ended(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    run: RunId,
+    ended: RunState,
+    failure: Option<&RunFailure>,
+    now: Millis,
+) -> Result<(), StoreError> {
+    let to = match ended {
+        RunState::Done => CompetitionState::Decided,
+        RunState::Cancelled => CompetitionState::Cancelled,
+        _ => CompetitionState::Failed,
+    };
+    let row = sqlx::query("UPDATE competitions SET run_id = run_id WHERE run_id = $1 RETURNING id, state")
+        .bind(run.to_string())
+        .fetch_optional(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+    let Some(row) = row else { return Ok(()) };
+    let (competition, from): (CompetitionId, _) = (id(&row, "id")?, state(&row)?);
+    // Where its end is written a second time, because the answer to the first was lost.
+    if from.is_over() {
+        return Ok(());
+    }
+    sqlx::query(
+        "UPDATE competitions SET state = $1, error = $2, ended_ms = $3, updated_ms = $3, decide_by_ms = NULL
+         WHERE id = $4",
+    )
+    .bind(to.as_str().to_string())
+    .bind(failure.map(to_json))
+    .bind(now)
+    .bind(competition.to_string())
+    .execute(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    sqlx::query(
+        "UPDATE competition_entries SET state = 'cancelled', ended_ms = $1
+         WHERE competition_id = $2 AND state NOT IN ('done', 'failed', 'cancelled')",
+    )
+    .bind(now)
+    .bind(competition.to_string())
+    .execute(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    let told = json!({ "competition": competition, "from": from, "to": to, "error": failure });
+    events::record(connection, project, competition.to_string(), "competition.state".into(), &told, now).await
+}
