@@ -19,6 +19,7 @@ const FIELDS: [keyof Shape, string][] = [
   ["memory_mib", "Memory, in MiB"],
   ["disk_mib", "Disk, in MiB"],
   ["forks", "Forks of one sandbox at a time"],
+  ["runs", "Attempts at a time"],
 ];
 
 function Form({ project, state }: { project: string; state: Tagged<State> }) {
