@@ -11,6 +11,7 @@ import { Empty, ErrorBox, Loaded, Loading, toastError } from "../ui/feedback";
 import { TextArea } from "../ui/fields";
 import { paragraphs, plainText } from "../ui/format";
 import { Card, Page } from "../ui/layout";
+import { Prose } from "../ui/Prose";
 import { Ago } from "../ui/time";
 import { DiffView } from "./DiffView";
 import { Checks, MergeActions, PULL_TONES } from "./Merge";
@@ -85,7 +86,7 @@ export function PullPage() {
       </p>
       {pull.body !== "" && (
         <Card>
-          <p className="p-4 whitespace-pre-wrap">{paragraphs(pull.body)}</p>
+          <Prose text={pull.body} className="p-4" />
         </Card>
       )}
       <Checks repository={repository} commit={head} />

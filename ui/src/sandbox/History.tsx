@@ -66,7 +66,7 @@ export function History() {
                   <tr key={event.sequence}>
                     <Cell className="font-mono text-dim">{event.sequence}</Cell>
                     <Cell className="font-mono whitespace-nowrap">{plainText(event.kind)}</Cell>
-                    <Cell className="max-w-xl font-mono text-xs break-all text-dim">{plainText(JSON.stringify(event.payload)).slice(0, 400)}</Cell>
+                    <Cell className="max-w-xl min-w-64 font-mono text-xs break-all text-dim">{plainText(JSON.stringify(event.payload)).slice(0, 400)}</Cell>
                     <Cell className="whitespace-nowrap text-dim">{moment(event.at)}</Cell>
                   </tr>
                 ))}

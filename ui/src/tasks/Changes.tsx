@@ -7,8 +7,9 @@ import { DiffView } from "../repositories/DiffView";
 import { Checks, MergeActions, PULL_TONES } from "../repositories/Merge";
 import { Badge } from "../ui/Badge";
 import { Loaded, toastError } from "../ui/feedback";
-import { paragraphs, plainText } from "../ui/format";
+import { plainText } from "../ui/format";
 import { Card } from "../ui/layout";
+import { Prose } from "../ui/Prose";
 import { ownPull, PullLink } from "../work/PullLink";
 import { useFreshTasks, type Task } from "./tasks";
 
@@ -78,7 +79,7 @@ export function Changes({ task }: { task: Task }) {
         }
       >
         <p className="px-4 pt-3 font-medium">{plainText(pull.title)}</p>
-        <p className="px-4 pt-1 pb-3 break-words whitespace-pre-wrap text-dim">{paragraphs(pull.body).slice(0, 4000)}</p>
+        <Prose text={pull.body.slice(0, 4000)} className="px-4 pt-1 pb-3" />
       </Card>
       <Checks repository={repository} commit={pull.head_commit} />
       <Loaded query={diff} what="Comparing">
