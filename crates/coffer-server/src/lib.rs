@@ -185,13 +185,16 @@ pub async fn serve(
         default_template: config.default_template.clone(),
         signature: git::Signature { name: "Cofferdam".into(), email: noreply(config.domain.as_deref()) },
     }));
+    let ring = Arc::new(workshop::Ring::new(bench.clone()));
     let shop: Arc<dyn coffer_flow::task::Workshop> = match config.workshop {
         None => Arc::new(workshop::TaskShop::new(bench)),
         Some(other) => other.0,
     };
     let place = config.installation.clone();
-    let kinds: Vec<Arc<dyn coffer_flow::Kind>> =
-        vec![Arc::new(coffer_flow::task::TaskKind::new(store.clone(), shop))];
+    let kinds: Vec<Arc<dyn coffer_flow::Kind>> = vec![
+        Arc::new(coffer_flow::task::TaskKind::new(store.clone(), shop)),
+        Arc::new(coffer_flow::compete::CompeteKind::new(store.clone(), ring)),
+    ];
     let tasks = tasks::Tasks::start(store.clone(), config.tasks, place, kinds).await.map_err(failed)?;
     let tasks = Arc::new(tasks);
     tokio::spawn(reviews::follow(store.clone(), tasks.clone(), stop.child_token()));

@@ -163,6 +163,7 @@ fn pace(parts: &Parts) -> Pace {
             | "/api/v1/sandboxes"
             | "/sandboxes/{id}/fork"
             | "/api/v1/sandboxes/{id}/fork"
+            | "/api/v1/sandboxes/fork"
             | "/sandboxes/{id}/snapshots"
             | "/api/v1/sandboxes/{id}/snapshots",
         ) if parts.method == Method::POST => Pace::Create,

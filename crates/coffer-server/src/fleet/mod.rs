@@ -39,7 +39,7 @@ use coffer_engine::{Engine, EngineError, NodeInfo, TemplateInfo};
 use coffer_store::{ChangeError, OverQuota, ProjectScope, Store, StoreError};
 pub(crate) use create::{CreateSpec, chain};
 pub(crate) use end::describe;
-pub(crate) use fork::ForkSpec;
+pub(crate) use fork::{ForkSpec, Forked};
 pub(crate) use pause::{Boot, Connected};
 pub(crate) use record::{Busy, Record, Step};
 pub(crate) use secrets::{SecretUse, variables as secret_variables};

@@ -2,6 +2,7 @@
 //!
 //! [`Git`] does what is asked for and puts it on record; [`routes`] keeps the gate of each sandbox up to date.
 
+mod changes;
 mod explain;
 mod operations;
 mod orders;

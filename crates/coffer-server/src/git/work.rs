@@ -9,10 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::{Git, Run, Session};
 use crate::api::{ApiError, Code};
 
-/// Of a list of changed files.
-#[allow(dead_code, reason = "for work that is compared with other work")]
-const MOST_LISTED: usize = 1024 * 1024;
-
 /// Under whose name something is committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Signature {
@@ -21,7 +17,6 @@ pub(crate) struct Signature {
 }
 
 /// How much differs.
-#[allow(dead_code, reason = "for work that is compared with other work")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DiffStat {
     pub(crate) files: u64,
@@ -31,9 +26,8 @@ pub(crate) struct DiffStat {
 }
 
 impl DiffStat {
-    #[allow(dead_code, reason = "for work that is compared with other work")]
     /// What `git diff --numstat` says; what is not as git writes it is passed over.
-    fn read(output: &[u8]) -> Self {
+    pub(super) fn read(output: &[u8]) -> Self {
         let mut stat = Self::default();
         for line in String::from_utf8_lossy(output).lines() {
             let mut words = line.splitn(3, '\t');
@@ -152,30 +146,6 @@ impl Git {
         let place = self.place(session, Some(repository)).await?;
         let base = format!("refs/remotes/origin/{base}");
         self.holds(session, &place.remote, &base, &branch.full()).await
-    }
-
-    #[allow(dead_code, reason = "for work that is compared with other work")]
-    /// How much the commit that is checked out differs from another.
-    pub(crate) async fn diff_stat(
-        &self,
-        session: &Session,
-        repository: &str,
-        base: &CommitId,
-    ) -> Result<DiffStat, ApiError> {
-        let place = self.place(session, Some(repository)).await?;
-        let words = [
-            "diff",
-            "--numstat",
-            "--no-color",
-            "--no-ext-diff",
-            "--no-textconv",
-            base.as_str(),
-            "HEAD",
-            "--",
-        ];
-        let run = Run { most: MOST_LISTED, ..Run::default() };
-        let returned = self.git_well(session, &place.remote, "compare", &words, run).await?;
-        Ok(DiffStat::read(&returned.stdout))
     }
 
     /// Gives a pull request another description.

@@ -168,18 +168,6 @@ impl Workbench {
         Ok(AgentTurn { execution: Some(work.execution), exit_code, report })
     }
 
-    /// Both of them.
-    #[allow(dead_code, reason = "for whoever has nothing to do in between")]
-    pub(crate) async fn run_agent(
-        &self,
-        at: &Station,
-        order: AgentOrder<'_>,
-        allowance: Option<i64>,
-    ) -> Result<AgentTurn, StepError> {
-        let work = self.start_agent(at, order).await?;
-        self.await_agent(at, &work, allowance).await
-    }
-
     /// Runs what must pass, as a line of a shell in the repository; once for each key.
     pub(crate) async fn run_check(
         &self,

@@ -66,7 +66,7 @@ impl PullText {
 }
 
 /// Text that stays text in Markdown, on one line of a table.
-fn code(text: &str) -> String {
+pub(super) fn code(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let plain = plain.replace('`', "'").replace('|', "\\|");
     format!("`{}`", if plain.trim().is_empty() { "-" } else { plain.trim() })

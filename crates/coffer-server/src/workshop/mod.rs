@@ -5,6 +5,7 @@
 //! given, and goes on from that.
 
 mod agent;
+mod compete;
 mod describe;
 mod repository;
 mod sandbox;
@@ -19,6 +20,7 @@ use coffer_flow::StepError;
 use coffer_store::{AgentRow, ProjectScope, Store};
 
 pub(crate) use agent::AgentOrder;
+pub(crate) use compete::Ring;
 pub(crate) use describe::{PullText, WorkDone};
 pub(crate) use repository::{Base, CommitText};
 pub(crate) use sandbox::SandboxOrder;

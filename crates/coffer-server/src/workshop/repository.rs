@@ -6,7 +6,7 @@ use coffer_flow::task::Pull;
 
 use super::{PullText, Station, Workbench};
 use crate::api::Code;
-use crate::git::{BranchOrder, CloneOrder, CommitOrder, DiffStat, PullOrder, PushOrder};
+use crate::git::{BranchOrder, CloneOrder, CommitOrder, PullOrder, PushOrder};
 
 /// Where work begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +32,7 @@ fn branch_name(text: &str, code: &str) -> Result<BranchName, StepError> {
         .map_err(|why| StepError::fatal(code, format!("`{}` is no branch: {why}", text.escape_debug())))
 }
 
-#[allow(dead_code, reason = "for work that is compared with other work")]
-fn commit_id(text: &str) -> Result<CommitId, StepError> {
+pub(super) fn commit_id(text: &str) -> Result<CommitId, StepError> {
     text.parse().map_err(|why| StepError::fatal("commit", format!("it is not known where work began: {why}")))
 }
 
@@ -198,21 +197,5 @@ impl Workbench {
         let url =
             pull.web_url.unwrap_or_else(|| format!("/api/v1/repositories/{name}/pulls/{}", pull.number));
         Ok(Pull { url, number: Some(pull.number) })
-    }
-
-    #[allow(dead_code, reason = "for work that is compared with other work")]
-    /// How much was committed since `base`.
-    pub(crate) async fn diff_stat(
-        &self,
-        at: &Station,
-        repository: &str,
-        base: &str,
-    ) -> Result<DiffStat, StepError> {
-        let (repository, base) = (plain(repository), commit_id(base)?);
-        self.with_git(at, move |git, session| {
-            let (repository, base) = (repository.clone(), base.clone());
-            async move { git.diff_stat(&session, &repository, &base).await }
-        })
-        .await
     }
 }

@@ -26,8 +26,8 @@ const FINGERPRINT: &str = "workshop";
 pub(crate) struct SandboxOrder<'a> {
     /// Stands for this sandbox alone. Users' own keys have no colon, so theirs are never the same.
     pub(crate) key: &'a str,
-    /// Its owner.
-    pub(crate) agent: AgentId,
+    /// Its owner, where it has one.
+    pub(crate) agent: Option<AgentId>,
     /// The server's usual one, where nothing is said.
     pub(crate) template: Option<&'a str>,
     /// Variables that get a secret's value, by its name.
@@ -75,7 +75,7 @@ impl Workbench {
         let network = Network { policy: Some(Policy::of(Base::Web)), ..Network::default() };
         let reach = policy_of(Some(&network), None).map_err(|error| StepError::fatal("network", error))?;
         Ok(CreateSpec {
-            agent: Some(order.agent),
+            agent: order.agent,
             template,
             metadata: order.metadata.clone(),
             env_vars: BTreeMap::new(),

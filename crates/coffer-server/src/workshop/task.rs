@@ -85,7 +85,7 @@ impl Workshop for TaskShop {
         let metadata = [("task", brief.task.to_string()), ("run", brief.run.to_string())];
         let order = SandboxOrder {
             key: &key(brief.run, "sandbox"),
-            agent: brief.agent,
+            agent: Some(brief.agent),
             template: definition.template.as_deref(),
             secrets: &definition.secrets,
             metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),

@@ -4,6 +4,7 @@ mod agents;
 mod artifacts;
 mod audit;
 mod budgets;
+mod competitions;
 mod connections;
 mod errand;
 mod events;
@@ -108,6 +109,12 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(snapshots::rollback))
         .routes(routes!(forks::fork))
         .routes(routes!(forks::lineage))
+        .routes(routes!(competitions::create, competitions::list))
+        .routes(routes!(competitions::detail))
+        .routes(routes!(competitions::diff))
+        .routes(routes!(competitions::compare))
+        .routes(routes!(competitions::winner))
+        .routes(routes!(competitions::cancel))
         .routes(routes!(reach::show, reach::replace))
         .routes(routes!(projects::own, projects::rename))
         .routes(routes!(projects::create, projects::list))

@@ -21,8 +21,8 @@ use crate::api::body::Checked;
 use crate::api::context::Context;
 use crate::api::error::{ApiError, Code};
 use crate::api::query::Query;
-pub(super) use shape::named;
 use shape::{ChangedTask, NewTask, OnReview, PlaceShape, Task};
+pub(super) use shape::{amount, check_text, check_title, named, nanos};
 pub(super) use work::*;
 
 /// Where a part of a list of tasks begins: after this place and task.
@@ -59,7 +59,7 @@ pub(super) struct TaskQuery {
 }
 
 /// An agent's key is for its sandboxes: what is to be done is people's affair.
-fn by_people<N: Need>(caller: &Caller<N>) -> Result<(), ApiError> {
+pub(super) fn by_people<N: Need>(caller: &Caller<N>) -> Result<(), ApiError> {
     match caller.scope.agent() {
         None => Ok(()),
         Some(_) => Err(ApiError::of(Code::Forbidden, "an agent's key cannot plan, start or end tasks")
@@ -74,7 +74,7 @@ fn actor<N>(caller: &Caller<N>) -> String {
     }
 }
 
-fn refusal(error: TaskError, task: TaskId) -> ApiError {
+pub(super) fn refusal(error: TaskError, task: TaskId) -> ApiError {
     match error {
         TaskError::NotFound => ApiError::nothing("task", task),
         TaskError::Changed => changed_meanwhile(),

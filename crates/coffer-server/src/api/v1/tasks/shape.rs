@@ -237,7 +237,7 @@ impl Task {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for people; far below what a float holds exactly")]
-pub(super) fn amount(nanos: i64) -> f64 {
+pub(in crate::api::v1) fn amount(nanos: i64) -> f64 {
     nanos as f64 / 1e9
 }
 
@@ -345,7 +345,7 @@ impl ChangedTask {
     }
 }
 
-fn check_title(title: &str) -> Result<(), ApiError> {
+pub(in crate::api::v1) fn check_title(title: &str) -> Result<(), ApiError> {
     let fits = !title.trim().is_empty() && title.chars().count() <= LONGEST_TITLE;
     if fits && !title.chars().any(char::is_control) {
         return Ok(());
@@ -360,7 +360,11 @@ fn check_description(text: &str) -> Result<(), ApiError> {
     Err(ApiError::invalid("description", format!("may have at most {} KiB", LONGEST_DESCRIPTION / 1024)))
 }
 
-fn check_text(field: &str, text: Option<&str>, longest: usize) -> Result<(), ApiError> {
+pub(in crate::api::v1) fn check_text(
+    field: &str,
+    text: Option<&str>,
+    longest: usize,
+) -> Result<(), ApiError> {
     match text {
         Some(text) if text.trim().is_empty() || text.len() > longest || text.contains('\0') => {
             Err(ApiError::invalid(field, format!("must have 1 to {longest} bytes, none of them NUL")))
@@ -383,7 +387,7 @@ fn checked_labels(labels: Vec<String>) -> Result<Vec<String>, ApiError> {
     Ok(labels.into_iter().filter(|label| seen.insert(label.clone())).collect())
 }
 
-fn nanos(budget: f64) -> Result<i64, ApiError> {
+pub(in crate::api::v1) fn nanos(budget: f64) -> Result<i64, ApiError> {
     if !(budget > 0.0 && budget <= LARGEST_BUDGET) {
         return Err(ApiError::invalid("budget", "must be more than 0 and at most a million"));
     }

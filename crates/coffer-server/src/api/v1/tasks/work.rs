@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::{AgentId, RunId, TaskId, TaskState};
+use coffer_core::{AgentId, CompetitionId, RunId, TaskId, TaskState};
 use coffer_store::{
-    Attempt as AttemptRow, RunFailure, StartTask, StepRow, StepState, TaskError, TaskMessage, TaskRow,
+    Attempt as AttemptRow, CompetitionError, NewCompetition, RunFailure, StartTask, StepRow, StepState,
+    TaskError, TaskMessage, TaskRow,
 };
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,7 @@ use crate::api::body::{Checked, MaybeChecked};
 use crate::api::error::ApiError;
 use crate::api::query::Query;
 use crate::api::v1::ErrorShape;
+use crate::api::v1::competitions::{self, Terms};
 use crate::api::v1::page::{Page, PageQuery, Part};
 use crate::clock::rfc3339;
 
@@ -39,6 +41,8 @@ pub(in crate::api::v1) struct Start {
     model: Option<String>,
     /// Ends the attempt that is under way; without it one is a refusal.
     replace: bool,
+    /// Several agents compete in forks of one sandbox, and the winner's pull request is the task's.
+    compete: Option<Terms>,
 }
 
 /// Begins an attempt, the first or another: a run is queued that ends with a pull request.
@@ -51,7 +55,8 @@ pub(in crate::api::v1) struct Start {
         (status = 408, body = ErrorShape),
         (status = 409, body = ErrorShape, description = "an attempt is under way, or the task is archived"),
         (status = 413, body = ErrorShape),
-        (status = 422, body = ErrorShape, description = "the task lacks an agent, its definition or a repository")
+        (status = 422, body = ErrorShape, description = "the task lacks an agent, its definition or a repository"),
+        (status = 429, body = ErrorShape, description = "more compete than the quota `forks` allows")
     )
 )]
 pub(in crate::api::v1) async fn start(
@@ -77,9 +82,48 @@ pub(in crate::api::v1) async fn start(
         reason,
         actor: actor(&caller),
     };
-    let started = begin(&app, &caller, &row, order).await?;
+    let started = match request.compete {
+        None => begin(&app, &caller, &row, order).await?,
+        Some(terms) => compete(&app, &caller, row, order, terms).await?,
+    };
     let (headers, body) = tagged(started);
     Ok((StatusCode::ACCEPTED, headers, body))
+}
+
+/// Starts an attempt in which several agents compete.
+async fn compete(
+    app: &App,
+    caller: &Caller<Write>,
+    task: TaskRow,
+    order: StartTask,
+    terms: Terms,
+) -> Result<TaskRow, ApiError> {
+    if order.agent.is_some() || order.model.is_some() {
+        let why = "has agents and models of its own: leave out agent_id and model";
+        return Err(ApiError::invalid("compete", why));
+    }
+    if task.repository.is_none() {
+        return Err(ApiError::invalid("repository", "is needed: the task has none to work on"));
+    }
+    let terms = competitions::checked_terms(app, caller, terms, task.agent).await?;
+    let new = NewCompetition {
+        title: task.title,
+        prompt: task.description,
+        repository: task.repository,
+        base_branch: task.base_branch,
+        check_command: task.check_command,
+        context_id: task.context_id,
+        budget_nanos: terms.budget_nanos.or(task.budget_nanos),
+        ..terms
+    };
+    let started = app.store.compete_for_task(&caller.scope, task.id, order, new).await;
+    let (row, competition) = started.map_err(|error| match error {
+        CompetitionError::Task(error) => refusal(error, task.id),
+        error => competitions::refusal(error, CompetitionId::generate()),
+    })?;
+    tracing::info!(task.id = %row.id, "agents compete for task {} in {competition}", row.id);
+    app.tasks.wake();
+    Ok(row)
 }
 
 /// Starts an attempt where there is all that it needs.
@@ -290,6 +334,8 @@ pub(in crate::api::v1) struct Attempt {
     sandbox_id: Option<String>,
     /// Where its agent's output is.
     execution_id: Option<String>,
+    /// The competition that it is, where several agents compete.
+    fork_id: Option<String>,
     branch: Option<String>,
     commit: Option<String>,
     pull_url: Option<String>,
@@ -315,6 +361,7 @@ fn attempt(row: AttemptRow) -> Attempt {
         model: row.model,
         sandbox_id: row.note.sandbox.map(|sandbox| sandbox.to_string()),
         execution_id: row.note.execution.map(|execution| execution.to_string()),
+        fork_id: row.competition.map(|competition| competition.to_string()),
         branch: row.note.branch,
         commit: row.note.commit,
         pull_url: row.note.pull_url,

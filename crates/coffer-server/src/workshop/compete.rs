@@ -1,0 +1,381 @@
+//! A competition, with the moves of the workbench.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use coffer_core::agent::Job;
+use coffer_core::compete::DiffSize;
+use coffer_core::{Kept, Millis, SandboxId, StateName};
+use coffer_flow::compete::{Arena, Base, Begun, Changes, Fork, Lane, RaceBrief, Raced};
+use coffer_flow::task::{Checked, Pull};
+use coffer_flow::{Start, StepError};
+use coffer_store::{EntryRow, Idempotency, Inserted, ProjectScope, RunFailure};
+
+use super::describe::code;
+use super::repository::{commit_id, plain};
+use super::{AgentOrder, Base as Beginning, CommitText, PullText, SandboxOrder, Station, Workbench, trouble};
+use crate::api::{ApiError, Code};
+use crate::fleet::{Boot, FleetError, ForkSpec, Forked, MemoryWish};
+
+/// How long forks live unless somebody works in them.
+const AHEAD_MS: Millis = 3_600_000;
+/// How long there may be no room for the forks.
+const ROOM_WITHIN: Duration = Duration::from_secs(900);
+const ROOM_PAUSE: Duration = Duration::from_secs(3);
+const FINGERPRINT: &str = "competition";
+
+/// Where agents compete.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    bench: Arc<Workbench>,
+}
+
+/// A key of a run's own. No user's key has a colon.
+fn key(brief: &RaceBrief, what: &str) -> String {
+    format!("run:{}/{what}", brief.run)
+}
+
+/// What the sandbox of an entry can be found by: it came with the others, or by itself where it did not.
+fn keys_of_fork(brief: &RaceBrief, number: i64) -> [String; 2] {
+    let alone = key(brief, &format!("fork-{number}"));
+    [format!("fork/{number}/{}", key(brief, "forks")), format!("fork/1/{alone}")]
+}
+
+impl Ring {
+    pub(crate) fn new(bench: Arc<Workbench>) -> Self {
+        Self { bench }
+    }
+
+    fn scope(&self, brief: &RaceBrief) -> ProjectScope {
+        self.bench.store.operator().acting_for(brief.project, None)
+    }
+
+    fn station(&self, brief: &RaceBrief, sandbox: SandboxId) -> Station {
+        Station { scope: self.scope(brief), sandbox, actor: format!("competition:{}", brief.competition) }
+    }
+
+    fn lane(&self, lane: Lane<'_>) -> Station {
+        let actor = format!("agent:{}", lane.entry.agent);
+        Station { scope: self.scope(lane.brief), sandbox: lane.sandbox, actor }
+    }
+
+    fn ahead_ms(&self) -> Millis {
+        AHEAD_MS.min(self.bench.policy.longest_timeout_ms)
+    }
+
+    /// The sandboxes that an entry ever had, live or over.
+    async fn forks_of(&self, brief: &RaceBrief, number: i64) -> Result<Vec<(SandboxId, bool)>, StepError> {
+        // One that is just being made, for somebody who no longer waits, is not on record yet.
+        drop(self.bench.making.write().await);
+        let mut found = Vec::new();
+        for key in keys_of_fork(brief, number) {
+            let idempotency = Idempotency { key: &key, fingerprint: FINGERPRINT };
+            if let Inserted::Existing(row) =
+                self.bench.store.earlier_sandbox(&self.scope(brief), idempotency).await?
+            {
+                found.push((row.id, row.state.is_live()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Forks the source, to its end though nobody waits any more; waits for room.
+    async fn fork_so_often(
+        &self,
+        brief: &RaceBrief,
+        source: SandboxId,
+        count: u32,
+        key: &str,
+    ) -> Result<Forked, StepError> {
+        let at = self.station(brief, source);
+        let since = Instant::now();
+        loop {
+            let record = self.bench.record(&at).await?;
+            let metadata = [("competition", brief.competition.to_string()), ("run", brief.run.to_string())];
+            let spec = ForkSpec {
+                count,
+                timeout_ms: self.ahead_ms(),
+                // Agents begin anew: files are all that they need.
+                wish: MemoryWish { memory: Some(false), with_secrets: false },
+                metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
+                env_vars: BTreeMap::new(),
+                secrets: BTreeMap::new(),
+                idempotency: Some((key.to_string(), FINGERPRINT.to_string())),
+            };
+            let (fleet, scope) = (self.bench.fleet.clone(), at.scope);
+            let making = self.bench.making.clone().read_owned().await;
+            let forked = tokio::spawn(async move {
+                let forked = fleet.fork(scope, record, spec).await;
+                drop(making);
+                forked
+            });
+            let error = match forked.await.unwrap_or(Err(FleetError::Broken)) {
+                Ok(forked) => return Ok(forked),
+                Err(error) => ApiError::fleet(error, &source.to_string()),
+            };
+            let waits = trouble::may_pass(&error) || error.code() == Code::QuotaExceeded;
+            if !waits || since.elapsed() > ROOM_WITHIN {
+                return Err(self.bench.trouble(at.scope.project(), error));
+            }
+            tokio::time::sleep(ROOM_PAUSE).await;
+        }
+    }
+
+    fn failure(&self, brief: &RaceBrief, error: FleetError) -> RunFailure {
+        let told = self.bench.trouble(brief.project, ApiError::fleet(error, ""));
+        RunFailure::new("fork_failed", format!("the fork did not come to be: {}", told.message))
+    }
+
+    /// One more try for an entry that came away without a sandbox.
+    async fn fork_alone(&self, brief: &RaceBrief, source: SandboxId, number: i64) -> Fork {
+        let key = key(brief, &format!("fork-{number}"));
+        let forked = self.fork_so_often(brief, source, 1, &key).await;
+        let forked = forked.map_err(|error| RunFailure::new(error.code.clone(), error.message))?;
+        match forked.children.into_iter().next() {
+            Some(Ok(row)) => Ok(row.id),
+            Some(Err(error)) => Err(self.failure(brief, error)),
+            None => Err(RunFailure::new("fork_failed", "the fork did not come to be")),
+        }
+    }
+
+    async fn entry(&self, lane: Lane<'_>) -> Result<EntryRow, StepError> {
+        let rows =
+            self.bench.store.competition_entries(&self.scope(lane.brief), lane.brief.competition).await?;
+        let found = rows.into_iter().find(|row| row.number == lane.entry.number);
+        found.ok_or_else(|| StepError::fatal("competition_gone", "the entry is not on record any more"))
+    }
+
+    /// Has a sandbox run that kept only its files while a person decided.
+    async fn awake(&self, at: &Station) -> Result<(), StepError> {
+        let record = self.bench.record(at).await?;
+        if record.row().state.name() != StateName::Paused {
+            return self.bench.keep(at).await;
+        }
+        let resumed = self.bench.fleet.resume(record, self.ahead_ms(), Boot::Cold, None).await;
+        let refused = |error| ApiError::fleet(error, &at.sandbox.to_string());
+        resumed.map(drop).map_err(|error| self.bench.trouble(at.scope.project(), refused(error)))
+    }
+}
+
+#[async_trait::async_trait]
+impl Arena for Ring {
+    async fn ensure_source(&self, brief: &RaceBrief, _: Start) -> Result<SandboxId, StepError> {
+        if let Some(given) = brief.source {
+            self.bench.record(&self.station(brief, given)).await?;
+            return Ok(given);
+        }
+        let metadata = [("competition", brief.competition.to_string()), ("run", brief.run.to_string())];
+        let order = SandboxOrder {
+            key: &key(brief, "source"),
+            // It is nobody's: each agent is to see its own fork at most.
+            agent: None,
+            template: brief.template.as_deref(),
+            secrets: &BTreeMap::new(),
+            metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
+        };
+        self.bench.ensure_sandbox(self.scope(brief), order).await
+    }
+
+    async fn clone(&self, brief: &RaceBrief, source: SandboxId) -> Result<Base, StepError> {
+        let at = self.station(brief, source);
+        let base = brief.base_branch.as_deref();
+        let Beginning { branch, commit } = self.bench.clone_repository(&at, &brief.repository, base).await?;
+        Ok(Base { branch, commit })
+    }
+
+    async fn prepare(
+        &self,
+        brief: &RaceBrief,
+        source: SandboxId,
+        command: &str,
+    ) -> Result<Checked, StepError> {
+        let at = self.station(brief, source);
+        self.bench.run_check(&at, &key(brief, "prepare"), &brief.repository, command).await
+    }
+
+    async fn fork(&self, brief: &RaceBrief, source: SandboxId) -> Result<Vec<Fork>, StepError> {
+        let mut forks: Vec<Option<Fork>> = Vec::with_capacity(brief.entries.len());
+        for entry in &brief.entries {
+            let known = self.forks_of(brief, entry.number).await?;
+            forks.push(known.into_iter().find(|(_, live)| *live).map(|(sandbox, _)| Ok(sandbox)));
+        }
+        if forks.iter().all(Option::is_none) {
+            let count = u32::try_from(brief.entries.len()).unwrap_or(u32::MAX);
+            let forked = self.fork_so_often(brief, source, count, &key(brief, "forks")).await?;
+            for (fork, child) in forks.iter_mut().zip(forked.children) {
+                *fork = child.ok().map(|row| Ok(row.id));
+            }
+        }
+        let mut all = Vec::with_capacity(forks.len());
+        for (entry, fork) in brief.entries.iter().zip(forks) {
+            all.push(match fork {
+                Some(fork) => fork,
+                None => self.fork_alone(brief, source, entry.number).await,
+            });
+        }
+        Ok(all)
+    }
+
+    async fn leave_source(&self, brief: &RaceBrief, source: SandboxId) -> Result<(), StepError> {
+        if brief.source.is_some() {
+            return Ok(());
+        }
+        self.bench.end_sandbox(&self.station(brief, source)).await
+    }
+
+    async fn run_agent(&self, lane: Lane<'_>, begun: Begun<'_>) -> Result<Raced, StepError> {
+        let (at, brief, entry) = (self.lane(lane), lane.brief, lane.entry);
+        let (_, definition) = self.bench.agent(&at.scope, entry.agent).await?;
+        self.bench.branch(&at, &brief.repository, &entry.branch, Some(&lane.base.branch)).await?;
+        let env = [
+            ("COFFER_FORK_ID", brief.competition.to_string()),
+            ("COFFER_ENTRY", entry.number.to_string()),
+            ("COFFER_RUN_ID", brief.run.to_string()),
+            ("COFFER_SANDBOX_ID", lane.sandbox.to_string()),
+            ("COFFER_BRANCH", entry.branch.clone()),
+            ("COFFER_TASK_ID", brief.task.map(|task| task.to_string()).unwrap_or_default()),
+        ];
+        let order = AgentOrder {
+            key: &key(brief, &format!("agent-{}", entry.number)),
+            repository: &brief.repository,
+            definition: &definition,
+            job: Job {
+                title: &brief.title,
+                description: entry.prompt.as_deref().unwrap_or(&brief.prompt),
+                messages: &brief.messages,
+                branch: &entry.branch,
+                check: brief.check_command.as_deref(),
+                model: entry.model.as_deref(),
+            },
+            env: env
+                .into_iter()
+                .filter(|(_, value)| !value.is_empty())
+                .map(|(name, value)| (name.to_string(), value))
+                .collect(),
+        };
+        let work = self.bench.start_agent(&at, order).await?;
+        begun(work.execution).await;
+        let turn = self.bench.await_agent(&at, &work, entry.budget_nanos).await?;
+        let row = self.bench.store.execution(&at.scope, work.execution).await?;
+        let duration_ms = row.and_then(|row| Some((row.ended_ms? - row.started_ms).max(0)));
+        Ok(Raced { turn, duration_ms })
+    }
+
+    async fn commit(&self, lane: Lane<'_>) -> Result<Option<String>, StepError> {
+        let (at, brief, entry) = (self.lane(lane), lane.brief, lane.entry);
+        self.bench.keep(&at).await?;
+        let agent = self.bench.agent(&at.scope, entry.agent).await;
+        let agent = agent.map_or_else(|_| entry.agent.to_string(), |(name, _)| name);
+        let about = match brief.task {
+            Some(task) => ("Task", task.to_string()),
+            None => ("Fork", brief.competition.to_string()),
+        };
+        let footers = [about, ("Agent", agent)].map(|(token, value)| (token.to_string(), value)).to_vec();
+        let text = CommitText { title: brief.title.clone(), footers };
+        let base = Beginning { branch: lane.base.branch.clone(), commit: lane.base.commit.clone() };
+        self.bench.commit(&at, &brief.repository, &entry.branch, &base, &text).await
+    }
+
+    async fn changes(&self, lane: Lane<'_>) -> Result<Changes, StepError> {
+        let at = self.lane(lane);
+        let (repository, base) = (plain(&lane.brief.repository), commit_id(&lane.base.commit)?);
+        let found = self.bench.with_git(&at, move |git, session| {
+            let (repository, base) = (repository.clone(), base.clone());
+            async move { git.changes_since(&session, &repository, &base).await }
+        });
+        let (stat, diff) = found.await?;
+        Ok(Changes {
+            diff: DiffSize { files: stat.files, added: stat.added, removed: stat.removed },
+            patch: diff.patch,
+            is_cut: diff.truncated,
+        })
+    }
+
+    async fn check(&self, lane: Lane<'_>, command: &str) -> Result<Checked, StepError> {
+        let key = key(lane.brief, &format!("check-{}", lane.entry.number));
+        self.bench.run_check(&self.lane(lane), &key, &lane.brief.repository, command).await
+    }
+
+    async fn spent(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<i64, StepError> {
+        self.bench.cost_of(&self.scope(brief), sandbox).await
+    }
+
+    async fn give_back(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError> {
+        self.bench.end_sandbox(&self.station(brief, sandbox)).await
+    }
+
+    async fn rest(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError> {
+        let at = self.station(brief, sandbox);
+        let record = self.bench.record(&at).await?;
+        if record.row().state.name() == StateName::Paused {
+            return Ok(());
+        }
+        let paused = self.bench.fleet.pause(record, Kept::FilesOnly, false).await;
+        let refused = |error| ApiError::fleet(error, &sandbox.to_string());
+        paused.map_err(|error| self.bench.trouble(brief.project, refused(error)))
+    }
+
+    async fn push(&self, lane: Lane<'_>, commit: &str) -> Result<(), StepError> {
+        let at = self.lane(lane);
+        self.awake(&at).await?;
+        self.bench.push(&at, &lane.brief.repository, &lane.entry.branch, commit).await
+    }
+
+    async fn ensure_pull(&self, lane: Lane<'_>, reasons: &[String]) -> Result<Pull, StepError> {
+        let (at, brief) = (self.lane(lane), lane.brief);
+        self.awake(&at).await?;
+        let entry = self.entry(lane).await?;
+        let text = describe(brief, &entry, reasons);
+        let base = Some(lane.base.branch.as_str());
+        self.bench.ensure_pull(&at, &brief.repository, &text, &lane.entry.branch, base).await
+    }
+
+    async fn finish(&self, brief: &RaceBrief) -> Result<(), StepError> {
+        let mut all = Vec::new();
+        for entry in &brief.entries {
+            all.extend(self.forks_of(brief, entry.number).await?.into_iter().map(|(sandbox, _)| sandbox));
+        }
+        if brief.source.is_none() {
+            all.extend(self.bench.find_sandbox(&self.scope(brief), &key(brief, "source")).await?);
+        }
+        for sandbox in all {
+            self.bench.end_sandbox(&self.station(brief, sandbox)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What the winner's pull request says.
+fn describe(brief: &RaceBrief, entry: &EntryRow, reasons: &[String]) -> PullText {
+    const LONGEST_TITLE: usize = 256;
+    const LONGEST_SUMMARY: usize = 8 * 1024;
+    let mut body = String::new();
+    if let Some(summary) = entry.summary.as_deref().map(str::trim).filter(|summary| !summary.is_empty()) {
+        // As it was said: what an agent writes is not to look like ours, nor to call people.
+        for line in summary[..summary.floor_char_boundary(LONGEST_SUMMARY)].lines() {
+            body.push_str(&format!("> {}\n", line.replace('@', "@\u{200b}")));
+        }
+        body.push('\n');
+    }
+    let about = match brief.task {
+        Some(task) => format!("| Task | {} ({}) |\n", code(&task.to_string()), code(&brief.title)),
+        None => String::new(),
+    };
+    let model = entry.model.as_deref().map(|model| format!(" ({})", code(model))).unwrap_or_default();
+    let entries = brief.entries.len();
+    body.push_str(&format!(
+        "| | |\n|---|---|\n{about}| Competition | {} |\n| Winner | entry {} of {entries}, {}{model} |\n",
+        code(&brief.competition.to_string()),
+        entry.number,
+        code(&entry.label),
+    ));
+    if let Some(commit) = &entry.commit {
+        body.push_str(&format!("| Commit | {commit} |\n"));
+    }
+    body.push_str("\nWhy it won:\n\n");
+    for reason in reasons {
+        body.push_str(&format!("- {}\n", reason.replace(['\n', '\r'], " ").replace('@', "@\u{200b}")));
+    }
+    PullText { title: brief.title.chars().take(LONGEST_TITLE).collect(), body }
+}
