@@ -12,10 +12,11 @@ COFFER := target/release/coffer
 CI := --profile ci --locked
 CI_COFFER := target/ci/coffer
 
-.PHONY: help build run test check unit e2e soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench
+.PHONY: help build run demo test check unit e2e soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
+	@echo "make demo    a task, three agents that compete for it in forks, and the winner's pull request; offline (KEEP=1)"
 	@echo "make test    set up, then every check: format, lints, unit, store, engine and SDK tests"
 	@echo "make build   the release binary, at $(COFFER)"
 	@echo "make soak    kill every part at $(KILLS) random moments, and look for what was lost (SEED=, KILLS=);"
@@ -38,6 +39,10 @@ ui: setup-build
 
 run: build template
 	$(COFFER) up --listen $(LISTEN) --data-dir $(DATA_DIR)
+
+# On a server of its own, which goes again; KEEP=1 leaves it up to look at.
+demo: build template
+	COFFER_BIN=$(CURDIR)/$(COFFER) scripts/demo $(if $(KEEP),--keep)
 
 # Where it cannot be built, as without a network, the template 'host' stands in for it.
 template: setup-run build
