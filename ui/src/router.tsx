@@ -114,6 +114,12 @@ const logs = createRoute({
   }),
 });
 
+const fork = createRoute({
+  getParentRoute: () => shell,
+  path: "/forks/$fork",
+  component: lazyRouteComponent(() => import("./forks/CompetitionPage"), "CompetitionPage"),
+});
+
 const repository = createRoute({
   getParentRoute: () => shell,
   path: "/repositories/$repository",
@@ -143,6 +149,8 @@ const tree = root.addChildren([
     ]),
     board,
     task,
+    page("/forks", () => import("./forks/Forks"), "Forks"),
+    fork,
     page("/repositories", () => import("./repositories/Repositories"), "Repositories"),
     repository,
     pull,

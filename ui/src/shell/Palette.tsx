@@ -12,6 +12,7 @@ const ITEM =
 const PAGES = [
   ["/board", "Board"],
   ["/sandboxes", "Sandboxes"],
+  ["/forks", "Forks"],
   ["/repositories", "Repositories"],
   ["/monitoring", "Monitoring"],
   ["/logs", "Search the logs"],

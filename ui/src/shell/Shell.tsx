@@ -8,6 +8,7 @@ import {
   Box,
   FolderGit2,
   FolderKanban,
+  GitFork,
   LogOut,
   Menu,
   Monitor,
@@ -35,6 +36,7 @@ const Palette = lazy(() => import("./Palette").then((module) => ({ default: modu
 const PLACES = [
   { to: "/board", name: "Board", icon: SquareKanban },
   { to: "/sandboxes", name: "Sandboxes", icon: Box },
+  { to: "/forks", name: "Forks", icon: GitFork },
   { to: "/repositories", name: "Repositories", icon: FolderGit2 },
   { to: "/monitoring", name: "Monitoring", icon: Activity },
   { to: "/logs", name: "Logs", icon: ScrollText },

@@ -151,6 +151,14 @@ function Inside({ attempt, task }: { attempt: Attempt; task: Task }) {
           ...(attempt.pull_url ? [["Pull request", <PullLink key="pull" url={attempt.pull_url} />] as [string, React.ReactNode]] : []),
         ]}
       />
+      {attempt.fork_id && (
+        <p className="border-t border-line px-4 py-3">
+          Several agents compete for it:{" "}
+          <Link to="/forks/$fork" params={{ fork: attempt.fork_id }} className="text-accent underline">
+            see them side by side
+          </Link>
+        </p>
+      )}
       {attempt.summary && <p className="border-t border-line px-4 py-3 break-words whitespace-pre-wrap">{paragraphs(attempt.summary)}</p>}
       {attempt.error && (
         <p className="border-t border-line px-4 py-3 break-words text-bad">

@@ -36,7 +36,7 @@ export function TaskPage() {
           ))}
           {none && (
             <Card title="Attempts">
-              <Empty title="Nobody has tried yet">Start it with an agent.</Empty>
+              <Empty title="Nobody has tried yet">Start it with an agent, or let several compete for it.</Empty>
             </Card>
           )}
           {working && <Changes task={task} />}

@@ -1,11 +1,12 @@
 // What the page of a task and its drawer on the board have in common.
 import { useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { Pencil, Play, Square, TriangleAlert } from "lucide-react";
+import { GitFork, Pencil, Play, Square, TriangleAlert } from "lucide-react";
 import { useAgentNames } from "../api/agents";
 import { api, take } from "../api/client";
 import { usePrices } from "../api/prices";
 import { may } from "../api/session";
+import { CompeteForTask } from "../forks/NewCompetition";
 import { Badge } from "../ui/Badge";
 import { Button } from "../ui/Button";
 import { Confirm } from "../ui/Dialog";
@@ -99,7 +100,7 @@ export function useTaskWork(id: string) {
     queryKey: ["tasks", "attempts", id],
     queryFn: () => take(api.GET("/api/v1/tasks/{task}/attempts", { params: { path: { task: id } } })),
   });
-  const [open, setOpen] = useState<"start" | "cancel" | "edit">();
+  const [open, setOpen] = useState<"start" | "cancel" | "edit" | "compete">();
   const close = () => setOpen(undefined);
   const move = useMutation({
     mutationFn: (state: Task["state"]) => take(api.PATCH("/api/v1/tasks/{task}", { params: { path: { task: id } }, body: { state } })),
@@ -128,9 +129,14 @@ export function useTaskWork(id: string) {
           Cancel
         </Button>
       ) : (
-        <Button tone="primary" disabled={!allowed} onClick={() => setOpen("start")} icon={<Play aria-hidden className="size-4" />}>
-          {task.attempts > 0 ? "Try again" : "Start"}
-        </Button>
+        <>
+          <Button disabled={!allowed} onClick={() => setOpen("compete")} icon={<GitFork aria-hidden className="size-4" />}>
+            Compete
+          </Button>
+          <Button tone="primary" disabled={!allowed} onClick={() => setOpen("start")} icon={<Play aria-hidden className="size-4" />}>
+            {task.attempts > 0 ? "Try again" : "Start"}
+          </Button>
+        </>
       )}
     </>
   );
@@ -138,6 +144,7 @@ export function useTaskWork(id: string) {
     <>
       {open === "start" && <StartDialog task={task} onClose={close} />}
       {open === "edit" && <EditTask task={task} onClose={close} />}
+      {open === "compete" && <CompeteForTask task={task} onClose={close} />}
       <Confirm
         open={open === "cancel"}
         onClose={close}
