@@ -12,7 +12,7 @@ COFFER := target/release/coffer
 CI := --profile ci --locked
 CI_COFFER := target/ci/coffer
 
-.PHONY: help build run demo test check unit e2e soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench
+.PHONY: help build run demo test check unit e2e soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench screenshots
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench   measure beside crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"
 	@echo "make fuzz    feed readers of hostile bytes with what they do not expect, a minute each"
 	@echo "make fmt     format the sources"
+	@echo "make screenshots  take the pictures of the README anew, of a real server (docs/images)"
 
 build: setup-build agentd ui
 	$(CARGO) build --release --locked -p coffer
@@ -62,6 +63,10 @@ e2e: setup-test agentd ui
 	$(CARGO) build $(CI) -p coffer
 	@$(CI_COFFER) template build base || echo "note: the template 'base' could not be built; 'host' stands in for it"
 	COFFER_BIN=$(CURDIR)/$(CI_COFFER) e2e/run
+
+# A real server with something to show, in Chromium.
+screenshots: setup-test build template
+	e2e/run screenshots
 
 # Parts are killed while clients work. The seed decides who and when; a failure says how to have it again.
 SEED ?= $(shell date +%s)

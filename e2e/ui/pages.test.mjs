@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { mkdirSync, readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { after, before, test } from 'node:test'
-import { api, closeBrowser, eventually, makeSandbox, openPage, operatorKey, screen, signIn } from './browser.mjs'
+import { api, closeBrowser, eventually, makeAgent, makeRepository, makeSandbox, openPage, operatorKey, screen, signIn } from './browser.mjs'
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
 const SHOTS = process.env.COFFER_E2E_SCREENSHOTS
@@ -11,6 +11,7 @@ mkdirSync(SHOTS, { recursive: true })
 
 let id
 let task
+let fork
 before(async () => {
   const agent = await api('POST', '/api/v1/agents', { name: 'reviewer' })
   for (const name of ['nightly tests', 'docs']) await makeSandbox({ metadata: { name }, agent_id: agent.id })
@@ -22,6 +23,13 @@ before(async () => {
   for (const [title, state, priority] of [['Explain the errors of the parser', 'todo', 'high'], ['Close what is opened', 'todo', 'low'], ['Faster tests', 'done', 'medium']]) {
     task = (await api('POST', '/api/v1/tasks', { title, state, priority, labels: ['parser'], description: 'So that people know what to do.' })).id
   }
+  await makeRepository('shown', { 'README.md': '# Shown\n' })
+  const coder = await makeAgent('coder', 'echo working; echo "more of it" >> README.md')
+  task = (await api('POST', '/api/v1/tasks', { title: 'Say more', description: 'The README is short.', repository: 'shown', agent_id: coder })).id
+  await api('POST', `/api/v1/tasks/${task}/start`, {})
+  fork = (await api('POST', '/api/v1/sandboxes/fork', { title: 'Say it better', prompt: 'Improve it.', repository: 'shown', entries: [{ agent_id: coder }, { agent_id: coder, label: 'again' }] })).id
+  await eventually(async () => (await api('GET', `/api/v1/tasks/${task}`)).state === 'in_review', () => api('GET', `/api/v1/tasks/${task}/attempts`).then(JSON.stringify))
+  await eventually(async () => (await api('GET', `/api/v1/sandboxes/fork/${fork}`)).state === 'waiting', () => api('GET', `/api/v1/sandboxes/fork/${fork}`).then(JSON.stringify))
   await api('PUT', '/api/v1/policy', { default: 'allow', rules: [{ effect: 'deny', pattern: 'git push', note: 'by review only' }] })
 })
 after(async () => {
@@ -72,7 +80,7 @@ async function look(page, name, settles = true) {
   return found
 }
 
-test('every page: nothing shuts people out, nothing is too wide, and there are pictures', { timeout: 240_000 }, async () => {
+test('every page: nothing shuts people out, nothing is too wide, and there are pictures', { timeout: 290_000 }, async () => {
   const page = await openPage({ bypassCSP: true })
   const found = []
   await page.goto(`${process.env.COFFER_URL}/ui/`)
@@ -91,10 +99,16 @@ test('every page: nothing shuts people out, nothing is too wide, and there are p
     snapshots: `/sandboxes/${id}/snapshots`,
     events: `/sandboxes/${id}/events`,
     board: '/board',
+    drawer: `/board?task=%22${task}%22`,
     task: `/tasks/${task}`,
+    forks: '/forks',
+    fork: `/forks/${fork}`,
     repositories: '/repositories',
+    repository: '/repositories/shown',
+    pull: '/repositories/shown/pulls/1',
     monitoring: '/monitoring',
     'log-search': '/logs',
+    'log-found': '/logs?q=%22started%22',
     audit: '/audit',
     settings: '/settings',
     keys: '/settings/keys',

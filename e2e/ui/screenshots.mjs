@@ -1,0 +1,107 @@
+// Pictures for the README, of a real server at work: `make screenshots`. The agents are scripts; nothing else is made up.
+import { mkdirSync } from 'node:fs'
+import { api, closeBrowser, eventually, makeAgent, makeRepository, makeSandbox, openPage, screen, signIn } from './browser.mjs'
+
+const INTO = process.env.COFFER_SCREENSHOTS
+mkdirSync(INTO, { recursive: true })
+
+const PARSER = `"""Reads amounts of money, such as 12.50 EUR."""
+
+
+def parse(text):
+    number, currency = text.split()
+    return float(number), currency
+`
+const TEST = `import unittest
+
+import money
+
+
+class Amounts(unittest.TestCase):
+    def test_errors_name_the_text(self):
+        with self.assertRaisesRegex(ValueError, "12,50 EUR"):
+            money.parse("12,50 EUR")
+        with self.assertRaisesRegex(ValueError, "much"):
+            money.parse("much")
+`
+const CHECKED = `"""Reads amounts of money, such as 12.50 EUR."""
+
+from decimal import Decimal, InvalidOperation
+
+
+class BadAmount(ValueError):
+    """The text is no amount of money."""
+
+
+def parse(text):
+    try:
+        number, currency = text.split()
+        return Decimal(number), currency
+    except (ValueError, InvalidOperation) as error:
+        raise BadAmount(f"not an amount: {text!r}") from error
+`
+const QUICK = PARSER.replace('    number,', '    if not text.strip():\n        raise ValueError("empty")\n    number,')
+
+const write = (path, text) => `cat > ${path} <<'TEXT'\n${text}TEXT\n`
+const say = (...lines) => lines.map((line) => `echo "${line}"; sleep 0.2`).join('\n') + '\n'
+
+const AGENTS = {
+  careful: say('Reading money.py and its tests.', 'parse() fails with a bare ValueError, and floats lose cents.', 'Using Decimal, and an error that names the text.') + write('money.py', CHECKED) + say('python3 -m unittest: OK', 'Errors name the text now, and no cent is lost.'),
+  quick: say('Looking at money.py.', 'Adding a check for empty text.') + write('money.py', QUICK) + say('Done.'),
+  hasty: say('Rewriting money.py.') + "echo 'def parse(text): return text.spilt(' > money.py\n" + say('Looks right to me.'),
+}
+// Works until it is told to stop, so that the board has something in progress.
+const WAITING = say('Reading the slow tests.', 'test_import takes 41 s of 63 s: it builds the catalogue each time.', 'Moving the catalogue into a fixture of the session.') + 'until [ -e /tmp/go ]; do sleep 0.2; done\n'
+
+async function demo() {
+  await makeRepository('shop', { 'money.py': PARSER, 'test_money.py': TEST, 'README.md': '# Shop\n', '.gitignore': '__pycache__/\n' })
+  const ids = {}
+  for (const [name, script] of Object.entries({ ...AGENTS, patient: WAITING })) ids[name] = await makeAgent(name, script)
+  const check = 'python3 -m unittest -q'
+  const task = (title, more = {}) => api('POST', '/api/v1/tasks', { title, repository: 'shop', check_command: check, budget: 0.5, ...more })
+  await task('Ship the catalogue as one file', { priority: 'low', labels: ['build'] })
+  await task('Rounding differs between cart and invoice', { priority: 'urgent', labels: ['money', 'bug'], agent_id: ids.careful })
+  await task('Explain the price rules in the README', { labels: ['docs'] })
+  await task('Retry the payment gateway with backoff', { priority: 'high', labels: ['payments'] })
+  for (const title of ['Close the connection pool on shutdown', 'Type hints for the cart', 'Drop Python 3.9']) await task(title, { state: 'done', labels: ['chores'] })
+  const slow = await task('The tests take a minute', { priority: 'high', labels: ['tests'], agent_id: ids.patient })
+  await api('POST', `/api/v1/tasks/${slow.id}/start`, {})
+  const work = await task('Errors of the money parser name what is wrong', { labels: ['money'], agent_id: ids.careful, description: 'parse("12,50 EUR") fails with "could not convert string to float".\nSay which text it was, and do not lose cents on the way.' })
+  await api('POST', `/api/v1/tasks/${work.id}/start`, {})
+  const entries = Object.keys(AGENTS).map((name) => ({ agent_id: ids[name], label: name }))
+  const fork = await api('POST', '/api/v1/sandboxes/fork', { title: 'Errors of the money parser', prompt: 'Errors must name the text that is no amount. Cents must not get lost.', repository: 'shop', check_command: check, entries })
+  const box = await makeSandbox({ metadata: { name: 'try the parser' } })
+  await eventually(async () => (await api('GET', `/api/v1/tasks/${work.id}`)).state === 'in_review', 'a pull request')
+  await eventually(async () => (await api('GET', `/api/v1/sandboxes/fork/${fork.id}`)).state === 'waiting', 'a ranking')
+  return { work: work.id, fork: fork.id, box: box.id }
+}
+
+async function shoot(page, name) {
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme })
+    await page.waitForFunction((dark) => document.documentElement.classList.contains('dark') === dark, colorScheme === 'dark')
+    await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))))
+    await page.screenshot({ path: `${INTO}/${name}-${colorScheme}.png` })
+  }
+}
+
+const made = await demo()
+const page = await openPage({ viewport: { width: 1440, height: 900 } })
+await signIn(page, '/ui/board')
+await page.getByText('Rounding differs').waitFor()
+await page.waitForLoadState('networkidle')
+await shoot(page, 'board')
+await page.goto(`${process.env.COFFER_URL}/ui/tasks/${made.work}`)
+await page.getByRole('log').getByText('no cent is lost').waitFor()
+await page.getByRole('region', { name: 'Changes of money.py' }).waitFor()
+await shoot(page, 'work')
+await page.goto(`${process.env.COFFER_URL}/ui/forks/${made.fork}`)
+await page.getByRole('log').getByText('Looks right to me.').waitFor()
+await shoot(page, 'forks')
+await page.goto(`${process.env.COFFER_URL}/ui/sandboxes/${made.box}/terminal`)
+await page.locator('[data-terminal=live]').waitFor()
+await page.keyboard.type(`clear; PS1='\\[\\e[32m\\]shop\\[\\e[0m\\] $ '; clear\n`)
+await page.keyboard.type(`for n in $(seq 16 231); do printf '\\e[48;5;%dm  \\e[0m' $n; [ $(( (n - 15) % 36 )) = 0 ] && echo; done; python3 --version; git --version; ls -la --color /\n`)
+await eventually(async () => (await screen(page)).some((row) => row.includes('usr')), () => screen(page))
+await shoot(page, 'terminal')
+await closeBrowser()
