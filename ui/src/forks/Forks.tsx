@@ -39,7 +39,7 @@ export function Forks() {
               <Table label="Competitions" head={["What", "State", "Forks", "Winner", "Begun"]}>
                 {items.map((competition) => (
                   <tr key={competition.id}>
-                    <Cell>
+                    <Cell className="min-w-48">
                       <Link to="/forks/$fork" params={{ fork: competition.id }} className="font-medium text-accent underline">
                         {plainText(competition.title)}
                       </Link>
