@@ -28,6 +28,8 @@ before(async () => {
   task = (await api('POST', '/api/v1/tasks', { title: 'Say more', description: 'The README is short.', repository: 'shown', agent_id: coder })).id
   await api('POST', `/api/v1/tasks/${task}/start`, {})
   fork = (await api('POST', '/api/v1/sandboxes/fork', { title: 'Say it better', prompt: 'Improve it.', repository: 'shown', entries: [{ agent_id: coder }, { agent_id: coder, label: 'again' }] })).id
+  const { id: hook } = await api('POST', '/api/v1/webhooks', { url: 'https://hooks.example/coffer', events: ['task.*'], enabled: false })
+  await api('POST', `/api/v1/webhooks/${hook}/test`)
   await eventually(async () => (await api('GET', `/api/v1/tasks/${task}`)).state === 'in_review', () => api('GET', `/api/v1/tasks/${task}/attempts`).then(JSON.stringify))
   await eventually(async () => (await api('GET', `/api/v1/sandboxes/fork/${fork}`)).state === 'waiting', () => api('GET', `/api/v1/sandboxes/fork/${fork}`).then(JSON.stringify))
   await api('PUT', '/api/v1/policy', { default: 'allow', rules: [{ effect: 'deny', pattern: 'git push', note: 'by review only' }] })
@@ -116,6 +118,7 @@ test('every page: nothing shuts people out, nothing is too wide, and there are p
     secrets: '/settings/secrets',
     budgets: '/settings/budgets',
     forges: '/settings/connections',
+    webhooks: '/settings/webhooks',
     policy: '/settings/policy',
     'no-such-page': '/nothing',
   }
@@ -132,6 +135,11 @@ test('every page: nothing shuts people out, nothing is too wide, and there are p
   await page.keyboard.press('Control+k')
   await page.getByPlaceholder('A page, a sandbox, an action').waitFor()
   found.push(...(await look(page, 'palette')))
+
+  await page.goto(`${process.env.COFFER_URL}/ui/settings/webhooks`)
+  await page.getByRole('button', { name: 'Deliveries' }).click()
+  await page.getByRole('cell', { name: 'webhook.ping' }).waitFor()
+  found.push(...(await look(page, 'deliveries', false)))
 
   const operator = await openPage({ bypassCSP: true })
   await signIn(operator, '/ui/', operatorKey())
