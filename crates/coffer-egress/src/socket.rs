@@ -19,7 +19,7 @@ pub(crate) const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
 pub trait Dialer: Send + Sync + fmt::Debug {
     async fn dial(&self, address: SocketAddr) -> io::Result<TcpStream>;
 
-    /// Dials the server of this installation, which may be this machine.
+    /// Dials the server of this installation, or a forge of the site's own, which may be this machine.
     async fn dial_server(&self, address: SocketAddr) -> io::Result<TcpStream> {
         TcpStream::connect(address).await
     }

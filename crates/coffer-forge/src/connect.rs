@@ -9,7 +9,7 @@ use coffer_store::{ConnectionRow, DeliveredEvent, NewRepository, ProjectScope, R
 use serde_json::Value;
 
 use crate::forge::{Forge, Permissions};
-use crate::github::{self, Address, Client, GitHubFigures, GitHubForge};
+use crate::github::{self, Address, Client, GitHubFigures, GitHubForge, Transport};
 use crate::{ForgeError, Forges};
 
 type Answer<T> = Result<T, ForgeError>;
@@ -82,10 +82,11 @@ impl Forges {
         if known.len() >= MOST_CLIENTS {
             known.clear();
         }
-        let tls = self.clients.tls.get_or_init(|| Tls(github::tls())).0.clone();
+        let tls = self.clients.tls.get_or_init(|| Tls(github::tls(self.extra_roots.as_deref()))).0.clone();
+        let address = Address::parse(&connection.base_url, self.plain_http)?;
+        let on_site = self.private_hosts.has(address.host(), address.port());
         let client = Arc::new(Client::new(
-            Address::parse(&connection.base_url, self.plain_http)?,
-            tls,
+            Transport::new(address, tls, on_site),
             self.store.clone(),
             connection.project,
             connection.terms.credential.clone(),

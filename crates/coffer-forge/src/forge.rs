@@ -381,4 +381,6 @@ pub struct Upstream {
     /// Whether the far side itself lets nothing through but the branch of [`GitAccess::Push`]; where not, the
     /// gate has to.
     pub enforces_branch: bool,
+    /// Whether it is at a host that the operator vouches for as the site's own.
+    pub on_site: bool,
 }

@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use client::Client;
 pub use client::GitHubFigures;
-pub(crate) use transport::{Address, tls};
+pub(crate) use transport::{Address, Transport, tls};
 pub(crate) use webhook::{event_of, is_signed};
 
 use convert::{branch, check_run, comment, commit, inline, issue, list, pull, review, status, strange, text};
@@ -469,7 +469,8 @@ impl Forge for GitHubForge {
         let basic = base64::engine::general_purpose::STANDARD.encode(basic);
         let url = format!("{}/{}.git", self.client.address().git_base(), self.remote);
         let authorization = Secret::new(format!("Basic {basic}"));
-        Ok(Upstream { url, authorization, expires_in, enforces_branch: false })
+        let on_site = self.client.is_on_site();
+        Ok(Upstream { url, authorization, expires_in, enforces_branch: false, on_site })
     }
 }
 

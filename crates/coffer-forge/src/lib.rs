@@ -14,6 +14,7 @@ mod git;
 mod github;
 mod local;
 mod passes;
+mod private;
 mod serve;
 
 use std::collections::HashMap;
@@ -38,6 +39,7 @@ pub use github::GitHubFigures;
 use local::{Bare, LocalForge};
 pub use passes::Pass;
 use passes::Passes;
+pub use private::PrivateHosts;
 pub use serve::{GitFigures, Incoming, Outgoing, Service};
 
 /// As whom the server itself commits: merges.
@@ -58,6 +60,10 @@ pub struct ForgeConfig {
     pub git: GitLimits,
     /// Whether a forge may be reached without TLS: for tests.
     pub plain_http: bool,
+    /// Forges that may be at private addresses.
+    pub private_hosts: PrivateHosts,
+    /// Authorities to believe besides the machine's own, as PEM.
+    pub extra_roots: Option<String>,
 }
 
 /// All forges of this server.
@@ -72,6 +78,8 @@ pub struct Forges {
     passes: Arc<Passes>,
     clients: Clients,
     plain_http: bool,
+    private_hosts: PrivateHosts,
+    extra_roots: Option<String>,
     figures: Arc<GitFigures>,
 }
 
@@ -88,6 +96,8 @@ impl Forges {
             passes: Arc::default(),
             clients: Clients::default(),
             plain_http: config.plain_http,
+            private_hosts: config.private_hosts,
+            extra_roots: config.extra_roots,
             figures: Arc::default(),
         };
         forges.tidy().await?;

@@ -437,6 +437,7 @@ impl Forge for LocalForge {
             authorization,
             expires_in: Some(lifetime.min(LONGEST_PASS)),
             enforces_branch: true,
+            on_site: false,
         })
     }
 }

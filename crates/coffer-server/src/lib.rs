@@ -41,6 +41,7 @@ pub use artifacts::ArtifactSettings;
 use coffer_core::{LifetimePolicy, Limits};
 use coffer_engine::Engine;
 use coffer_store::Store;
+pub use git::ForgeSettings;
 pub use limits::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings};
 pub use output::OutputSettings;
 pub use tasks::{OtherWorkshop, TaskSettings};
@@ -75,6 +76,9 @@ pub struct ServerConfig {
     pub tasks: TaskSettings,
     pub webhooks: WebhookSettings,
     pub artifacts: ArtifactSettings,
+    pub forge: ForgeSettings,
+    /// Authorities that forges may be certified by, besides the machine's own; as PEM.
+    pub extra_roots: Option<String>,
     /// For tests of what is around it: where tasks are worked on instead of in sandboxes.
     #[doc(hidden)]
     pub workshop: Option<OtherWorkshop>,
@@ -101,6 +105,8 @@ impl Default for ServerConfig {
             tasks: TaskSettings::default(),
             webhooks: WebhookSettings::default(),
             artifacts: ArtifactSettings::default(),
+            forge: ForgeSettings::default(),
+            extra_roots: None,
             workshop: None,
             server_dir: PathBuf::from("."),
             ui: &[],
@@ -285,6 +291,8 @@ async fn forges(
         },
         git: coffer_forge::GitLimits::default(),
         plain_http: false,
+        private_hosts: config.forge.hosts().unwrap_or_default(),
+        extra_roots: config.extra_roots.clone(),
     };
     Ok(Arc::new(coffer_forge::Forges::start(config, store).await.map_err(failed)?))
 }

@@ -82,6 +82,9 @@ include!(concat!(env!("OUT_DIR"), "/ui_files.rs"));
 impl Server {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let told = listen_to_parent()?;
+        let settings = config::take_over(told.settings.clone())?;
+        // While it is root that reads.
+        let extra_roots = settings.network.extra_roots.as_deref().map(crate::up::extra_roots).transpose()?;
         let data = self.run_dir.join("data");
         reach_own_directory(&self.server_dir, &data)?;
         Identity { uid: self.uid, gid: self.gid }.assume()?;
@@ -89,12 +92,17 @@ impl Server {
         self.logging.start()?;
         crate::privilege::raise_open_files();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(self.serve(&data, told))
+        runtime.block_on(self.serve(&data, told, settings, extra_roots))
     }
 
-    async fn serve(self, data: &Path, told: Told) -> anyhow::Result<()> {
-        let Told { settings, installation, known_key, known_operator_key } = told;
-        let settings = config::take_over(settings)?;
+    async fn serve(
+        self,
+        data: &Path,
+        told: Told,
+        settings: config::Settings,
+        extra_roots: Option<String>,
+    ) -> anyhow::Result<()> {
+        let Told { installation, known_key, known_operator_key, .. } = told;
         let stop = CancellationToken::new();
         crate::up::cancel_on_signal(stop.clone())?;
         let url = settings.database.url.as_ref().map(|url| url.reveal().to_string());
@@ -147,6 +155,8 @@ impl Server {
             tasks: settings.tasks,
             webhooks: settings.webhooks,
             artifacts: settings.artifacts,
+            forge: settings.forge,
+            extra_roots,
             server_dir: data.to_path_buf(),
             ui: UI_FILES,
             ..ServerConfig::default()

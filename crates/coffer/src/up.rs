@@ -23,6 +23,7 @@ use crate::logging::Logging;
 use crate::printer;
 use crate::privilege::Identity;
 use crate::server::{Ready, Told};
+pub(crate) use authority::extra_roots;
 use orphans::OwnChildren;
 use part::Part;
 

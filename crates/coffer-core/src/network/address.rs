@@ -150,6 +150,23 @@ fn classify_v6(address: Ipv6Addr) -> Class {
     }
 }
 
+/// Returns `address` in the form to dial, where a host of the site's own may be, or the class that puts it out of reach.
+///
+/// For hosts that an operator vouches for: beside public addresses, private ones and this machine's pass. Where clouds
+/// keep credentials, and what is no host at all, does not.
+pub fn pass_on_site(address: IpAddr) -> Result<IpAddr, Class> {
+    let address = normalise(address);
+    match classify(address) {
+        Class::Public
+        | Class::Private
+        | Class::UniqueLocal
+        | Class::SiteLocal
+        | Class::CarrierShared
+        | Class::Loopback => Ok(address),
+        class => Err(class),
+    }
+}
+
 /// Addresses that no policy opens: all that are not public, and this machine's own.
 #[derive(Debug, Clone, Default)]
 pub struct Walls {

@@ -232,6 +232,19 @@ fn the_machine_itself_is_out_of_reach_in_every_spelling() {
     assert_eq!(walls.pass(ip("::ffff:8.8.8.8")), Ok(ip("8.8.8.8")));
 }
 
+#[test]
+fn a_host_of_the_site_s_own_may_be_private_but_not_where_credentials_are() {
+    for text in ["10.1.2.3", "192.168.0.1", "127.0.0.1", "100.64.0.1", "fd12::1", "::1", "8.8.8.8"] {
+        assert_eq!(pass_on_site(ip(text)), Ok(ip(text)));
+    }
+    assert_eq!(pass_on_site(ip("::ffff:10.0.0.1")), Ok(ip("10.0.0.1")));
+    for text in
+        ["169.254.169.254", "100.100.100.200", "169.254.1.1", "0.0.0.0", "224.0.0.1", "fe80::1", "192.0.2.80"]
+    {
+        assert!(pass_on_site(ip(text)).is_err(), "{text}");
+    }
+}
+
 proptest! {
     #[test]
     fn normalising_twice_changes_nothing(bits: u128) {

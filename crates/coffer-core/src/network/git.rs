@@ -254,6 +254,9 @@ pub struct GitRoute {
     /// The value of `Authorization`; none where the repository is open to all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authorization: Option<HeaderText>,
+    /// Whether the operator vouches for the forge as one of the site's own, which may be at a private address.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_site: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub push: Option<PushWindow>,
 }

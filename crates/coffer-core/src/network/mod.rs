@@ -16,7 +16,7 @@ mod policy;
 mod proxy;
 mod report;
 
-pub use address::{Class, Walls, classify, normalise, parse_address};
+pub use address::{Class, Walls, classify, normalise, parse_address, pass_on_site};
 pub use block::{BadBlock, Block};
 pub use decide::{Decision, Destination, Rule, decide, may_ask, needs_name};
 pub use e2b::{BadE2bNetwork, E2bNetwork, policy_from_e2b};

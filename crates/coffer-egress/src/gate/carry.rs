@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use coffer_core::network::{Class, Destination, GitHost, HostName, RefusedKind, Rule};
+use coffer_core::network::{Class, Destination, GitHost, HostName, RefusedKind, Rule, pass_on_site};
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -180,7 +180,8 @@ async fn dial(sandbox: &Arc<Sandbox>, passing: &Passing) -> Result<TcpStream, St
     }
 }
 
-/// Dials a forge by addresses that we looked up and that pass the walls, whatever the sandbox itself may reach.
+/// Dials a forge by addresses that we looked up and that pass the walls, whatever the sandbox itself may reach. One that
+/// the operator vouches for may be inside them, and no proxy of the sandbox's leads there.
 async fn dial_forge(
     sandbox: &Arc<Sandbox>,
     passing: &Passing,
@@ -193,7 +194,9 @@ async fn dial_forge(
     for family in [Family::V4, Family::V6] {
         let found = sandbox.look_up(name, family).await;
         for address in found.map(|found| found.addresses).unwrap_or_default() {
-            let address = match walls.pass(address) {
+            let on_site = passing.route.on_site;
+            let passed = if on_site { pass_on_site(address) } else { walls.pass(address) };
+            let address = match passed {
                 Ok(address) => address,
                 Err(class) => {
                     walled = Some((address, class));
@@ -205,8 +208,13 @@ async fn dial_forge(
             }
             attempts += 1;
             let to = SocketAddr::new(address, port);
-            let dialling = connection::dial(sandbox, passing.policy.proxy(), to);
-            if let Ok(Ok(stream)) = timeout(within, dialling).await {
+            let dialled = if on_site {
+                timeout(within, sandbox.seams.dialer.dial_server(to)).await.ok().and_then(Result::ok)
+            } else {
+                let dialling = connection::dial(sandbox, passing.policy.proxy(), to);
+                timeout(within, dialling).await.ok().and_then(Result::ok)
+            };
+            if let Some(stream) = dialled {
                 return Ok(stream);
             }
         }

@@ -248,6 +248,27 @@ async fn a_forge_that_moves_refuses_or_lies_within_is_not_followed() {
 }
 
 #[tokio::test]
+async fn a_forge_that_the_operator_vouches_for_may_be_on_site_but_not_where_credentials_are() {
+    let forge = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = format!("https://ghe.test:{}/o/app.git", forge.local_addr().unwrap().port());
+    let vouched = json!({"base": "none", "git": [{"slug": "app", "upstream": upstream, "on_site": true}]});
+    let fetch = get("/app.git/info/refs?service=git-upload-pack");
+    for (address, reached) in [("127.0.0.1", true), ("169.254.169.254", false), ("224.0.0.1", false)] {
+        let inner = World::new(serde_json::from_value(vouched.clone()).unwrap()).await;
+        inner.internet.name("ghe.test", &[address]);
+        let mut stream = inner.connect(GATE).await;
+        stream.write_all(fetch.as_bytes()).await.unwrap();
+        if reached {
+            drop(accepted(&forge).await);
+        }
+        let heard = String::from_utf8(end(&mut stream).await.unwrap()).unwrap();
+        assert!(heard.starts_with("HTTP/1.1 502 "), "{heard}");
+        assert_eq!(heard.contains("out of reach"), !reached, "{address}: {heard}");
+        assert!(inner.internet.dialled().is_empty(), "it is dialled as the server is, by no proxy");
+    }
+}
+
+#[tokio::test]
 async fn the_gate_has_a_name_and_an_address_only_where_there_are_routes() {
     let place = Place::new(None).await;
     let gate: Vec<std::net::IpAddr> = vec!["192.0.2.80".parse().unwrap()];

@@ -67,15 +67,14 @@ struct Ask<'a> {
 
 impl Client {
     pub(crate) fn new(
-        address: Address,
-        tls: tokio_rustls::TlsConnector,
+        transport: Transport,
         store: Store,
         project: ProjectId,
         credential: Credential,
         figures: Arc<GitHubFigures>,
     ) -> Self {
         Self {
-            transport: Transport::new(address, tls),
+            transport,
             store,
             project,
             credential,
@@ -89,6 +88,10 @@ impl Client {
 
     pub(crate) fn address(&self) -> &Address {
         &self.transport.address
+    }
+
+    pub(super) fn is_on_site(&self) -> bool {
+        self.transport.on_site
     }
 
     /// The value of a secret, if it may be sent to this address.

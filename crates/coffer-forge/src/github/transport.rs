@@ -8,10 +8,13 @@ use http::{Request, Response, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::ForgeError;
+use crate::private::may_dial;
 
 /// For connecting, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -20,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// No answer is longer.
 pub(super) const LONGEST_ANSWER: usize = 8 << 20;
 const MOST_IDLE: usize = 4;
+/// Addresses of one name that are tried.
+const MOST_ADDRESSES: usize = 4;
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Where a forge's API is.
@@ -63,6 +68,10 @@ impl Address {
 
     pub(crate) fn host(&self) -> &str {
         &self.host
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     fn origin(&self, host: &str) -> String {
@@ -114,9 +123,11 @@ pub(super) enum Silence {
     TooLong,
 }
 
-pub(super) struct Transport {
+pub(crate) struct Transport {
     pub(super) address: Address,
     tls: TlsConnector,
+    /// Whether the operator vouches for it.
+    pub(super) on_site: bool,
     idle: Mutex<Vec<(Instant, SendRequest<Full<Bytes>>)>>,
 }
 
@@ -127,8 +138,8 @@ impl std::fmt::Debug for Transport {
 }
 
 impl Transport {
-    pub(super) fn new(address: Address, tls: TlsConnector) -> Self {
-        Self { address, tls, idle: Mutex::default() }
+    pub(crate) fn new(address: Address, tls: TlsConnector, on_site: bool) -> Self {
+        Self { address, tls, on_site, idle: Mutex::default() }
     }
 
     /// Sends a request for a path of this address, once.
@@ -187,8 +198,7 @@ impl Transport {
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, String> {
         let connect = async {
-            let stream = TcpStream::connect((self.address.host.as_str(), self.address.port));
-            let stream = stream.await.map_err(|error| error.to_string())?;
+            let stream = self.dial().await?;
             let _ = stream.set_nodelay(true);
             if !self.address.is_tls {
                 return Self::converse(TokioIo::new(stream)).await;
@@ -203,6 +213,27 @@ impl Transport {
             .unwrap_or_else(|_| Err("connecting took too long".into()))
     }
 
+    /// Dials what the name stands for just now, if that is where a forge may be.
+    async fn dial(&self) -> Result<TcpStream, String> {
+        let Address { host, port, .. } = &self.address;
+        let found =
+            tokio::net::lookup_host((host.as_str(), *port)).await.map_err(|error| error.to_string())?;
+        let mut why = format!("`{host}` has no address");
+        for to in found.take(MOST_ADDRESSES) {
+            let dialled = match may_dial(self.on_site, to.ip()) {
+                Ok(address) => TcpStream::connect((address, *port)).await.map_err(|error| error.to_string()),
+                Err(class) => Err(format!(
+                    "`{host}` is at a {class} address; an operator can allow that by `forge.private_hosts`"
+                )),
+            };
+            match dialled {
+                Ok(stream) => return Ok(stream),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+
     async fn converse<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, String>
     where
         S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
@@ -215,11 +246,13 @@ impl Transport {
     }
 }
 
-/// Trusts whom this machine trusts.
-pub(crate) fn tls() -> TlsConnector {
+/// Trusts whom this machine trusts, and the authorities in `extra`, which is PEM.
+pub(crate) fn tls(extra: Option<&str>) -> TlsConnector {
     let mut roots = rustls::RootCertStore::empty();
     let native = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(native.certs);
+    let extra = CertificateDer::pem_slice_iter(extra.unwrap_or_default().as_bytes());
+    roots.add_parsable_certificates(extra.flatten());
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

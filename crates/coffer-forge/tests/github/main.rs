@@ -14,7 +14,8 @@ use coffer_core::forge::{
 };
 use coffer_forge::{
     Delivery, Forge, ForgeConfig, ForgeError, Forges, GitAccess, GitLimits, Identity, IssueChange,
-    MergeOrder, NewInlineComment, NewPull, NewReview, NewStatus, Part, PullChange, PullFilter, WebhookError,
+    MergeOrder, NewInlineComment, NewPull, NewReview, NewStatus, Part, PrivateHosts, PullChange, PullFilter,
+    WebhookError,
 };
 use coffer_store::{
     Authenticated, ConnectionRow, ConnectionTerms, Credential, NewConnection, ProjectScope, RepositoryRow,
@@ -64,6 +65,11 @@ impl Stage {
     }
 
     async fn with(credential: Credential, value: &str) -> Self {
+        Self::vouched(credential, value, &["127.0.0.1"]).await
+    }
+
+    /// With these forges at private addresses.
+    async fn vouched(credential: Credential, value: &str, hosts: &[&str]) -> Self {
         let (fake, database, dir) = (Fake::start().await, TestDatabase::sqlite(), TempDir::new().unwrap());
         let store = database.open().await;
         let operator = store.operator();
@@ -83,6 +89,8 @@ impl Stage {
             identity: Identity { name: "Cofferdam".into(), email: "noreply@localhost".into() },
             git: GitLimits::default(),
             plain_http: true,
+            private_hosts: PrivateHosts::parse(hosts.iter().copied()).unwrap(),
+            extra_roots: None,
         };
         let forges = Forges::start(config, store.clone()).await.unwrap();
         let terms = ConnectionTerms { credential, webhook_secret: Some("hook".into()) };
@@ -296,6 +304,26 @@ async fn only_what_may_be_repeated_is() {
     assert!(matches!(forge.branch(&branch("other")).await, Err(ForgeError::TooLarge { .. })));
     stage.fake.mood(Mood::Answer(200, Vec::new(), json!({"default_branch": "--upload-pack=x"})));
     assert!(matches!(forge.repository().await, Err(ForgeError::Strange(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_private_address_is_reached_only_where_the_operator_vouches_for_it() {
+    let credential = || Credential::Token { secret: "token".into() };
+    for hosts in [&[][..], &["127.0.0.1:1"], &["ghe.example.com"]] {
+        let stage = Stage::vouched(credential(), "good-token", hosts).await;
+        let name = "app".parse().unwrap();
+        match stage.forges.register(&stage.scope, name, stage.connection.id, "octo/app").await {
+            Err(ForgeError::Unreachable { why, .. }) => {
+                assert!(why.contains("loopback") && why.contains("forge.private_hosts"), "{why}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(stage.fake.asked(""), 0, "nothing was sent");
+    }
+    let stage = Stage::start().await;
+    let (_, forge) = stage.register().await;
+    let upstream = forge.upstream(GitAccess::Fetch, Duration::from_secs(60)).await.unwrap();
+    assert!(upstream.on_site, "the gate has to hear of it");
 }
 
 #[tokio::test(flavor = "multi_thread")]

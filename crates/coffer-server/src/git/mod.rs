@@ -7,6 +7,7 @@ mod explain;
 mod operations;
 mod orders;
 mod routes;
+mod settings;
 mod status;
 mod work;
 
@@ -25,6 +26,7 @@ pub(crate) use orders::{
     PushOrder, Pushed, WorkTreeDiff,
 };
 pub(crate) use routes::AtGate;
+pub use settings::ForgeSettings;
 pub(crate) use status::WorkTree;
 pub(crate) use work::{DiffStat, Signature};
 

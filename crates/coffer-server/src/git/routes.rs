@@ -158,6 +158,7 @@ impl Git {
             authorization: Some(
                 HeaderText::parse(upstream.authorization.reveal()).map_err(|_| unusable("a credential"))?,
             ),
+            on_site: upstream.on_site,
             push: opening.map(|opening| opening.window.clone()),
         })
     }

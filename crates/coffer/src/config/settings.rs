@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use coffer_core::settings::{ByteSize, Period, SecretText};
 use coffer_node::WarmChoice;
 use coffer_server::{
-    ArtifactSettings, LimitSettings, MetricsSettings, OutputSettings, TaskSettings, TraceSettings,
-    UsageSettings, WebhookSettings,
+    ArtifactSettings, ForgeSettings, LimitSettings, MetricsSettings, OutputSettings, TaskSettings,
+    TraceSettings, UsageSettings, WebhookSettings,
 };
 use coffer_store::{BadMasterKey, KeySource, MasterKey};
 use schemars::JsonSchema;
@@ -47,6 +47,7 @@ pub(crate) struct Settings {
     pub(crate) traces: TraceSettings,
     pub(crate) log: Log,
     pub(crate) e2b: E2b,
+    pub(crate) forge: ForgeSettings,
     pub(crate) github: GitHub,
 }
 
@@ -111,7 +112,7 @@ pub(crate) struct Network {
     #[schemars(extend("x-env" = "COFFER_NAMESERVERS"))]
     pub(crate) nameservers: Vec<String>,
     /// A PEM file of authorities to believe besides the machine's own, where headers are put into requests to
-    /// hosts with certificates of a private authority.
+    /// hosts with certificates of a private authority, and for forges.
     pub(crate) extra_roots: Option<PathBuf>,
 }
 
@@ -199,6 +200,7 @@ impl Default for Settings {
             traces: TraceSettings::default(),
             log: Log::default(),
             e2b: E2b::default(),
+            forge: ForgeSettings::default(),
             github: GitHub::default(),
         }
     }
@@ -290,6 +292,7 @@ impl Settings {
         ensure(key, "e2b.api_key", "must be `e2b_` and 40 hexadecimal digits in lower case")?;
         let keys = self.secrets.key_source(Path::new(""));
         keys.map_err(|error| Complaint::of("secrets.master_key", &format!("must be one: {error}")))?;
+        self.forge.check().map_err(|why| Complaint::of("forge.private_hosts", &why))?;
         let filter = tracing_subscriber::EnvFilter::try_new(&self.log.filter);
         filter.map_err(|_| {
             Complaint::of("log.filter", "must be a filter such as `info` or `coffer_node=debug`")

@@ -29,17 +29,18 @@ pub(super) fn load(dir: &DataDir) -> anyhow::Result<AuthorityText> {
 pub(super) fn roots(extra: Option<&Path>) -> anyhow::Result<String> {
     let mut roots = BUNDLES.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap_or_default();
     if let Some(path) = extra {
-        let extra = fs::read_to_string(path)
-            .with_context(|| format!("could not read the certificates in `{}`", path.display()))?;
-        anyhow::ensure!(
-            extra.contains("-----BEGIN CERTIFICATE-----"),
-            "`{}` has no certificate",
-            path.display()
-        );
         roots.push('\n');
-        roots.push_str(&extra);
+        roots.push_str(&extra_roots(path)?);
     }
     Ok(roots)
+}
+
+/// The certificates of an operator's file.
+pub(crate) fn extra_roots(path: &Path) -> anyhow::Result<String> {
+    let extra = fs::read_to_string(path)
+        .with_context(|| format!("could not read the certificates in `{}`", path.display()))?;
+    anyhow::ensure!(extra.contains("-----BEGIN CERTIFICATE-----"), "`{}` has no certificate", path.display());
+    Ok(extra)
 }
 
 #[cfg(test)]
