@@ -306,14 +306,17 @@ impl Git {
                 None => self.checked_out(session, &place.remote).await?,
             };
             let commit = self.tip(session, &place.remote, &branch).await?;
-            if let Some(protection) = place.forge.protection(&branch).await.map_err(ApiError::forge)?
-                && protection.require_pull
-            {
+            let protection = match place.forge.protection(&branch).await {
+                // A token that may push need not see the rules. The forge knows them.
+                Err(ForgeError::PermissionMissing { .. }) => None,
+                protection => protection.map_err(ApiError::forge)?,
+            };
+            if protection.is_some_and(|protection| protection.require_pull) {
                 let message = format!("branch `{branch}` is protected: it moves by merged pull requests alone");
                 return Err(ApiError::of(Code::BranchProtected, message)
                     .hint("push to another branch and open a pull request"));
             }
-            let previous = self.on_forge(&place, &branch).await?;
+            let previous = on_forge(&place, &branch).await.map_err(ApiError::forge)?;
             let none = "0".repeat(commit.as_str().len());
             let expects = previous.as_ref().map_or(none.as_str(), CommitId::as_str);
             let open_for = (PUSH_WITHIN + BETWEEN_PUSHES) * MOST_PUSHES + WINDOW_SLACK;
@@ -326,7 +329,8 @@ impl Git {
                 until_ms: now_ms() + i64::try_from(open_for.as_millis()).unwrap_or(i64::MAX),
             };
             self.open_gate(session, &slug, Some(Opening { slug: &slug, branch: &branch, window })).await?;
-            let pushed = self.push_through(session, &place, &branch, &commit, order.force).await;
+            let aim = Aim { branch: &branch, commit: &commit, previous: previous.as_ref(), force: order.force };
+            let pushed = self.push_through(session, &place, aim).await;
             if let Err(error) = self.open_gate(session, &slug, None).await {
                 // The window shuts by itself; nobody may believe that it is shut now.
                 tracing::warn!(sandbox.id = %session.record.id, "a push window stays open: {}", error.message());
@@ -344,15 +348,10 @@ impl Git {
         .await
     }
 
-    /// Pushes, again where that may help; what the forge has in the end decides. Answers how often it was tried.
-    async fn push_through(
-        &self,
-        session: &Session,
-        place: &Place,
-        branch: &BranchName,
-        commit: &CommitId,
-        force: bool,
-    ) -> Result<u32, ApiError> {
+    /// Pushes, again where that may help, and never before the forge was asked what it has: that decides, not what git
+    /// says. Answers how often it was tried.
+    async fn push_through(&self, session: &Session, place: &Place, aim: Aim<'_>) -> Result<u32, ApiError> {
+        let Aim { branch, commit, previous, force } = aim;
         let refspec = format!("{0}:{0}", branch.full());
         let lease = format!("--force-with-lease={}", branch.full());
         let mut words = vec!["push", "--porcelain"];
@@ -362,15 +361,39 @@ impl Git {
         words.extend(["--", "origin", &refspec]);
         for attempt in 1.. {
             let returned = self.git_at(session, &place.remote, &words, Run::within(PUSH_WITHIN)).await?;
-            if self.on_forge(place, branch).await?.as_ref() == Some(commit) {
+            let found = match on_forge(place, branch).await {
+                Err(error) if error.is_transient() => {
+                    tokio::time::sleep(BETWEEN_PUSHES * attempt).await;
+                    on_forge(place, branch).await
+                }
+                found => found,
+            };
+            let found = found.map_err(ApiError::forge)?;
+            if found.as_ref() == Some(commit) {
+                if !returned.is_good() {
+                    self.catch_up(session, &place.remote, branch).await;
+                }
                 return Ok(attempt);
             }
-            if attempt == MOST_PUSHES || returned.is_good() || !explain::is_transient(&returned) {
+            // Where somebody else was faster, a repetition would be refused or worse.
+            let is_as_before = found.as_ref() == previous;
+            let is_over = attempt == MOST_PUSHES || returned.is_good() || !explain::is_transient(&returned);
+            if is_over || !is_as_before {
                 return Err(explain::rejection(branch.as_str(), &returned));
             }
             tokio::time::sleep(BETWEEN_PUSHES * attempt).await;
         }
         Err(ApiError::internal())
+    }
+
+    /// The forge took a push and git did not hear of it: has it see the branch there, for later pushes. Without that they
+    /// fetch first, which is no reason to fail this one.
+    async fn catch_up(&self, session: &Session, remote: &GitRemote, branch: &BranchName) {
+        let refspec = format!("+{}:refs/remotes/origin/{branch}", branch.full());
+        let words = ["fetch", "--quiet", "origin", &refspec];
+        if let Err(error) = self.git_well(session, remote, "fetch", &words, Run::within(FETCH_WITHIN)).await {
+            tracing::debug!(sandbox.id = %session.record.id, "git does not know of its push: {}", error.message());
+        }
     }
 
     async fn checked_out(&self, session: &Session, remote: &GitRemote) -> Result<BranchName, ApiError> {
@@ -392,14 +415,6 @@ impl Git {
         tip.filter(|_| returned.is_good()).ok_or_else(|| {
             ApiError::of(Code::NotFound, format!("the sandbox has no commit on a branch `{branch}`"))
         })
-    }
-
-    async fn on_forge(&self, place: &Place, branch: &BranchName) -> Result<Option<CommitId>, ApiError> {
-        match place.forge.branch(branch).await {
-            Ok(found) => Ok(Some(found.commit)),
-            Err(ForgeError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(ApiError::forge(error)),
-        }
     }
 
     /// The pull request of a branch: found, or opened.
@@ -435,5 +450,23 @@ impl Git {
             }
         })
         .await
+    }
+}
+
+/// What a push is to bring about.
+#[derive(Debug, Clone, Copy)]
+struct Aim<'a> {
+    branch: &'a BranchName,
+    commit: &'a CommitId,
+    /// Where the forge had the branch.
+    previous: Option<&'a CommitId>,
+    force: bool,
+}
+
+async fn on_forge(place: &Place, branch: &BranchName) -> Result<Option<CommitId>, ForgeError> {
+    match place.forge.branch(branch).await {
+        Ok(found) => Ok(Some(found.commit)),
+        Err(ForgeError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
