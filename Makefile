@@ -60,7 +60,8 @@ unit: setup-test agentd ui
 	$(CARGO) test $(CI) --workspace --no-fail-fast
 
 e2e: setup-test agentd ui
-	$(CARGO) build $(CI) -p coffer
+	@# As the tests' build has it: with other targets other features of crates would be chosen, and all be compiled again.
+	$(CARGO) build $(CI) --workspace --bin coffer --test coffer
 	@$(CI_COFFER) template build base || echo "note: the template 'base' could not be built; 'host' stands in for it"
 	COFFER_BIN=$(CURDIR)/$(CI_COFFER) e2e/run
 

@@ -1,5 +1,7 @@
 //! Who may do what: roles, agents, operators, other projects, and the log of it all.
 
+use std::time::Duration;
+
 use coffer_core::{ExecutionId, SandboxId};
 use coffer_store::{ExecutionRow, ExecutionSource, NewExecution};
 use http::Method;
@@ -51,6 +53,24 @@ async fn attempted(app: &TestApp) -> (String, String) {
     (task, run.to_string())
 }
 
+/// A competition that is over, so that nothing is under way any more.
+async fn competed(app: &TestApp, repository: &str) -> String {
+    let racer = json!({"name": "racer", "definition": {"preset": "custom", "command": ["true", "{prompt}"]}});
+    let racer = app.post("/api/v1/agents", racer).await.expect(201).json();
+    let race = json!({"title": "mine", "repository": repository, "entries": [{"agent_id": racer["id"]}]});
+    let race = app.post("/api/v1/sandboxes/fork", race).await.expect(202).json();
+    let path = format!("/api/v1/sandboxes/fork/{}", race["id"].as_str().unwrap());
+    app.post_empty(&format!("{path}/cancel")).await;
+    for _ in 0..600 {
+        let race = app.get(&path).await.expect(200).json();
+        if !race["ended_at"].is_null() {
+            return race["id"].as_str().unwrap().to_string();
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{path} does not end")
+}
+
 /// Every operation of the description, with its path filled by `fill`.
 fn operations(openapi: &Value, fill: impl Fn(&str) -> String) -> Vec<(Method, String, Value)> {
     let paths = openapi["paths"].as_object().unwrap();
@@ -91,6 +111,10 @@ fn body(method: &Method, path: &str) -> Value {
             };
             json!({field: "mischief"})
         }
+        ("POST", "/api/v1/sandboxes/fork") => {
+            json!({"title": "mischief", "repository": "mischief", "entries": []})
+        }
+        ("POST", path) if path.ends_with("/winner") => json!({"entry": 1}),
         ("PATCH", path) if path.contains("/webhooks/") => json!({"description": "mischief"}),
         ("PUT", path) if path.contains("/protections/") => json!({}),
         ("POST", path) if path.ends_with("/connections") => {
@@ -150,7 +174,10 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let artifact =
         app.post("/api/v1/artifacts", json!({"name": "mine", "text": "x"})).await.expect(201).json();
     let artifact = artifact["id"].as_str().unwrap().to_string();
+    let fork = competed(&app, &repository).await;
     let fill = |name: &str| match name {
+        "fork" => fork.clone(),
+        "entry" => "1".to_string(),
         "webhook" => webhook.clone(),
         "delivery" => delivery.clone(),
         "artifact" => artifact.clone(),
@@ -192,6 +219,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
             &webhook,
             &delivery,
             &artifact,
+            &fork,
         ]
         .into_iter()
         .any(|id| path.contains(id.as_str()))
@@ -212,6 +240,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
             &webhook,
             &delivery,
             &artifact,
+            &fork,
         ] {
             // A refusal may repeat the id that was asked for, and the audit log tells one's own requests.
             let may_tell = theirs || path.ends_with("/audit");
