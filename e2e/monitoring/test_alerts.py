@@ -76,6 +76,12 @@ def database(up) -> sqlite3.Connection:
     return sqlite3.connect(next(up.data_dir.rglob("coffer.db")), isolation_level=None, timeout=30)
 
 
+def age(up, table: str):
+    """Has what is there have been there for two hours."""
+    with database(up) as connection:
+        assert connection.execute(f"UPDATE {table} SET created_ms = created_ms - 7200000").rowcount
+
+
 def figure(up, name: str) -> float:
     key = (up.data_dir / "operator-key").read_text().strip()
     answer = httpx.get(f"http://127.0.0.1:{up.port}/metrics", headers={"Authorization": f"Bearer {key}"})
@@ -191,6 +197,37 @@ def test_a_server_that_hangs(up, calm, fires):
         fires("CofferDown")
     finally:
         os.kill(server, signal.SIGCONT)
+
+
+def test_a_receiver_of_webhooks_that_is_away(up, api, calm, fires):
+    calm("CofferWebhooksFail")
+    made = api.post("/api/v1/webhooks", json={"url": "https://localhost:1/", "events": ["sandbox.*"]})
+    assert made.status_code == 201, made.text
+    path = f"/api/v1/webhooks/{made.json()['id']}"
+    destroy(api, create(api))
+    eventually(lambda: api.get(path).json()["failures"], "it was tried")
+    age(up, "webhook_sends")
+    fires("CofferWebhooksFail")
+    api.delete(path).raise_for_status()
+
+
+def test_attempts_that_wait(up, api, calm, fires):
+    calm("CofferRunsWait")
+    operator = {"X-API-KEY": (up.data_dir / "operator-key").read_text().strip()}
+    with database(up) as connection:
+        (project,) = connection.execute("SELECT project_id FROM api_keys").fetchone()
+    quotas = f"/api/v1/projects/{project}/quotas"
+    api.put(quotas, json={"runs": 0}, headers=operator).raise_for_status()
+    definition = {"preset": "custom", "command": ["true", "{prompt}"]}
+    agent = api.post("/api/v1/agents", json={"name": "idle", "definition": definition}).raise_for_status().json()
+    api.post("/api/v1/repositories", json={"name": "quiet"}).raise_for_status()
+    task = {"title": "wait", "repository": "quiet", "agent_id": agent["id"]}
+    task = api.post("/api/v1/tasks", json=task).raise_for_status().json()
+    api.post(f"/api/v1/tasks/{task['id']}/start", json={}).raise_for_status()
+    age(up, "runs")
+    fires("CofferRunsWait")
+    api.post(f"/api/v1/tasks/{task['id']}/cancel", json={}).raise_for_status()
+    api.put(quotas, json={}, headers=operator).raise_for_status()
 
 
 def test_an_orphan(up, api, calm, fires):
