@@ -60,16 +60,29 @@ const WAYS = [
 
 const drawn = (page) => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))))
 
+/** Of changes that come close together Chromium may not tell the page all: then it is asked once more. */
+async function prefer(page, colorScheme) {
+  const isSo = (dark) => document.documentElement.classList.contains('dark') === dark
+  for (let tries = 1; ; tries++) {
+    await page.emulateMedia({ colorScheme })
+    try {
+      return await page.waitForFunction(isSo, colorScheme === 'dark', { timeout: 10_000 })
+    } catch (error) {
+      if (tries === 3) throw error
+      await page.emulateMedia({ colorScheme: colorScheme === 'dark' ? 'light' : 'dark' })
+      await drawn(page)
+    }
+  }
+}
+
 async function look(page, name, settles = true) {
   if (settles) await page.waitForLoadState('networkidle')
   await page.getByRole('status').filter({ hasText: '…' }).first().waitFor({ state: 'hidden' }).catch(() => {})
   const found = []
   for (const [width, height, colorScheme] of WAYS) {
     await page.setViewportSize({ width, height })
-    // One after the other: of a new size and a new scheme in one frame Chromium may tell the size alone.
     await drawn(page)
-    await page.emulateMedia({ colorScheme })
-    await page.waitForFunction((dark) => document.documentElement.classList.contains('dark') === dark, colorScheme === 'dark')
+    await prefer(page, colorScheme)
     await drawn(page)
     await page.screenshot({ path: `${SHOTS}/${name}-${width}-${colorScheme}.png` })
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth)
@@ -132,13 +145,14 @@ test('every page: nothing shuts people out, nothing is too wide, and there are p
   await eventually(async () => (await screen(page)).some((row) => row.includes('usr')), () => screen(page))
   found.push(...(await look(page, 'terminal', false)))
   await page.goto(`${process.env.COFFER_URL}/ui/sandboxes`)
+  await page.waitForLoadState('networkidle')
   await page.keyboard.press('Control+k')
   await page.getByPlaceholder('A page, a sandbox, an action').waitFor()
   found.push(...(await look(page, 'palette')))
 
   await page.goto(`${process.env.COFFER_URL}/ui/settings/webhooks`)
   await page.getByRole('button', { name: 'Deliveries' }).click()
-  await page.getByRole('cell', { name: 'webhook.ping' }).waitFor()
+  await page.getByRole('cell', { name: 'webhook.ping', exact: true }).waitFor()
   found.push(...(await look(page, 'deliveries', false)))
 
   const operator = await openPage({ bypassCSP: true })
