@@ -15,6 +15,7 @@ mod batch;
 mod collector;
 mod files;
 mod follow;
+mod intake;
 mod record;
 mod redact;
 mod tail;

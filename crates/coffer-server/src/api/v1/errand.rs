@@ -8,7 +8,7 @@ use bytes::Bytes;
 use coffer_core::{ExecutionId, KeyId};
 use coffer_store::{ExecutionSource, NewExecution};
 
-use super::exec::{self, End, Order};
+use super::command::{self, End, Order};
 use super::inside::{guest_of, refusal};
 use crate::agent::Guest;
 use crate::api::error::{ApiError, Code};
@@ -66,7 +66,7 @@ impl Errands {
         let guest = self.admitted(record, &errand).await?;
         let order = order(errand);
         let (output, id) = (self.output.clone(), ExecutionId::generate());
-        let beginning = exec::begin(output, record.clone(), guest, id, order, actor);
+        let beginning = command::begin(output, record.clone(), guest, id, order, actor);
         // To its end, also when nobody waits any more: what is on record as running must run.
         let run = tokio::spawn(beginning).await.unwrap_or_else(|_| Err(ApiError::internal()))?;
         let (_, end, stdout, stderr) = run.wait(most).await?;
@@ -100,7 +100,7 @@ impl Errands {
             source: ExecutionSource::Api,
         };
         self.output.announce(record, announced).await.map_err(ApiError::store)?;
-        let beginning = exec::begin(self.output.clone(), record.clone(), guest, id, order, None);
+        let beginning = command::begin(self.output.clone(), record.clone(), guest, id, order, None);
         let begun = tokio::spawn(beginning).await.unwrap_or_else(|_| Err(ApiError::internal()));
         begun.map(drop)
     }
@@ -108,7 +108,7 @@ impl Errands {
     /// The executions that run in a sandbox now, as its agentd says.
     pub(crate) async fn running(&self, record: &Arc<Record>) -> Result<Vec<ExecutionId>, ApiError> {
         let guest = guest_of(&self.fleet, record, &record.id.to_string()).await?;
-        let listed = exec::processes(&guest).await.map_err(refusal)?;
+        let listed = command::processes(&guest).await.map_err(refusal)?;
         let tags = listed.processes.into_iter().filter_map(|process| process.tag);
         Ok(tags.filter_map(|tag| tag.parse().ok()).collect())
     }
@@ -116,7 +116,7 @@ impl Errands {
     /// Ends an execution with all that it started; fine where it is over.
     pub(crate) async fn kill(&self, record: &Arc<Record>, id: ExecutionId) -> Result<(), ApiError> {
         let guest = guest_of(&self.fleet, record, &record.id.to_string()).await?;
-        match exec::end_tagged(&guest, id).await.map_err(refusal) {
+        match command::end_tagged(&guest, id).await.map_err(refusal) {
             Err(error) if error.code() != Code::NotFound => Err(error),
             _ => Ok(()),
         }

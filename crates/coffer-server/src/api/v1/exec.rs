@@ -3,24 +3,16 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response, Sse, sse};
 use bytes::Bytes;
-use coffer_core::{ExecutionId, KeyId, Millis};
-use coffer_store::{ExecutionRow, ExecutionSource, ExecutionState, Idempotency, NewExecution, TakenKey};
+use coffer_core::{ExecutionId, Millis};
+use coffer_store::{ExecutionRow, ExecutionState, Idempotency, TakenKey};
 use coffer_wire::agentd::OutputStream;
-use coffer_wire::envd::process::process_event::data_event::Output as Data;
-use coffer_wire::envd::process::process_event::{EndEvent, Event};
-use coffer_wire::envd::process::process_input::Input;
-use coffer_wire::envd::process::process_selector::Selector;
-use coffer_wire::envd::process::{
-    CloseStdinRequest, CloseStdinResponse, ListRequest, ListResponse, ProcessConfig, ProcessInput,
-    ProcessSelector, SendInputRequest, SendInputResponse, SendSignalRequest, SendSignalResponse, Signal,
-    StartRequest,
-};
+use coffer_wire::envd::process::Signal;
 use futures_util::Stream;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
@@ -28,17 +20,16 @@ use tokio::sync::mpsc;
 use utoipa::{IntoParams, ToSchema};
 
 use super::ErrorShape;
+use super::command::{self, End, Kept, Order, Run, Step};
 use super::inside::{self, guest};
 use super::page::Page;
-use crate::agent::{Events, Guest, GuestError};
 use crate::api::auth::{Id, Named, NamedId, Read, Write};
 use crate::api::body::Checked;
 use crate::api::error::{ApiError, Code};
 use crate::api::query::Query;
 use crate::api::{App, check};
-use crate::clock::{now_ms, rfc3339};
-use crate::fleet::Record;
-use crate::output::{Kind, Output};
+use crate::clock::rfc3339;
+use crate::output::Kind;
 
 const USUAL_TIMEOUT_S: i64 = 300;
 const LONGEST_TIMEOUT_S: i64 = 24 * 3600;
@@ -47,10 +38,6 @@ const USUAL_OUTPUT: i64 = 1024 * 1024;
 const MOST_OUTPUT: i64 = 8 * 1024 * 1024;
 const MOST_WORDS: usize = 10_000;
 const LONGEST_PATH: usize = 4096;
-/// How long the end of a killed command may take until it is told of.
-const KILLED_WITHIN: Duration = Duration::from_secs(5);
-/// agentd's list of processes.
-const LONGEST_LIST: usize = 16 << 20;
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// A command to run.
@@ -156,20 +143,6 @@ pub(super) struct Process {
 pub(super) struct SignalQuery {
     /// `KILL` (the default) or `TERM`.
     signal: Option<String>,
-}
-
-/// A command whose form is right.
-#[derive(Debug)]
-pub(super) struct Order {
-    pub(super) words: Vec<String>,
-    pub(super) shown: String,
-    pub(super) cwd: Option<String>,
-    pub(super) env: BTreeMap<String, String>,
-    pub(super) user: Option<String>,
-    pub(super) stdin: Option<Bytes>,
-    pub(super) timeout: Option<Duration>,
-    pub(super) background: bool,
-    pub(super) most: usize,
 }
 
 impl NewCommand {
@@ -306,7 +279,7 @@ async fn run(
         }
     }
     let (background, most) = (order.background, order.most);
-    let beginning = begin(app.output.clone(), record, guest, id, order, Some(named.caller.key_id));
+    let beginning = command::begin(app.output.clone(), record, guest, id, order, Some(named.caller.key_id));
     // To its end, also when nobody waits any more: what is on record as running must run.
     let begun = tokio::spawn(beginning).await.unwrap_or_else(|_| Err(ApiError::internal()));
     if begun.is_err()
@@ -335,214 +308,11 @@ fn running(id: ExecutionId, pid: u32, started_ms: Millis) -> Response {
     (StatusCode::ACCEPTED, [(header::LOCATION, place)], Json(body)).into_response()
 }
 
-/// A command that was started.
-pub(super) struct Run {
-    id: ExecutionId,
-    pid: u32,
-    guest: Arc<Guest>,
-    events: Events,
-    started_ms: Millis,
-    started: Instant,
-}
-
-/// Puts the command on record and starts it.
-pub(super) async fn begin(
-    output: Arc<Output>,
-    record: Arc<Record>,
-    guest: Guest,
-    id: ExecutionId,
-    order: Order,
-    actor: Option<KeyId>,
-) -> Result<Run, ApiError> {
-    let announced = NewExecution {
-        id,
-        actor,
-        command: order.shown.clone(),
-        cwd: order.cwd.clone(),
-        user: order.user.clone(),
-        source: ExecutionSource::Api,
-    };
-    let (program, arguments) = order.words.split_first().expect("checked not to be empty");
-    let start = StartRequest {
-        process: Some(ProcessConfig {
-            cmd: program.clone(),
-            args: arguments.to_vec(),
-            envs: order.env.clone().into_iter().collect(),
-            cwd: order.cwd.clone(),
-        }),
-        pty: None,
-        // By this the record and the process find each other.
-        tag: Some(id.to_string()),
-        stdin: Some(order.stdin.is_some()),
-        offsets: false,
-    };
-    let (started_ms, started) = (now_ms(), Instant::now());
-    let starting = async {
-        let mut events = guest.start(order.user.as_deref(), &start, order.timeout).await?;
-        match events.next().await? {
-            Some(Event::Start(start)) => Ok((start.pid, events)),
-            _ => Err(GuestError::Refused { code: "unknown".into(), message: "it did not start".into() }),
-        }
-    };
-    let (announced, begun) = tokio::join!(output.announce(&record, announced), starting);
-    let (pid, events) = match begun {
-        Ok(begun) => begun,
-        Err(error) => {
-            if let Err(error) = output.abandon(&record, id, &error.to_string()).await {
-                tracing::warn!(sandbox.id = %record.id, "an execution that failed stays on record as running: {error}");
-            }
-            // What it names is part of the request, not of the path.
-            return Err(match error {
-                GuestError::Refused { code, message } if code == "not_found" => {
-                    ApiError::of(Code::Invalid, message)
-                }
-                error => inside::refusal(error),
-            });
-        }
-    };
-    let guest = Arc::new(guest);
-    if let Err(error) = announced {
-        let _gone = end(&guest, pid, Signal::Sigkill).await;
-        return Err(ApiError::store(error));
-    }
-    if let Some(stdin) = order.stdin {
-        // Beside its output: who reads nothing until it is read itself would wait for ever.
-        tokio::spawn(feed(guest.clone(), pid, stdin));
-    }
-    Ok(Run { id, pid, guest, events, started_ms, started })
-}
-
-async fn feed(guest: Arc<Guest>, pid: u32, stdin: Bytes) {
-    let process = Some(selector(pid));
-    let input = Some(ProcessInput { input: Some(Input::Stdin(stdin)) });
-    let sent: Result<SendInputResponse, _> = guest
-        .call("/process.Process/SendInput", None, &SendInputRequest { process: process.clone(), input }, 1024)
-        .await;
-    let closed: Result<CloseStdinResponse, _> =
-        guest.call("/process.Process/CloseStdin", None, &CloseStdinRequest { process }, 1024).await;
-    if let Err(error) = sent.map(drop).and(closed.map(drop)) {
-        // It need not read what it is given.
-        tracing::debug!("the input of a command was not taken: {error}");
-    }
-}
-
-fn selector(pid: u32) -> ProcessSelector {
-    ProcessSelector { selector: Some(Selector::Pid(pid)) }
-}
-
-async fn end(guest: &Guest, pid: u32, signal: Signal) -> Result<SendSignalResponse, GuestError> {
-    let request = SendSignalRequest { process: Some(selector(pid)), signal: signal.into() };
-    guest.call("/process.Process/SendSignal", None, &request, 1024).await
-}
-
-/// Kills the process of an execution, and all that it started.
-pub(super) async fn end_tagged(guest: &Guest, id: ExecutionId) -> Result<(), GuestError> {
-    let process = Some(ProcessSelector { selector: Some(Selector::Tag(id.to_string())) });
-    let request = SendSignalRequest { process, signal: Signal::Sigkill.into() };
-    let ended: SendSignalResponse = guest.call("/process.Process/SendSignal", None, &request, 1024).await?;
-    let SendSignalResponse {} = ended;
-    Ok(())
-}
-
-pub(super) async fn processes(guest: &Guest) -> Result<ListResponse, GuestError> {
-    guest.call("/process.Process/List", None, &ListRequest {}, LONGEST_LIST).await
-}
-
-/// The beginning of a stream, and how much there was in all.
-#[derive(Debug, Default)]
-pub(super) struct Kept {
-    pub(super) bytes: Vec<u8>,
-    total: u64,
-}
-
-impl Kept {
-    fn add(&mut self, data: &[u8], most: usize) {
-        let room = most.saturating_sub(self.bytes.len()).min(data.len());
-        self.bytes.extend_from_slice(&data[..room]);
-        self.total += data.len() as u64;
-    }
-
-    pub(super) fn is_cut(&self) -> bool {
-        self.total > self.bytes.len() as u64
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes).into_owned()
-    }
-}
-
-/// How a command ended.
-pub(super) enum End {
-    Exited(EndEvent),
-    TimedOut,
-}
-
-/// One thing that a running command did.
-enum Step {
-    Stdout(Bytes),
-    Stderr(Bytes),
-    Nothing,
-    End(End),
-}
-
 impl Run {
-    async fn step(&mut self) -> Result<Step, GuestError> {
-        let event = match self.events.next().await {
-            Ok(event) => event,
-            Err(GuestError::Refused { code, .. }) if code == "deadline_exceeded" => {
-                self.gone().await;
-                return Ok(Step::End(End::TimedOut));
-            }
-            Err(error) => return Err(error),
-        };
-        Ok(match event {
-            Some(Event::Data(data)) => match data.output {
-                Some(Data::Stdout(data) | Data::Pty(data)) => Step::Stdout(data),
-                Some(Data::Stderr(data)) => Step::Stderr(data),
-                None => Step::Nothing,
-            },
-            Some(Event::End(end)) => Step::End(End::Exited(end)),
-            Some(Event::Start(_) | Event::Keepalive(_)) => Step::Nothing,
-            None => {
-                let message = "its end was not told".to_string();
-                return Err(GuestError::Refused { code: "unknown".into(), message });
-            }
-        })
-    }
-
-    /// agentd kills it beside telling that its time is up; this waits until it is gone.
-    async fn gone(&self) {
-        let killed = async {
-            while processes(&self.guest)
-                .await
-                .is_ok_and(|all| all.processes.iter().any(|it| it.pid == self.pid))
-            {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        if tokio::time::timeout(KILLED_WITHIN, killed).await.is_err() {
-            tracing::warn!("process {} outlives its end", self.pid);
-        }
-    }
-
     /// Waits for its end.
     async fn finish(self, most: usize) -> Result<Ran, ApiError> {
         let (run, end, stdout, stderr) = self.wait(most).await?;
         Ok(run.ran(&end, &stdout, &stderr))
-    }
-
-    /// The same, with what it wrote as it wrote it.
-    pub(super) async fn wait(mut self, most: usize) -> Result<(Self, End, Kept, Kept), ApiError> {
-        let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
-        let end = loop {
-            match self.step().await.map_err(inside::refusal)? {
-                Step::Stdout(data) => stdout.add(&data, most),
-                Step::Stderr(data) => stderr.add(&data, most),
-                Step::Nothing => {}
-                Step::End(end) => break end,
-            }
-        };
-        Ok((self, end, stdout, stderr))
     }
 
     fn ran(&self, end: &End, stdout: &Kept, stderr: &Kept) -> Ran {
@@ -736,7 +506,7 @@ pub(super) async fn list(
 ) -> Result<Json<Page<Process>>, ApiError> {
     let guest = guest(&app, &named.record, &named.id).await?;
     let _room = app.listings.acquire().await.map_err(|_| ApiError::internal())?;
-    let listed = processes(&guest).await.map_err(inside::refusal)?;
+    let listed = command::processes(&guest).await.map_err(inside::refusal)?;
     let shown = listed.processes.into_iter().map(|process| {
         let config = process.config.unwrap_or_default();
         Process {
@@ -772,7 +542,7 @@ pub(super) async fn kill(
         Some(_) => return Err(ApiError::invalid("signal", "must be KILL or TERM")),
     };
     let guest = guest(&app, &named.record, &named.id).await?;
-    end(&guest, pid, signal).await.map_err(inside::refusal)?;
+    command::end(&guest, pid, signal).await.map_err(inside::refusal)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -790,14 +560,5 @@ mod tests {
         }
         let mut text = Text::default();
         assert_eq!(text.next(b"\xff\xfea\xe2\x82") + &text.next(b"\xac"), "\u{fffd}\u{fffd}a€");
-    }
-
-    #[test]
-    fn only_the_beginning_is_kept_and_all_is_counted() {
-        let mut kept = Kept::default();
-        kept.add(b"abc", 5);
-        assert!(!kept.is_cut());
-        kept.add(b"defgh", 5);
-        assert_eq!((kept.text(), kept.total, kept.is_cut()), ("abcde".into(), 8, true));
     }
 }

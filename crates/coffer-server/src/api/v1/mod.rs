@@ -4,6 +4,7 @@ mod agents;
 mod artifacts;
 mod audit;
 mod budgets;
+mod command;
 mod competitions;
 mod connections;
 mod errand;
