@@ -13,10 +13,11 @@ import time
 
 import pytest
 
+from client import Away, Refused
 from coffer_up import eventually
 from conftest import KILLS, SEED, installation
-from parts import cgroups_of, strike, uid_blocks
-from world import HOME, World
+from parts import cgroups_of, listed, strike, uid_blocks
+from world import CUT, HOME, Box, World
 
 LONG = KILLS >= 100
 OFFSETS = [0, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06]  # s: a create takes 5 to 50 ms
@@ -130,6 +131,49 @@ def test_in_the_middle_of_memory_to_disk_and_back(world, what, role):
         world.check()
         assert world.client.run(victim, BOOT_ID).output == boot
         thin_out(world)
+
+
+@pytest.mark.parametrize("role", ROLES if LONG else ["node", "server"])
+@pytest.mark.parametrize("memory", [False, None], ids=["files", "memory"])
+def test_in_the_middle_of_a_snapshot(world, memory, role):
+    """It is there whole or not at all, and its source goes on as if nothing had been."""
+    offsets = OFFSETS if memory is False else MEMORY_OFFSETS
+    for offset in offsets if LONG else [dice.choice(offsets)]:
+        source = world.create()
+        world.upload(source, dice)
+        world.launch(source, dice)
+        world.report_broken()
+        answered = []
+
+        def take():
+            body = {} if memory is None else {"memory": memory}
+            try:
+                answered.append(world.client.api("POST", f"/api/v1/sandboxes/{source.id}/snapshots", body)["id"])
+            except Away:
+                assert role in CUT
+            except Refused as error:
+                assert error.status == 503, f"with {role} killed: {error}"
+
+        meanwhile(take, after(offset, lambda: world.kill(role)))
+        world.check()
+        (made,) = eventually(lambda: settled(world, source), f"the snapshots of {source.id} are made or not")
+        assert set(answered) <= {one["id"] for one in made}, f"{answered} was answered, and there are {made}"
+        for one in made:
+            new = {"templateID": one["id"], "timeout": 300, "metadata": {"number": "0"}}
+            child = world.client.api("POST", "/v2/sandboxes", new)
+            world.check_inside(Box(child["sandboxID"], child["envdAccessToken"], 0, 0, files=source.files))
+            world.client.api("DELETE", f"/sandboxes/{child['sandboxID']}")
+            world.client.api("DELETE", f"/api/v1/snapshots/{one['id']}")
+        kept = [world.place.node_dir / "snapshots", world.place.node_dir / "pool/snapshots"]
+        eventually(lambda: not any(map(listed, kept)), lambda: f"left: {[*map(listed, kept)]}")
+        thin_out(world)
+
+
+def settled(world, source) -> tuple | None:
+    """The snapshots of a sandbox, once none of them is under way."""
+    every = world.client.api("GET", "/api/v1/snapshots")["items"]
+    made = [one for one in every if one["sandbox_id"] == source.id]
+    return (made,) if all(one["state"] == "ready" for one in made) else None
 
 
 @pytest.mark.parametrize("role", ROLES if LONG else ["node", "spawner"])
