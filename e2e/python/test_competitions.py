@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import sqlite3
 import subprocess
 import uuid
 
@@ -163,6 +164,18 @@ def test_cancelling_gives_everything_back(project, eventually):
     found = project.until(begun, eventually, "cancelled")
     assert found["error"]["message"] == "not wanted"
     assert [entry["state"] for entry in found["entries"]] == ["cancelled", "done"]
+    project.assert_all_given_back(begun)
+
+
+def test_one_that_is_decided_late_gives_everything_back(project, eventually):
+    begun = project.compete("right", "wrong")
+    waiting = project.until(begun, eventually, "waiting")
+    # As after a day: nothing but the competition's own record says whose the sandboxes are.
+    with sqlite3.connect(next(DATA_DIR.rglob("coffer.db")), isolation_level=None, timeout=30) as database:
+        keys = database.execute("UPDATE idempotency_keys SET expires_ms = 1 WHERE key LIKE ?", (f"%run:{waiting['run_id']}/%",))
+        assert keys.rowcount >= 2
+    project.ask("POST", f"/sandboxes/fork/{begun['id']}/cancel", 202, reason="not wanted")
+    project.until(begun, eventually, "cancelled")
     project.assert_all_given_back(begun)
 
 

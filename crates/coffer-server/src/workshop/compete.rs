@@ -146,6 +146,18 @@ impl Ring {
         found.ok_or_else(|| StepError::fatal("competition_gone", "the entry is not on record any more"))
     }
 
+    /// The sandboxes that the competition's own rows have; one that others prepared is not among them.
+    async fn on_record(&self, brief: &RaceBrief) -> Result<Vec<SandboxId>, StepError> {
+        let scope = self.scope(brief);
+        let entries = self.bench.store.competition_entries(&scope, brief.competition).await?;
+        let mut all: Vec<SandboxId> = entries.iter().filter_map(|entry| entry.sandbox).collect();
+        if brief.source.is_none() {
+            let row = self.bench.store.competition(&scope, brief.competition).await?;
+            all.extend(row.and_then(|row| row.sandbox));
+        }
+        Ok(all)
+    }
+
     /// Has a sandbox run that kept only its files while a person decided.
     async fn awake(&self, at: &Station) -> Result<(), StepError> {
         let record = self.bench.record(at).await?;
@@ -339,6 +351,9 @@ impl Arena for Ring {
         if brief.source.is_none() {
             all.extend(self.bench.find_sandbox(&self.scope(brief), &key(brief, "source")).await?);
         }
+        // A key stands for a sandbox for a day, and a person may take longer to decide. What the rows do not have yet, the
+        // keys do.
+        all.extend(self.on_record(brief).await?);
         for sandbox in all {
             self.bench.end_sandbox(&self.station(brief, sandbox)).await?;
         }
