@@ -180,13 +180,16 @@ def test_one_that_is_decided_late_gives_everything_back(project, eventually):
 
 
 def test_a_sandbox_that_is_prepared_already_is_forked_and_stays(project, eventually):
-    source = project.ask("POST", "/sandboxes", 201, timeout_s=600)["id"]
+    source = project.ask("POST", "/sandboxes", 201, timeout_s=600, idle_s=300)["id"]
     try:
         project.ask("POST", f"/sandboxes/{source}/clone", 200, repository="app")
         terms = {"sandbox_id": source, "repository": None, "rule": "best"}
         begun = project.compete("right", "wrong", **terms)
         found = project.until(begun, eventually, "decided")
         assert (found["winner"], found["sandbox_id"]) == (1, source)
+        # Forks wait for each other: that they are not used meanwhile is no reason to end them.
+        forks = [project.ask("GET", f"/sandboxes/{entry['sandbox_id']}", 200) for entry in found["entries"]]
+        assert [fork["idle_s"] for fork in forks] == [None, None]
         project.assert_all_given_back(begun, but=(source,))
         assert project.ask("GET", f"/sandboxes/{source}", 200)["state"] == "running"
     finally:

@@ -29,6 +29,8 @@ use crate::{Clock, Kind, Run, Start, StepError, Stop, Tries};
 pub use arena::{Arena, Base, Begun, Changes, EntryBrief, Fork, Lane, RaceBrief, Raced};
 
 const LONG: Duration = Duration::from_secs(1800);
+/// Of how many looks at the budget one keeps the forks for longer too.
+const KEEP_ONCE_IN: u32 = 30;
 
 /// Executes runs of competitions in an arena.
 pub struct CompeteKind<A: ?Sized> {
@@ -39,6 +41,8 @@ pub struct CompeteKind<A: ?Sized> {
     tries: Tries,
     /// How often it is looked whether the budget is spent.
     watch_every: Duration,
+    /// How often forks are kept for longer.
+    keep_every: Duration,
 }
 
 impl<A: ?Sized> std::fmt::Debug for CompeteKind<A> {
@@ -75,13 +79,14 @@ struct Winner {
 impl<A: Arena + ?Sized> CompeteKind<A> {
     pub fn new(store: Store, arena: Arc<A>) -> Self {
         let watch_every = Duration::from_secs(2);
-        Self { store, arena, clock: Clock::default(), tries: Tries::default(), watch_every }
+        let keep_every = watch_every * KEEP_ONCE_IN;
+        Self { store, arena, clock: Clock::default(), tries: Tries::default(), watch_every, keep_every }
     }
 
     /// With other times than the usual ones.
     #[must_use]
     pub fn paced(self, clock: Clock, tries: Tries, watch_every: Duration) -> Self {
-        Self { clock, tries, watch_every, ..self }
+        Self { clock, tries, watch_every, keep_every: watch_every * KEEP_ONCE_IN, ..self }
     }
 
     fn scope(&self, project: ProjectId) -> ProjectScope {
@@ -208,8 +213,14 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
     /// Has what could win keep its files while a person decides; returns until when.
     async fn ask(&self, brief: &RaceBrief, start: Start) -> Result<i64, StepError> {
         let entries = self.store.competition_entries(&self.scope(brief.project), brief.competition).await?;
-        for sandbox in entries.iter().filter(|entry| entry.can_win()).filter_map(|entry| entry.sandbox) {
-            self.arena.rest(brief, sandbox).await?;
+        let mut all_rest = true;
+        for entry in entries.iter().filter(|entry| entry.can_win()) {
+            if let Some(sandbox) = entry.sandbox {
+                all_rest &= self.rest(brief, entry.number, sandbox, start).await?;
+            }
+        }
+        if !all_rest && let Some(why) = self.judge(brief, start).await?.failed {
+            return Err(StepError::fatal("all_failed", why));
         }
         let until_ms = self.clock.now().saturating_add(brief.decide_within_s.saturating_mul(1000));
         let state = Some(CompetitionState::Waiting);

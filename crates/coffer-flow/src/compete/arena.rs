@@ -125,6 +125,9 @@ pub trait Arena: Send + Sync + 'static {
     /// What a sandbox cost so far, in billionths of the currency.
     async fn spent(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<i64, StepError>;
 
+    /// Has a sandbox live on, though nobody works in it right now.
+    async fn keep(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError>;
+
     /// Ends the sandbox of an entry that is out.
     async fn give_back(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError>;
 

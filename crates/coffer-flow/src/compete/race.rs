@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use coffer_core::SandboxId;
 use coffer_core::compete::EntryState;
 use coffer_store::{CheckNote, EntryNote, EntryPatch, EntryRow, RunFailure};
 use futures_util::FutureExt as _;
@@ -59,6 +60,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         let all = tokio::select! {
             all = all => all,
             () = self.watch_budget(brief, forks, &spent) => Vec::new(),
+            () = self.keep_forks(brief, forks) => Vec::new(),
         };
         all.into_iter().collect()
     }
@@ -194,6 +196,43 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
                 return Err(Out::Entry(error.failure()));
             }
             tokio::time::sleep(self.tries.pause(failures)).await;
+        }
+    }
+
+    /// Has a sandbox keep its files while a person decides. Where it cannot, its entry is out, and it alone; says
+    /// whether it can.
+    pub(super) async fn rest(
+        &self,
+        brief: &RaceBrief,
+        number: i64,
+        sandbox: SandboxId,
+        start: Start,
+    ) -> Result<bool, StepError> {
+        let failure = match self.again(|| self.arena.rest(brief, sandbox)).await {
+            Ok(()) => return Ok(true),
+            Err(Out::All(error)) => return Err(error),
+            Err(Out::Entry(failure)) => failure,
+        };
+        let state = Some(EntryState::Failed);
+        self.note_entry(start, number, EntryNote { state, error: Some(failure), ..EntryNote::default() })
+            .await?;
+        Ok(false)
+    }
+
+    /// Has the forks of all that may still win live on, also of those that wait for slower ones; never returns.
+    async fn keep_forks(&self, brief: &RaceBrief, forks: &[Fork]) {
+        let scope = self.scope(brief.project);
+        loop {
+            tokio::time::sleep(self.keep_every).await;
+            let rows = self.store.competition_entries(&scope, brief.competition).await.unwrap_or_default();
+            for (entry, fork) in brief.entries.iter().zip(forks) {
+                let is_out =
+                    rows.iter().any(|row| row.number == entry.number && row.state == EntryState::Failed);
+                if let Some(sandbox) = fork.as_ref().ok().filter(|_| !is_out) {
+                    // One that is gone is missed by whoever needs it next.
+                    let _ = self.arena.keep(brief, *sandbox).await;
+                }
+            }
         }
     }
 

@@ -15,7 +15,7 @@ use coffer_store::{
 use coffer_testkit::on_both;
 
 use crate::ring::{METHODS, Ring};
-use crate::world::World;
+use crate::world::{PATIENCE, World};
 
 struct Stadium {
     world: World,
@@ -81,6 +81,16 @@ impl Stadium {
 
     async fn entries(&self, competition: CompetitionId) -> Vec<EntryRow> {
         self.world.store.competition_entries(&self.world.scope, competition).await.unwrap()
+    }
+
+    /// Waits until its entries are so.
+    async fn until_states(&self, row: &CompetitionRow, states: &[EntryState]) {
+        let so = tokio::time::timeout(PATIENCE, async {
+            while self.entries(row.id).await.iter().map(|entry| entry.state).collect::<Vec<_>>() != states {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        });
+        so.await.expect("the entries come that far");
     }
 
     /// Waits until it waits for a person.
@@ -191,6 +201,60 @@ on_both! {
         assert!(stadium.ring.field.lock().unwrap().sandboxes.is_empty());
         let late = stadium.world.store.pick_winner(&stadium.world.scope, row.id, 1, "key:me").await;
         assert!(matches!(late, Err(CompetitionError::NotWaiting(CompetitionState::Failed))), "{late:?}");
+        runner.stop().await;
+    }
+
+    async fn who_is_through_is_kept_while_slower_ones_work(database: &TestDatabase) {
+        let stadium = Stadium::new(database).await;
+        let row = stadium.begin(stadium.new_one(Rule::Manual, &["lines=1", "hangs", "fails"])).await;
+        let runner = stadium.runner().await;
+        stadium.until_states(&row, &[EntryState::Done, EntryState::Working, EntryState::Failed]).await;
+        stadium.ring.field.lock().unwrap().kept.clear();
+        let sandboxes: Vec<_> = stadium.entries(row.id).await.iter().map(|entry| entry.sandbox.unwrap()).collect();
+        let kept = tokio::time::timeout(PATIENCE, async {
+            loop {
+                let kept = stadium.ring.field.lock().unwrap().kept.clone();
+                if kept.values().filter(|times| **times >= 2).count() >= 2 {
+                    return kept;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        let kept = kept.await.expect("forks are kept");
+        assert!(kept.contains_key(&sandboxes[0]) && kept.contains_key(&sandboxes[1]), "{kept:?}");
+        assert!(!kept.contains_key(&sandboxes[2]), "who is out is not kept");
+        stadium.world.store.cancel_competition(&stadium.world.scope, row.id, "seen").await.unwrap();
+        runner.wake();
+        assert_eq!(stadium.world.until_over(row.run).await.state, RunState::Cancelled);
+        runner.stop().await;
+    }
+
+    async fn who_lost_its_sandbox_before_the_question_is_out_alone(database: &TestDatabase) {
+        let stadium = Stadium::new(database).await;
+        let row = stadium.begin(stadium.new_one(Rule::Manual, &THREE)).await;
+        stadium.world.outside.block("before rest");
+        let runner = stadium.runner().await;
+        stadium.world.outside.reached().await;
+        runner.kill().await;
+        stadium.world.outside.unblock();
+        stadium.ring.field.lock().unwrap().sandboxes.remove(&format!("{}/2", row.id));
+        let runner = stadium.runner().await;
+        stadium.until_waiting(&row).await;
+        let entries = stadium.entries(row.id).await;
+        let states: Vec<_> = entries.iter().map(|entry| entry.state).collect();
+        assert_eq!(states, [EntryState::Done, EntryState::Failed, EntryState::Done]);
+        assert_eq!(entries[1].error.as_ref().unwrap().code, "sandbox_lost");
+        // Among those that are left it is put in order anew.
+        let ranks: Vec<_> = entries.iter().map(|entry| entry.rank.unwrap()).collect();
+        assert_eq!(ranks, [1, 3, 2]);
+        let (store, scope) = (&stadium.world.store, &stadium.world.scope);
+        let gone = store.pick_winner(scope, row.id, 2, "key:me").await;
+        assert!(matches!(gone, Err(CompetitionError::CannotWin(2))), "{gone:?}");
+        store.pick_winner(scope, row.id, 1, "key:me").await.unwrap();
+        runner.wake();
+        assert_eq!(stadium.world.until_over(row.run).await.state, RunState::Done);
+        assert_eq!(stadium.row(row.id).await.winner, Some(1));
+        assert!(stadium.ring.field.lock().unwrap().sandboxes.is_empty());
         runner.stop().await;
     }
 

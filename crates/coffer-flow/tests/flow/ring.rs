@@ -20,6 +20,8 @@ pub(crate) struct Field {
     pub(crate) sandboxes: BTreeMap<String, SandboxId>,
     pub(crate) made: usize,
     pub(crate) resting: Vec<SandboxId>,
+    /// How often each was kept for longer.
+    pub(crate) kept: BTreeMap<SandboxId, usize>,
     pub(crate) turns: BTreeMap<String, usize>,
     pub(crate) commits: BTreeMap<String, usize>,
     pub(crate) branches: BTreeMap<String, String>,
@@ -74,12 +76,12 @@ impl Ring {
         Ok(done)
     }
 
+    fn is_there(&self, sandbox: SandboxId) -> bool {
+        self.field.lock().unwrap().sandboxes.values().any(|known| *known == sandbox)
+    }
+
     fn assert_there(&self, sandbox: SandboxId) {
-        let field = self.field.lock().unwrap();
-        assert!(
-            field.sandboxes.values().any(|known| *known == sandbox),
-            "it works in a sandbox that is gone"
-        );
+        assert!(self.is_there(sandbox), "it works in a sandbox that is gone");
     }
 }
 
@@ -196,13 +198,20 @@ impl Arena for Ring {
         Ok(if field.is_dear && of("dear") == Some(sandbox) { 1_000_000 } else { 10 })
     }
 
+    async fn keep(&self, _: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError> {
+        *self.field.lock().unwrap().kept.entry(sandbox).or_default() += 1;
+        Ok(())
+    }
+
     async fn give_back(&self, _: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError> {
         self.field.lock().unwrap().sandboxes.retain(|_, known| *known != sandbox);
         Ok(())
     }
 
     async fn rest(&self, _: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError> {
-        self.assert_there(sandbox);
+        if !self.is_there(sandbox) {
+            return Err(StepError::fatal("sandbox_lost", "its time was up"));
+        }
         self.act("rest", |field| field.resting.push(sandbox)).await
     }
 

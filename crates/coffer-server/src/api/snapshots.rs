@@ -111,6 +111,7 @@ pub(super) async fn fork(
         count,
         timeout_ms,
         wish: MemoryWish::default(),
+        idle_s: None,
         metadata: Default::default(),
         env_vars: Default::default(),
         secrets: Default::default(),

@@ -27,6 +27,8 @@ pub(crate) struct ForkSpec {
     pub(crate) count: u32,
     pub(crate) timeout_ms: Millis,
     pub(crate) wish: MemoryWish,
+    /// How long a child may go unused, where that is not as the source's.
+    pub(crate) idle_s: Option<i64>,
     /// Beside what the source has, or instead of it.
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) env_vars: BTreeMap<String, String>,
@@ -237,7 +239,7 @@ fn child_of(source: &SandboxRow, spec: &ForkSpec) -> Result<CreateSpec, FleetErr
         reach,
         allow_internet_access: source.allow_internet_access,
         // Whoever keeps the source's lease knows nothing of the children.
-        bounds: Bounds { lease_s: None, ..source.bounds },
+        bounds: Bounds { lease_s: None, idle_s: spec.idle_s.or(source.bounds.idle_s), ..source.bounds },
         base: None,
         memory: None,
         idempotency: None,

@@ -98,6 +98,8 @@ impl Ring {
                 timeout_ms: self.ahead_ms(),
                 // Agents begin anew: files are all that they need.
                 wish: MemoryWish { memory: Some(false), with_secrets: false },
+                // An agent that thinks for an hour is not idle, nor is one that waits for slower ones.
+                idle_s: Some(0),
                 metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
                 env_vars: BTreeMap::new(),
                 secrets: BTreeMap::new(),
@@ -311,6 +313,10 @@ impl Arena for Ring {
 
     async fn spent(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<i64, StepError> {
         self.bench.cost_of(&self.scope(brief), sandbox).await
+    }
+
+    async fn keep(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError> {
+        self.bench.keep(&self.station(brief, sandbox)).await
     }
 
     async fn give_back(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError> {

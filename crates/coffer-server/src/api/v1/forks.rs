@@ -148,6 +148,7 @@ pub(super) async fn fork(
         count,
         timeout_ms: timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?,
         wish: MemoryWish { memory: new.memory, with_secrets: new.inherit_secrets },
+        idle_s: None,
         metadata: new.metadata,
         env_vars: new.env,
         secrets: new.secrets,
