@@ -26,11 +26,14 @@ use serde_json::{Value, json};
 use crate::task::{Pull, told};
 use crate::{Clock, Kind, Run, Start, StepError, Stop, Tries};
 
-pub use arena::{Arena, Base, Begun, Changes, EntryBrief, Fork, Lane, RaceBrief, Raced};
+pub use arena::{Arena, Base, Begun, Changes, EntryBrief, Fork, Lane, NO_ROOM, RaceBrief, Raced};
 
 const LONG: Duration = Duration::from_secs(1800);
 /// Of how many looks at the budget one keeps the forks for longer too.
 const KEEP_ONCE_IN: u32 = 30;
+/// How often, and in what distance, the winner's sandbox is tried to be started where there is no room for it: for a day.
+const PUSHES: u32 = 48;
+const ROOM_PAUSE: Duration = Duration::from_secs(1800);
 
 /// Executes runs of competitions in an arena.
 pub struct CompeteKind<A: ?Sized> {
@@ -263,6 +266,29 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         self.store.note_attempt(start.run, start.fence, attempt).await.map_err(unwritten)?;
         Ok(Winner { number: winner, sandbox, commit, reasons: entry.reasons })
     }
+
+    /// Pushes what won. That the project is full does not undo what a person picked: the work rests until there is room.
+    async fn push(&self, run: &mut Run, lane: Lane<'_>, commit: &str) -> Result<(), Stop> {
+        let arena = &*self.arena;
+        let mut number = 1;
+        loop {
+            let name = if number == 1 { "push".to_string() } else { format!("push-{number}") };
+            let work = |_: Start| async move {
+                match arena.push(lane, commit).await {
+                    Ok(()) => Ok(None),
+                    Err(error) if error.code == NO_ROOM => Ok(Some(error.message)),
+                    Err(error) => Err(error),
+                }
+            };
+            let full: Option<String> = run.step(name).within(LONG).run(work).await?;
+            let Some(why) = full else { return Ok(()) };
+            if number == PUSHES {
+                return Err(Stop::failed(NO_ROOM, why));
+            }
+            run.sleep(&format!("room-{number}"), ROOM_PAUSE).await?;
+            number += 1;
+        }
+    }
 }
 
 /// Why the store did not take something.
@@ -375,9 +401,10 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
         let entry = brief.entries.iter().find(|entry| entry.number == winner.number);
         let entry = entry.ok_or_else(|| Stop::failed("no_winner", "the winner is none of the entries"))?;
         let lane = Lane { brief: &brief, entry, sandbox: winner.sandbox, base: &base };
-        let () = run.step("push").within(LONG).run(|_| arena.push(lane, &winner.commit)).await?;
+        self.push(run, lane, &winner.commit).await?;
         let pull: Pull = run
             .step("pull")
+            .within(LONG)
             .run(|start: Start| {
                 let reasons = &winner.reasons;
                 async move {

@@ -84,6 +84,9 @@ pub struct Lane<'a> {
     pub base: &'a Base,
 }
 
+/// The code of an error that leaves everything as it is: there is no room for a sandbox, and may be later.
+pub const NO_ROOM: &str = "no_room";
+
 /// Told as soon as it is known where an agent's output is.
 pub type Begun<'a> = &'a (dyn Fn(ExecutionId) -> BoxFuture<'a, ()> + Send + Sync);
 
@@ -134,7 +137,8 @@ pub trait Arena: Send + Sync + 'static {
     /// Has the sandbox of an entry keep its files while a person decides.
     async fn rest(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError>;
 
-    /// Has the winner's branch at `commit` on the forge.
+    /// Has the winner's branch at `commit` on the forge. An error of the code [`NO_ROOM`] says that its sandbox has to
+    /// wait to be started.
     async fn push(&self, lane: Lane<'_>, commit: &str) -> Result<(), StepError>;
 
     /// The winner's pull request: found, or opened. `reasons` say why it won.

@@ -204,6 +204,38 @@ on_both! {
         runner.stop().await;
     }
 
+    async fn what_was_picked_waits_for_room(database: &TestDatabase) {
+        let stadium = Stadium::new(database).await;
+        let row = stadium.begin(stadium.new_one(Rule::Manual, &THREE)).await;
+        let runner = stadium.runner().await;
+        stadium.until_waiting(&row).await;
+        stadium.world.outside.fail("full push", 2);
+        let (store, scope) = (&stadium.world.store, &stadium.world.scope);
+        store.pick_winner(scope, row.id, 2, "key:me").await.unwrap();
+        runner.wake();
+        for nap in ["room-1", "room-2"] {
+            let parked = tokio::time::timeout(PATIENCE, async {
+                loop {
+                    let steps = store.run_steps(scope, row.run).await.unwrap();
+                    let is_there = steps.iter().any(|step| step.name == nap);
+                    if is_there && stadium.world.run(row.run).await.state == RunState::Parked {
+                        return;
+                    }
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            });
+            parked.await.expect("it waits for room");
+            let now = stadium.row(row.id).await;
+            assert_eq!((now.state, now.winner), (CompetitionState::Publishing, Some(2)));
+            assert_eq!(stadium.ring.field.lock().unwrap().sandboxes.len(), 3, "nothing is given up");
+            stadium.world.pass(1_801_000);
+            runner.wake();
+        }
+        assert_eq!(stadium.world.until_over(row.run).await.state, RunState::Done);
+        stadium.assert_second_won(&row).await;
+        runner.stop().await;
+    }
+
     async fn who_is_through_is_kept_while_slower_ones_work(database: &TestDatabase) {
         let stadium = Stadium::new(database).await;
         let row = stadium.begin(stadium.new_one(Rule::Manual, &["lines=1", "hangs", "fails"])).await;

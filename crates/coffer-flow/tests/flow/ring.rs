@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use coffer_core::agent::{AgentReport, Tokens};
 use coffer_core::compete::DiffSize;
 use coffer_core::{ExecutionId, SandboxId};
-use coffer_flow::compete::{Arena, Base, Begun, Changes, Fork, Lane, RaceBrief, Raced};
+use coffer_flow::compete::{Arena, Base, Begun, Changes, Fork, Lane, NO_ROOM, RaceBrief, Raced};
 use coffer_flow::task::{AgentTurn, Checked, Pull};
 use coffer_flow::{Start, StepError};
 use coffer_store::RunFailure;
@@ -217,6 +217,9 @@ impl Arena for Ring {
 
     async fn push(&self, lane: Lane<'_>, commit: &str) -> Result<(), StepError> {
         self.assert_there(lane.sandbox);
+        if self.outside.fails("full push") {
+            return Err(StepError::transient(NO_ROOM, "the project is full"));
+        }
         self.act("push", |field| {
             assert!(field.commits.contains_key(commit));
             field.branches.insert(lane.entry.branch.clone(), commit.to_string());

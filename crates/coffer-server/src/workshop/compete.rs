@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use coffer_core::agent::Job;
 use coffer_core::compete::DiffSize;
 use coffer_core::{Kept, Millis, SandboxId, StateName};
-use coffer_flow::compete::{Arena, Base, Begun, Changes, Fork, Lane, RaceBrief, Raced};
+use coffer_flow::compete::{Arena, Base, Begun, Changes, Fork, Lane, NO_ROOM, RaceBrief, Raced};
 use coffer_flow::task::{Checked, Pull};
 use coffer_flow::{Start, StepError};
 use coffer_store::{EntryRow, Idempotency, Inserted, ProjectScope, RunFailure};
@@ -160,15 +160,28 @@ impl Ring {
         Ok(all)
     }
 
-    /// Has a sandbox run that kept only its files while a person decided.
+    /// Has a sandbox run that kept only its files while a person decided; waits for room.
     async fn awake(&self, at: &Station) -> Result<(), StepError> {
-        let record = self.bench.record(at).await?;
-        if record.row().state.name() != StateName::Paused {
-            return self.bench.keep(at).await;
+        let since = Instant::now();
+        loop {
+            let record = self.bench.record(at).await?;
+            if record.row().state.name() != StateName::Paused {
+                return self.bench.keep(at).await;
+            }
+            let error = match self.bench.fleet.resume(record, self.ahead_ms(), Boot::Cold, None).await {
+                Ok(_) => return Ok(()),
+                Err(error) => ApiError::fleet(error, &at.sandbox.to_string()),
+            };
+            let is_full = matches!(error.code(), Code::QuotaExceeded | Code::BudgetExceeded);
+            if !is_full && !trouble::may_pass(&error) {
+                return Err(self.bench.trouble(at.scope.project(), error));
+            }
+            if since.elapsed() > ROOM_WITHIN {
+                let told = self.bench.trouble(at.scope.project(), error);
+                return Err(StepError { code: NO_ROOM.into(), ..told });
+            }
+            tokio::time::sleep(ROOM_PAUSE).await;
         }
-        let resumed = self.bench.fleet.resume(record, self.ahead_ms(), Boot::Cold, None).await;
-        let refused = |error| ApiError::fleet(error, &at.sandbox.to_string());
-        resumed.map(drop).map_err(|error| self.bench.trouble(at.scope.project(), refused(error)))
     }
 }
 
