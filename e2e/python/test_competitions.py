@@ -167,6 +167,23 @@ def test_cancelling_gives_everything_back(project, eventually):
     project.assert_all_given_back(begun)
 
 
+def test_an_agent_that_is_out_is_ended_and_its_patch_is_kept(project, eventually):
+    begun = project.compete("slow", "right", budget=0.01)
+    eventually(lambda: project.get(begun)["entries"][0]["state"] == "working", within_s=120)
+    eventually(lambda: project.get(begun)["entries"][1]["state"] == "done", within_s=120)
+    # Sandboxes have no price here, and no agent says that it cost something: so that is put on record.
+    with sqlite3.connect(next(DATA_DIR.rglob("coffer.db")), isolation_level=None, timeout=30) as database:
+        sql = "UPDATE competition_entries SET agent_cost_nanos = 1000000000 WHERE competition_id = ? AND number = 2"
+        assert database.execute(sql, (begun["id"],)).rowcount == 1
+    found = project.until(begun, eventually, "waiting")
+    assert found["entries"][0]["error"]["code"] == "budget_exceeded"
+    diff = project.ask("GET", f"/sandboxes/fork/{begun['id']}/entries/1/diff", 200)
+    assert "+begun" in diff["patch"].splitlines()
+    assert project.ask("GET", f"/executions/{found['entries'][0]['execution_id']}", 200)["state"] != "running"
+    project.ask("POST", f"/sandboxes/fork/{begun['id']}/cancel", 202)
+    project.until(begun, eventually, "cancelled")
+
+
 def test_one_that_is_decided_late_gives_everything_back(project, eventually):
     begun = project.compete("right", "wrong")
     waiting = project.until(begun, eventually, "waiting")

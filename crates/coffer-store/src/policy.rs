@@ -180,6 +180,24 @@ impl Store {
         take.await
     }
 
+    /// The execution that a key was taken for, if it was.
+    pub async fn keyed_execution(
+        &self,
+        scope: &ProjectScope,
+        key: &str,
+    ) -> Result<Option<ExecutionId>, StoreError> {
+        let row = sqlx::query(
+            "SELECT execution_id FROM execution_keys WHERE project_id = $1 AND key = $2 AND expires_ms > $3",
+        )
+        .bind(scope.project().to_string())
+        .bind(key.to_string())
+        .bind(now_ms())
+        .fetch_optional(self.database().readers())
+        .await
+        .doing(TAKE)?;
+        row.map(|row| id(&row, "execution_id")).transpose()
+    }
+
     /// Gives a key back whose execution did not start, so that a retry tries again.
     pub async fn release_execution_key(
         &self,

@@ -116,6 +116,9 @@ pub trait Arena: Send + Sync + 'static {
     /// Has the agent work on the entry's branch, and waits for it. It is started once.
     async fn run_agent(&self, lane: Lane<'_>, begun: Begun<'_>) -> Result<Raced, StepError>;
 
+    /// Ends what an entry runs: its agent, or its check.
+    async fn stop(&self, lane: Lane<'_>) -> Result<(), StepError>;
+
     /// Commits what was changed; returns the branch's head, or none where nothing was.
     async fn commit(&self, lane: Lane<'_>) -> Result<Option<String>, StepError>;
 

@@ -20,6 +20,7 @@ use crate::{Start, StepError};
 
 /// Beyond an agent's own bound, for what comes before and after its work.
 const MARGIN: Duration = Duration::from_secs(180);
+const STOP_WITHIN: Duration = Duration::from_secs(30);
 const OVER_BUDGET: &str = "budget_exceeded";
 
 fn bound(entry: &EntryBrief) -> Duration {
@@ -92,6 +93,10 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             Err(Out::All(error)) => return Err(error),
             Err(Out::Entry(failure)) => failure,
         };
+        // Nobody waits for its agent any more, and while that works there is nothing to look at.
+        if let Err(error) = attempt(STOP_WITHIN, self.arena.stop(lane)).await {
+            tracing::debug!(run.id = %start.run, "what entry {number} runs goes on for now: {error}");
+        }
         // For whoever wants to know what it would have been; it is out all the same.
         let changes = attempt(MARGIN, self.arena.changes(lane)).await.ok();
         let cost = self.arena.spent(lane.brief, lane.sandbox).await.ok();

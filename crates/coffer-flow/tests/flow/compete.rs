@@ -367,6 +367,9 @@ on_both! {
         let entries = stadium.entries(row.id).await;
         for entry in &entries[..2] {
             assert_eq!((entry.state, entry.error.as_ref().unwrap().code.as_str()), (EntryState::Failed, "budget_exceeded"));
+            // Its agent is ended, so what it had changed by then can be kept.
+            let patch = stadium.world.store.entry_patch(&stadium.world.scope, row.id, entry.number).await.unwrap();
+            assert_eq!(patch.unwrap().text, entry.label);
         }
         assert_eq!(stadium.row(row.id).await.winner, Some(3));
         // And one entry's own.

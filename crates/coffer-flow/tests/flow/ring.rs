@@ -1,6 +1,6 @@
 //! An arena that makes nothing but marks, and counts them. What an entry does is said by its label.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use coffer_core::agent::{AgentReport, Tokens};
@@ -20,6 +20,8 @@ pub(crate) struct Field {
     pub(crate) sandboxes: BTreeMap<String, SandboxId>,
     pub(crate) made: usize,
     pub(crate) resting: Vec<SandboxId>,
+    /// Where an agent works, whether or not somebody waits for it.
+    pub(crate) at_work: BTreeSet<SandboxId>,
     /// How often each was kept for longer.
     pub(crate) kept: BTreeMap<SandboxId, usize>,
     pub(crate) turns: BTreeMap<String, usize>,
@@ -151,6 +153,7 @@ impl Arena for Ring {
         begun(execution).await;
         assert!(!label.contains("panics"), "on purpose");
         if label.contains("hangs") {
+            self.field.lock().unwrap().at_work.insert(lane.sandbox);
             std::future::pending::<()>().await;
         }
         let report = AgentReport {
@@ -162,6 +165,11 @@ impl Arena for Ring {
         let exit_code = Some(i64::from(label.contains("fails")));
         let turn = AgentTurn { execution: Some(execution), exit_code, report };
         Ok(Raced { turn, duration_ms: Some(1000) })
+    }
+
+    async fn stop(&self, lane: Lane<'_>) -> Result<(), StepError> {
+        self.field.lock().unwrap().at_work.remove(&lane.sandbox);
+        Ok(())
     }
 
     async fn commit(&self, lane: Lane<'_>) -> Result<Option<String>, StepError> {
@@ -177,6 +185,9 @@ impl Arena for Ring {
     }
 
     async fn changes(&self, lane: Lane<'_>) -> Result<Changes, StepError> {
+        if self.field.lock().unwrap().at_work.contains(&lane.sandbox) {
+            return Err(StepError::transient("still_running", "its agent is at work"));
+        }
         let diff = DiffSize { files: 1, added: lines(&lane.entry.label), removed: 0 };
         self.act("changes", |_| Changes { diff, patch: lane.entry.label.clone(), is_cut: false }).await
     }

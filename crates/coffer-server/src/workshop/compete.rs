@@ -289,6 +289,19 @@ impl Arena for Ring {
         Ok(Raced { turn, duration_ms })
     }
 
+    async fn stop(&self, lane: Lane<'_>) -> Result<(), StepError> {
+        let at = self.lane(lane);
+        for what in ["agent", "check"] {
+            let key = key(lane.brief, &format!("{what}-{}", lane.entry.number));
+            if let Some(execution) = self.bench.store.keyed_execution(&at.scope, &key).await? {
+                let record = self.bench.record(&at).await?;
+                let ended = self.bench.errands.kill(&record, execution).await;
+                ended.map_err(|error| self.bench.trouble(at.scope.project(), error))?;
+            }
+        }
+        Ok(())
+    }
+
     async fn commit(&self, lane: Lane<'_>) -> Result<Option<String>, StepError> {
         let (at, brief, entry) = (self.lane(lane), lane.brief, lane.entry);
         self.bench.keep(&at).await?;
