@@ -128,9 +128,13 @@ impl Workbench {
         Ok(())
     }
 
-    /// Ends a sandbox; fine where it is over.
+    /// Ends a sandbox; fine where it is over, and not where it lives on another host.
     pub(crate) async fn end_sandbox(&self, at: &Station) -> Result<(), StepError> {
-        let Some(record) = self.fleet.find(&at.scope, at.sandbox) else { return Ok(()) };
+        let record = match self.record(at).await {
+            Ok(record) => record,
+            Err(error) if error.code == trouble::LOST => return Ok(()),
+            Err(error) => return Err(error),
+        };
         let ended = self.fleet.destroy(record, DestroyReason::Requested).await;
         ended.map_err(|error| {
             self.trouble(at.scope.project(), ApiError::fleet(error, &at.sandbox.to_string()))

@@ -21,6 +21,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const LEFT_OVER: Duration = Duration::from_secs(240);
 const LOOK: Duration = Duration::from_millis(300);
 const LONGEST_TOLD: usize = 2000;
+/// The code where a sandbox is over.
+pub(super) const LOST: &str = "sandbox_lost";
 
 /// Whether the same may work soon.
 pub(super) fn may_pass(error: &ApiError) -> bool {
@@ -71,7 +73,7 @@ impl Workbench {
             _ => "it is not on record".to_string(),
         };
         let message = format!("sandbox {} ended before the work in it was done: {why}", at.sandbox);
-        Err(StepError::fatal("sandbox_lost", message))
+        Err(StepError::fatal(LOST, message))
     }
 
     pub(super) async fn session(&self, at: &Station) -> Result<Session, StepError> {

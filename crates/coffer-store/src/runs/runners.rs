@@ -18,6 +18,11 @@ const WATCH: &str = "watch runners";
 /// longer each time, so that what kills its servers leaves them time in between.
 const PAUSES: &str = "CASE WHEN takes < 2 THEN 0 WHEN takes = 2 THEN 1 WHEN takes = 3 THEN 8 ELSE 60 END";
 
+/// Whether a run of an installation that is gone may be taken up by another, to put an end to it: one that is only being
+/// started anew has what the run made, and nobody else can give that back. `$1` is now.
+const ABANDONED: &str = "(cancel_ms <= $1 - 600000
+                 AND NOT EXISTS (SELECT 1 FROM runners WHERE runners.place = runs.installation))";
+
 /// How many runs may hold a slot at once. A project that an operator gave a number of its own has that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slots {
@@ -242,19 +247,20 @@ impl Store {
 
     /// Whether a look under the gate is worth it.
     async fn any_to_take(&self, now: Millis) -> Result<bool, StoreError> {
-        let row = sqlx::query(
+        let sql = format!(
             "SELECT CASE WHEN EXISTS (SELECT 1 FROM runs WHERE state = 'queued'
                      AND ($2 IS NULL OR installation IS NULL OR installation = $2))
                  OR EXISTS (SELECT 1 FROM runs
                      WHERE owner IS NULL AND state IN ('running', 'parked') AND wake_ms <= $1
-                     AND ($2 IS NULL OR installation IS NULL OR installation = $2 OR cancel_ms IS NOT NULL))
-                 THEN 1 ELSE 0 END AS any_to_take",
-        )
-        .bind(now)
-        .bind(self.installation())
-        .fetch_one(self.database().readers())
-        .await
-        .doing(TAKE)?;
+                     AND ($2 IS NULL OR installation IS NULL OR installation = $2 OR {ABANDONED}))
+                 THEN 1 ELSE 0 END AS any_to_take"
+        );
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(now)
+            .bind(self.installation())
+            .fetch_one(self.database().readers())
+            .await
+            .doing(TAKE)?;
         Ok(row.try_get::<i64, _>("any_to_take").doing(TAKE)? == 1)
     }
 }
@@ -285,8 +291,8 @@ fn places(kinds: &[&'static str], first: usize) -> String {
     places.join(", ")
 }
 
-/// A run is its installation's to execute, whose host has what it works with. To put an end to it any can take it up: that
-/// host may be gone.
+/// A run is its installation's to execute, whose host has what it works with. Where that is gone, any can take it up to put
+/// an end to it.
 async fn next_begun(
     connection: &mut AnyConnection,
     kinds: &[&'static str],
@@ -295,7 +301,7 @@ async fn next_begun(
 ) -> Result<Option<RunId>, StoreError> {
     let sql = format!(
         "SELECT id FROM runs WHERE owner IS NULL AND state IN ('running', 'parked') AND wake_ms <= $1
-             AND ($2 IS NULL OR installation IS NULL OR installation = $2 OR cancel_ms IS NOT NULL)
+             AND ($2 IS NULL OR installation IS NULL OR installation = $2 OR {ABANDONED})
              AND kind IN ({})
          ORDER BY wake_ms LIMIT 1",
         places(kinds, 3)

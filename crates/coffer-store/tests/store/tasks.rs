@@ -88,21 +88,29 @@ on_both! {
         there.act_for(&there.operator(), "there").await.unwrap();
         let mine = project(&here, "mine").await;
         let start = || StartTask { agent: None, model: None, replace: false, reason: "started", actor: "k".into() };
-        let take = async |store: &coffer_store::Store, place: &str| {
+        let take_at = async |store: &coffer_store::Store, place: &str, now: i64| {
             let (operator, slots) = (store.operator(), Slots { in_all: 9, per_project: 9 });
             let runner = store.enter_runner(&operator, place, 0).await.unwrap();
-            let taken = store.take_runs(&operator, runner, &["task"], slots, 9, i64::MAX / 2).await.unwrap();
+            let taken = store.take_runs(&operator, runner, &["task"], slots, 9, now).await.unwrap();
             taken.into_iter().map(|taken| taken.run.id).collect::<Vec<_>>()
         };
+        let take = async |store: &coffer_store::Store, place: &str| take_at(store, place, i64::MAX / 2).await;
         let task = here.create_task(&mine, new("a")).await.unwrap();
         let (_, run) = here.start_task(&mine, task.id, start()).await.unwrap();
         assert!(take(&there, "there").await.is_empty());
         assert_eq!(take(&here, "here").await, [run]);
-        // Its server comes back; another one may only put an end to it.
+        // Its server comes back; another one may only put an end to it, and only where that one is gone for good: it has
+        // what is to be given back.
         let again = here.enter_runner(&here.operator(), "here", 0).await.unwrap();
         here.leave_runner(&here.operator(), again).await.unwrap();
         assert!(take(&there, "there").await.is_empty());
         there.cancel_task(&mine, task.id, "not wanted", "k").await.unwrap();
+        let back = here.enter_runner(&here.operator(), "here", 0).await.unwrap();
+        assert!(take(&there, "there").await.is_empty());
+        here.leave_runner(&here.operator(), back).await.unwrap();
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let soon = i64::try_from(since.as_millis()).unwrap() + 60_000;
+        assert!(take_at(&there, "there", soon).await.is_empty(), "it may only be starting anew");
         assert_eq!(take(&there, "there").await, [run]);
     }
 
