@@ -243,6 +243,8 @@ def test_what_cannot_be_begun_is_refused_and_nothing_is_made(project):
     assert project.compete("right", status=422, decide_within_s=1)["code"] == "invalid"
     assert project.compete("right", status=422, budget=-1)["code"] == "invalid"
     assert project.compete("right", status=422, rule="loudest")["code"] == "invalid"
+    long = [{**entry, "prompt": "x" * 60_000} for entry in project.entries("right", "wrong", "lazy")]
+    assert "at most 160 KiB" in project.compete(status=422, entries=long)["message"]
     project.ask("GET", f"/sandboxes/fork/{'0' * 26}", 404)
     assert project.ask("GET", "/sandboxes/fork?limit=200", 200)["items"] == before
 

@@ -167,7 +167,7 @@ pub(crate) async fn begin(
     if let Some(agent) = start.agent {
         super::check_agent(connection, project, agent).await?;
     }
-    let heard = take_unheard(connection, task, run).await?;
+    let heard = take_unheard(connection, task, run, 0).await?;
     let number = before.attempts + 1;
     let model = start.model.clone().or_else(|| before.model.clone());
     let input = json!({

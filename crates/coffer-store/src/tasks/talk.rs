@@ -13,6 +13,9 @@ use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 /// Of what is said, what the log tells.
 const LONGEST_TOLD: usize = 500;
+/// Of what nobody was told, what an attempt takes at once, as JSON: it goes into the run's journal in one piece. The rest is
+/// for the next turn, or the next attempt.
+const MOST_AT_ONCE: usize = 64 * 1024;
 
 /// Something that was said.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,8 +76,8 @@ impl Store {
         say.await
     }
 
-    /// What a run that is an attempt is to tell its agent beyond message `after`: what it was given already, and
-    /// what nobody was told, which is its own from then on. Asked again, it is the same.
+    /// What a run that is an attempt is to tell its agent beyond message `after`: what it was given already, and of what
+    /// nobody was told as much as can be told at once, which is its own from then on. Asked again, it is the same.
     pub async fn hear_task(
         &self,
         run: RunId,
@@ -83,7 +86,6 @@ impl Store {
     ) -> Result<Vec<TaskMessage>, StoreError> {
         let hear = self.database().write("hear what was said", move |connection| {
             Box::pin(async move {
-                take_unheard(connection, task, run).await?;
                 let sql = format!(
                     "SELECT {COLUMNS} FROM task_messages WHERE task_id = $1 AND run_id = $2 AND number > $3
                      ORDER BY number"
@@ -92,10 +94,13 @@ impl Store {
                     .bind(task.to_string())
                     .bind(run.to_string())
                     .bind(after)
-                    .fetch_all(connection)
+                    .fetch_all(&mut *connection)
                     .await
                     .doing(READ)?;
-                rows.iter().map(read).collect()
+                let mut heard = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+                let size: usize = heard.iter().map(size_of).sum();
+                heard.extend(take_unheard(connection, task, run, size).await?);
+                Ok(heard)
             })
         });
         hear.await
@@ -135,24 +140,49 @@ pub(super) async fn any_unheard(connection: &mut AnyConnection, task: TaskId) ->
     Ok(row.is_some())
 }
 
-/// Gives what nobody was told yet to an attempt; returns it, the oldest first.
+/// Gives what nobody was told yet to an attempt, as much as fits beside `size` of it; returns that, the oldest first.
 pub(super) async fn take_unheard(
     connection: &mut AnyConnection,
     task: TaskId,
     run: RunId,
+    mut size: usize,
 ) -> Result<Vec<TaskMessage>, StoreError> {
-    let sql = format!(
-        "UPDATE task_messages SET run_id = $1 WHERE task_id = $2 AND run_id IS NULL RETURNING {COLUMNS}"
-    );
+    let sql =
+        format!("SELECT {COLUMNS} FROM task_messages WHERE task_id = $1 AND run_id IS NULL ORDER BY number");
     let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(run.to_string())
         .bind(task.to_string())
-        .fetch_all(connection)
+        .fetch_all(&mut *connection)
         .await
         .doing(READ)?;
-    let mut taken = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    taken.sort_by_key(|message| message.number);
+    let mut taken = Vec::new();
+    for row in &rows {
+        let message = read(row)?;
+        // One that is alone is told however long it is.
+        let is_alone = size == 0;
+        size += size_of(&message);
+        if size > MOST_AT_ONCE && !is_alone {
+            break;
+        }
+        taken.push(TaskMessage { run: Some(run), ..message });
+    }
+    let Some(last) = taken.last() else { return Ok(taken) };
+    // What is said meanwhile has a higher number.
+    sqlx::query(
+        "UPDATE task_messages SET run_id = $1 WHERE task_id = $2 AND run_id IS NULL AND number <= $3",
+    )
+    .bind(run.to_string())
+    .bind(task.to_string())
+    .bind(last.number)
+    .execute(connection)
+    .await
+    .doing(READ)?;
     Ok(taken)
+}
+
+/// What a message takes in a journal, which has it as JSON.
+fn size_of(message: &TaskMessage) -> usize {
+    let about = message.about.as_ref().map_or(0, |about| about.to_string().len());
+    json!(message.body).to_string().len() + about
 }
 
 fn read(row: &AnyRow) -> Result<TaskMessage, StoreError> {

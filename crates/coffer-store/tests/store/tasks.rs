@@ -114,6 +114,31 @@ on_both! {
         assert_eq!(take(&there, "there").await, [run]);
     }
 
+    async fn what_was_said_is_told_in_parts_that_a_journal_can_hold(database: &TestDatabase) {
+        let store = database.open().await;
+        let mine = project(&store, "mine").await;
+        let task = store.create_task(&mine, new("a")).await.unwrap().id;
+        // Quotes are twice as long in the journal.
+        for body in ["x".repeat(30_000), "y".repeat(30_000), "\"".repeat(20_000), "\"".repeat(40_000), "z".into()] {
+            store.say_to_task(&mine, task, "ann", &body, None).await.unwrap();
+        }
+        let start = StartTask { agent: None, model: None, replace: false, reason: "started", actor: "k".into() };
+        let (_, run) = store.start_task(&mine, task, start).await.unwrap();
+        let heard = async |after| {
+            let heard = store.hear_task(run, task, after).await.unwrap();
+            assert!(heard.iter().all(|message| message.run == Some(run)));
+            heard.iter().map(|message| message.number).collect::<Vec<_>>()
+        };
+        assert_eq!(heard(0).await, [1, 2]);
+        assert_eq!(heard(0).await, [1, 2], "asked again, it is the same");
+        let rest = store.task_messages(&mine, task, 2, 9).await.unwrap();
+        assert!(rest.iter().all(|message| message.run.is_none()), "nobody was told the rest");
+        assert_eq!(heard(2).await, [3]);
+        assert_eq!(heard(3).await, [4], "one that is too long for any part is told alone");
+        assert_eq!(heard(4).await, [5]);
+        assert!(heard(5).await.is_empty());
+    }
+
     async fn a_column_has_an_order_that_survives_many_moves(database: &TestDatabase) {
         let store = database.open().await;
         let mine = project(&store, "mine").await;

@@ -25,7 +25,7 @@ use crate::api::body::{Checked, MaybeChecked};
 use crate::api::context::Context;
 use crate::api::error::{ApiError, Code};
 use crate::api::query::Query;
-pub(super) use ask::checked_terms;
+pub(super) use ask::{check_size, checked_terms};
 pub(super) use shape::Terms;
 use shape::{Comparison, Competition, Diff, NewCompetition};
 

@@ -14,6 +14,8 @@ use crate::fleet::FleetError;
 /// Whatever the quota says.
 const MOST_ENTRIES: usize = 100;
 const LONGEST_PROMPT: usize = 64 * 1024;
+/// All texts together, as JSON: the run's journal has them in one piece, with what was said to the task.
+const MOST_TEXT: usize = 160 * 1024;
 const LONGEST_LABEL: usize = 100;
 const LONGEST_TEXT: usize = 1000;
 const LONGEST_COMMAND: usize = 8 * 1024;
@@ -51,7 +53,7 @@ pub(super) async fn checked(
         decide_within_s: request.decide_within_s,
     };
     let new = checked_terms(app, caller, terms, None).await?;
-    Ok(NewRow {
+    let new = NewRow {
         title: request.title,
         prompt: request.prompt,
         repository: Some(repository),
@@ -60,7 +62,27 @@ pub(super) async fn checked(
         check_command: request.check_command,
         context_id: request.context_id,
         ..new
-    })
+    };
+    check_size(&new)?;
+    Ok(new)
+}
+
+/// Whether its texts together are not too long.
+pub(in crate::api::v1) fn check_size(new: &NewRow) -> Result<(), ApiError> {
+    let shared =
+        [Some(&new.title), Some(&new.prompt), new.prepare_command.as_ref(), new.check_command.as_ref()];
+    let own = new
+        .entries
+        .iter()
+        .flat_map(|entry| [Some(&entry.label), entry.prompt.as_ref(), entry.model.as_ref()]);
+    let texts = shared.into_iter().chain(own).flatten();
+    let size: usize = texts.map(|text| serde_json::json!(text).to_string().len()).sum();
+    if size <= MOST_TEXT {
+        return Ok(());
+    }
+    let why = format!("and commands may come to at most {} KiB in all", MOST_TEXT / 1024);
+    Err(ApiError::invalid("prompts", why)
+        .hint("put long texts into files of the repository and refer to them"))
 }
 
 /// Who competes and how, once that fits; what the work is, is still to be filled in.
@@ -198,4 +220,44 @@ fn check_prompt(field: &str, prompt: &str) -> Result<(), ApiError> {
         return Ok(());
     }
     Err(ApiError::invalid(field, format!("may have at most {} KiB, without NUL", LONGEST_PROMPT / 1024)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_fit_into_a_journal_together_or_are_refused() {
+        let entry = |prompt: String| NewEntryRow {
+            label: "one".into(),
+            agent: AgentId::generate(),
+            model: None,
+            prompt: Some(prompt),
+            budget_nanos: None,
+        };
+        let with = |prompts: Vec<String>| NewRow {
+            title: "Fix it".into(),
+            prompt: String::new(),
+            repository: None,
+            source: None,
+            base_branch: None,
+            template: None,
+            prepare_command: None,
+            check_command: None,
+            rule: Rule::Manual,
+            budget_nanos: None,
+            decide_within_s: USUAL_DECISION_S,
+            context_id: None,
+            entries: prompts.into_iter().map(entry).collect(),
+            actor: "key:k".into(),
+            idempotency: None,
+        };
+        let long = || "x".repeat(LONGEST_PROMPT);
+        assert!(check_size(&with(vec![long(), long()])).is_ok());
+        let error = check_size(&with(vec![long(), long(), long()])).unwrap_err();
+        assert_eq!(error.code(), Code::Invalid);
+        assert!(error.message().contains("at most 160 KiB"), "{}", error.message());
+        // Lines and quotes are longer there.
+        assert!(check_size(&with(vec!["\n".repeat(LONGEST_PROMPT), long()])).is_err());
+    }
 }

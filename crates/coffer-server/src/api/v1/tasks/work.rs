@@ -116,6 +116,7 @@ async fn compete(
         budget_nanos: terms.budget_nanos.or(task.budget_nanos),
         ..terms
     };
+    competitions::check_size(&new)?;
     let started = app.store.compete_for_task(&caller.scope, task.id, order, new).await;
     let (row, competition) = started.map_err(|error| match error {
         CompetitionError::Task(error) => refusal(error, task.id),
