@@ -1,10 +1,11 @@
 //! Competitions: what is asked of whom, how far each is, and who won.
 //!
-//! `begin` puts them on record, `progress` is what their runs write, `pick` what people decide.
+//! `begin` puts them on record, `progress` is what their runs write, `pick` what people decide, `prune` forgets them.
 
 mod begin;
 mod pick;
 mod progress;
+mod prune;
 
 use coffer_core::compete::{CompetitionState, DiffSize, EntryState, Rule};
 use coffer_core::{AgentId, CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId, TaskId};
@@ -19,6 +20,7 @@ pub use begin::{NewCompetition, NewEntry};
 pub use pick::COMPETITION_PICKED;
 pub use progress::{CompetitionNote, EntryNote};
 pub(crate) use progress::{run_ended, run_started};
+pub(crate) use prune::{prune, prune_patches};
 
 const READ: &str = "read competitions";
 const CHANGE: &str = "change a competition";

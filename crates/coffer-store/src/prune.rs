@@ -4,14 +4,14 @@ use coffer_core::{Millis, ProjectId};
 use sqlx::{AnyConnection, Row};
 
 use crate::error::Doing;
-use crate::{Operator, ProjectScope, Store, StoreError, runs};
+use crate::{Operator, ProjectScope, Store, StoreError, competitions, runs};
 
 const PRUNE: &str = "remove old records";
 
 /// What is older than these times is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cutoffs {
-    /// Sandboxes and runs that have ended.
+    /// Sandboxes, runs and competitions that have ended.
     pub records_ms: Millis,
     pub events_ms: Millis,
     pub audit_ms: Millis,
@@ -24,13 +24,21 @@ pub struct Pruned {
     pub events: u64,
     pub audit: u64,
     pub runs: u64,
+    pub competitions: u64,
+    /// What entries of competitions changed, where the competition stays.
+    pub patches: u64,
 }
 
 impl Pruned {
     /// Whether there may be more of any of them.
     pub const fn reached(&self, batch: u32) -> bool {
         let batch = batch as u64;
-        self.sandboxes >= batch || self.events >= batch || self.audit >= batch || self.runs >= batch
+        self.sandboxes >= batch
+            || self.events >= batch
+            || self.audit >= batch
+            || self.runs >= batch
+            || self.competitions >= batch
+            || self.patches >= batch
     }
 }
 
@@ -53,7 +61,11 @@ impl Store {
                 let events = prune_events(connection, project, cutoffs.events_ms, batch).await?;
                 let sandboxes = prune_sandboxes(connection, project, cutoffs.records_ms, batch).await?;
                 let runs = runs::queue::prune(connection, project, cutoffs.records_ms, batch).await?;
-                Ok(Pruned { sandboxes, events, audit, runs })
+                let competitions =
+                    competitions::prune(connection, project, cutoffs.records_ms, batch).await?;
+                let patches =
+                    competitions::prune_patches(connection, project, cutoffs.records_ms, batch).await?;
+                Ok(Pruned { sandboxes, events, audit, runs, competitions, patches })
             })
         });
         prune.await

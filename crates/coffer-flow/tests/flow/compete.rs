@@ -9,8 +9,8 @@ use coffer_core::{AgentId, CompetitionId, Priority, SandboxId, TaskState};
 use coffer_flow::compete::CompeteKind;
 use coffer_flow::{Kind, Runner};
 use coffer_store::{
-    CompetitionError, CompetitionRow, EntryRow, NewAgent, NewCompetition, NewEntry, NewTask, RunState,
-    StartTask,
+    CompetitionError, CompetitionRow, Cutoffs, EntryRow, NewAgent, NewCompetition, NewEntry, NewTask,
+    RunState, StartTask,
 };
 use coffer_testkit::on_both;
 
@@ -117,6 +117,24 @@ impl Stadium {
         assert_eq!(left, 0, "sandboxes are left");
         let own = |key: &&String| key.contains(&row.id.to_string());
         assert_eq!(field.branches.keys().filter(own).count(), 1, "only the winner's is pushed");
+    }
+}
+
+fn new_task() -> NewTask {
+    NewTask {
+        title: "Fix it".into(),
+        description: "It is broken.".into(),
+        state: TaskState::Todo,
+        priority: Priority::Medium,
+        labels: Vec::new(),
+        repository: Some("local/app".into()),
+        base_branch: None,
+        agent: None,
+        model: None,
+        check_command: None,
+        budget_nanos: None,
+        context_id: None,
+        actor: "test".into(),
     }
 }
 
@@ -386,23 +404,8 @@ on_both! {
 
     async fn as_an_attempt_its_winner_is_the_tasks(database: &TestDatabase) {
         let stadium = Stadium::new(database).await;
-        let new = NewTask {
-            title: "Fix it".into(),
-            description: "It is broken.".into(),
-            state: TaskState::Todo,
-            priority: Priority::Medium,
-            labels: Vec::new(),
-            repository: Some("local/app".into()),
-            base_branch: None,
-            agent: None,
-            model: None,
-            check_command: None,
-            budget_nanos: None,
-            context_id: None,
-            actor: "test".into(),
-        };
         let (store, scope) = (&stadium.world.store, &stadium.world.scope);
-        let task = store.create_task(scope, new).await.unwrap().id;
+        let task = store.create_task(scope, new_task()).await.unwrap().id;
         store.say_to_task(scope, task, "me", "and the window", None).await.unwrap();
         let start = |replace| StartTask { agent: None, model: None, replace, reason: "started", actor: "test".into() };
         let new = stadium.new_one(Rule::Best, &THREE);
@@ -435,6 +438,38 @@ on_both! {
         // With the task goes what was on record of its competitions.
         store.delete_task(scope, task).await.unwrap();
         assert!(store.competition(scope, competition).await.unwrap().is_none());
+        runner.stop().await;
+    }
+
+    async fn what_is_long_over_is_forgotten(database: &TestDatabase) {
+        let stadium = Stadium::new(database).await;
+        let (store, scope) = (&stadium.world.store, &stadium.world.scope);
+        let alone = stadium.begin(stadium.new_one(Rule::Best, &THREE)).await;
+        let waits = stadium.begin(stadium.new_one(Rule::Manual, &THREE)).await;
+        let task = store.create_task(scope, new_task()).await.unwrap().id;
+        let start = StartTask { agent: None, model: None, replace: false, reason: "started", actor: "test".into() };
+        let begun = store.compete_for_task(scope, task, start, stadium.new_one(Rule::Best, &THREE)).await;
+        let (row, of_task) = begun.unwrap();
+        let runner = stadium.runner().await;
+        assert_eq!(stadium.world.until_over(alone.run).await.state, RunState::Done);
+        assert_eq!(stadium.world.until_over(row.run.unwrap()).await.state, RunState::Done);
+        stadium.until_waiting(&waits).await;
+        let prune = async |records_ms| {
+            let cutoffs = Cutoffs { records_ms, events_ms: 0, audit_ms: 0 };
+            let pruned = store.prune(&store.operator(), Some(scope.project()), cutoffs, 100).await.unwrap();
+            (pruned.competitions, pruned.patches)
+        };
+        assert_eq!(prune(0).await, (0, 0), "nothing is old enough");
+        assert_eq!(prune(i64::MAX).await, (1, 3));
+        assert_eq!(prune(i64::MAX).await, (0, 0));
+        assert!(store.competition(scope, alone.id).await.unwrap().is_none());
+        assert!(stadium.entries(alone.id).await.is_empty());
+        // What a task's attempt came to stays with the task; how each entry did it goes.
+        assert_eq!(stadium.row(of_task).await.winner, Some(2));
+        assert!(store.entry_patch(scope, of_task, 2).await.unwrap().is_none());
+        assert!(stadium.entries(of_task).await[1].diff.is_some());
+        // What is not over is not old.
+        assert!(store.entry_patch(scope, waits.id, 2).await.unwrap().is_some());
         runner.stop().await;
     }
 

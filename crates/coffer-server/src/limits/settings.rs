@@ -60,7 +60,7 @@ pub struct RateSettings {
 #[serde(default, deny_unknown_fields)]
 pub struct RetentionSettings {
     /// Sandboxes that have ended are forgotten after this, with their history; those whose output is kept
-    /// stay as long as it. So are runs, with their steps; what a task's attempts came to stays.
+    /// stay as long as it. So are runs, with their steps, and competitions; what a task's attempts came to stays.
     pub records: Period,
     /// Events are removed after this.
     pub events: Period,

@@ -84,15 +84,25 @@ async fn sweep_one(
         all.events += pruned.events;
         all.audit += pruned.audit;
         all.runs += pruned.runs;
+        all.competitions += pruned.competitions;
+        all.patches += pruned.patches;
         if !pruned.reached(BATCH) {
             break;
         }
         tokio::time::sleep(BREATHER).await;
     }
     if all != Pruned::default() {
-        let Pruned { sandboxes, events, audit, runs } = all;
+        let Pruned { sandboxes, events, audit, runs, competitions, patches } = all;
         let whose = project.map_or_else(|| "operators".to_string(), |project| project.to_string());
-        tracing::info!(sandboxes, events, audit, runs, "old records of {whose} were removed");
+        tracing::info!(
+            sandboxes,
+            events,
+            audit,
+            runs,
+            competitions,
+            patches,
+            "old records of {whose} were removed"
+        );
     }
     Ok(())
 }

@@ -193,8 +193,11 @@ async fn patch_of<'e>(
     let entry = entry.ok_or_else(|| ApiError::nothing("entry", number))?;
     let patch = app.store.entry_patch(&caller.scope, competition, number).await.map_err(ApiError::store)?;
     let none = || {
-        let message = format!("entry {number} has no changes to show: it is {}", entry.state.as_str());
-        ApiError::conflict(message)
+        let why = match entry.diff {
+            Some(_) => "they were removed for their age".to_string(),
+            None => format!("it is {}", entry.state.as_str()),
+        };
+        ApiError::conflict(format!("entry {number} has no changes to show: {why}"))
     };
     Ok((entry, patch.ok_or_else(none)?))
 }
