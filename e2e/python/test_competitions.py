@@ -167,6 +167,15 @@ def test_cancelling_gives_everything_back(project, eventually):
     project.assert_all_given_back(begun)
 
 
+def test_patches_on_record_have_no_secrets(project, eventually):
+    project.api.put("/secrets/door", json={"value": "open-sesame-4711"}).raise_for_status()
+    teller = project.agent("teller", "echo open-sesame-4711 > told")
+    begun = project.compete(rule="best", check_command=None, entries=[{"agent_id": teller}])
+    found = project.until(begun, eventually, "decided")
+    diff = project.ask("GET", f"/sandboxes/fork/{begun['id']}/entries/1/diff", 200)
+    assert "+[redacted]" in diff["patch"].splitlines() and "open-sesame-4711" not in str([diff, found])
+
+
 def test_an_agent_that_is_out_is_ended_and_its_patch_is_kept(project, eventually):
     begun = project.compete("slow", "right", budget=0.01)
     eventually(lambda: project.get(begun)["entries"][0]["state"] == "working", within_s=120)

@@ -325,9 +325,13 @@ impl Arena for Ring {
             async move { git.changes_since(&session, &repository, &base).await }
         });
         let (stat, diff) = found.await?;
+        // Whoever may read the record may not read secrets: as with what is kept as an artifact. The first who asks has them
+        // read.
+        let project = at.scope.project();
+        self.bench.store.secret_values(project).await?;
         Ok(Changes {
             diff: DiffSize { files: stat.files, added: stat.added, removed: stat.removed },
-            patch: diff.patch,
+            patch: self.bench.errands.output.patterns(project).redact(&diff.patch),
             is_cut: diff.truncated,
         })
     }
