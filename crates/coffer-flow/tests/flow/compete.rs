@@ -555,6 +555,12 @@ on_both! {
         };
         let first = stadium.begin(keyed("a")).await;
         assert_eq!(stadium.begin(keyed("a")).await.id, first.id);
+        // Also where all ask at once.
+        let other = || NewCompetition { idempotency: Some(("at once".into(), "a".into())), ..keyed("a") };
+        let at_once = futures_util::future::join_all((0..8).map(|_| store.create_competition(scope, other()))).await;
+        let ids: std::collections::BTreeSet<_> = at_once.into_iter().map(|begun| begun.unwrap().id).collect();
+        assert_eq!(ids.len(), 1);
+        store.cancel_competition(scope, *ids.first().unwrap(), "seen").await.unwrap();
         let other = store.create_competition(scope, keyed("b")).await;
         assert!(matches!(other, Err(CompetitionError::KeyReused)), "{other:?}");
         let theirs = crate::world::project(store, "theirs").await;

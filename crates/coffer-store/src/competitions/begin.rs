@@ -111,6 +111,12 @@ async fn earlier(
     new: &NewCompetition,
 ) -> Result<Option<CompetitionRow>, CompetitionError> {
     let Some((key, print)) = &new.idempotency else { return Ok(None) };
+    // Of two that come at once the second finds what the first began.
+    sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
+        .bind(project.to_string())
+        .execute(&mut *connection)
+        .await
+        .doing(BEGIN)?;
     let sql = format!(
         "SELECT {COLUMNS}, idempotency_print FROM competitions WHERE project_id = $1 AND idempotency_key = $2"
     );
