@@ -60,6 +60,9 @@ struct Asked {
     competition: CompetitionId,
     #[serde(default)]
     task: Option<TaskId>,
+    /// Which attempt at the task it is.
+    #[serde(default)]
+    attempt: Option<i64>,
 }
 
 /// Who won, where that is known without asking.
@@ -143,9 +146,11 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         // One without a definition fails alone, when it is to work.
         let definition = agent.and_then(|agent| agent.definition);
         let timeout = definition.and_then(|definition| definition.limits.timeout_s);
-        let branch = match asked.task {
-            Some(task) => format!("task-{task}-{}", row.number),
-            None => format!("fork-{}-{}", asked.competition, row.number),
+        let branch = match (asked.task, asked.attempt) {
+            // What an earlier attempt pushed is not this one's to go on with.
+            (Some(task), Some(attempt)) if attempt > 1 => format!("task-{task}-{attempt}-{}", row.number),
+            (Some(task), _) => format!("task-{task}-{}", row.number),
+            (None, _) => format!("fork-{}-{}", asked.competition, row.number),
         };
         Ok(EntryBrief {
             number: row.number,

@@ -435,6 +435,9 @@ on_both! {
         assert_eq!(stadium.world.until_over(row.run.unwrap()).await.state, RunState::Cancelled);
         assert_eq!(stadium.row(competition).await.state, CompetitionState::Cancelled);
         assert!(stadium.ring.field.lock().unwrap().sandboxes.is_empty());
+        // Its branches were not those of the first.
+        let branches: Vec<_> = stadium.entries(competition).await.into_iter().map(|entry| entry.branch.unwrap()).collect();
+        assert_eq!(branches, [1, 2, 3].map(|number| format!("task-{task}-2-{number}")));
         // With the task goes what was on record of its competitions.
         store.delete_task(scope, task).await.unwrap();
         assert!(store.competition(scope, competition).await.unwrap().is_none());
