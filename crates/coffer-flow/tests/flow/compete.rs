@@ -222,6 +222,25 @@ on_both! {
         runner.stop().await;
     }
 
+    async fn a_pick_stands_though_the_question_is_asked_again(database: &TestDatabase) {
+        let stadium = Stadium::new(database).await;
+        let row = stadium.begin(stadium.new_one(Rule::Manual, &THREE)).await;
+        let runner = stadium.runner().await;
+        stadium.until_waiting(&row).await;
+        runner.stop().await;
+        let (store, scope) = (&stadium.world.store, &stadium.world.scope);
+        store.pick_winner(scope, row.id, 2, "key:me").await.unwrap();
+        // As where its server died before it was on record that it had asked.
+        database.execute("DELETE FROM run_steps WHERE name IN ('ask', 'pick')").await;
+        let runner = stadium.runner().await;
+        assert_eq!(stadium.world.until_over(row.run).await.state, RunState::Done);
+        stadium.assert_second_won(&row).await;
+        let events = store.events(scope, 0, 1000).await.unwrap();
+        let asked = events.iter().filter(|event| event.payload["to"] == "waiting").count();
+        assert_eq!(asked, 1);
+        runner.stop().await;
+    }
+
     async fn what_was_picked_waits_for_room(database: &TestDatabase) {
         let stadium = Stadium::new(database).await;
         let row = stadium.begin(stadium.new_one(Rule::Manual, &THREE)).await;

@@ -162,7 +162,15 @@ async fn hold(connection: &mut AnyConnection, run: RunId, fence: i64) -> Result<
     })
 }
 
-async fn put(connection: &mut AnyConnection, held: &Held, note: CompetitionNote) -> Result<(), JournalError> {
+async fn put(
+    connection: &mut AnyConnection,
+    held: &Held,
+    mut note: CompetitionNote,
+) -> Result<(), JournalError> {
+    let asks =
+        |state: &CompetitionState| matches!(state, CompetitionState::Judging | CompetitionState::Waiting);
+    // A step that is run again does not ask again what a person has answered since.
+    note.state = note.state.filter(|state| held.winner.is_none() || !asks(state));
     let (winner, picked_by) = note.winner.clone().unzip();
     sqlx::query(
         "UPDATE competitions SET state = COALESCE($1, state), sandbox_id = COALESCE($2, sandbox_id),
