@@ -240,6 +240,10 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
             if let Some(why) = turn.failed() {
                 return Err(Stop::failed("agent_failed", why));
             }
+            // What nobody would tell it is left to the next attempt.
+            if number == MOST_TURNS {
+                break;
+            }
             let last = heard.last;
             heard = run.step(format!("hear-{number}")).run(|_| self.hear(id, asked.task, last)).await?;
             if heard.texts.is_empty() {

@@ -7,6 +7,7 @@ use coffer_core::SandboxId;
 use coffer_core::agent::{AgentReport, Tokens};
 use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Workshop};
 use coffer_flow::{Start, StepError};
+use coffer_store::{ProjectScope, Store};
 
 use crate::outside::Outside;
 
@@ -27,6 +28,8 @@ pub(crate) struct World {
 pub(crate) struct Shop {
     pub(crate) outside: Outside,
     pub(crate) world: Arc<Mutex<World>>,
+    /// Where somebody says something to the task during every turn.
+    pub(crate) chatter: Arc<Mutex<Option<(Store, ProjectScope)>>>,
 }
 
 /// The methods, in the order in which they are called.
@@ -35,7 +38,7 @@ pub(crate) const METHODS: [&str; 9] =
 
 impl Shop {
     pub(crate) fn new(outside: Outside) -> Self {
-        Self { outside, world: Arc::default() }
+        Self { outside, world: Arc::default(), chatter: Arc::default() }
     }
 
     /// Comes by the two sides of an effect, and fails where it is to.
@@ -99,6 +102,10 @@ impl Workshop for Shop {
             world.turns.entry(format!("{}/{turn}", brief.run)).or_insert_with(|| said.to_vec());
         })
         .await?;
+        let chatter = self.chatter.lock().unwrap().clone();
+        if let Some((store, scope)) = chatter {
+            store.say_to_task(&scope, brief.task, "ann", &format!("after {turn}"), None).await.unwrap();
+        }
         let failed = self.outside.fails("agent");
         let tokens = Tokens { input: 100, cached: 0, output: 10 };
         let report = AgentReport {

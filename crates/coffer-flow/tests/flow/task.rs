@@ -238,6 +238,68 @@ on_both! {
         runner.stop().await;
     }
 
+    async fn what_a_failed_attempt_was_told_is_told_the_next(database: &TestDatabase) {
+        let board = Board::new(database).await;
+        let (store, scope) = (&board.world.store, &board.world.scope);
+        let runner = board.runner().await;
+        for how in ["fatal clone", "agent", "nothing to commit", "fatal push"] {
+            let task = board.task().await;
+            store.say_to_task(scope, task, "ann", "mind the gap", None).await.unwrap();
+            board.world.outside.fail(how, 1);
+            let run = board.start(task).await;
+            assert_eq!(board.world.until_over(run).await.state, RunState::Failed, "{how}");
+            assert_eq!(store.task_messages(scope, task, 0, 10).await.unwrap()[0].run, None, "{how}");
+            let next = board.start(task).await;
+            assert_eq!(board.world.until_over(next).await.state, RunState::Done, "{how}");
+            let turns = board.shop.world.lock().unwrap().turns[&format!("{next}/1")].clone();
+            assert_eq!(turns, ["mind the gap"], "{how}");
+            assert_eq!(store.task_messages(scope, task, 0, 10).await.unwrap()[0].run, Some(next));
+        }
+        // One that never began, and one that was ended while its agent worked.
+        let task = board.task().await;
+        store.say_to_task(scope, task, "ann", "mind the gap", None).await.unwrap();
+        board.world.outside.block("after run_agent");
+        let run = board.start(task).await;
+        board.world.outside.reached().await;
+        store.cancel_task(scope, task, "not now", "test").await.unwrap();
+        board.world.outside.unblock();
+        runner.wake();
+        assert_eq!(board.world.until_over(run).await.state, RunState::Cancelled);
+        runner.stop().await;
+        board.start(task).await;
+        assert_eq!(store.task_messages(scope, task, 0, 10).await.unwrap()[0].run, board.row(task).await.run);
+        store.cancel_task(scope, task, "not now", "test").await.unwrap();
+        assert_eq!(store.task_messages(scope, task, 0, 10).await.unwrap()[0].run, None);
+        // What a check refuses is on the branch all the same, where the next attempt goes on.
+        let runner = board.runner().await;
+        board.world.outside.fail("the check", 1);
+        let run = board.start(task).await;
+        assert_eq!(board.world.until_over(run).await.state, RunState::Failed);
+        assert_eq!(store.task_messages(scope, task, 0, 10).await.unwrap()[0].run, Some(run));
+        runner.stop().await;
+    }
+
+    async fn what_no_turn_is_left_for_is_the_next_attempts(database: &TestDatabase) {
+        let board = Board::new(database).await;
+        let (store, scope) = (&board.world.store, &board.world.scope);
+        let runner = board.runner().await;
+        let task = board.task().await;
+        *board.shop.chatter.lock().unwrap() = Some((store.clone(), *scope));
+        let run = board.start(task).await;
+        assert_eq!(board.world.until_over(run).await.state, RunState::Done);
+        *board.shop.chatter.lock().unwrap() = None;
+        {
+            let outside = board.shop.world.lock().unwrap();
+            assert_eq!(outside.turns[&format!("{run}/20")], ["after 19"]);
+            assert!(!outside.turns.contains_key(&format!("{run}/21")));
+        }
+        assert_eq!(board.row(task).await.attention.unwrap().code, "unheard_messages");
+        let next = board.start(task).await;
+        assert_eq!(board.world.until_over(next).await.state, RunState::Done);
+        assert_eq!(board.shop.world.lock().unwrap().turns[&format!("{next}/1")], ["after 20"]);
+        runner.stop().await;
+    }
+
     async fn another_attempt_waits_until_the_first_has_cleaned_up(database: &TestDatabase) {
         let board = Board::new(database).await;
         let runner = board.runner().await;

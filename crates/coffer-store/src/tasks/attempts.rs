@@ -8,7 +8,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
 use super::change::{hold, is_busy};
-use super::talk::{any_unheard, take_unheard};
+use super::talk::{any_unheard, give_back, take_unheard};
 use super::{Attention, CHANGE, COLUMNS, Moved, READ, TaskError, TaskRow, moved, read};
 use crate::columns::{id, json as to_json, optional_id, storable};
 use crate::error::Doing;
@@ -344,6 +344,9 @@ pub(crate) async fn run_ended(
         .await
         .doing(CHANGE)?;
     let before = read(&row)?;
+    if ended != RunState::Done {
+        give_back(connection, task, run).await?;
+    }
     // Another attempt has taken over, or a person has moved it on: the end of this one changes nothing.
     if before.run != Some(run) || before.state != TaskState::InProgress {
         return Ok(());

@@ -185,6 +185,25 @@ fn size_of(message: &TaskMessage) -> usize {
     json!(message.body).to_string().len() + about
 }
 
+/// What an attempt was told is for the next one to be told, unless the task's branch has what came of it: without
+/// that the next begins as if nothing had been said.
+pub(super) async fn give_back(
+    connection: &mut AnyConnection,
+    task: TaskId,
+    run: RunId,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "UPDATE task_messages SET run_id = NULL WHERE task_id = $1 AND run_id = $2 AND NOT EXISTS (
+             SELECT 1 FROM run_steps AS s WHERE s.run_id = $2 AND s.name = 'push' AND s.state = 'done')",
+    )
+    .bind(task.to_string())
+    .bind(run.to_string())
+    .execute(connection)
+    .await
+    .doing("give back what was said")?;
+    Ok(())
+}
+
 fn read(row: &AnyRow) -> Result<TaskMessage, StoreError> {
     let about: Option<String> = row.try_get("about").doing(READ)?;
     Ok(TaskMessage {
