@@ -13,6 +13,7 @@ use futures_util::{Stream, StreamExt as _};
 use sha2::{Digest, Sha256};
 use tokio::fs::{File, OpenOptions};
 use tokio::io::AsyncWriteExt as _;
+use tokio::time::Instant;
 
 use super::KeepError;
 
@@ -20,6 +21,23 @@ use super::KeepError;
 const DRAFT: &str = "draft";
 /// Contents that bring nothing for so long are given up.
 const STALLED: Duration = Duration::from_secs(120);
+/// Contents of any length have so long at first, and must then have come at this many bytes a second.
+const GRACE: Duration = Duration::from_secs(60);
+const LEAST_RATE: u64 = 32 << 10;
+
+/// How long contents may take.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    grace: Duration,
+    least_rate: u64,
+}
+
+impl Pace {
+    /// Within which more than `size` bytes must have come, or all.
+    fn time_for(self, size: u64) -> Duration {
+        self.grace + Duration::from_secs(size / self.least_rate)
+    }
+}
 
 /// Contents that are on disk.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,11 +57,12 @@ pub(super) struct Found {
 #[derive(Debug)]
 pub(super) struct Files {
     dir: Arc<Path>,
+    pace: Pace,
 }
 
 impl Files {
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.into() }
+        Self { dir: dir.into(), pace: Pace { grace: GRACE, least_rate: LEAST_RATE } }
     }
 
     fn path(&self, project: ProjectId, artifact: ArtifactId) -> PathBuf {
@@ -83,11 +102,11 @@ impl Files {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft).await;
         let mut file = file.map_err(KeepError::Disk)?;
         let (mut digest, mut size) = (Sha256::new(), 0u64);
+        let began = Instant::now();
         loop {
-            let next = tokio::time::timeout(STALLED, contents.next()).await;
-            let Some(piece) = next.map_err(|_| KeepError::Broken("nothing came for too long".into()))? else {
-                break;
-            };
+            let by = (began + self.pace.time_for(size)).min(Instant::now() + STALLED);
+            let next = tokio::time::timeout_at(by, contents.next()).await;
+            let Some(piece) = next.map_err(|_| KeepError::TooSlow)? else { break };
             let piece = piece.map_err(KeepError::Broken)?;
             size += piece.len() as u64;
             if size > largest {
@@ -199,6 +218,30 @@ mod tests {
         files.remove(project, artifact).await.unwrap();
         files.remove(project, artifact).await.unwrap();
         assert!(files.open(project, artifact).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn contents_that_trickle_are_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let pace = Pace { grace: Duration::from_millis(50), least_rate: 1 << 20 };
+        let files = Files { pace, ..Files::new(dir.path()) };
+        let (project, artifact) = (ProjectId::generate(), ArtifactId::generate());
+        let trickle = stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            Some((Ok(Bytes::from_static(b"x")), ()))
+        });
+        let refused = files.write(project, artifact, 1 << 20, Box::pin(trickle)).await;
+        assert!(matches!(refused, Err(KeepError::TooSlow)), "{refused:?}");
+        let left = fs::read_dir(dir.path().join(project.to_string())).unwrap().count();
+        assert_eq!(left, 0, "nothing is left of what was not kept");
+        files.write(project, artifact, 9, pieces(&["whole"])).await.unwrap();
+    }
+
+    #[test]
+    fn long_contents_have_long() {
+        let pace = Files::new(Path::new("/")).pace;
+        assert_eq!(pace.time_for(0), GRACE);
+        assert_eq!(pace.time_for(LEAST_RATE * 10 + 1), GRACE + Duration::from_secs(10));
     }
 
     #[tokio::test]

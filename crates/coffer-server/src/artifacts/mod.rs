@@ -5,6 +5,7 @@
 //! leaves over is a file without a row, which a look now and then removes.
 
 mod files;
+mod turns;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,9 +26,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::output::Output;
 use files::Files;
+use turns::Turns;
 
-/// Contents written at a time; each may be as long as one may be.
-const MOST_WRITES: usize = 8;
+pub(crate) use turns::MOST_AT_ONCE;
+
+/// Texts of runs that are written at a time. They are there already, so none waits for long.
+const MOST_TEXTS: usize = 4;
 /// How often left-over files are looked for, and how old they must be: a row may be about to be written.
 const COLLECT_EVERY: Duration = Duration::from_secs(3600);
 const ORPHAN_AGE: Duration = Duration::from_secs(3600);
@@ -69,6 +73,11 @@ pub(crate) enum KeepError {
     /// The other side broke off.
     #[error("the contents broke off: {0}")]
     Broken(String),
+    #[error("the contents came too slowly")]
+    TooSlow,
+    /// Others of the project are being written, and go on for long.
+    #[error("the project writes {MOST_AT_ONCE} artifacts already")]
+    Busy,
     #[error(transparent)]
     Record(#[from] ArtifactError),
     #[error("could not write the contents")]
@@ -94,7 +103,9 @@ pub(crate) struct Artifacts {
     files: Files,
     settings: ArtifactSettings,
     installation: Option<String>,
-    room: Semaphore,
+    turns: Turns,
+    /// What runs made waits for no client.
+    texts: Semaphore,
 }
 
 impl Artifacts {
@@ -107,8 +118,8 @@ impl Artifacts {
         installation: Option<String>,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let (files, room) = (Files::new(dir), Semaphore::new(MOST_WRITES));
-        let artifacts = Arc::new(Self { store, output, files, settings, installation, room });
+        let (files, turns, texts) = (Files::new(dir), Turns::default(), Semaphore::new(MOST_TEXTS));
+        let artifacts = Arc::new(Self { store, output, files, settings, installation, turns, texts });
         tokio::spawn(artifacts.clone().keep_collecting(stop));
         artifacts
     }
@@ -120,13 +131,26 @@ impl Artifacts {
         label: Label,
         contents: impl Stream<Item = Result<Bytes, String>> + Send + Unpin,
     ) -> Result<ArtifactRow, KeepError> {
-        let most = self.most_per_project();
-        // Before anything is written: where there is no room, none is needed.
-        let used = self.store.artifact_bytes(scope).await.map_err(ArtifactError::Store)?;
-        if used >= most {
-            return Err(ArtifactError::OverQuota { used, limit: most }.into());
+        self.check_room(scope).await?;
+        let _turn = self.turns.take(scope.project()).await.ok_or(KeepError::Busy)?;
+        self.write(scope, label, contents).await
+    }
+
+    /// Before anything is written: where there is no room, none is needed.
+    async fn check_room(&self, scope: &ProjectScope) -> Result<(), ArtifactError> {
+        let (used, limit) = (self.store.artifact_bytes(scope).await?, self.most_per_project());
+        if used >= limit {
+            return Err(ArtifactError::OverQuota { used, limit });
         }
-        let _turn = self.room.acquire().await;
+        Ok(())
+    }
+
+    async fn write(
+        &self,
+        scope: &ProjectScope,
+        label: Label,
+        contents: impl Stream<Item = Result<Bytes, String>> + Send + Unpin,
+    ) -> Result<ArtifactRow, KeepError> {
         let artifact = ArtifactId::generate();
         let largest = self.settings.most_per_artifact.as_bytes();
         let written = self.files.write(scope.project(), artifact, largest, contents).await?;
@@ -165,7 +189,9 @@ impl Artifacts {
         }
         self.store.secret_values(scope.project()).await.map_err(ArtifactError::Store)?;
         let text = self.output.patterns(scope.project()).redact(text);
-        self.keep(scope, label, stream::iter([Ok(Bytes::from(text))])).await
+        self.check_room(scope).await?;
+        let _turn = self.texts.acquire().await;
+        self.write(scope, label, stream::iter([Ok(Bytes::from(text))])).await
     }
 
     /// Keeps what a run came to: its diff, and where its pull request is. However often it is asked, once; what

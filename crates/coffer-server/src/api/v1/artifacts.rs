@@ -28,7 +28,7 @@ use crate::api::body::Checked;
 use crate::api::context::Context;
 use crate::api::error::{ApiError, Code};
 use crate::api::query::Query;
-use crate::artifacts::{KeepError, Label, OpenError};
+use crate::artifacts::{KeepError, Label, MOST_AT_ONCE, OpenError};
 use crate::clock::rfc3339;
 
 const LONGEST_NAME: usize = 255;
@@ -138,6 +138,12 @@ fn refusal(error: KeepError) -> ApiError {
                 .hint("an operator can raise `artifacts.most_per_artifact`")
         }
         KeepError::Broken(why) => ApiError::bad_request(format!("the contents broke off: {why}")),
+        KeepError::TooSlow => ApiError::of(Code::RequestTimeout, "the contents came too slowly")
+            .hint("what is kept must come at 32 KiB a second or faster"),
+        KeepError::Busy => {
+            let message = format!("{MOST_AT_ONCE} artifacts of the project are being written already");
+            ApiError::of(Code::RateLimited, message).retry_after(5)
+        }
         KeepError::Record(ArtifactError::NoSuch(what)) => {
             ApiError::invalid(&format!("{what}_id"), format!("names nothing: there is no such {what} here"))
         }
@@ -241,7 +247,8 @@ fn links_of(query: &Query) -> Result<ArtifactLinks, ApiError> {
         (status = 201, body = Artifact), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
         (status = 404, body = ErrorShape, description = "no such sandbox, or no such file there"),
         (status = 409, body = ErrorShape, description = "the sandbox does not run, or it is a directory"),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
+        (status = 408, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape),
+        (status = 429, body = ErrorShape, description = "there is no room, or too many are being written")
     )
 )]
 pub(super) async fn create(
@@ -311,7 +318,9 @@ pub(super) async fn create(
     request_body(content = String, content_type = "*/*"),
     responses(
         (status = 201, body = Artifact), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
+        (status = 408, body = ErrorShape, description = "the contents came too slowly"),
+        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape),
+        (status = 429, body = ErrorShape, description = "there is no room, or too many are being written")
     )
 )]
 pub(super) async fn upload(
