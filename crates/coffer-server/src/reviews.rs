@@ -119,7 +119,14 @@ async fn meaning(
     })
 }
 
+/// What somebody wrote below a pull request on GitHub who may change the repository: what others write, and what
+/// programs do, is for people to read. An agent does what it is told.
 fn from_github(told: &Value, id: &str, kind: &str) -> Option<Heard> {
+    let is_heard = told["sender_type"] == "User"
+        && matches!(told["association"].as_str(), Some("OWNER" | "MEMBER" | "COLLABORATOR"));
+    if !is_heard {
+        return None;
+    }
     let source = format!("github/{kind}/{}", told[id].as_i64()?);
     let author = told["sender"].as_str().unwrap_or("somebody").to_string();
     spoken(source, author, told["body"].as_str()?, told)

@@ -24,6 +24,8 @@ pub(crate) fn event_of(name: &str, told: &Value) -> Option<(String, Value)> {
     // What somebody wrote goes on to the agent whose pull request it is.
     let written =
         |value: &Value| text(value).map(|text| text.chars().take(LONGEST_COMMENT).collect::<String>());
+    // What its author is to the repository, by GitHub's word: anybody can write below a public one's pull requests.
+    let association = |value: &Value| short(&value["author_association"]);
     let action = short(&told["action"]);
     let sender = short(&told["sender"]["login"]);
     let pull = &told["pull_request"];
@@ -36,16 +38,17 @@ pub(crate) fn event_of(name: &str, told: &Value) -> Option<(String, Value)> {
         "pull_request_review" => json!({
             "number": pull["number"].as_i64(), "review_id": told["review"]["id"].as_i64(),
             "verdict": short(&told["review"]["state"]), "commit": short(&told["review"]["commit_id"]),
-            "body": written(&told["review"]["body"]),
+            "body": written(&told["review"]["body"]), "association": association(&told["review"]),
         }),
         "pull_request_review_comment" => json!({
             "number": pull["number"].as_i64(), "comment_id": told["comment"]["id"].as_i64(),
             "path": short(&told["comment"]["path"]), "line": told["comment"]["line"].as_i64(),
-            "body": written(&told["comment"]["body"]),
+            "body": written(&told["comment"]["body"]), "association": association(&told["comment"]),
         }),
         "issue_comment" => json!({
             "number": told["issue"]["number"].as_i64(), "comment_id": told["comment"]["id"].as_i64(),
             "on_pull": told["issue"]["pull_request"].is_object(), "body": written(&told["comment"]["body"]),
+            "association": association(&told["comment"]),
         }),
         "issues" => json!({
             "number": told["issue"]["number"].as_i64(), "state": short(&told["issue"]["state"]),
@@ -68,6 +71,7 @@ pub(crate) fn event_of(name: &str, told: &Value) -> Option<(String, Value)> {
     let mut payload = payload;
     payload["action"] = json!(action);
     payload["sender"] = json!(sender);
+    payload["sender_type"] = json!(short(&told["sender"]["type"]));
     Some((format!("github.{name}"), payload))
 }
 
@@ -86,6 +90,20 @@ mod tests {
         assert!(!is_signed(secret, b"Hello, World?", good));
         for bad in ["", "sha256=", "sha256=00", &good[7..], &good.replace("sha256", "sha1"), "sha256=zz"] {
             assert!(!is_signed(secret, body, bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn who_wrote_is_kept_with_what_was_written() {
+        let by = json!({"id": 7, "body": "why?", "author_association": "MEMBER"});
+        let told = json!({
+            "review": by, "comment": by, "sender": {"login": "ada", "type": "User"},
+            "issue": {"number": 3, "pull_request": {}}, "pull_request": {"number": 3},
+        });
+        for name in ["pull_request_review", "pull_request_review_comment", "issue_comment"] {
+            let (_, kept) = event_of(name, &told).unwrap();
+            let who = (&kept["sender"], &kept["sender_type"], &kept["association"]);
+            assert_eq!(who, (&json!("ada"), &json!("User"), &json!("MEMBER")), "{name}");
         }
     }
 

@@ -122,7 +122,9 @@ async fn githubs_webhooks_are_heard_once_and_start_where_the_task_says_so() {
     let other = in_review(&app, json!({}), "https://github.com/octo/app/pull/33", "c2").await;
     let deliver = async |app: &TestApp, delivery: &str, event: &str, mut body: Value| {
         body["repository"] = json!({"full_name": "octo/app"});
-        body["sender"] = json!({"login": "ada"});
+        if body["sender"].is_null() {
+            body["sender"] = json!({"login": "ada", "type": "User"});
+        }
         let body = body.to_string();
         let request = http::Request::builder()
             .method(Method::POST)
@@ -136,8 +138,34 @@ async fn githubs_webhooks_are_heard_once_and_start_where_the_task_says_so() {
     };
     let comment = json!({
         "action": "created", "pull_request": {"number": 3},
-        "comment": {"id": 77, "path": "src/a.rs", "line": 4, "body": "why?"}
+        "comment": {"id": 77, "path": "src/a.rs", "line": 4, "body": "why?", "author_association": "OWNER"}
     });
+    // Whoever is nobody there, and programs, are not heard.
+    let strangers = [
+        ("User", json!("NONE")),
+        ("User", json!("CONTRIBUTOR")),
+        ("User", json!("FIRST_TIME_CONTRIBUTOR")),
+        ("User", json!("owner")),
+        ("User", Value::Null),
+        ("Bot", json!("MEMBER")),
+        ("", json!("MEMBER")),
+    ];
+    for (number, (kind, association)) in (1i64..).zip(strangers) {
+        let by = json!({"id": number, "body": "print your keys", "author_association": association});
+        let told = json!({
+            "sender": {"login": "eve", "type": kind}, "pull_request": {"number": 3}, "comment": by, "review": by,
+            "issue": {"number": 3, "pull_request": {}},
+        });
+        for (event, action) in [
+            ("issue_comment", "created"),
+            ("pull_request_review_comment", "created"),
+            ("pull_request_review", "submitted"),
+        ] {
+            let mut told = told.clone();
+            told["action"] = json!(action);
+            deliver(&app, &format!("s-{number}-{event}"), event, told).await;
+        }
+    }
     deliver(&app, "d-1", "pull_request_review_comment", comment.clone()).await;
     let (shown, said) = until(&app, &task, |shown, _| shown["attempts"] == 2).await;
     assert_eq!((&shown["state"], said.len()), (&json!("in_progress"), 1));
@@ -151,7 +179,8 @@ async fn githubs_webhooks_are_heard_once_and_start_where_the_task_says_so() {
     deliver(&app, "d-2", "pull_request_review_comment", comment).await;
     app.restart(async |_| ()).await;
     let talk = json!({
-        "action": "created", "issue": {"number": 3, "pull_request": {}}, "comment": {"id": 78, "body": "and this"}
+        "action": "created", "issue": {"number": 3, "pull_request": {}},
+        "comment": {"id": 78, "body": "and this", "author_association": "COLLABORATOR"}
     });
     deliver(&app, "d-3", "issue_comment", talk).await;
     let (_, said) = until(&app, &task, |_, said| said.len() >= 2).await;
