@@ -464,6 +464,16 @@ async fn what_is_wrong_is_refused_and_nothing_is_anothers() {
         (&seen.json()["url"], seen.text().contains("t0ken")),
         (&json!("https://example.com/…"), false)
     );
+    // An agent's key would read in the log what is about others.
+    let agent = app.post("/api/v1/agents", json!({"name": "a"})).await.expect(201).json();
+    let key = json!({"name": "a", "role": "write", "agent_id": agent["id"]});
+    let agents = app.post("/api/v1/keys", key).await.expect(201).json();
+    let delivery = format!("{path}/deliveries/01aaaaaaaaaaaaaaaaaaaaaaaa");
+    app.as_key(reader, Method::GET, &delivery, Value::Null).await.expect(404);
+    for path in ["/api/v1/webhooks".to_string(), path.clone(), format!("{path}/deliveries"), delivery] {
+        let refused = app.as_key(agents["key"].as_str().unwrap(), Method::GET, &path, Value::Null).await;
+        assert_eq!(refused.expect(403).json()["code"], json!("forbidden"), "{path}");
+    }
     app.as_key(reader, Method::DELETE, &path, Value::Null).await.expect(403);
     app.as_key(reader, Method::POST, &format!("{path}/test"), Value::Null).await.expect(403);
     let rotated = app.post_empty(&format!("{path}/rotate")).await.expect(200).json();

@@ -21,7 +21,7 @@ use crate::api::App;
 use crate::api::auth::{Admin, Caller, Id, Need, Read};
 use crate::api::body::Checked;
 use crate::api::context::Context;
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Code};
 use crate::api::query::Query;
 use crate::clock::{now_ms, rfc3339};
 use crate::webhooks::{PING, new_key, ping};
@@ -301,10 +301,20 @@ pub(super) async fn list(
     caller: Caller<Read>,
     query: Query,
 ) -> Result<Json<Page<Webhook>>, ApiError> {
+    not_an_agents(&caller)?;
     let part = Part::of(&query)?;
     let rows = app.store.webhooks(&caller.scope, part.after, part.to_fetch()).await;
     let rows = rows.map_err(ApiError::store)?;
     Ok(Json(part.page(rows, |row| row.id.to_string(), |row| shown(row, caller.role))))
+}
+
+/// What was sent is the project's events, those that are not about the agent too.
+fn not_an_agents<N: Need>(caller: &Caller<N>) -> Result<(), ApiError> {
+    match caller.scope.agent() {
+        None => Ok(()),
+        Some(_) => Err(ApiError::of(Code::Forbidden, "webhooks are the project's, not an agent's")
+            .hint("GET /api/v1/events shows an agent what is about its own")),
+    }
 }
 
 async fn found(app: &App, caller: &Caller<impl Need>, webhook: WebhookId) -> Result<WebhookRow, ApiError> {
@@ -322,6 +332,7 @@ pub(super) async fn detail(
     caller: Caller<Read>,
     Id(webhook): Id<WebhookId>,
 ) -> Result<Json<Webhook>, ApiError> {
+    not_an_agents(&caller)?;
     Ok(Json(shown(found(&app, &caller, webhook).await?, caller.role)))
 }
 
@@ -437,6 +448,7 @@ pub(super) async fn deliveries(
     Id(webhook): Id<WebhookId>,
     query: Query,
 ) -> Result<Json<Page<Delivery>>, ApiError> {
+    not_an_agents(&caller)?;
     let part = Part::of(&query)?;
     let state = match query.text("state") {
         None => None,
@@ -474,6 +486,7 @@ pub(super) async fn delivery_detail(
     caller: Caller<Read>,
     Path(path): Path<(String, String)>,
 ) -> Result<Json<DeliveryDetail>, ApiError> {
+    not_an_agents(&caller)?;
     let (webhook, id) = both(path)?;
     let row = app.store.delivery(&caller.scope, webhook, id).await.map_err(ApiError::store)?;
     row.map(|row| Json(delivery(row))).ok_or_else(|| ApiError::nothing("delivery", id))
