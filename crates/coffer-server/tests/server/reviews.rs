@@ -61,7 +61,9 @@ async fn a_local_review_is_heard_and_a_merge_ends_the_task() {
     let work = Work::on(started().await).await;
     let commit = work.branch("task-1", "feature", "a\n").await;
     work.open("task-1").await;
-    let task = in_review(&work.app, json!({}), "/api/v1/repositories/app/pulls/1", &commit).await;
+    // As people name it who want to be clear.
+    let name = json!({"repository": "local/app"});
+    let task = in_review(&work.app, name, "/api/v1/repositories/app/pulls/1", &commit).await;
     // What it came to is kept.
     let mut kept = Vec::new();
     for _ in 0..1000 {

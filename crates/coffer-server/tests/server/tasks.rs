@@ -157,6 +157,11 @@ async fn a_task_is_planned_changed_and_put_away() {
         (&json!("todo"), &json!(["bug", "door"]), &json!(1.5))
     );
     assert_eq!((&shown["needs_attention"], &shown["attempts"]), (&Value::Null, &json!(0)));
+    assert_eq!(shown["repository"], json!("house"), "a repository has one name");
+    for name in ["house", "local/house"] {
+        let found = app.get(&format!("/api/v1/tasks?repository={name}")).await.expect(200).json();
+        assert_eq!(found["items"][0]["id"], json!(id), "{name}");
+    }
 
     let tag = made.header("etag").unwrap().to_string();
     let moved =

@@ -177,6 +177,12 @@ fn shown(row: RepositoryRow, headers: &HeaderMap) -> Repository {
     }
 }
 
+/// The name of a repository without `local/`, which is in front where people want to be clear. What is on record has
+/// one name for one repository: it is compared there.
+pub(super) fn plain_name(name: &str) -> &str {
+    name.strip_prefix("local/").filter(|rest| !rest.is_empty()).unwrap_or(name)
+}
+
 /// A field that has a grammar.
 pub(super) fn field<T: FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> Result<T, ApiError> {
     text.parse().map_err(|why| ApiError::invalid(name, format!("does not fit: {why}")))

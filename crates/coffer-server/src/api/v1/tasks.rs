@@ -15,6 +15,7 @@ use utoipa::IntoParams;
 use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
 use super::projects::{changed_meanwhile, wanted_version};
+use super::repositories::plain_name;
 use crate::api::App;
 use crate::api::auth::{Caller, Id, Need, Read, Write};
 use crate::api::body::Checked;
@@ -183,7 +184,7 @@ pub(super) async fn list(
         priority: priority.transpose().map_err(unknown)?,
         agent: agent.map_err(|_| ApiError::invalid("agent_id", "is no id"))?,
         label: query.text("label").map(String::from),
-        repository: query.text("repository").map(String::from),
+        repository: query.text("repository").map(plain_name).map(String::from),
         context_id: query.text("context_id").map(String::from),
         attention: truth("needs_attention")?,
         archived: truth("archived")?.unwrap_or(false),

@@ -8,6 +8,7 @@ use super::shape::{NewCompetition, NewEntry, Terms};
 use crate::api::App;
 use crate::api::auth::{Caller, Write, not_here};
 use crate::api::error::{ApiError, Code};
+use crate::api::v1::repositories::plain_name;
 use crate::api::v1::tasks::{check_text, check_title, nanos};
 use crate::fleet::FleetError;
 
@@ -205,14 +206,14 @@ async fn repository(app: &App, caller: &Caller<Write>, request: &NewCompetition)
     let Some(name) = &request.repository else {
         return Err(ApiError::invalid("repository", "is needed, or the sandbox_id of one that has it"));
     };
-    let plain = name.strip_prefix("local/").unwrap_or(name);
+    let plain = plain_name(name);
     let found = app.store.repository(&caller.scope, plain).await.map_err(ApiError::store)?;
     let shown: String = name.chars().take(64).collect();
     found.ok_or_else(|| {
         ApiError::of(Code::NotFound, format!("repository '{shown}' not found"))
             .hint("GET /api/v1/repositories lists those there are")
     })?;
-    Ok(name.clone())
+    Ok(plain.to_string())
 }
 
 fn check_prompt(field: &str, prompt: &str) -> Result<(), ApiError> {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::error::ApiError;
+use crate::api::v1::repositories::plain_name;
 use crate::clock::rfc3339;
 
 const LONGEST_TITLE: usize = 500;
@@ -298,7 +299,7 @@ impl NewTask {
             description: self.description,
             state: self.state,
             priority: self.priority,
-            repository: self.repository,
+            repository: self.repository.as_deref().map(plain_name).map(String::from),
             base_branch: self.base_branch,
             agent_id: self.agent_id,
             model: self.model,
@@ -333,7 +334,7 @@ impl ChangedTask {
             state: self.state,
             place: self.place,
             priority: self.priority,
-            repository: self.repository,
+            repository: self.repository.map(|name| name.as_deref().map(plain_name).map(String::from)),
             base_branch: self.base_branch,
             agent_id: self.agent_id,
             model: self.model,
