@@ -12,7 +12,7 @@ use super::change::{hold, is_busy};
 use super::{Attention, CHANGE, Moved, READ, TaskError, TaskRow, moved};
 use crate::columns::{id, json as to_json, number, optional_text, storable, text};
 use crate::error::Doing;
-use crate::{Operator, ProjectScope, StartTask, Store, StoreError, events, now_ms};
+use crate::{Operator, ProjectScope, StartTask, Store, StoreError, events, now_ms, runs};
 
 /// A task that was worked on so often is not worked on again without a person.
 const MOST_UNASKED: i64 = 10;
@@ -180,6 +180,7 @@ impl Store {
         to: i64,
         heard: Vec<(AboutPull, Heard)>,
     ) -> Result<Option<usize>, StoreError> {
+        let here = self.installation();
         let heed = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 if !pass(connection, LogReader::Reviews, behind, to).await? {
@@ -211,7 +212,11 @@ impl Store {
                         actor: "review".into(),
                     };
                     match begin(connection, &scope, task, start, None).await {
-                        Ok(_) => begun += 1,
+                        Ok((_, run)) => {
+                            let place = keeper(connection, task).await?.or_else(|| here.clone());
+                            runs::place(connection, run, place).await?;
+                            begun += 1;
+                        }
                         Err(TaskError::Store(error)) => return Err(error),
                         Err(_) => {}
                     }
@@ -276,6 +281,21 @@ async fn tasks_of(
     .await
     .doing(READ)?;
     rows.iter().map(|row| id(row, "id")).collect()
+}
+
+/// The installation that has the task's repository: whichever hears of a review, that is where it is worked on.
+async fn keeper(connection: &mut AnyConnection, task: TaskId) -> Result<Option<String>, StoreError> {
+    let row = sqlx::query(
+        "SELECT r.installation FROM tasks AS t JOIN repositories AS r
+             ON r.project_id = t.project_id AND (t.repository = r.id OR t.repository = r.name)
+                 AND r.removed_ms IS NULL
+         WHERE t.id = $1 AND r.installation IS NOT NULL LIMIT 1",
+    )
+    .bind(task.to_string())
+    .fetch_optional(connection)
+    .await
+    .doing(READ)?;
+    row.map(|row| text(&row, "installation")).transpose()
 }
 
 /// Does what was heard to a task; says whether the next attempt is to begin by it.

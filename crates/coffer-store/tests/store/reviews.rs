@@ -145,6 +145,27 @@ on_both! {
         assert_eq!(found(&store, &mine, starts).await.attempts, 2);
     }
 
+    async fn an_attempt_that_a_review_begins_is_executed_where_it_was_begun(database: &TestDatabase) {
+        let (here, there) = (database.open().await, database.open().await);
+        here.act_for(&here.operator(), "here").await.unwrap();
+        there.act_for(&there.operator(), "there").await.unwrap();
+        let mine = project(&here, "mine").await;
+        let app = repository(&here, &mine, "app").await;
+        let task = in_review(&here, &mine, "app", "/x/pulls/1").await;
+        here.set_on_review(&mine, task, true).await.unwrap();
+        // Whichever server hears of it, it is where the repository is.
+        assert_eq!(tell(&there, &mine, vec![(AboutPull::Number(app, 1), said("local/1", "why?"))]).await, 1);
+        let run = found(&here, &mine, task).await.run;
+        let take = async |store: &Store, place: &str| {
+            let (operator, slots) = (store.operator(), Slots { in_all: 9, per_project: 9 });
+            let runner = store.enter_runner(&operator, place, 0).await.unwrap();
+            let taken = store.take_runs(&operator, runner, &["task"], slots, 9, i64::MAX / 2).await.unwrap();
+            taken.into_iter().map(|taken| taken.run.id).collect::<Vec<_>>()
+        };
+        assert!(take(&there, "there").await.is_empty());
+        assert_eq!(take(&here, "here").await, Vec::from_iter(run));
+    }
+
     async fn a_failed_check_is_said_and_wants_a_person(database: &TestDatabase) {
         let store = database.open().await;
         let mine = project(&store, "mine").await;
