@@ -203,6 +203,14 @@ def test_what_does_not_pass_is_pushed_and_not_proposed(board):
     assert done["state"] == "in_review" and len(board.pulls()) == 1
     assert board.fetched("rev-list", "--count", f"origin/main..origin/{done['branch']}") == "2"
     assert "passed" in board.pulls()[0]["body"]
+    # One that breaks it again leaves the pull request alone.
+    board.start(task, agent_id=board.agent("echo worse > state"))
+    worse = board.over(task)
+    aside = f"{done['branch']}-attempt-3"
+    needs(worse, "check_failed", f"`{aside}`", done["pull_url"])
+    assert (worse["branch"], worse["commit"], len(board.pulls())) == (done["branch"], done["commit"], 1)
+    assert board.fetched("show", f"origin/{done['branch']}:state") == "right"
+    assert board.fetched("show", f"origin/{aside}:state") == "worse"
 
 
 WAITING = "until [ -e /tmp/go ]; do sleep 0.1; done; "

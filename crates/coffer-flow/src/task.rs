@@ -98,6 +98,7 @@ impl<W: Workshop + ?Sized> TaskKind<W> {
             model: asked.model.clone(),
             check_command: task.check_command,
             budget_nanos: task.budget_nanos,
+            pull_url: task.pull_url,
         })
     }
 
@@ -128,14 +129,17 @@ pub(crate) fn told(message: &TaskMessage) -> String {
     format!("{}{}", place.unwrap_or_default(), message.body)
 }
 
-/// Why there is no pull request though something was pushed.
-fn unchecked(checked: &Checked, command: &str, branch: &str) -> String {
+/// Why what was pushed is not proposed, and where it is.
+fn unchecked(checked: &Checked, command: &str, branch: &str, pull_url: Option<&str>) -> String {
     let command: String = command.chars().take(200).collect();
     let how = match checked.exit_code {
         Some(code) => format!("failed with exit code {code}"),
         None => "did not end in time".to_string(),
     };
-    format!("`{command}` {how}: the work is on branch `{branch}`, without a pull request")
+    match pull_url {
+        None => format!("`{command}` {how}: the work is on branch `{branch}`, without a pull request"),
+        Some(url) => format!("`{command}` {how}: the work is on branch `{branch}`, and {url} is as it was"),
+    }
 }
 
 fn tokens(count: u64) -> Option<i64> {
@@ -257,14 +261,20 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                 Some(run.step("check").within(LONG).run(|_| shop.check(&brief, sandbox, command)).await?)
             }
         };
+        let failed = checked.as_ref().filter(|checked| !checked.passed);
+        // What is pushed to the branch of a pull request is in it.
+        let aside =
+            failed.and(brief.pull_url.as_ref()).map(|_| format!("{branch}-attempt-{}", brief.attempt));
         let commit: Option<String> = run
             .step("commit")
             .run(|start: Start| {
                 let (brief, branch, base) = (&brief, &branch, &base);
+                let is_aside = aside.is_some();
                 async move {
                     let commit = shop.commit(brief, sandbox, branch, base).await?;
-                    self.note(start, AttemptNote { commit: commit.clone(), ..AttemptNote::default() })
-                        .await?;
+                    // The task's commit is that of its pull request.
+                    let noted = commit.clone().filter(|_| !is_aside);
+                    self.note(start, AttemptNote { commit: noted, ..AttemptNote::default() }).await?;
                     Ok(commit)
                 }
             })
@@ -272,11 +282,15 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
         let Some(commit) = commit else {
             return Err(Stop::failed("no_changes", "the agent ended without changing anything"));
         };
-        run.step("push").within(LONG).run(|_| shop.push(&brief, sandbox, &branch, &commit)).await?;
-        if let (Some(checked), Some(command)) = (&checked, &brief.check_command)
-            && !checked.passed
-        {
-            return Err(Stop::failed("check_failed", unchecked(checked, command, &branch)));
+        // Under another name: whoever looks for `push` wants to know what the task's branch has.
+        let (step, onto) = match &aside {
+            Some(aside) => ("push-aside", aside),
+            None => ("push", &branch),
+        };
+        run.step(step).within(LONG).run(|_| shop.push(&brief, sandbox, onto, &commit)).await?;
+        if let (Some(failed), Some(command)) = (failed, &brief.check_command) {
+            let why = unchecked(failed, command, onto, brief.pull_url.as_deref());
+            return Err(Stop::failed("check_failed", why));
         }
         let pull: Pull = run
             .step("pull")

@@ -28,6 +28,9 @@ pub struct Brief {
     pub model: Option<String>,
     pub check_command: Option<String>,
     pub budget_nanos: Option<i64>,
+    /// Where an earlier attempt opened one.
+    #[serde(default)]
+    pub pull_url: Option<String>,
 }
 
 /// One turn of an agent.
@@ -111,7 +114,7 @@ pub trait Workshop: Send + Sync + 'static {
         base: &str,
     ) -> Result<Option<String>, StepError>;
 
-    /// Has the branch at `commit` on the forge.
+    /// Has `commit`, which is checked out, on the forge as that branch: the task's own, or one beside it.
     async fn push(
         &self,
         brief: &Brief,

@@ -279,6 +279,40 @@ on_both! {
         runner.stop().await;
     }
 
+    async fn what_a_check_refuses_stays_out_of_the_pull_request(database: &TestDatabase) {
+        let board = Board::new(database).await;
+        let (store, scope) = (&board.world.store, &board.world.scope);
+        let runner = board.runner().await;
+        let task = board.task().await;
+        let first = board.start(task).await;
+        assert_eq!(board.world.until_over(first).await.state, RunState::Done);
+        let proposed = board.row(task).await;
+        store.say_to_task(scope, task, "ann", "mind the gap", None).await.unwrap();
+        board.world.outside.fail("the check", 1);
+        let second = board.start(task).await;
+        assert_eq!(board.world.until_over(second).await.state, RunState::Failed);
+        let row = board.row(task).await;
+        let (branch, pull) = (format!("task-{task}"), proposed.pull_url.clone().unwrap());
+        {
+            let outside = board.shop.world.lock().unwrap();
+            assert_eq!(outside.branches[&branch], proposed.commit, "the pull request is as it was");
+            let kept = format!("{branch}@{second}");
+            assert_eq!(outside.branches[&format!("{branch}-attempt-2")].as_deref(), Some(&*kept));
+        }
+        assert_eq!((&row.branch, &row.commit), (&proposed.branch, &proposed.commit));
+        let attention = row.attention.unwrap();
+        assert_eq!(attention.code, "check_failed");
+        for told in [format!("`{branch}-attempt-2`"), pull] {
+            assert!(attention.message.contains(&told), "{}", attention.message);
+        }
+        // The next begins where the pull request is, and is told what the refused one was.
+        let third = board.start(task).await;
+        assert_eq!(board.world.until_over(third).await.state, RunState::Done);
+        board.assert_done_once(task, third).await;
+        assert_eq!(board.shop.world.lock().unwrap().turns[&format!("{third}/1")], ["mind the gap"]);
+        runner.stop().await;
+    }
+
     async fn what_no_turn_is_left_for_is_the_next_attempts(database: &TestDatabase) {
         let board = Board::new(database).await;
         let (store, scope) = (&board.world.store, &board.world.scope);

@@ -138,6 +138,21 @@ impl Workbench {
         Ok(committed.await?.filter(|commit| *commit != base.commit))
     }
 
+    /// Has what is checked out be that branch, which may be new.
+    pub(crate) async fn bring_onto(
+        &self,
+        at: &Station,
+        repository: &str,
+        branch: &str,
+    ) -> Result<(), StepError> {
+        let (repository, name) = (plain(repository), branch_name(branch, "branch")?);
+        let brought = self.with_git(at, move |git, session| {
+            let (repository, name) = (repository.clone(), name.clone());
+            async move { git.bring_onto(&session, &repository, &name).await }
+        });
+        brought.await.map(drop)
+    }
+
     /// Has the branch at that commit on the forge.
     pub(crate) async fn push(
         &self,

@@ -189,6 +189,9 @@ impl Workshop for TaskShop {
     ) -> Result<(), StepError> {
         let at = self.station(brief, sandbox);
         self.bench.keep(&at).await?;
+        if branch != brief.branch {
+            self.bench.bring_onto(&at, &brief.repository, branch).await?;
+        }
         self.bench.push(&at, &brief.repository, branch, commit).await
     }
 
