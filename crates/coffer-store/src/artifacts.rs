@@ -110,9 +110,15 @@ pub enum ArtifactError {
     NoSuch(&'static str),
     #[error("the project's artifacts have {used} bytes, and may have {limit}")]
     OverQuota { used: i64, limit: i64 },
+    /// Whatever their size: each is a row, a file and an event.
+    #[error("a project may have at most {MOST_ARTIFACTS} artifacts")]
+    TooMany,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
+
+/// A project has no more of them.
+pub const MOST_ARTIFACTS: i64 = 100_000;
 
 const COLUMNS: &str = "id, project_id, kind, name, content_type, size_bytes, sha256, url, description, run_id, \
                        task_id, sandbox_id, context_id, installation, created_by, created_ms";
@@ -203,14 +209,12 @@ impl Store {
 
     /// What the project's artifacts have in all.
     pub async fn artifact_bytes(&self, scope: &ProjectScope) -> Result<i64, StoreError> {
-        let row = sqlx::query(
-            "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) AS used FROM artifacts WHERE project_id = $1",
-        )
-        .bind(scope.project().to_string())
-        .fetch_one(self.database().readers())
-        .await
-        .doing(READ)?;
-        number(&row, "used")
+        let row = sqlx::query("SELECT artifact_bytes FROM projects WHERE id = $1")
+            .bind(scope.project().to_string())
+            .fetch_one(self.database().readers())
+            .await
+            .doing(READ)?;
+        number(&row, "artifact_bytes")
     }
 
     /// Takes an artifact off record; its contents can be removed then. `None` where there was none.
@@ -232,6 +236,7 @@ impl Store {
                     .doing(CHANGE)?;
                 let Some(row) = row else { return Ok(None) };
                 let row = read(&row)?;
+                count(connection, row.project, -1, -row.size_bytes).await?;
                 told(connection, &row, "artifact.removed", now_ms()).await?;
                 Ok::<_, StoreError>(Some(row))
             })
@@ -271,11 +276,13 @@ async fn insert(
 ) -> Result<(ArtifactRow, bool), ArtifactError> {
     let (project, now) = (scope.project(), now_ms());
     // Of two that come at once the second counts the first.
-    sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
-        .bind(project.to_string())
-        .execute(&mut *connection)
-        .await
-        .doing(CHANGE)?;
+    let held = sqlx::query(
+        "UPDATE projects SET last_event = last_event WHERE id = $1 RETURNING artifact_bytes, artifact_count",
+    )
+    .bind(project.to_string())
+    .fetch_one(&mut *connection)
+    .await
+    .doing(CHANGE)?;
     if let Some(key) = &new.once_key {
         let sql = format!("SELECT {COLUMNS} FROM artifacts WHERE project_id = $1 AND once_key = $2");
         let before = sqlx::query(sqlx::AssertSqlSafe(sql))
@@ -293,14 +300,10 @@ async fn insert(
         ArtifactContents::Kept { size_bytes, sha256 } => (size_bytes, Some(sha256), None),
         ArtifactContents::Link { url } => (0, None, Some(url)),
     };
-    let used = sqlx::query(
-        "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) AS used FROM artifacts WHERE project_id = $1",
-    )
-    .bind(project.to_string())
-    .fetch_one(&mut *connection)
-    .await
-    .doing(CHANGE)?;
-    let used = number(&used, "used")?;
+    if number(&held, "artifact_count")? >= MOST_ARTIFACTS {
+        return Err(ArtifactError::TooMany);
+    }
+    let used = number(&held, "artifact_bytes")?;
     if size_bytes > 0 && used.saturating_add(size_bytes) > most_bytes {
         return Err(ArtifactError::OverQuota { used, limit: most_bytes });
     }
@@ -331,8 +334,29 @@ async fn insert(
         .await
         .doing(CHANGE)?;
     let row = read(&row)?;
+    count(connection, project, 1, size_bytes).await?;
     told(connection, &row, "artifact.created", now).await?;
     Ok((row, true))
+}
+
+/// Counts what a project has: adding it all up would take longer the more there is.
+async fn count(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    more: i64,
+    more_bytes: i64,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "UPDATE projects SET artifact_count = artifact_count + $1, artifact_bytes = artifact_bytes + $2
+         WHERE id = $3",
+    )
+    .bind(more)
+    .bind(more_bytes)
+    .bind(project.to_string())
+    .execute(connection)
+    .await
+    .doing(CHANGE)?;
+    Ok(())
 }
 
 /// What it is about, as far as it is not said: a run is about its task, a task has its context. What is said

@@ -56,7 +56,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use agents::{AgentError, AgentRow, NewAgent};
 pub use artifacts::{
-    ArtifactContents, ArtifactError, ArtifactFilter, ArtifactKind, ArtifactLinks, ArtifactRow, NewArtifact,
+    ArtifactContents, ArtifactError, ArtifactFilter, ArtifactKind, ArtifactLinks, ArtifactRow,
+    MOST_ARTIFACTS, NewArtifact,
 };
 pub use audit::{AuditFilter, AuditRecord};
 pub use budgets::{Budget, BudgetAction, BudgetNews, BudgetPeriod, BudgetTerms};

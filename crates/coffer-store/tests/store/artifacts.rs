@@ -2,8 +2,8 @@
 
 use coffer_core::{ArtifactId, RunId, SandboxId, TaskId};
 use coffer_store::{
-    ArtifactContents, ArtifactError, ArtifactFilter, ArtifactKind, ArtifactLinks, NewArtifact, NewTask,
-    StartTask,
+    ArtifactContents, ArtifactError, ArtifactFilter, ArtifactKind, ArtifactLinks, MOST_ARTIFACTS,
+    NewArtifact, NewTask, StartTask,
 };
 use serde_json::json;
 
@@ -93,6 +93,31 @@ on_both! {
         let link = ArtifactContents::Link { url: "https://example.com/pull/1".into() };
         let (link, _) = store.add_artifact(&mine, NewArtifact { contents: link, ..new(0) }, 10).await.unwrap();
         assert_eq!((link.size_bytes, link.sha256, link.url.as_deref()), (0, None, Some("https://example.com/pull/1")));
+        // What goes makes room.
+        let kept = store.artifacts(&mine, &about(ArtifactLinks::default())).await.unwrap();
+        for row in kept {
+            store.remove_artifact(&mine, row.id).await.unwrap().expect("it is there");
+        }
+        assert_eq!(store.artifact_bytes(&mine).await.unwrap(), 0);
+        store.add_artifact(&mine, new(10), 10).await.unwrap();
+        assert_eq!(store.artifact_bytes(&theirs).await.unwrap(), 9);
+    }
+
+    async fn a_project_has_no_more_artifacts_than_it_may(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);
+        let (first, _) = store.add_artifact(&mine, new(0), 10).await.unwrap();
+        let mut connection = database.connect().await;
+        let full = format!("UPDATE projects SET artifact_count = {MOST_ARTIFACTS} WHERE id = '{}'", mine.project());
+        sqlx::query(sqlx::AssertSqlSafe(full)).execute(&mut connection).await.unwrap();
+        let link = ArtifactContents::Link { url: "https://example.com/".into() };
+        for contents in [link, ArtifactContents::Kept { size_bytes: 0, sha256: "00".into() }] {
+            let refused = store.add_artifact(&mine, NewArtifact { contents, ..new(0) }, 10).await;
+            assert!(matches!(refused, Err(ArtifactError::TooMany)), "{refused:?}");
+        }
+        store.add_artifact(&theirs, new(0), 10).await.unwrap();
+        store.remove_artifact(&mine, first.id).await.unwrap().expect("it is there");
+        store.add_artifact(&mine, new(0), 10).await.unwrap();
     }
 
     async fn what_a_run_keeps_it_keeps_once(database: &TestDatabase) {

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use coffer_core::{ArtifactId, RunId, SandboxId, TaskId};
-use coffer_store::{ArtifactError, ArtifactFilter, ArtifactKind, ArtifactLinks, ArtifactRow};
+use coffer_store::{ArtifactError, ArtifactFilter, ArtifactKind, ArtifactLinks, ArtifactRow, MOST_ARTIFACTS};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use http::{HeaderValue, StatusCode, header};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -155,6 +155,11 @@ fn refusal(error: KeepError) -> ApiError {
                     "remove some: DELETE /api/v1/artifacts/{artifact}; an operator can raise \
                        `artifacts.most_per_project`",
                 )
+        }
+        KeepError::Record(ArtifactError::TooMany) => {
+            ApiError::of(Code::QuotaExceeded, format!("a project may have {MOST_ARTIFACTS} artifacts"))
+                .details(serde_json::json!({ "quota": "artifact_count", "limit": MOST_ARTIFACTS }))
+                .hint("remove some: DELETE /api/v1/artifacts/{artifact}")
         }
         KeepError::Record(ArtifactError::Store(error)) => ApiError::store(error),
         KeepError::Disk(error) => {
