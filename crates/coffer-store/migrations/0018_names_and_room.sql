@@ -12,3 +12,7 @@ UPDATE projects SET
     artifact_count = (SELECT COUNT(*) FROM artifacts AS a WHERE a.project_id = projects.id),
     artifact_bytes = (SELECT CAST(COALESCE(SUM(a.size_bytes), 0) AS BIGINT) FROM artifacts AS a
         WHERE a.project_id = projects.id);
+
+-- A webhook that was removed is here until its log, which may be long, is gone.
+ALTER TABLE webhooks ADD COLUMN removed_ms BIGINT;
+CREATE INDEX webhooks_removed ON webhooks (removed_ms) WHERE removed_ms IS NOT NULL;

@@ -116,11 +116,13 @@ impl Store {
             Box::pin(async move {
                 let now = now_ms();
                 let newest = hold_project(connection, project).await?;
-                let live = sqlx::query("SELECT COUNT(*) AS live FROM webhooks WHERE project_id = $1")
-                    .bind(project.to_string())
-                    .fetch_one(&mut *connection)
-                    .await
-                    .doing(CHANGE)?;
+                let live = sqlx::query(
+                    "SELECT COUNT(*) AS live FROM webhooks WHERE project_id = $1 AND removed_ms IS NULL",
+                )
+                .bind(project.to_string())
+                .fetch_one(&mut *connection)
+                .await
+                .doing(CHANGE)?;
                 if number(&live, "live")? >= MOST_WEBHOOKS {
                     return Err(WebhookRecordError::TooMany);
                 }
@@ -159,7 +161,9 @@ impl Store {
         scope: &ProjectScope,
         webhook: WebhookId,
     ) -> Result<Option<WebhookRow>, StoreError> {
-        let sql = format!("SELECT {COLUMNS} FROM webhooks WHERE id = $1 AND project_id = $2");
+        let sql = format!(
+            "SELECT {COLUMNS} FROM webhooks WHERE id = $1 AND project_id = $2 AND removed_ms IS NULL"
+        );
         let row = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(webhook.to_string())
             .bind(scope.project().to_string())
@@ -177,7 +181,8 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<WebhookRow>, StoreError> {
         let sql = format!(
-            "SELECT {COLUMNS} FROM webhooks WHERE project_id = $1 AND ($2 IS NULL OR id > $2)
+            "SELECT {COLUMNS} FROM webhooks
+             WHERE project_id = $1 AND removed_ms IS NULL AND ($2 IS NULL OR id > $2)
              ORDER BY id LIMIT $3"
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
@@ -252,22 +257,29 @@ impl Store {
         change.await
     }
 
-    /// Removes a webhook and its log. Says whether there was one.
+    /// Removes a webhook; says whether there was one. Nobody sees it or its log any more, and its key is gone, but
+    /// the log may be long: [`Store::clear_removed_webhooks`] takes it away bit by bit.
     pub async fn remove_webhook(&self, scope: &ProjectScope, webhook: WebhookId) -> Result<bool, StoreError> {
         let project = scope.project();
         let remove = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
-                let removed = sqlx::query("DELETE FROM webhooks WHERE id = $1 AND project_id = $2")
-                    .bind(webhook.to_string())
-                    .bind(project.to_string())
-                    .execute(&mut *connection)
-                    .await
-                    .doing(CHANGE)?;
+                let now = now_ms();
+                hold_project(connection, project).await?;
+                let removed = sqlx::query(
+                    "UPDATE webhooks SET removed_ms = $1, enabled = 0, secret_name = NULL, key_secret = NULL
+                     WHERE id = $2 AND project_id = $3 AND removed_ms IS NULL",
+                )
+                .bind(now)
+                .bind(webhook.to_string())
+                .bind(project.to_string())
+                .execute(&mut *connection)
+                .await
+                .doing(CHANGE)?;
                 if removed.rows_affected() == 0 {
                     return Ok(false);
                 }
                 let kind = "webhook.removed".to_string();
-                events::record(connection, project, webhook.to_string(), kind, &json!({}), now_ms()).await?;
+                events::record(connection, project, webhook.to_string(), kind, &json!({}), now).await?;
                 Ok(true)
             })
         });
@@ -291,7 +303,8 @@ impl Store {
     }
 }
 
-/// Holds the project's row, as whoever appends to its log does, and says what its newest event is.
+/// Holds the project's row, as whoever appends to its log does, and says what its newest event is. Whoever changes
+/// a webhook and tells of it holds the project first: two that did it in different orders would wait for each other.
 async fn hold_project(connection: &mut AnyConnection, project: ProjectId) -> Result<i64, StoreError> {
     let row = sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1 RETURNING last_event")
         .bind(project.to_string())
@@ -307,7 +320,8 @@ async fn hold(
     webhook: WebhookId,
 ) -> Result<WebhookRow, WebhookRecordError> {
     let sql = format!(
-        "UPDATE webhooks SET enabled = enabled WHERE id = $1 AND project_id = $2 RETURNING {COLUMNS}"
+        "UPDATE webhooks SET enabled = enabled
+         WHERE id = $1 AND project_id = $2 AND removed_ms IS NULL RETURNING {COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(webhook.to_string())

@@ -67,6 +67,8 @@ pub(crate) struct Webhooks {
     holder: String,
     /// Something may be there to be sent.
     wake: Notify,
+    /// Something was removed whose log is still there.
+    removed: Notify,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -88,12 +90,13 @@ impl Webhooks {
                 "{freed} deliveries of webhooks are sent again: the server ended while it sent them"
             );
         }
-        let tasks = TaskTracker::new();
+        let (wake, removed, tasks) = (Notify::new(), Notify::new(), TaskTracker::new());
         let webhooks =
-            Arc::new(Self { store, output, telemetry, settings, holder, wake: Notify::new(), tasks, stop });
+            Arc::new(Self { store, output, telemetry, settings, holder, wake, removed, tasks, stop });
         webhooks.tasks.spawn(webhooks.clone().keep_gathering());
         webhooks.tasks.spawn(send::keep_sending(webhooks.clone()));
         webhooks.tasks.spawn(webhooks.clone().keep_pruning());
+        webhooks.tasks.spawn(webhooks.clone().keep_clearing());
         webhooks.tasks.close();
         Ok(webhooks)
     }
@@ -106,6 +109,11 @@ impl Webhooks {
     /// Has a look taken at once.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
+    }
+
+    /// Has the log of what was removed taken away.
+    pub(crate) fn clear(&self) {
+        self.removed.notify_one();
     }
 
     /// Waits for what is being sent, no longer than it may take.
@@ -149,6 +157,31 @@ impl Webhooks {
                 Ok(()) => {}
                 Err(StoreError::Closed) => return,
                 Err(error) => tracing::warn!("old deliveries of webhooks stay for now: {error}"),
+            }
+        }
+    }
+
+    /// Takes away what is left of webhooks that were removed, also by a server that is gone by now.
+    async fn keep_clearing(self: Arc<Self>) {
+        loop {
+            match self.store.clear_removed_webhooks(&self.store.operator(), PRUNED_AT_ONCE).await {
+                Ok(0) => tokio::select! {
+                    () = self.stop.cancelled() => return,
+                    () = self.removed.notified() => {}
+                    () = tokio::time::sleep(PRUNE_EVERY) => {}
+                },
+                Ok(_) => tokio::select! {
+                    () = self.stop.cancelled() => return,
+                    () = tokio::time::sleep(BREATHER) => {}
+                },
+                Err(StoreError::Closed) => return,
+                Err(error) => {
+                    tracing::warn!("the logs of removed webhooks stay for now: {error}");
+                    tokio::select! {
+                        () = self.stop.cancelled() => return,
+                        () = tokio::time::sleep(PRUNE_EVERY) => {}
+                    }
+                }
             }
         }
     }

@@ -12,6 +12,10 @@ use crate::{Operator, ProjectScope, Store, StoreError, now_ms};
 const COLUMNS: &str = "id, event, kind, body, state, tries, next_ms, status, response, error, duration_ms, \
                        created_ms, ended_ms";
 
+/// What was sent to a webhook that was removed is nobody's to see.
+const LIVE: &str = "EXISTS (SELECT 1 FROM webhooks AS w WHERE w.id = webhook_sends.webhook_id \
+                    AND w.removed_ms IS NULL)";
+
 /// How a delivery stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryState {
@@ -74,7 +78,7 @@ impl Store {
         let sql = format!(
             "SELECT {COLUMNS} FROM webhook_sends
              WHERE webhook_id = $1 AND project_id = $2 AND ($3 IS NULL OR state = $3)
-                 AND ($4 IS NULL OR id < $4)
+                 AND ($4 IS NULL OR id < $4) AND {LIVE}
              ORDER BY id DESC LIMIT $5"
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
@@ -97,7 +101,8 @@ impl Store {
         delivery: DeliveryId,
     ) -> Result<Option<DeliveryRow>, StoreError> {
         let sql = format!(
-            "SELECT {COLUMNS} FROM webhook_sends WHERE id = $1 AND webhook_id = $2 AND project_id = $3"
+            "SELECT {COLUMNS} FROM webhook_sends
+             WHERE id = $1 AND webhook_id = $2 AND project_id = $3 AND {LIVE}"
         );
         let row = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(delivery.to_string())
@@ -125,7 +130,7 @@ impl Store {
                     "INSERT INTO webhook_sends
                          (id, webhook_id, project_id, kind, body, state, asked, next_ms, created_ms)
                      SELECT $1, id, project_id, $2, $3, 'waiting', 1, $4, $4 FROM webhooks
-                     WHERE id = $5 AND project_id = $6 RETURNING {COLUMNS}"
+                     WHERE id = $5 AND project_id = $6 AND removed_ms IS NULL RETURNING {COLUMNS}"
                 );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(DeliveryId::generate().to_string())
@@ -157,7 +162,7 @@ impl Store {
                 let sql = format!(
                     "UPDATE webhook_sends SET state = 'waiting', asked = 1, tries = 0, next_ms = $1,
                          ended_ms = NULL, holder = NULL
-                     WHERE id = $2 AND webhook_id = $3 AND project_id = $4 AND held_until_ms <= $1
+                     WHERE id = $2 AND webhook_id = $3 AND project_id = $4 AND held_until_ms <= $1 AND {LIVE}
                      RETURNING {COLUMNS}"
                 );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
@@ -171,9 +176,10 @@ impl Store {
                 if let Some(row) = row {
                     return Ok(Redelivery::Queued(Box::new(read(&row)?)));
                 }
-                let known = sqlx::query(
-                    "SELECT id FROM webhook_sends WHERE id = $1 AND webhook_id = $2 AND project_id = $3",
-                )
+                let known = sqlx::query(sqlx::AssertSqlSafe(format!(
+                    "SELECT id FROM webhook_sends
+                     WHERE id = $1 AND webhook_id = $2 AND project_id = $3 AND {LIVE}"
+                )))
                 .bind(delivery.to_string())
                 .bind(webhook.to_string())
                 .bind(project.to_string())
@@ -212,6 +218,34 @@ impl Store {
             })
         });
         prune.await
+    }
+
+    /// Removes up to `batch` deliveries of webhooks that were removed, and those that have none left. Says how many
+    /// deliveries.
+    pub async fn clear_removed_webhooks(&self, _: &Operator, batch: u32) -> Result<u64, StoreError> {
+        const CLEAR: &str = "clear removed webhooks";
+        let clear = self.database().write(CLEAR, move |connection| {
+            Box::pin(async move {
+                let removed = sqlx::query(
+                    "DELETE FROM webhook_sends WHERE id IN (
+                         SELECT s.id FROM webhook_sends AS s JOIN webhooks AS w ON w.id = s.webhook_id
+                         WHERE w.removed_ms IS NOT NULL LIMIT $1)",
+                )
+                .bind(i64::from(batch))
+                .execute(&mut *connection)
+                .await
+                .doing(CLEAR)?;
+                sqlx::query(
+                    "DELETE FROM webhooks WHERE removed_ms IS NOT NULL AND NOT EXISTS (
+                         SELECT 1 FROM webhook_sends AS s WHERE s.webhook_id = webhooks.id)",
+                )
+                .execute(&mut *connection)
+                .await
+                .doing(CLEAR)?;
+                Ok::<_, StoreError>(removed.rows_affected())
+            })
+        });
+        clear.await
     }
 }
 

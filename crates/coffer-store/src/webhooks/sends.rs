@@ -4,7 +4,7 @@ use coffer_core::{DeliveryId, Millis, ProjectId, WebhookId};
 use serde_json::json;
 use sqlx::{AnyConnection, Row};
 
-use super::{CHANGE, COLUMNS, READ, WebhookRow, purpose, read};
+use super::{CHANGE, COLUMNS, READ, WebhookRow, hold_project, purpose, read};
 use crate::columns::{id, number, optional_text, storable, text};
 use crate::error::Doing;
 use crate::{Operator, Secret, Store, StoreError, WebhookKey, events};
@@ -194,7 +194,7 @@ impl Store {
     ) -> Result<Vec<WebhookDue>, StoreError> {
         let rows = sqlx::query(
             "SELECT w.id, w.project_id, w.failures FROM webhooks AS w
-             WHERE EXISTS (SELECT 1 FROM webhook_sends AS s
+             WHERE w.removed_ms IS NULL AND EXISTS (SELECT 1 FROM webhook_sends AS s
                  WHERE s.webhook_id = w.id AND s.state = 'waiting' AND s.next_ms <= $1 AND s.held_until_ms <= $1
                      AND (s.asked = 1 OR (w.enabled = 1 AND w.rests_until_ms <= $1)))
              ORDER BY w.failures, w.id LIMIT $2",
@@ -235,7 +235,7 @@ impl Store {
                      WHERE id IN (
                          SELECT s.id FROM webhook_sends AS s JOIN webhooks AS w ON w.id = s.webhook_id
                          WHERE s.webhook_id = $3 AND s.state = 'waiting' AND s.next_ms <= $4
-                             AND s.held_until_ms <= $4
+                             AND s.held_until_ms <= $4 AND w.removed_ms IS NULL
                              AND (s.asked = 1 OR (w.enabled = 1 AND w.rests_until_ms <= $4))
                          ORDER BY s.next_ms, s.id LIMIT $5)
                          AND state = 'waiting' AND held_until_ms <= $4
@@ -325,6 +325,10 @@ impl Store {
                     SendOutcome::Failed { next_ms: Some(next), .. } => ("waiting", Some(next)),
                     SendOutcome::Failed { next_ms: None, .. } | SendOutcome::Gone => ("failed", None),
                 };
+                // It may come to disabling the webhook, which is told.
+                if report.outcome != SendOutcome::Delivered {
+                    hold_project(connection, project).await?;
+                }
                 let settled = sqlx::query(
                     "UPDATE webhook_sends SET state = $1, next_ms = COALESCE($2, next_ms), holder = NULL,
                          held_until_ms = 0, status = $3, response = $4, error = $5, duration_ms = $6,
@@ -366,10 +370,13 @@ impl Store {
     /// How deliveries stand.
     pub async fn webhook_load(&self, _: &Operator) -> Result<WebhookLoad, StoreError> {
         let row = sqlx::query(
-            "SELECT (SELECT COUNT(*) FROM webhook_sends WHERE state = 'waiting') AS waiting,
-                 (SELECT MIN(created_ms) FROM webhook_sends WHERE state = 'waiting') AS oldest_ms,
+            "SELECT (SELECT COUNT(*) FROM webhook_sends WHERE state = 'waiting' AND webhook_id NOT IN (
+                     SELECT id FROM webhooks WHERE removed_ms IS NOT NULL)) AS waiting,
+                 (SELECT MIN(created_ms) FROM webhook_sends WHERE state = 'waiting' AND webhook_id NOT IN (
+                     SELECT id FROM webhooks WHERE removed_ms IS NOT NULL)) AS oldest_ms,
                  (SELECT COUNT(*) FROM webhooks WHERE enabled = 1 AND failures > 0) AS failing,
-                 (SELECT COUNT(*) FROM webhooks WHERE enabled = 0 AND disabled_reason <> 'asked') AS disabled",
+                 (SELECT COUNT(*) FROM webhooks WHERE enabled = 0 AND disabled_reason <> 'asked'
+                     AND removed_ms IS NULL) AS disabled",
         )
         .fetch_one(self.database().readers())
         .await

@@ -229,6 +229,45 @@ on_both! {
         assert_eq!(rest.len(), 48);
     }
 
+    async fn what_was_removed_is_gone_at_once_and_cleared_bit_by_bit(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, operator) = (project(&store, "mine").await, store.operator());
+        let (webhook, other) = (made(&store, &mine).await, made(&store, &mine).await);
+        for of in [&webhook, &other] {
+            store.queue_deliveries(&operator, of, 9, (1..=5).map(delivery).collect(), 0).await.unwrap();
+        }
+        let held = store.claim_deliveries(&operator, webhook.id, "a", 5, LATER, 1).await.unwrap();
+        let id = store.deliveries(&mine, webhook.id, None, None, 1).await.unwrap()[0].id;
+        assert!(store.remove_webhook(&mine, webhook.id).await.unwrap());
+        assert!(!store.remove_webhook(&mine, webhook.id).await.unwrap());
+
+        assert_eq!(store.webhook(&mine, webhook.id).await.unwrap(), None);
+        assert_eq!(store.webhooks(&mine, None, 10).await.unwrap().len(), 1);
+        let enable = WebhookChange { enabled: Some(true), ..WebhookChange::default() };
+        let changed = store.change_webhook(&mine, webhook.id, enable).await;
+        assert!(matches!(changed, Err(WebhookRecordError::NotFound)), "{changed:?}");
+        assert!(store.deliveries(&mine, webhook.id, None, None, 10).await.unwrap().is_empty());
+        assert_eq!(store.delivery(&mine, webhook.id, id).await.unwrap(), None);
+        assert_eq!(store.redeliver(&mine, webhook.id, id).await.unwrap(), Redelivery::NotFound);
+        assert_eq!(store.queue_test(&mine, webhook.id, "webhook.ping", "{}".into()).await.unwrap(), None);
+        assert!(claim(&store, &webhook, "b", 100).await.is_empty());
+        let due = store.webhooks_due(&operator, 100, 10).await.unwrap();
+        assert_eq!(due.iter().map(|due| due.webhook).collect::<Vec<_>>(), [other.id]);
+        assert_eq!(store.webhook_load(&operator).await.unwrap().waiting, 5);
+
+        assert_eq!(store.clear_removed_webhooks(&operator, 3).await.unwrap(), 3);
+        // A try that was under way may end before what is left is taken away, or after.
+        for due in &held {
+            store.settle_delivery(&operator, "a", due, report(SendOutcome::Gone), 200).await.unwrap();
+        }
+        assert_eq!(store.clear_removed_webhooks(&operator, 3).await.unwrap(), 2);
+        assert_eq!(store.clear_removed_webhooks(&operator, 3).await.unwrap(), 0);
+        assert_eq!(store.deliveries(&mine, other.id, None, None, 10).await.unwrap().len(), 5);
+        let events = store.events(&mine, 0, 100).await.unwrap();
+        let told = |kind: &str| events.iter().filter(|event| event.kind == kind).count();
+        assert_eq!((told("webhook.removed"), told("webhook.disabled")), (1, 0));
+    }
+
     async fn a_context_is_that_of_its_tasks(database: &TestDatabase) {
         let store = database.open().await;
         let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);

@@ -388,7 +388,10 @@ pub(super) async fn remove(
     Id(webhook): Id<WebhookId>,
 ) -> Result<StatusCode, ApiError> {
     match app.store.remove_webhook(&caller.scope, webhook).await.map_err(ApiError::store)? {
-        true => Ok(StatusCode::NO_CONTENT),
+        true => {
+            app.webhooks.clear();
+            Ok(StatusCode::NO_CONTENT)
+        }
         false => Err(ApiError::nothing("webhook", webhook)),
     }
 }
