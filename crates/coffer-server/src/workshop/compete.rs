@@ -12,7 +12,7 @@ use coffer_flow::task::{Checked, Pull};
 use coffer_flow::{Start, StepError};
 use coffer_store::{EntryRow, Idempotency, Inserted, ProjectScope, RunFailure};
 
-use super::describe::code;
+use super::describe::{code, quoted};
 use super::repository::{commit_id, plain};
 use super::{AgentOrder, Base as Beginning, CommitText, PullText, SandboxOrder, Station, Workbench, trouble};
 use crate::api::{ApiError, Code};
@@ -400,15 +400,7 @@ impl Arena for Ring {
 /// What the winner's pull request says.
 fn describe(brief: &RaceBrief, entry: &EntryRow, reasons: &[String]) -> PullText {
     const LONGEST_TITLE: usize = 256;
-    const LONGEST_SUMMARY: usize = 8 * 1024;
-    let mut body = String::new();
-    if let Some(summary) = entry.summary.as_deref().map(str::trim).filter(|summary| !summary.is_empty()) {
-        // As it was said: what an agent writes is not to look like ours, nor to call people.
-        for line in summary[..summary.floor_char_boundary(LONGEST_SUMMARY)].lines() {
-            body.push_str(&format!("> {}\n", line.replace('@', "@\u{200b}")));
-        }
-        body.push('\n');
-    }
+    let mut body = quoted(entry.summary.as_deref());
     let about = match brief.task {
         Some(task) => format!("| Task | {} ({}) |\n", code(&task.to_string()), code(&brief.title)),
         None => String::new(),

@@ -40,17 +40,7 @@ impl PullText {
                 }
             }
         };
-        let mut body = String::new();
-        if let Some(summary) = work.summary.map(str::trim).filter(|summary| !summary.is_empty()) {
-            let kept = &summary[..summary.floor_char_boundary(LONGEST_SUMMARY)];
-            // As it was said: what an agent writes is not to look like ours, nor to call people.
-            for line in kept.lines() {
-                body.push_str("> ");
-                body.push_str(&line.replace('@', "@\u{200b}"));
-                body.push('\n');
-            }
-            body.push('\n');
-        }
+        let mut body = quoted(work.summary);
         let rows = [
             ("Task", format!("{} ({})", code(work.task), code(work.title))),
             ("Agent", format!("{}{model}, attempt {}", code(work.agent), work.attempt)),
@@ -65,6 +55,23 @@ impl PullText {
     }
 }
 
+/// What an agent said, as it was said: what it writes is not to look like ours, nor to call people.
+pub(super) fn quoted(summary: Option<&str>) -> String {
+    let Some(summary) = summary.map(str::trim).filter(|summary| !summary.is_empty()) else {
+        return String::new();
+    };
+    let kept = &summary[..summary.floor_char_boundary(LONGEST_SUMMARY)];
+    let mut body = String::new();
+    // To Markdown a carriage return ends a line too, and the quote with it.
+    for line in kept.lines().flat_map(|line| line.split('\r')) {
+        body.push_str("> ");
+        body.push_str(&line.replace('@', "@\u{200b}"));
+        body.push('\n');
+    }
+    body.push('\n');
+    body
+}
+
 /// Text that stays text in Markdown, on one line of a table.
 pub(super) fn code(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -75,6 +82,18 @@ pub(super) fn code(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_ends_a_line_does_not_end_the_quote() {
+        assert_eq!(quoted(Some("a\rb\r\nc\r\r\nd\r")), "> a\n> b\n> c\n> \n> d\n\n");
+        assert_eq!(
+            quoted(Some("\r# Merged\r\r| Check | passed |")),
+            "> # Merged\n> \n> | Check | passed |\n\n"
+        );
+        for nothing in [None, Some(""), Some("\r\n ")] {
+            assert_eq!(quoted(nothing), "");
+        }
+    }
 
     #[test]
     fn a_description_says_what_was_done_and_quotes_the_agent() {
