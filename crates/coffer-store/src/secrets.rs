@@ -118,7 +118,8 @@ impl Cache {
 }
 
 impl Store {
-    /// Makes a secret or replaces its value; says whether it is new.
+    /// Makes a secret or replaces its value; says whether it is new. Without `hosts` it stays bound to those
+    /// that it has, so that a new value does not loosen it; an empty list makes it good for any.
     pub async fn put_secret(
         &self,
         scope: &ProjectScope,
@@ -139,7 +140,11 @@ impl Store {
                 if before.is_none() && live_count(connection, project).await? >= MOST_SECRETS {
                     return Err(SecretError::TooMany);
                 }
-                let hosts = hosts.map(|hosts| hosts.iter().map(ToString::to_string).collect::<Vec<_>>());
+                let hosts = match hosts {
+                    None => before.as_ref().and_then(|before| before.hosts.clone()),
+                    Some(hosts) if hosts.is_empty() => None,
+                    Some(hosts) => Some(hosts.iter().map(ToString::to_string).collect::<Vec<_>>()),
+                };
                 let info = SecretInfo {
                     name,
                     version,

@@ -19,31 +19,39 @@ export function Secrets() {
   const query = useQuery({ queryKey: ["secrets"], queryFn: () => take(api.GET("/api/v1/secrets")), enabled: may("admin") });
   const [name, setName] = useState("");
   const [value, setValue] = useState("");
-  const [hosts, setHosts] = useState("");
+  /** As they were written; before that they are those that the secret of this name has. */
+  const [written, setWritten] = useState<string>();
   const [removing, setRemoving] = useState<Secret>();
   const fresh = () => queries.invalidateQueries({ queryKey: ["secrets"] });
+  const hosts = written ?? query.data?.items.find((secret) => secret.name === name)?.hosts?.join(" ") ?? "";
   const list = hosts.split(/[\s,]+/).filter(Boolean);
   const put = useMutation({
     mutationFn: () =>
       take(
         api.PUT("/api/v1/secrets/{secret}", {
           params: { path: { secret: name } },
-          body: { value, ...(list.length > 0 ? { hosts: list } : {}) },
+          // Left out they stay as they are; emptied by hand they are taken away.
+          body: { value, ...(written === undefined ? {} : { hosts: list.length > 0 ? list : null }) },
         }),
       ),
     onSuccess: () => {
       setName("");
       setValue("");
-      setHosts("");
+      setWritten(undefined);
       toast.success("Stored; it is not shown again");
       void fresh();
     },
   });
+  const renew = (secret: Secret) => {
+    setName(secret.name);
+    setWritten(undefined);
+    setValue("");
+  };
   return (
     <SettingsFrame>
       <NewForm title="Store a secret" recipe={{ curl: curl("PUT", `/api/v1/secrets/${name || "NAME"}`, { value: "…" }) }} action="Store" make={put}>
-        <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} placeholder="GITHUB_TOKEN" hint="One that exists gets a new value." />
-        <TextField label="Only for these hosts" value={hosts} onChange={(event) => setHosts(event.target.value)} placeholder="api.github.com" hint="Where it may be put into headers; separate by spaces." />
+        <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} placeholder="GITHUB_TOKEN" hint="One that exists gets a new value and keeps its hosts." />
+        <TextField label="Only for these hosts" value={hosts} onChange={(event) => setWritten(event.target.value)} placeholder="api.github.com" hint="Where it may be put into headers; separate by spaces." />
         <div className="sm:col-span-2">
           <TextArea label="Value" required value={value} onChange={(event) => setValue(event.target.value)} autoComplete="off" hint="Encrypted at rest, replaced by [redacted] in logs, never shown again." />
         </div>
@@ -57,7 +65,7 @@ export function Secrets() {
             <Cell className="whitespace-nowrap text-dim">{moment(secret.updated_at)}</Cell>
             <Cell>
               <div className="flex justify-end gap-2">
-                <Button onClick={() => setName(secret.name)}>New value</Button>
+                <Button onClick={() => renew(secret)}>New value</Button>
                 <Button tone="danger" onClick={() => setRemoving(secret)}>
                   Remove
                 </Button>

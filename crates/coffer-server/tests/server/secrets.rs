@@ -44,7 +44,8 @@ async fn a_secret_is_put_in_listed_and_never_shown() {
         (Some(1), &json!(["api.github.com"]))
     );
     let replaced = app.put("/api/v1/secrets/github", json!({"value": "canary-other"})).await.expect(200);
-    assert_eq!(replaced.json()["version"], 2);
+    let hosts = &replaced.json()["hosts"];
+    assert_eq!((replaced.json()["version"].as_i64(), hosts), (Some(2), &json!(["api.github.com"])));
     let listed = app.get("/api/v1/secrets").await.expect(200);
     assert_eq!(listed.json()["items"][0]["name"], "github");
     let events = app.get("/api/v1/events").await.expect(200);
@@ -52,6 +53,9 @@ async fn a_secret_is_put_in_listed_and_never_shown() {
     for answer in [&made, &replaced, &listed, &events] {
         assert!(!answer.text().contains("canary"), "{}", answer.text());
     }
+    let anywhere = json!({"value": "canary-third", "hosts": null});
+    let anywhere = app.put("/api/v1/secrets/github", anywhere).await.expect(200);
+    assert_eq!(anywhere.json()["hosts"], Value::Null, "what is said is done");
     let theirs = app.as_key(&app.other_key, Method::GET, "/api/v1/secrets", Value::Null).await;
     assert_eq!(theirs.json()["items"], json!([]));
     app.delete("/api/v1/secrets/github").await.expect(204);

@@ -44,6 +44,7 @@ on_both! {
 
         let (replaced, new) = store.put_secret(&mine, &name("github"), &Secret::new("two-value"), None).await.unwrap();
         assert!(!new && replaced.version == 2 && replaced.created_ms == made.created_ms);
+        assert_eq!(replaced.hosts, made.hosts, "a new value does not loosen it");
         let second = store.secret_values(mine.project()).await.unwrap();
         assert_ne!(first.version, second.version);
         assert_eq!(value(&store, &mine, "github").await.as_deref(), Some("two-value"));
@@ -65,7 +66,13 @@ on_both! {
         assert_eq!(kinds, ["secret.created", "secret.replaced", "secret.deleted"]);
         // The name is free again, and counts anew.
         let (again, new) = store.put_secret(&mine, &name("github"), &Secret::new("three"), None).await.unwrap();
-        assert!(new && again.version == 1);
+        assert!(new && again.version == 1 && again.hosts.is_none(), "what was deleted binds nothing");
+        // Other hosts, or none, where that is said.
+        let other = vec![NamePattern::parse("other.example").unwrap()];
+        let (other, _) = store.put_secret(&mine, &name("github"), &Secret::new("four"), Some(other)).await.unwrap();
+        assert_eq!(other.hosts, Some(vec!["other.example".to_string()]));
+        let (any, _) = store.put_secret(&mine, &name("github"), &Secret::new("five"), Some(Vec::new())).await.unwrap();
+        assert_eq!((any.hosts, any.version), (None, 3));
     }
 
     async fn no_secret_is_on_disk_in_the_clear(database: &TestDatabase) {

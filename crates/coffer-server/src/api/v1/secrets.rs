@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use super::ErrorShape;
 use super::page::Page;
+use super::tasks::named;
 use crate::api::App;
 use crate::api::auth::{Admin, Caller, Id, Operating, Read};
 use crate::api::body::Checked;
@@ -31,9 +32,10 @@ pub(super) struct NewValue {
     #[schema(min_length = 1, max_length = 65_536)]
     value: String,
     /// Makes it good for headers to these hosts alone (names, or `*.` and a name), and for no sandbox's
-    /// environment.
-    #[schema(example = json!(["api.example.com"]))]
-    hosts: Option<Vec<String>>,
+    /// environment. Left out, one that exists keeps its hosts; `null` makes it good for any.
+    #[serde(default, deserialize_with = "named")]
+    #[schema(value_type = Option<Vec<String>>, example = json!(["api.example.com"]))]
+    hosts: Option<Option<Vec<String>>>,
 }
 
 impl std::fmt::Debug for NewValue {
@@ -87,6 +89,7 @@ pub(super) struct Missing {
     sandboxes: i64,
 }
 
+/// The value, and the hosts as the store takes them: none where they stay, an empty list for any.
 fn checked(new: NewValue) -> Result<(Secret, Option<Vec<NamePattern>>), ApiError> {
     if new.value.is_empty() || new.value.len() > LONGEST_VALUE || new.value.contains('\0') {
         return Err(ApiError::invalid(
@@ -95,8 +98,10 @@ fn checked(new: NewValue) -> Result<(Secret, Option<Vec<NamePattern>>), ApiError
         ));
     }
     let hosts = new.hosts.map(|hosts| {
+        let Some(hosts) = hosts else { return Ok(Vec::new()) };
         if hosts.is_empty() || hosts.len() > MOST_HOSTS {
-            return Err(ApiError::invalid("hosts", format!("must be 1 to {MOST_HOSTS} names")));
+            let wrong = format!("must be 1 to {MOST_HOSTS} names, or null for any host");
+            return Err(ApiError::invalid("hosts", wrong));
         }
         let wrong = |_| ApiError::invalid("hosts", "must be host names, or `*.` and a name");
         hosts.iter().map(|host| NamePattern::parse(host).map_err(wrong)).collect()
@@ -104,8 +109,8 @@ fn checked(new: NewValue) -> Result<(Secret, Option<Vec<NamePattern>>), ApiError
     Ok((Secret::new(new.value), hosts.transpose()?))
 }
 
-/// Makes a secret, or replaces its value. Sandboxes get the new value at their next start, headers at their next
-/// request.
+/// Makes a secret, or replaces its value and leaves the hosts that it is for. Sandboxes get the new value at their
+/// next start, headers at their next request.
 #[utoipa::path(
     put, path = "/api/v1/secrets/{secret}", tag = "secrets", params(("secret" = String, Path)),
     request_body = NewValue,
