@@ -71,6 +71,9 @@ pub(crate) enum Wake {
     /// Leaves it asleep: somebody only asks whether it is up. SDKs do that by themselves when a
     /// stream breaks, as it does at a pause, and would undo every pause.
     Never,
+    /// Leaves it asleep, and is no use of it where it runs: somebody looks on, again and again, and would
+    /// keep it from ever being idle.
+    LooksOn,
 }
 
 /// Where traffic goes, or why it goes nowhere.

@@ -23,7 +23,7 @@ const OWN = [49983, 64053, 64443];
 
 async function ports(id: string): Promise<number[]> {
   const table = async (name: string) => {
-    const answer = await raw(`/api/v1/sandboxes/${encodeURIComponent(id)}/files/proc/net/${name}`);
+    const answer = await raw(`/api/v1/sandboxes/${encodeURIComponent(id)}/files/proc/net/${name}?watch=true`);
     return listening(await answer.text());
   };
   const found = await Promise.all([table("tcp"), table("tcp6")]);

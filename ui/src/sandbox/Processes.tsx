@@ -27,7 +27,7 @@ function Running({ id }: { id: string }) {
   const queries = useQueryClient();
   const query = useQuery({
     queryKey: ["processes", id],
-    queryFn: () => take(api.GET("/api/v1/sandboxes/{id}/processes", { params: { path: { id } } })),
+    queryFn: () => take(api.GET("/api/v1/sandboxes/{id}/processes", { params: { path: { id }, query: { watch: true } } })),
     refetchInterval: 10_000,
   });
   const [killing, setKilling] = useState<Process>();

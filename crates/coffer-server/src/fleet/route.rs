@@ -10,7 +10,7 @@ use coffer_store::SandboxRow;
 use serde::de::DeserializeOwned;
 
 use super::{Boot, Fleet, FleetError, Record};
-use crate::routing::{Directory, Route, Target, Wake};
+use crate::routing::{Activity, Directory, Route, Target, Wake};
 
 /// How long a request waits for a step under way before it is told to come again.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -70,6 +70,11 @@ impl Directory for Arc<Fleet> {
                 // Looked up anew each time: it may end while we wait.
                 let Some(record) = self.any(id) else { return Route::NotFound };
                 match verdict(&record) {
+                    Verdict::Go(mut target) if wake == Wake::LooksOn => {
+                        // What passes is noted where nobody reads it.
+                        target.activity = Activity::new();
+                        return Route::Running(*target);
+                    }
                     Verdict::Go(target) => {
                         record.activity.note();
                         self.output.wake(&record);
@@ -77,7 +82,7 @@ impl Directory for Arc<Fleet> {
                     }
                     Verdict::NotFound => return Route::NotFound,
                     Verdict::Wait => record.settled().await,
-                    Verdict::Wake if wake == Wake::Never => return Route::NotFound,
+                    Verdict::Wake if wake != Wake::ByPolicy => return Route::NotFound,
                     Verdict::Wake => {
                         if let Some(refusal) = self.wake_for_traffic(record).await {
                             return refusal;

@@ -277,9 +277,19 @@ async fn idle_sandboxes_pause_and_wake() {
     app.put("/api/v1/project/settings", json!({"idle_s": 3, "on_timeout": "pause"})).await.expect(200);
     let made = app.post("/api/v1/sandboxes", json!({"auto_resume": true})).await.expect(201).json();
     let (id, busy) = (made["id"].as_str().unwrap().to_string(), app.create(json!({"autoPause": true})).await);
+    let processes = format!("/api/v1/sandboxes/{id}/processes");
+    let watched =
+        [format!("{processes}?watch=true"), format!("/api/v1/sandboxes/{id}/files/none?watch=true")];
+    assert_eq!(app.get(&watched[0]).await.expect(200).json()["items"], json!([]));
+    app.get(&format!("{processes}?watch=often")).await.expect(422);
     let use_it = async {
         loop {
             assert_eq!(app.visit(&busy, "/health").await.status, 204);
+            // Whoever looks on does not use it: it becomes idle all the same.
+            for path in &watched {
+                let status = app.get(path).await.status;
+                assert!([200, 404, 409, 503].contains(&status), "{path}: {status}");
+            }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
@@ -291,6 +301,10 @@ async fn idle_sandboxes_pause_and_wake() {
     assert_eq!(app.row(&id).await.state, SandboxState::Paused { kept: Kept::MemoryAndFiles });
     let reason = app.history(&id).await.pop().unwrap().reason;
     assert!(reason.starts_with("paused because nothing used it; "), "{reason}");
+    for path in &watched {
+        app.get(path).await.expect(409);
+    }
+    assert_eq!(app.state(&id).await, "paused", "whoever looks on does not wake it");
     assert_ne!(app.visit(&id, "/envs").await.status, 502, "traffic wakes it");
     assert_eq!(app.state(&id).await, "running");
 }

@@ -21,7 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::ErrorShape;
 use super::command::{self, End, Kept, Order, Run, Step};
-use super::inside::{self, guest};
+use super::inside::{self, WatchQuery, guest};
 use super::page::Page;
 use crate::api::auth::{Id, Named, NamedId, Read, Write};
 use crate::api::body::Checked;
@@ -494,17 +494,20 @@ async fn kept(
 
 /// The processes that were started through an API and run.
 #[utoipa::path(
-    get, path = "/api/v1/sandboxes/{id}/processes", tag = "executions", params(("id" = String, Path)),
+    get, path = "/api/v1/sandboxes/{id}/processes", tag = "executions",
+    params(("id" = String, Path), WatchQuery),
     responses(
-        (status = 200, body = Page<Process>), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 409, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+        (status = 200, body = Page<Process>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 409, body = ErrorShape), (status = 422, body = ErrorShape),
+        (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
     )
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     named: Named<Read>,
+    query: Query,
 ) -> Result<Json<Page<Process>>, ApiError> {
-    let guest = guest(&app, &named.record, &named.id).await?;
+    let guest = inside::guest_for(&app, &named.record, &named.id, &query).await?;
     let _room = app.listings.acquire().await.map_err(|_| ApiError::internal())?;
     let listed = command::processes(&guest).await.map_err(inside::refusal)?;
     let shown = listed.processes.into_iter().map(|process| {

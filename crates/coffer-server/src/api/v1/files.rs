@@ -31,7 +31,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::ErrorShape;
 use super::exec::check_user;
-use super::inside::{self, guest};
+use super::inside::{self, WatchQuery, guest};
 use super::page::{Page, PageQuery, Part};
 use crate::agent::{Guest, GuestError, accepted};
 use crate::api::App;
@@ -272,7 +272,7 @@ async fn listing(
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/{*path}", tag = "files",
     params(
-        ("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"), UserQuery,
+        ("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"), UserQuery, WatchQuery,
         ("Range" = Option<String>, Header, description = "`bytes=0-99`"),
     ),
     responses(
@@ -296,7 +296,9 @@ pub(super) async fn read(
 /// What `GET` would answer, without the contents.
 #[utoipa::path(
     head, path = "/api/v1/sandboxes/{id}/files/{*path}", tag = "files",
-    params(("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"), UserQuery),
+    params(
+        ("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"), UserQuery, WatchQuery
+    ),
     responses(
         (status = 200), (status = 206), (status = 304), (status = 400), (status = 401), (status = 404), (status = 409),
         (status = 412), (status = 416), (status = 422), (status = 429), (status = 503)
@@ -319,7 +321,7 @@ async fn contents(
 ) -> Result<Response, ApiError> {
     let path = path_of(parts, &named.id)?;
     let user = user(query)?;
-    let guest = guest(app, &named.record, &named.id).await?;
+    let guest = inside::guest_for(app, &named.record, &named.id, query).await?;
     let mut asked = guest.request(parts.method.clone(), &contents_of(&path, user.as_deref()), None);
     for name in &ASKED {
         for value in parts.headers.get_all(name) {

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use coffer_core::{SandboxState, StateName};
+use utoipa::IntoParams;
 
 use crate::agent::{AgentError, Guest, GuestError};
 use crate::api::App;
 use crate::api::error::{ApiError, Code};
+use crate::api::query::Query;
 use crate::fleet::{Fleet, Record};
 use crate::routing::{Directory, Route, Wake};
 
@@ -15,9 +17,36 @@ pub(super) async fn guest(app: &App, record: &Arc<Record>, id: &str) -> Result<G
     guest_of(&app.fleet, record, id).await
 }
 
-/// The same, for whoever has no more than the fleet.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handlers read")]
+pub(super) struct WatchQuery {
+    /// `true` for who looks again and again: it wakes no sandbox, and is no use that keeps one from being idle.
+    watch: Option<bool>,
+}
+
+/// The agentd of a sandbox that may only be looked at, as the query has it.
+pub(super) async fn guest_for(
+    app: &App,
+    record: &Arc<Record>,
+    id: &str,
+    query: &Query,
+) -> Result<Guest, ApiError> {
+    let wake = match query.text("watch") {
+        None | Some("false") => Wake::ByPolicy,
+        Some("true") => Wake::LooksOn,
+        Some(_) => return Err(ApiError::invalid("watch", "must be true or false")),
+    };
+    reached(&app.fleet, record, id, wake).await
+}
+
+/// The same as `guest`, for whoever has no more than the fleet.
 pub(super) async fn guest_of(fleet: &Arc<Fleet>, record: &Arc<Record>, id: &str) -> Result<Guest, ApiError> {
-    match fleet.route(&record.id.to_string(), Wake::ByPolicy).await {
+    reached(fleet, record, id, Wake::ByPolicy).await
+}
+
+async fn reached(fleet: &Arc<Fleet>, record: &Arc<Record>, id: &str, wake: Wake) -> Result<Guest, ApiError> {
+    match fleet.route(&record.id.to_string(), wake).await {
         Route::Running(target) => {
             let token = record.live().row.access_token.as_ref().map(|token| token.reveal().to_string());
             Ok(Guest::new(target, token))
