@@ -15,7 +15,12 @@ export function Drawer({ id, onClose }: { id: string; onClose: () => void }) {
     <Radix.Root open onOpenChange={(open) => !open && onClose()}>
       <Radix.Portal>
         <Radix.Overlay className="fixed inset-0 z-40 bg-black/40" />
-        <Radix.Content aria-describedby={undefined} className="fixed inset-y-0 right-0 z-50 flex w-full max-w-[600px] flex-col border-l border-line bg-bg shadow-xl outline-none">
+        <Radix.Content
+          aria-describedby={undefined}
+          // A terminal needs Escape for itself: editors live by it.
+          onEscapeKeyDown={(event) => document.activeElement?.closest("[data-terminal]") && event.preventDefault()}
+          className="fixed inset-y-0 right-0 z-50 flex w-full max-w-[600px] flex-col border-l border-line bg-bg shadow-xl outline-none"
+        >
           <div className="flex items-start gap-2 border-b border-line bg-surface px-4 py-3">
             <Radix.Title className="min-w-0 flex-1 pt-1 text-lg font-semibold break-words">{plainText(task?.title ?? "…")}</Radix.Title>
             <Link to="/tasks/$task" params={{ task: id }} aria-label="Open its page" title="Open its page" className="rounded-md p-2 text-dim hover:bg-raised hover:text-ink">

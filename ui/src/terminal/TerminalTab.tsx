@@ -119,7 +119,7 @@ function Terminals({ id, first }: { id: string; first: Shell[] }) {
         </div>
         <Button tone="ghost" aria-label="New terminal" onClick={add} icon={<Plus aria-hidden className="size-4" />} />
         <div className="flex-1" />
-        <span className="hidden text-xs text-dim lg:inline">Shift+Esc leaves the terminal</span>
+        <span className="hidden text-xs text-dim lg:inline">Ctrl+Shift+Enter leaves the terminal</span>
         <Button
           tone="ghost"
           aria-pressed={readable}

@@ -33,6 +33,11 @@ function openLink(_: MouseEvent, address: string) {
   }
 }
 
+/** No browser and no program in a terminal takes Ctrl+Shift+Enter; Shift+Esc is Chrome's own on some systems. */
+function leaves(event: KeyboardEvent): boolean {
+  return event.shiftKey && (event.key === "Escape" || (event.key === "Enter" && event.ctrlKey));
+}
+
 interface Props {
   sandbox: string;
   tag: string;
@@ -68,6 +73,7 @@ export function TerminalView({ sandbox, tag, pid, visible, readable, onTitle, on
     const addon = new FitAddon();
     terminal.loadAddon(addon);
     terminal.open(place);
+    terminal.textarea?.setAttribute("aria-label", "Terminal; Ctrl+Shift+Enter leaves it");
     const pty = new Pty(
       sandbox,
       tag,
@@ -87,7 +93,8 @@ export function TerminalView({ sandbox, tag, pid, visible, readable, onTitle, on
     terminal.onTitleChange((title) => callbacks.current.onTitle(title));
     terminal.attachCustomKeyEventHandler((event) => {
       // The terminal takes every key, Tab too, so there must be a way out of it; and the palette is everywhere.
-      if (event.type === "keydown" && event.key === "Escape" && event.shiftKey) {
+      if (event.type === "keydown" && leaves(event)) {
+        event.preventDefault();
         callbacks.current.onLeave();
         return false;
       }
