@@ -19,6 +19,9 @@ const LIGHT = {
   brightYellow: "#8f5c00", brightBlue: "#2567be", brightMagenta: "#9a3bb0", brightCyan: "#147c76", brightWhite: "#151a21",
 };
 
+/** What may wait to be drawn; beyond it the sandbox waits. */
+const MOST_PENDING = 1 << 20;
+
 /** Links that a program prints may say one thing and lead to another, so the real address is shown first. */
 function openLink(_: MouseEvent, address: string) {
   let url: URL;
@@ -74,12 +77,29 @@ export function TerminalView({ sandbox, tag, pid, visible, readable, onTitle, on
     terminal.loadAddon(addon);
     terminal.open(place);
     terminal.textarea?.setAttribute("aria-label", "Terminal; Ctrl+Shift+Enter leaves it");
+    let pending = 0;
+    const notice = (text: string) => terminal.write(`\r\n\x1b[7m ${text} \x1b[0m\r\n`);
     const pty = new Pty(
       sandbox,
       tag,
       {
-        data: (bytes) => terminal.write(bytes),
-        gap: (missing) => terminal.write(`\r\n\x1b[7m ${missing} bytes of output are not kept any more \x1b[0m\r\n`),
+        data: (bytes) => {
+          pending += bytes.length;
+          const written = new Promise<void>((done) =>
+            terminal.write(bytes, () => {
+              pending -= bytes.length;
+              done();
+            }),
+          );
+          return pending > MOST_PENDING ? written : undefined;
+        },
+        gap: (missing) => notice(`${missing} bytes of output are not kept any more`),
+        lost: (bytes, why) =>
+          notice(
+            why === "away"
+              ? `${bytes} bytes of input were not sent, or only in part: the connection broke`
+              : `${bytes} bytes of input were not sent: a terminal takes 1 MiB at a time; upload it as a file`,
+          ),
         state: (next) => {
           setState(next);
           if (next.name === "live" && pty.pid !== undefined) callbacks.current.onPid(pty.pid);

@@ -20,9 +20,12 @@ interface ProcessEvent {
 }
 
 export interface PtyEvents {
-  data: (bytes: Uint8Array) => void;
+  /** Answers with a promise where there is more than can be shown at once; nothing more is read until then. */
+  data: (bytes: Uint8Array) => void | Promise<void>;
   /** So many bytes are not kept any more and were never shown here. */
   gap: (missing: number) => void;
+  /** So much of what was typed or pasted did not arrive, or did in part. */
+  lost: (bytes: number, why: "away" | "too much") => void;
   state: (state: PtyState) => void;
 }
 
@@ -86,10 +89,15 @@ export class Pty {
   }
 
   send(bytes: Uint8Array) {
-    const held = this.waiting.reduce((sum, piece) => sum + piece.length, 0);
-    if (this.state.name === "ended" || held + bytes.length > MOST_WAITING) return;
+    if (this.state.name === "ended") return;
+    // A paste goes whole or not at all: half of a command is another command.
+    if (this.held() + bytes.length > MOST_WAITING) return this.events.lost(bytes.length, "too much");
     for (let at = 0; at < bytes.length; at += LARGEST_INPUT) this.waiting.push(bytes.slice(at, at + LARGEST_INPUT));
     void this.flush();
+  }
+
+  private held(): number {
+    return this.waiting.reduce((sum, piece) => sum + piece.length, 0);
   }
 
   resize(cols: number, rows: number) {
@@ -197,7 +205,7 @@ export class Pty {
         const { missing, fresh } = newPart(this.have, offset, bytes);
         if (missing > 0) this.events.gap(missing);
         this.have = Math.max(this.have, offset + bytes.length);
-        if (fresh.length > 0) this.events.data(fresh);
+        if (fresh.length > 0) await this.events.data(fresh);
       }
       if (event.end !== undefined) return `The shell has ended (${event.end.status ?? `exit ${event.end.exitCode ?? 0}`}).`;
     }
@@ -216,6 +224,10 @@ export class Pty {
           await unary(this.agent, "process.Process/SendInput", message);
         } catch {
           // Whether it arrived cannot be told, and a command that runs twice is worse than a key that is missing.
+          // What waits behind it goes too: sent later it would follow a hole.
+          const lost = piece.length + this.held();
+          this.waiting = [];
+          this.events.lost(lost, "away");
           break;
         }
       }
