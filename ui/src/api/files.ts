@@ -1,5 +1,5 @@
 // Contents of files, to and from a sandbox.
-import { raw, toError, unreachable } from "./client";
+import { ApiError, raw, toError, unreachable } from "./client";
 import { session } from "./session";
 
 export function contentPath(id: string, path: string): string {
@@ -49,9 +49,29 @@ const PICTURES: Record<string, string> = {
 };
 
 export type Content =
-  | { kind: "text"; text: string; whole: boolean }
+  /** `version` is another whenever the file is. */
+  | { kind: "text"; text: string; whole: boolean; version?: string }
   | { kind: "picture"; address: string }
   | { kind: "binary" };
+
+function versionIn(headers: Headers): string | undefined {
+  return headers.get("etag") ?? headers.get("last-modified") ?? undefined;
+}
+
+/** Which version of a file there is now; none where there is no file. */
+export async function fileVersion(id: string, path: string): Promise<string | undefined> {
+  try {
+    return versionIn((await raw(contentPath(id, path), { method: "HEAD" })).headers);
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 404) return undefined;
+    throw error;
+  }
+}
+
+/** Bytes as text from which the same bytes can be made; throws where that is not so. A cut may go through a letter. */
+export function decoded(bytes: Uint8Array, whole: boolean): string {
+  return new TextDecoder("utf-8", { fatal: whole, ignoreBOM: true }).decode(bytes);
+}
 
 /** The beginning of a file, as far as a page can show it. */
 export async function readFile(id: string, path: string): Promise<Content> {
@@ -70,9 +90,10 @@ export async function readFile(id: string, path: string): Promise<Content> {
   }
   if (bytes.subarray(0, 8192).includes(0)) return { kind: "binary" };
   try {
-    // A cut may go through the middle of a letter.
-    return { kind: "text", text: new TextDecoder("utf-8", { fatal: whole }).decode(bytes), whole };
-  } catch {
+    const text = decoded(bytes, whole);
+    return { kind: "text", text, whole, version: versionIn(answer.headers) ?? (await fileVersion(id, path)) };
+  } catch (error) {
+    if (error instanceof ApiError) throw error;
     return { kind: "binary" };
   }
 }
