@@ -3,11 +3,10 @@
 import { useSyncExternalStore } from "react";
 import type { QueryClient } from "@tanstack/react-query";
 import { api, raw, type Schemas } from "./client";
+import { placed, type SandboxPages, type Shown } from "./sandboxes";
 import { onSession, session } from "./session";
 
 export type Event = Schemas["Event"];
-type Sandbox = Schemas["Sandbox"];
-type Pages = { pages: { items: Sandbox[]; next?: string | null }[]; pageParams: unknown[] };
 
 export type Connection = "off" | "connecting" | "live" | "away";
 
@@ -88,18 +87,9 @@ class Freshener {
     const { data } = await api.GET("/api/v1/sandboxes/{id}", { params: { path: { id } } }).catch(() => ({ data: undefined }));
     if (data === undefined || key !== session()?.project?.projectId) return;
     this.queries.setQueryData(["sandbox", id], data);
-    let known = false;
-    this.queries.setQueriesData<Pages>({ queryKey: ["sandboxes"] }, (old) => {
-      if (old === undefined) return old;
-      const pages = old.pages.map((page) => {
-        if (!page.items.some((item) => item.id === id)) return page;
-        known = true;
-        return { ...page, items: page.items.map((item) => (item.id === id ? data : item)) };
-      });
-      return known ? { ...old, pages } : old;
-    });
-    // One that is in no list is new, or has come back into a filter.
-    if (!known) void this.stale("sandboxes");
+    for (const [queryKey, list] of this.queries.getQueriesData<SandboxPages>({ queryKey: ["sandboxes"] })) {
+      if (list !== undefined) this.queries.setQueryData(queryKey, placed(list, queryKey[1] as Shown, data));
+    }
   }
 }
 

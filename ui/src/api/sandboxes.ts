@@ -13,6 +13,37 @@ const STATES: Record<Shown, string | undefined> = {
   all: undefined,
 };
 
+function belongs(shown: Shown, state: string): boolean {
+  return STATES[shown]?.split(",").includes(state) ?? true;
+}
+
+export type SandboxPages = { pages: { items: Sandbox[]; next?: string | null }[]; pageParams: unknown[] };
+
+/**
+ * A list, newest first, with what became of one sandbox: in its place if it is there, and put in where it belongs now.
+ * One that does not belong any more stays, for those who show the list to leave out.
+ */
+export function placed(list: SandboxPages, shown: Shown, sandbox: Sandbox): SandboxPages {
+  const known = list.pages.some((page) => page.items.some((item) => item.id === sandbox.id));
+  if (known) {
+    const replaced = (items: Sandbox[]) => items.map((item) => (item.id === sandbox.id ? sandbox : item));
+    return { ...list, pages: list.pages.map((page) => ({ ...page, items: replaced(page.items) })) };
+  }
+  if (!belongs(shown, sandbox.state)) return list;
+  const made = Date.parse(sandbox.created_at);
+  const older = (item: Sandbox) => Date.parse(item.created_at) < made;
+  const found = list.pages.findIndex((page) => page.items.some(older));
+  // Older than all: at the end, if that is loaded.
+  if (found === -1 && (list.pages.length === 0 || list.pages.at(-1)?.next)) return list;
+  const at = found === -1 ? list.pages.length - 1 : found;
+  const put = (items: Sandbox[]) => {
+    const before = items.findIndex(older);
+    const place = before === -1 ? items.length : before;
+    return [...items.slice(0, place), sandbox, ...items.slice(place)];
+  };
+  return { ...list, pages: list.pages.map((page, index) => (index === at ? { ...page, items: put(page.items) } : page)) };
+}
+
 /** More than this of live sandboxes are loaded by scrolling. */
 const MOST_AT_ONCE = 2000;
 
@@ -31,8 +62,7 @@ export function useSandboxes(shown: Shown) {
   const sandboxes = useMemo(() => {
     const all = query.data?.pages.flatMap((page) => page.items) ?? [];
     // An event may have put one out of the filter that the page was loaded with.
-    const states = STATES[shown]?.split(",");
-    return states === undefined ? all : all.filter((sandbox) => states.includes(sandbox.state));
+    return all.filter((sandbox) => belongs(shown, sandbox.state));
   }, [query.data, shown]);
   const { hasNextPage, isFetchingNextPage, fetchNextPage } = query;
   useEffect(() => {

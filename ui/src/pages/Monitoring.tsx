@@ -33,7 +33,7 @@ function Counts() {
   const count = (state: string) => live.sandboxes.filter((sandbox) => sandbox.state === state).length;
   const day = Date.now() - 86_400_000;
   const recent = [...live.sandboxes, ...ended.sandboxes].filter((sandbox) => Date.parse(sandbox.created_at) > day);
-  const errors = ended.sandboxes.filter((sandbox) => sandbox.state === "error" && Date.parse(sandbox.created_at) > day);
+  const errors = ended.sandboxes.filter((sandbox) => sandbox.state === "error" && Date.parse(sandbox.ended_at ?? sandbox.created_at) > day);
   const plus = ended.hasNextPage ? "+" : "";
   return (
     <div className="grid grid-cols-2 gap-3 sm:grid-cols-4">
