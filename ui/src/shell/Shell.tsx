@@ -184,6 +184,7 @@ export function Shell() {
   }, []);
 
   if (session === undefined) return null;
+  const project = session.project?.projectId ?? "none";
   return (
     <div className="flex h-dvh flex-col">
       <a
@@ -214,13 +215,14 @@ export function Shell() {
         <Account />
       </header>
       <Away />
-      <Attention />
+      <Attention key={`attention of ${project}`} />
       <div className="flex min-h-0 flex-1">
         <aside className="hidden w-48 shrink-0 border-r border-line bg-surface md:block">
           <Places />
         </aside>
         <main id="content" tabIndex={-1} className="min-w-0 flex-1 overflow-y-auto outline-none">
-          <Suspense>
+          {/* What was asked of one project is nothing of the next: pages begin anew. */}
+          <Suspense key={project}>
             <Outlet />
           </Suspense>
         </main>
