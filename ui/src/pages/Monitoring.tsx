@@ -1,7 +1,7 @@
 import { lazy, Suspense } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { CircleCheck } from "lucide-react";
+import { CircleAlert, CircleCheck, LoaderCircle } from "lucide-react";
 import { api, raw, take } from "../api/client";
 import { useSandboxes } from "../api/sandboxes";
 import { useSession } from "../api/session";
@@ -17,6 +17,7 @@ import { gauge, parseMetrics, quantile, total, type Metrics } from "./metrics";
 const Chart = lazy(() => import("../ui/Chart").then((module) => ({ default: module.Chart })));
 
 const DAYS = 30;
+const TONES = { critical: "bad", warning: "warn", info: "info" } as const;
 
 function Figure({ name, value, tone }: { name: string; value: string | number; tone?: "bad" }) {
   return (
@@ -76,34 +77,67 @@ function Alerts({ operatorKey }: { operatorKey: string | undefined }) {
     queryKey: ["tasks", "attention"],
     queryFn: () => take(api.GET("/api/v1/tasks", { params: { query: { needs_attention: true, limit: 200 } } })),
   });
+  const webhooks = useQuery({
+    queryKey: ["webhooks"],
+    queryFn: () => take(api.GET("/api/v1/webhooks", { params: { query: { limit: 200 } } })),
+    refetchInterval: 15_000,
+  });
+  const [budgets, quotas, queue, metrics] = [useBudgets(), useQuotas(), useQueue(), useServerMetrics(operatorKey)];
   const alerts = alertsOf({
-    budgets: useBudgets().data?.items,
-    quotas: useQuotas().data,
+    budgets: budgets.data?.items,
+    quotas: quotas.data,
     attention: attention.data?.items.length,
-    waited_s: useQueue().data?.oldest_wait_s,
-    metrics: useServerMetrics(operatorKey).data,
+    waited_s: queue.data?.oldest_wait_s,
+    webhooks: webhooks.data?.items,
+    metrics: metrics.data,
     now_s: Date.now() / 1000,
   });
-  if (alerts.length === 0) {
-    return (
-      <p role="status" className="flex items-center gap-2 rounded-lg border border-line bg-surface px-4 py-3">
-        <CircleCheck aria-hidden className="size-4 text-ok" />
-        No alert fires.
-      </p>
-    );
-  }
+  const asked: [string, { error: unknown; data: unknown }][] = [
+    ["budgets", budgets],
+    ["quotas", quotas],
+    ["tasks", attention],
+    ["the queue", queue],
+    ["webhooks", webhooks],
+    ...(operatorKey === undefined ? [] : ([["the server's figures", metrics]] as [string, typeof metrics][])),
+  ];
+  // What could not be looked at may be on fire: that is not the same as quiet.
+  const unknown = asked.filter(([, query]) => query.error !== null).map(([name]) => name);
+  const pending = asked.some(([, query]) => query.data === undefined && query.error === null);
+  const line = "flex items-center gap-2 rounded-lg border border-line bg-surface px-4 py-3";
   return (
-    <Card title="Alerts firing" actions={<Badge tone="bad">{alerts.length}</Badge>}>
-      <ul className="divide-y divide-line" aria-label="Alerts">
-        {alerts.map((alert, at) => (
-          <li key={at} className="flex flex-wrap items-center gap-3 px-4 py-2">
-            <Badge tone={alert.severity === "critical" ? "bad" : "warn"}>{alert.severity}</Badge>
-            <span className="min-w-0 flex-1">{plainText(alert.text)}</span>
-            <code className="font-mono text-xs text-dim">{alert.name}</code>
-          </li>
-        ))}
-      </ul>
-    </Card>
+    <>
+      {alerts.length > 0 && (
+        <Card title="Alerts firing" actions={<Badge tone="bad">{alerts.length}</Badge>}>
+          <ul className="divide-y divide-line" aria-label="Alerts">
+            {alerts.map((alert, at) => (
+              <li key={at} className="flex flex-wrap items-center gap-3 px-4 py-2">
+                <Badge tone={TONES[alert.severity]}>{alert.severity}</Badge>
+                <span className="min-w-0 flex-1">{plainText(alert.text)}</span>
+                <code className="font-mono text-xs text-dim">{alert.name}</code>
+              </li>
+            ))}
+          </ul>
+        </Card>
+      )}
+      {unknown.length > 0 ? (
+        <p role="alert" className={line}>
+          <CircleAlert aria-hidden className="size-4 shrink-0 text-warn" />
+          Could not be checked: {unknown.join(", ")}.
+        </p>
+      ) : pending ? (
+        <p role="status" className={line}>
+          <LoaderCircle aria-hidden className="size-4 animate-spin" />
+          Looking for alerts…
+        </p>
+      ) : (
+        alerts.length === 0 && (
+          <p role="status" className={line}>
+            <CircleCheck aria-hidden className="size-4 text-ok" />
+            No alert fires.
+          </p>
+        )
+      )}
+    </>
   );
 }
 

@@ -25,5 +25,15 @@ test("what the rules for Prometheus call wrong is wrong here, the worst first", 
 test("a quota that is used up, a queue that waits and tasks that need somebody are told", () => {
   const limits = { sandboxes: 3, cpus: null, memory_mib: null, disk_mib: null, forks: null };
   const quotas = { own: {}, limits, used: { sandboxes: 3, cpus: 1, memory_mib: 1, disk_mib: 1 } } as Parameters<typeof alertsOf>[0]["quotas"];
-  expect(names({ now_s: 0, quotas, attention: 2, waited_s: 601 })).toEqual(["QuotaReached", "TaskNeedsAttention", "QueueWaits"]);
+  expect(names({ now_s: 0, quotas, attention: 2, waited_s: 1801 })).toEqual(["QuotaReached", "TaskNeedsAttention", "CofferRunsWait"]);
+});
+
+test("webhooks that are not taken are told: the project's own by address, else how many there are", () => {
+  const webhook = { id: "w", url: "https://a.example/", events: [], description: "", enabled: true, waiting: 3, failures: 9, failing_since: new Date(0).toISOString(), created_at: "", updated_at: "" };
+  const told = (known: Omit<Parameters<typeof alertsOf>[0], "now_s">, now_s = 3601) => alertsOf({ now_s, ...known }).map(({ name, text }) => [name, text]);
+  expect(told({ webhooks: [webhook] })).toEqual([["CofferWebhooksFail", "Webhooks are not taken by https://a.example/."]]);
+  expect(told({ webhooks: [webhook] }, 3600)).toEqual([]);
+  expect(told({ webhooks: [{ ...webhook, enabled: false }, { ...webhook, failing_since: null }] })).toEqual([]);
+  const metrics = parseMetrics("coffer_webhooks_failing 2\ncoffer_webhook_oldest_wait_seconds 3601\n");
+  expect(told({ metrics })).toEqual([["CofferWebhooksFail", "2 receivers of webhooks on this server do not take what is sent."]]);
 });

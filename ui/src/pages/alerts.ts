@@ -6,17 +6,20 @@ import { gauge, type Metrics } from "./metrics";
 
 export interface Alert {
   name: string;
-  severity: "critical" | "warning";
+  severity: "critical" | "warning" | "info";
   text: string;
 }
 
 type Budget = Schemas["Budget"];
 type Quotas = Schemas["QuotaState"];
+type Webhook = Schemas["Webhook"];
 
 const NEARLY = 0.8;
 const ORPHAN_S = 900;
 /** A run that has waited for so long waits for something. */
-const LONG_WAIT_S = 600;
+const LONG_WAIT_S = 1800;
+/** A receiver that has failed for so long is not just starting again. */
+const LONG_FAILURE_S = 3600;
 
 interface Known {
   budgets?: Budget[];
@@ -24,13 +27,27 @@ interface Known {
   /** How many tasks wait for a person. */
   attention?: number;
   waited_s?: number | null;
+  webhooks?: Webhook[];
   metrics?: Metrics;
   now_s: number;
 }
 
 const QUOTAS = { sandboxes: "sandboxes", cpus: "processors", memory_mib: "memory", disk_mib: "disk" } as const;
 
-export function alertsOf({ budgets = [], quotas, attention = 0, waited_s: waited, metrics = [], now_s: now }: Known): Alert[] {
+const RANK = { critical: 0, warning: 1, info: 2 } as const;
+
+/** Receivers of webhooks that do not take what they are sent: the project's own by name, else how many there are anywhere. */
+function failingWebhooks(webhooks: Webhook[], metrics: Metrics, now_s: number): string | undefined {
+  const failing = webhooks.filter(
+    ({ enabled, waiting, failing_since: since }) => enabled && waiting > 0 && since && now_s - Date.parse(since) / 1000 > LONG_FAILURE_S,
+  );
+  if (failing.length > 0) return `Webhooks are not taken by ${failing.map(({ url }) => url).join(", ")}.`;
+  const [count, waited] = [gauge(metrics, "coffer_webhooks_failing") ?? 0, gauge(metrics, "coffer_webhook_oldest_wait_seconds") ?? 0];
+  if (count === 0 || waited <= LONG_FAILURE_S) return undefined;
+  return `${count === 1 ? "A receiver" : `${count} receivers`} of webhooks on this server ${count === 1 ? "does" : "do"} not take what is sent.`;
+}
+
+export function alertsOf({ budgets = [], quotas, attention = 0, waited_s: waited, webhooks = [], metrics = [], now_s: now }: Known): Alert[] {
   const found: Alert[] = [];
   const add = (name: string, severity: Alert["severity"], text: string) => found.push({ name, severity, text });
   if (gauge(metrics, "coffer_node_up") === 0) add("CofferNodeDown", "critical", "The host of the sandboxes does not answer: nothing can be made, paused or ended.");
@@ -55,6 +72,8 @@ export function alertsOf({ budgets = [], quotas, attention = 0, waited_s: waited
     if (quotas !== undefined && limit && quotas.used[name] >= limit) add("QuotaReached", "warning", `The quota of ${word} is used up: no more sandboxes can be made.`);
   }
   if (attention > 0) add("TaskNeedsAttention", "warning", attention === 1 ? "A task waits for a person." : `${attention} tasks wait for a person.`);
-  if (waited && waited > LONG_WAIT_S) add("QueueWaits", "warning", `A run has waited for its turn for ${span(waited * 1000)}.`);
-  return found.sort((a, b) => Number(b.severity === "critical") - Number(a.severity === "critical"));
+  if (waited && waited > LONG_WAIT_S) add("CofferRunsWait", "warning", `A run has waited for its turn for ${span(waited * 1000)}.`);
+  const untaken = failingWebhooks(webhooks, metrics, now);
+  if (untaken !== undefined) add("CofferWebhooksFail", "info", untaken);
+  return found.sort((a, b) => RANK[a.severity] - RANK[b.severity]);
 }

@@ -9,6 +9,7 @@ import { Badge, type Tone } from "../ui/Badge";
 import { Button } from "../ui/Button";
 import { CopyAs, curl } from "../ui/CopyAs";
 import { Confirm } from "../ui/Dialog";
+import { ErrorBox, Loading } from "../ui/feedback";
 import { SelectField } from "../ui/fields";
 import { plainText } from "../ui/format";
 import { Card } from "../ui/layout";
@@ -56,12 +57,17 @@ export function MergeActions({ repository, pull }: { repository: string; pull: P
 
 /** What was said of a commit by those that check it; nothing where nobody did. */
 export function Checks({ repository, commit }: { repository: string; commit: string | undefined }) {
-  const { data } = useQuery({
+  const { data, error, isPending } = useQuery({
     queryKey: ["repositories", repository, "statuses", commit],
     queryFn: () => take(api.GET("/api/v1/repositories/{repository}/commits/{commit}/statuses", { params: { path: { repository, commit: commit ?? "" } } })),
     enabled: commit !== undefined,
   });
-  if (data === undefined || data.statuses.length === 0) return null;
+  if (commit === undefined) return null;
+  if (data === undefined) {
+    // A check that failed and one that could not be looked up must not look alike, nor like none.
+    return <Card title="Checks">{error !== null ? <ErrorBox error={error} className="m-4" /> : isPending && <Loading what="Looking for checks" />}</Card>;
+  }
+  if (data.statuses.length === 0) return null;
   return (
     <Card title="Checks" actions={<Badge tone={PULL_TONES[data.state] ?? "dim"}>{data.state}</Badge>}>
       <ul className="divide-y divide-line">
