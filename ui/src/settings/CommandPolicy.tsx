@@ -47,16 +47,23 @@ function Check({ policy }: { policy: Policy }) {
 
 function Editor({ policy }: { policy: Tagged<Policy> }) {
   const queries = useQueryClient();
-  const [usual, setUsual] = useState<"allow" | "deny">(policy.value.default ?? "allow");
-  const [rules, setRules] = useState<Rule[]>(policy.value.rules ?? []);
+  // What was written here; as long as there is nothing, it is as the server has it.
+  const [draft, setDraft] = useState<Policy>();
+  const shown = draft ?? policy.value;
+  const [usual, rules] = [shown.default ?? "allow", shown.rules ?? []];
+  const setUsual = (next: "allow" | "deny") => setDraft({ default: next, rules });
+  const setRules = (next: Rule[]) => setDraft({ default: usual, rules: next });
   const wanted: Policy = { default: usual, rules };
   const disabled = !may("admin");
   const save = useMutation({
     mutationFn: () => writeTagged<Policy>("PUT", "/api/v1/policy", wanted, policy.tag),
     onSuccess: (next) => {
       queries.setQueryData(["policy"], next);
+      setDraft(undefined);
       toast.success("The policy is in force");
     },
+    // Whoever was late keeps what they wrote, and the next try knows what it writes over.
+    onError: () => void queries.invalidateQueries({ queryKey: ["policy"] }),
   });
   const change = (at: number, next: Partial<Rule>) => setRules(rules.map((rule, place) => (place === at ? { ...rule, ...next } : rule)));
   const move = (at: number, by: number) => {
@@ -118,7 +125,7 @@ export function CommandPolicy() {
   const query = useQuery({ queryKey: ["policy"], queryFn: () => readTagged<Policy>("/api/v1/policy") });
   return (
     <SettingsFrame admin={false}>
-      <Loaded query={query}>{(policy) => <Editor key={policy.tag} policy={policy} />}</Loaded>
+      <Loaded query={query}>{(policy) => <Editor policy={policy} />}</Loaded>
     </SettingsFrame>
   );
 }

@@ -19,15 +19,18 @@ type Project = Schemas["Project"];
 
 function NameForm({ project }: { project: Tagged<Project> }) {
   const queries = useQueryClient();
-  const [name, setName] = useState(project.value.name);
+  const [draft, setDraft] = useState<string>();
+  const name = draft ?? project.value.name;
   const save = useMutation({
     mutationFn: () => writeTagged<Project>("PATCH", "/api/v1/project", { name }, project.tag),
     onSuccess: (next) => {
       queries.setQueryData(["project"], next);
+      setDraft(undefined);
       const now = session();
       if (now?.project !== undefined) setSession({ ...now, project: { ...now.project, projectName: next.value.name } });
       toast.success("Renamed");
     },
+    onError: () => void queries.invalidateQueries({ queryKey: ["project"] }),
   });
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -37,7 +40,7 @@ function NameForm({ project }: { project: Tagged<Project> }) {
     <form onSubmit={submit} className="space-y-3 p-4">
       <div className="flex items-end gap-2">
         <div className="flex-1">
-          <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} disabled={!may("admin")} />
+          <TextField label="Name" required value={name} onChange={(event) => setDraft(event.target.value)} disabled={!may("admin")} />
         </div>
         <Button type="submit" busy={save.isPending} disabled={!may("admin") || name === project.value.name}>
           Rename
@@ -65,9 +68,13 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
   const queries = useQueryClient();
   const { in_force: force, ...own } = settings.value;
   const text = (value: number | null | undefined) => (value === null || value === undefined ? "" : String(value));
-  const [times, setTimes] = useState<Record<string, string>>(() => Object.fromEntries(TIMES.map(([name]) => [name, text(own[name])])));
-  const [kept, setKept] = useState<Record<string, string>>(() => Object.fromEntries(KEPT.map(([name]) => [name, text(own.retention?.[name])])));
-  const [atEnd, setAtEnd] = useState<string>(own.on_timeout ?? "");
+  // Only what was written here: the rest follows what others change, and whoever was late keeps their text.
+  const [drafts, setDrafts] = useState<Record<string, string>>({});
+  const shown = (name: string, value: string) => drafts[name] ?? value;
+  const write = (name: string, value: string) => setDrafts((all) => ({ ...all, [name]: value }));
+  const times = Object.fromEntries(TIMES.map(([name]) => [name, shown(name, text(own[name]))]));
+  const kept = Object.fromEntries(KEPT.map(([name]) => [name, shown(name, text(own.retention?.[name]))]));
+  const atEnd = shown("on_timeout", own.on_timeout ?? "");
   const numbers = (all: Record<string, string>) =>
     Object.fromEntries(Object.entries(all).filter(([, value]) => value !== "").map(([name, value]) => [name, Number(value)]));
   // It is written as a whole: what this form does not show stays as it is.
@@ -77,6 +84,7 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
     mutationFn: () => writeTagged<Settings>("PUT", "/api/v1/project/settings", wanted(), settings.tag),
     onSuccess: (next) => {
       queries.setQueryData(["settings"], next);
+      setDrafts({});
       toast.success("Saved; it holds for sandboxes made from now on");
     },
     onError: () => void queries.invalidateQueries({ queryKey: ["settings"] }),
@@ -90,9 +98,9 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
     <form onSubmit={submit} className="space-y-5 p-4">
       <div className="grid gap-4 sm:grid-cols-2 lg:grid-cols-4">
         {TIMES.map(([name, label]) => (
-          <TextField key={name} label={label} type="number" min="0" disabled={disabled} value={times[name] ?? ""} onChange={(event) => setTimes({ ...times, [name]: event.target.value })} placeholder="the server's default" hint={`In force: ${force[name] ?? "no limit"}`} />
+          <TextField key={name} label={label} type="number" min="0" disabled={disabled} value={times[name] ?? ""} onChange={(event) => write(name, event.target.value)} placeholder="the server's default" hint={`In force: ${force[name] ?? "no limit"}`} />
         ))}
-        <SelectField label="At its deadline it is" disabled={disabled} value={atEnd} onChange={(event) => setAtEnd(event.target.value)} hint={`In force: ${force.on_timeout ?? "kill"}`}>
+        <SelectField label="At its deadline it is" disabled={disabled} value={atEnd} onChange={(event) => write("on_timeout", event.target.value)} hint={`In force: ${force.on_timeout ?? "kill"}`}>
           <option value="">The server's default</option>
           <option value="kill">destroyed</option>
           <option value="pause">paused, with memory</option>
@@ -103,7 +111,7 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
         <legend className="mb-2 font-medium">How long things are kept</legend>
         <div className="grid gap-4 sm:grid-cols-2 lg:grid-cols-4">
           {KEPT.map(([name, label]) => (
-            <TextField key={name} label={label} type="number" min="0" disabled={disabled} value={kept[name] ?? ""} onChange={(event) => setKept({ ...kept, [name]: event.target.value })} placeholder="the server's default" hint={`In force: ${force.retention?.[name] ?? "for ever"}`} />
+            <TextField key={name} label={label} type="number" min="0" disabled={disabled} value={kept[name] ?? ""} onChange={(event) => write(name, event.target.value)} placeholder="the server's default" hint={`In force: ${force.retention?.[name] ?? "for ever"}`} />
           ))}
         </div>
       </fieldset>
@@ -127,10 +135,10 @@ export function ProjectSettings() {
   return (
     <SettingsFrame admin={false}>
       <Card title="Project">
-        <Loaded query={project}>{(one) => <NameForm key={one.tag} project={one} />}</Loaded>
+        <Loaded query={project}>{(one) => <NameForm project={one} />}</Loaded>
       </Card>
       <Card title="Lifetimes and retention">
-        <Loaded query={settings}>{(one) => <SettingsForm key={one.tag} settings={one} />}</Loaded>
+        <Loaded query={settings}>{(one) => <SettingsForm settings={one} />}</Loaded>
       </Card>
       <Card title="Quotas">
         <Loaded query={quotas}>

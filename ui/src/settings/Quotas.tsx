@@ -25,9 +25,9 @@ const FIELDS: [keyof Shape, string][] = [
 function Form({ project, state }: { project: string; state: Tagged<State> }) {
   const queries = useQueryClient();
   const { own, limits } = state.value;
-  const [texts, setTexts] = useState<Record<string, string>>(() =>
-    Object.fromEntries(FIELDS.map(([name]) => [name, own[name] === null || own[name] === undefined ? "" : String(own[name])])),
-  );
+  // Only what was written here: the rest follows what others change, and whoever was late keeps their text.
+  const [drafts, setDrafts] = useState<Record<string, string>>({});
+  const texts: Record<string, string> = Object.fromEntries(FIELDS.map(([name]) => [name, drafts[name] ?? String(own[name] ?? "")]));
   const wanted = (): Shape =>
     Object.fromEntries(FIELDS.filter(([name]) => texts[name] !== "").map(([name]) => [name, Number(texts[name])]));
   const path = `/api/v1/projects/${project}/quotas`;
@@ -35,6 +35,7 @@ function Form({ project, state }: { project: string; state: Tagged<State> }) {
     mutationFn: () => writeTagged<State>("PUT", path, wanted(), state.tag, session()?.operatorKey),
     onSuccess: (next) => {
       queries.setQueryData(["project-quotas", project], next);
+      setDrafts({});
       void queries.invalidateQueries({ queryKey: ["quotas"] });
       toast.success("The quotas are in force");
     },
@@ -54,7 +55,7 @@ function Form({ project, state }: { project: string; state: Tagged<State> }) {
             type="number"
             min="0"
             value={texts[name] ?? ""}
-            onChange={(event) => setTexts({ ...texts, [name]: event.target.value })}
+            onChange={(event) => setDrafts((all) => ({ ...all, [name]: event.target.value }))}
             placeholder="the server's default"
             hint={`In force: ${limits[name] ?? "no limit"}`}
           />
@@ -77,5 +78,5 @@ export function Quotas({ project }: { project: string }) {
     queryFn: () => readTagged<State>(`/api/v1/projects/${project}/quotas`, session()?.operatorKey),
     staleTime: 0,
   });
-  return <Loaded query={query}>{(state) => <Form key={state.tag} project={project} state={state} />}</Loaded>;
+  return <Loaded query={query}>{(state) => <Form key={project} project={project} state={state} />}</Loaded>;
 }
