@@ -27,7 +27,8 @@ export interface NewRemark {
 interface Props {
   diff: Diff;
   remarks: Remark[];
-  onRemark?: (remark: NewRemark) => Promise<unknown>;
+  /** Called with the line that it is about, too. */
+  onRemark?: (remark: NewRemark, text: string) => Promise<unknown>;
 }
 
 function placeOf(line: PatchLine): { line: number; side: "left" | "right" } | undefined {
@@ -94,9 +95,10 @@ export function PatchLines({ file, remarks = [], onRemark, label = `Changes of $
                       {onRemark !== undefined && place !== undefined && (
                         <button
                           type="button"
-                          aria-label={`Comment on line ${place.line}`}
+                          aria-label={`Comment on ${place.side === "left" ? "removed line" : "line"} ${place.line}`}
                           onClick={() => setWriting(key)}
-                          className="opacity-0 group-hover:opacity-100 focus-visible:opacity-100"
+                          // Where nothing hovers it must be seen without.
+                          className="opacity-0 group-hover:opacity-100 focus-visible:opacity-100 [@media(hover:none)]:opacity-100"
                         >
                           <MessageSquarePlus aria-hidden className="size-4 text-accent" />
                         </button>
@@ -115,7 +117,7 @@ export function PatchLines({ file, remarks = [], onRemark, label = `Changes of $
                     </div>
                   ))}
                   {writing === key && place !== undefined && onRemark !== undefined && (
-                    <RemarkForm onClose={() => setWriting(undefined)} onSend={(body) => onRemark({ path: file.path, ...place, body })} />
+                    <RemarkForm onClose={() => setWriting(undefined)} onSend={(body) => onRemark({ path: file.path, ...place, body }, line.text)} />
                   )}
                 </div>
               );

@@ -1,9 +1,10 @@
 // What the attempts at a task changed: its pull request with checks and the button, and the diff, whose comments go to the agent.
+import { useMemo } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { toast } from "sonner";
 import { api, take } from "../api/client";
 import { may } from "../api/session";
-import { DiffView } from "../repositories/DiffView";
+import { DiffView, type NewRemark } from "../repositories/DiffView";
 import { Checks, MergeActions, PULL_TONES } from "../repositories/Merge";
 import { Badge } from "../ui/Badge";
 import { Loaded, toastError } from "../ui/feedback";
@@ -11,6 +12,8 @@ import { plainText } from "../ui/format";
 import { Card } from "../ui/layout";
 import { Prose } from "../ui/Prose";
 import { ownPull, PullLink } from "../work/PullLink";
+import { useMessages } from "./Messages";
+import { toMessage, toRemark } from "./remarks";
 import { useFreshTasks, type Task } from "./tasks";
 
 /** The pull request of a task: by its address, or by the branch of its attempts. */
@@ -42,6 +45,21 @@ export function Changes({ task }: { task: Task }) {
     queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls/{number}/diff", { params: { path: { repository, number: pull?.number ?? 0 } } })),
     enabled: pull !== undefined,
   });
+  const reviewed = useQuery({
+    queryKey: ["repositories", repository, "pull", pull?.number, "remarks"],
+    queryFn: () =>
+      take(
+        api.GET("/api/v1/repositories/{repository}/pulls/{number}/line-comments", {
+          params: { path: { repository, number: pull?.number ?? 0 }, query: { limit: 200 } },
+        }),
+      ),
+    enabled: pull !== undefined,
+  });
+  const said = useMessages(task.id);
+  const remarks = useMemo(() => {
+    const waiting = (said.data?.items ?? []).map(toRemark).filter((one) => one !== undefined);
+    return [...(reviewed.data?.items ?? []), ...waiting];
+  }, [reviewed.data, said.data]);
   const fresh = useFreshTasks();
   if (pull === undefined) {
     return task.pull_url ? (
@@ -53,9 +71,9 @@ export function Changes({ task }: { task: Task }) {
     ) : null;
   }
   // A comment here is for the agent: its next turn.
-  const toAgent = async ({ path, line, body }: { path: string; line: number; body: string }) => {
+  const toAgent = async (remark: NewRemark, text: string) => {
     try {
-      await take(api.POST("/api/v1/tasks/{task}/messages", { params: { path: { task: task.id } }, body: { body, file: path, line } }));
+      await take(api.POST("/api/v1/tasks/{task}/messages", { params: { path: { task: task.id } }, body: toMessage(remark, text) }));
       toast.success("The agent will read it");
       await fresh();
     } catch (error) {
@@ -83,7 +101,7 @@ export function Changes({ task }: { task: Task }) {
       </Card>
       <Checks repository={repository} commit={pull.head_commit} />
       <Loaded query={diff} what="Comparing">
-        {(shown) => <DiffView diff={shown} remarks={[]} onRemark={may("write") ? toAgent : undefined} />}
+        {(shown) => <DiffView diff={shown} remarks={remarks} onRemark={may("write") ? toAgent : undefined} />}
       </Loaded>
     </>
   );

@@ -20,14 +20,18 @@ function place(about: unknown): string | undefined {
   return plainText(typeof line === "number" ? `${file}:${line}` : file);
 }
 
+export function useMessages(task: string) {
+  return useQuery({
+    queryKey: ["tasks", "messages", task],
+    queryFn: () => take(api.GET("/api/v1/tasks/{task}/messages", { params: { path: { task }, query: { limit: 200 } } })),
+  });
+}
+
 export function Messages({ task }: { task: Task }) {
   const fresh = useFreshTasks();
   const [body, setBody] = useState("");
   const [start, setStart] = useState(false);
-  const query = useQuery({
-    queryKey: ["tasks", "messages", task.id],
-    queryFn: () => take(api.GET("/api/v1/tasks/{task}/messages", { params: { path: { task: task.id }, query: { limit: 200 } } })),
-  });
+  const query = useMessages(task.id);
   const say = useMutation({
     mutationFn: () => take(api.POST("/api/v1/tasks/{task}/messages", { params: { path: { task: task.id } }, body: { body, start } })),
     onSuccess: () => {
