@@ -1,4 +1,4 @@
-import { useCallback, useEffect, useReducer, useRef, useState } from "react";
+import { useEffect, useMemo, useReducer, useState } from "react";
 import { useParams } from "@tanstack/react-router";
 import { ArrowDownToLine, Download } from "lucide-react";
 import { api, raw, take } from "../api/client";
@@ -11,9 +11,8 @@ import { Empty, ErrorBox, Loading, toastError } from "../ui/feedback";
 import { SelectField, TextField } from "../ui/fields";
 import { clock, moment, plainText } from "../ui/format";
 import { useRows } from "../ui/rows";
-import { LogPages } from "./logPages";
+import { LogReader } from "./logReader";
 
-const PAGE = 1000;
 /** The height of a line, in pixels. */
 const ROW = 20;
 const FOLLOW_MS = 2000;
@@ -25,77 +24,21 @@ interface Filter {
   from?: string;
 }
 
-/** Loads pages into a `LogPages`, one request at a time, and follows the end. */
+/** What is loaded of a log, and goes on being while it is looked at. */
 function useLog(id: string, filter: Filter) {
   const [, redraw] = useReducer((count: number) => count + 1, 0);
-  const [error, setError] = useState<unknown>();
-  const pages = useRef(new LogPages());
-  const busy = useRef(false);
-  const key = JSON.stringify([id, filter]);
-  const current = useRef(key);
-
-  const ask = useCallback(
-    (cursor: string | undefined, limit: number) =>
-      take(
-        api.GET("/api/v1/sandboxes/{id}/logs", {
-          params: { path: { id }, query: { ...(JSON.parse(key) as [string, Filter])[1], limit, cursor } },
-        }),
-      ),
-    [id, key],
-  );
-
-  /** The lines of a last page that was not full; it is asked for again until it is. */
-  const tail = useRef<{ cursor: string | undefined; seen: number }>({ cursor: undefined, seen: 0 });
-
-  const loadNext = useCallback(async () => {
-    if (busy.current) return;
-    busy.current = true;
-    const log = pages.current;
-    try {
-      const { cursor, seen } = tail.current;
-      const page = await ask(cursor, PAGE);
-      if (current.current !== key) return;
-      setError(undefined);
-      const fresh = page.items.slice(seen);
-      const next = page.next ?? undefined;
-      log.append(cursor, fresh, next);
-      tail.current = next === undefined ? { cursor, seen: page.items.length } : { cursor: next, seen: 0 };
-      redraw();
-    } catch (failed) {
-      if (current.current === key) setError(failed);
-    } finally {
-      busy.current = false;
-    }
-  }, [ask, key]);
-
-  const restore = useCallback(
-    async (index: number) => {
-      const gone = pages.current.missing(index);
-      if (gone === undefined || busy.current) return;
-      busy.current = true;
-      try {
-        const page = await ask(gone.cursor, gone.count);
-        if (current.current === key) pages.current.restore(gone.page, page.items);
-        redraw();
-      } catch (failed) {
-        setError(failed);
-      } finally {
-        busy.current = false;
-      }
-    },
-    [ask, key],
-  );
-
+  const key = JSON.stringify(filter);
+  const reader = useMemo(() => {
+    const query = JSON.parse(key) as Filter;
+    const ask = (cursor: string | undefined, limit: number) =>
+      take(api.GET("/api/v1/sandboxes/{id}/logs", { params: { path: { id }, query: { ...query, limit, cursor } } }));
+    return new LogReader(ask, redraw);
+  }, [id, key]);
   useEffect(() => {
-    current.current = key;
-    pages.current = new LogPages();
-    tail.current = { cursor: undefined, seen: 0 };
-    busy.current = false;
-    redraw();
-    void loadNext();
-  }, [key, loadNext]);
-
-  return { pages: pages.current, error, loadNext, restore };
+    reader.start();
+    return () => reader.stop();
+  }, [reader]);
+  return reader;
 }
 
 const LEVELS: Record<string, string> = { error: "text-bad", warn: "text-warn" };
@@ -107,7 +50,8 @@ export function Logs() {
   const [typed, setTyped] = useState("");
   const [filter, setFilter] = useState<Filter>({});
   const [follow, setFollow] = useState(false);
-  const { pages, error, loadNext, restore } = useLog(id, filter);
+  const reader = useLog(id, filter);
+  const { pages, error } = reader;
 
   useEffect(() => {
     const timer = setTimeout(() => setFilter((old) => ({ ...old, search: typed === "" ? undefined : typed })), 300);
@@ -119,8 +63,8 @@ export function Logs() {
 
   useEffect(() => {
     const lost = rows.find((row) => pages.line(row) === undefined);
-    if (lost !== undefined) void restore(lost);
-    else if (pages.next !== undefined && end >= pages.count - 100) void loadNext();
+    if (lost !== undefined) void reader.restore(lost);
+    else if ((!pages.begun || pages.next !== undefined) && end >= pages.count - 100) void reader.loadNext();
   });
   useEffect(() => {
     if (follow && pages.count > 0) toEnd();
@@ -129,14 +73,14 @@ export function Logs() {
   // The end is looked at when something happened, and now and then: output is no event.
   useEffect(() => {
     if (sandbox?.state !== "running") return;
-    const look = () => !document.hidden && pages.next === undefined && void loadNext();
+    const look = () => !document.hidden && reader.pages.next === undefined && void reader.loadNext();
     const timer = setInterval(look, FOLLOW_MS);
     const off = onEvent((event) => event.subject === id && look());
     return () => {
       clearInterval(timer);
       off();
     };
-  }, [sandbox?.state, pages, loadNext, id]);
+  }, [sandbox?.state, reader, id]);
 
   // A long log is not walked through to its end: it is begun anew a little before it.
   const toggleFollow = () => {
@@ -194,7 +138,7 @@ export function Logs() {
           {pages.count.toLocaleString()} lines{pages.next !== undefined && " so far"}
         </span>
       </div>
-      {error !== undefined && <ErrorBox error={error} retry={() => void loadNext()} />}
+      {error !== undefined && <ErrorBox error={error} retry={() => reader.retry()} />}
       {!pages.begun ? (
         error === undefined && <Loading what="Reading the log" />
       ) : pages.count === 0 ? (
