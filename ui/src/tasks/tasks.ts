@@ -59,6 +59,11 @@ function show(queries: QueryClient, columns: Map<TaskState, Task[]>) {
   for (const [state, tasks] of columns) queries.setQueryData(["tasks", "column", state], tasks);
 }
 
+/** As they are now: an event may have changed them since they were drawn. */
+function columnsIn(queries: QueryClient, states: Iterable<TaskState>): Map<TaskState, Task[]> {
+  return new Map([...states].map((state) => [state, queries.getQueryData<Task[]>(["tasks", "column", state]) ?? []]));
+}
+
 export function useMove(columns: Map<TaskState, Task[]>) {
   const queries = useQueryClient();
   return useMutation({
@@ -71,9 +76,15 @@ export function useMove(columns: Map<TaskState, Task[]>) {
       ),
     onMutate: async ({ task, to, place }) => {
       await queries.cancelQueries({ queryKey: ["tasks", "column"] });
-      show(queries, moved(columns, task, to, place));
+      const before = columnsIn(queries, columns.keys());
+      show(queries, moved(before, task, to, place));
+      return before;
     },
-    onError: toastError,
+    // The server may be away, so that asking it again would not put the card back.
+    onError: (error, _, before) => {
+      if (before !== undefined) show(queries, before);
+      toastError(error);
+    },
     onSettled: () => queries.invalidateQueries({ queryKey: ["tasks"] }),
   });
 }
