@@ -234,11 +234,9 @@ test('the board: moved by mouse and by keys, and another browser sees it', async
   await page.keyboard.press('Space')
   // What is told to screen readers tells the test, too.
   const told = page.locator('[id^="DndLiveRegion"]')
-  await told.filter({ hasText: /draggable item/i }).waitFor({ state: 'attached' })
+  await told.filter({ hasText: `${before[0]} thing` }).waitFor({ state: 'attached' })
   await page.keyboard.press('ArrowDown')
-  const { items: planned } = await api('GET', '/api/v1/tasks?state=todo')
-  const below = planned.find((task) => task.title === `${before[1]} thing`).id
-  await told.filter({ hasText: `over droppable area ${below}` }).waitFor({ state: 'attached' })
+  await told.filter({ hasText: `${before[0]} thing is over ${before[1]} thing, number` }).waitFor({ state: 'attached' })
   await page.keyboard.press('Space')
   await eventually(async () => (await order()).join() === [before[1], before[0], before[2]].join(), order)
 

@@ -47,6 +47,7 @@ export function CompetitionPage() {
   const picked = competition.entries.find((entry) => entry.number === picking);
   return (
     <Page
+      name={plainText(competition.title)}
       title={
         <span className="flex flex-wrap items-center gap-2">
           <Link to="/forks" className="text-dim hover:text-ink">

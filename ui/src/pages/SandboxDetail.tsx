@@ -1,7 +1,8 @@
-import { Link, Outlet, useParams } from "@tanstack/react-router";
+import { Link, Outlet, useParams, useRouterState } from "@tanstack/react-router";
 import { useSandbox } from "../api/sandboxes";
 import { Actions } from "../sandbox/Actions";
 import { nameOf, reasonText } from "../sandbox/naming";
+import { useTitle } from "../shell/title";
 import { StateBadge } from "../ui/Badge";
 import { ErrorBox, Loading } from "../ui/feedback";
 import { TAB, Tabs } from "../ui/Tabs";
@@ -22,6 +23,9 @@ export function SandboxDetail() {
   const { id } = useParams({ from: "/shell/sandboxes/$id" });
   const query = useSandbox(id);
   const sandbox = query.data;
+  const path = useRouterState({ select: (state) => state.location.pathname });
+  const tab = TABS.find(([to]) => path.endsWith(to.replace("$id", id)))?.[1] ?? "Sandbox";
+  useTitle(`${tab} · ${sandbox === undefined ? id : nameOf(sandbox)}`);
   if (sandbox === undefined) {
     return query.error !== null ? (
       <ErrorBox error={query.error} retry={() => void query.refetch()} className="m-5" />

@@ -26,14 +26,16 @@ function Row({ sandbox, trail, owner }: { sandbox: Sandbox; trail: Trail | undef
   const memory = trail?.memory.at(-1);
   const why = reasonText(sandbox.reason);
   return (
-    <Link
-      to="/sandboxes/$id"
-      params={{ id: sandbox.id }}
-      role="row"
-      className={classes(COLUMNS, "h-full border-b border-line hover:bg-raised")}
-    >
+    // The link of the name covers the row, which stays a row for those who hear it.
+    <div role="row" title={why === "" ? undefined : why} className={classes(COLUMNS, "relative h-full border-b border-line hover:bg-raised")}>
       <span role="cell" className="min-w-0">
-        <span className="block truncate font-medium">{nameOf(sandbox)}</span>
+        <Link
+          to="/sandboxes/$id"
+          params={{ id: sandbox.id }}
+          className="block truncate font-medium after:absolute after:inset-0 focus-visible:outline-none focus-visible:after:outline-2 focus-visible:after:-outline-offset-2 focus-visible:after:outline-accent"
+        >
+          {nameOf(sandbox)}
+        </Link>
         <span className="block truncate font-mono text-xs text-dim">
           {nameOf(sandbox) === sandbox.id ? sandbox.template : `${sandbox.id} · ${sandbox.template}`}
         </span>
@@ -41,7 +43,7 @@ function Row({ sandbox, trail, owner }: { sandbox: Sandbox; trail: Trail | undef
       <span role="cell">
         <StateBadge state={sandbox.state} />
       </span>
-      <span role="cell" className="hidden truncate text-dim md:block" title={why}>
+      <span role="cell" className="hidden truncate text-dim md:block">
         {why === "" ? "–" : why}
       </span>
       <span role="cell" className="hidden truncate text-dim md:block">
@@ -63,7 +65,7 @@ function Row({ sandbox, trail, owner }: { sandbox: Sandbox; trail: Trail | undef
           <Sparkline values={trail?.memory ?? []} top={trail?.memTotal ?? 1} label={`Memory ${bytes(memory)}`} />
         )}
       </span>
-    </Link>
+    </div>
   );
 }
 

@@ -69,6 +69,7 @@ export function PullPage() {
   const allowed = may("write");
   return (
     <Page
+      name={`#${pull.number} ${plainText(pull.title)}`}
       title={
         <span className="flex flex-wrap items-center gap-2">
           <Link to="/repositories/$repository" params={{ repository }} className="text-dim hover:text-ink">

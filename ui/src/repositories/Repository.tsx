@@ -74,6 +74,7 @@ export function Repository() {
   const base = one.data?.default_branch ?? "main";
   return (
     <Page
+      name={plainText(one.data?.name ?? "Repository")}
       title={
         <span className="flex items-center gap-2">
           <Link to="/repositories" className="text-dim hover:text-ink">

@@ -1,5 +1,5 @@
 import type { ReactNode } from "react";
-import { Link } from "@tanstack/react-router";
+import { Link, useRouterState } from "@tanstack/react-router";
 import { may } from "../api/session";
 import { Empty } from "../ui/feedback";
 import { Page } from "../ui/layout";
@@ -17,8 +17,10 @@ const TABS = [
 ] as const;
 
 export function SettingsFrame({ admin = true, actions, children }: { admin?: boolean; actions?: ReactNode; children: ReactNode }) {
+  const path = useRouterState({ select: (state) => state.location.pathname });
+  const tab = TABS.find(([to]) => path.endsWith(to))?.[1] ?? "Project";
   return (
-    <Page title="Settings" actions={actions}>
+    <Page title="Settings" name={`${tab} · Settings`} actions={actions}>
       <Tabs label="Settings" className="border-b border-line">
         {TABS.map(([to, name]) => (
           <Link key={to} to={to} activeOptions={{ exact: true }} className={TAB}>

@@ -3,6 +3,7 @@ import { useEffect } from "react";
 import { useNavigate } from "@tanstack/react-router";
 import { toast } from "sonner";
 import { onEvent } from "../api/live";
+import { setWaiting } from "../shell/title";
 import { plainText } from "../ui/format";
 
 export const SOUND = "coffer.sound";
@@ -19,24 +20,21 @@ function sound() {
     tone.connect(volume).connect(audio.destination);
     tone.start();
     tone.stop(audio.currentTime + 0.4);
+    // A browser has few of them.
+    tone.onended = () => void audio.close();
   } catch {
     // A browser that plays nothing before a click stays silent.
   }
 }
 
-const TITLE = "Cofferdam";
-
 export function Attention() {
   const navigate = useNavigate();
   useEffect(() => {
     let waiting = 0;
-    const show = () => {
-      document.title = waiting === 0 ? TITLE : `(${waiting}) ${TITLE}`;
-    };
     const seen = () => {
       if (document.hidden) return;
       waiting = 0;
-      show();
+      setWaiting(0);
     };
     document.addEventListener("visibilitychange", seen);
     const off = onEvent((event) => {
@@ -51,13 +49,13 @@ export function Attention() {
       sound();
       if (document.hidden) {
         waiting += 1;
-        show();
+        setWaiting(waiting);
       }
     });
     return () => {
       document.removeEventListener("visibilitychange", seen);
       off();
-      document.title = TITLE;
+      setWaiting(0);
     };
   }, [navigate]);
   return null;

@@ -11,7 +11,9 @@ import {
   useDroppable,
   useSensor,
   useSensors,
+  type Announcements,
   type DragEndEvent,
+  type UniqueIdentifier,
 } from "@dnd-kit/core";
 import { SortableContext, sortableKeyboardCoordinates, useSortable, verticalListSortingStrategy } from "@dnd-kit/sortable";
 import { GripVertical, Plus, TriangleAlert } from "lucide-react";
@@ -204,6 +206,23 @@ export function Board() {
     move.mutate({ task, to: other.state, place });
   };
 
+  // For those who do not see it: titles and columns, not the ids that are moved.
+  const titleOf = (id: UniqueIdentifier) => plainText(find(String(id))?.title ?? "the card");
+  const columnOf = (state: string | undefined) => COLUMNS.find((column) => column.state === state)?.name ?? "no column";
+  const placeOf = (id: UniqueIdentifier) => {
+    const onto = String(id);
+    if (onto.startsWith("column:")) return `the column ${columnOf(onto.slice("column:".length))}`;
+    const state = find(onto)?.state;
+    const tasks = columns.get(state as TaskState) ?? [];
+    return `${titleOf(id)}, number ${tasks.findIndex((one) => one.id === onto) + 1} of ${tasks.length} in ${columnOf(state)}`;
+  };
+  const announcements: Announcements = {
+    onDragStart: ({ active }) => `Picked up ${titleOf(active.id)}, in ${columnOf(find(String(active.id))?.state)}.`,
+    onDragOver: ({ active, over }) => `${titleOf(active.id)} is over ${over === null ? "no column" : placeOf(over.id)}.`,
+    onDragEnd: ({ active, over }) => (over === null ? `${titleOf(active.id)} stays where it was.` : `${titleOf(active.id)} was dropped on ${placeOf(over.id)}.`),
+    onDragCancel: ({ active }) => `${titleOf(active.id)} stays where it was.`,
+  };
+
   const failed = queries.find((query) => query.error !== null && query.data === undefined);
   const lifted = dragged === undefined ? undefined : find(dragged);
   return (
@@ -240,6 +259,7 @@ export function Board() {
       ) : (
         <DndContext
           sensors={sensors}
+          accessibility={{ announcements }}
           collisionDetection={closestCorners}
           onDragStart={({ active }) => setDragged(String(active.id))}
           onDragCancel={() => setDragged(undefined)}

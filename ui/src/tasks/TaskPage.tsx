@@ -14,6 +14,7 @@ export function TaskPage() {
   if (task === undefined) return error === null ? <Loading /> : <ErrorBox error={error} className="m-5" />;
   return (
     <Page
+      name={plainText(task.title)}
       title={
         <span className="flex flex-wrap items-center gap-2">
           <Link to="/board" className="text-dim hover:text-ink">

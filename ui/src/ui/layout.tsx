@@ -1,7 +1,18 @@
 import type { ReactNode } from "react";
+import { useTitle } from "../shell/title";
 import { classes } from "./classes";
 
-export function Page({ title, actions, children, fill = false }: { title: ReactNode; actions?: ReactNode; children: ReactNode; fill?: boolean }) {
+interface PageProps {
+  title: ReactNode;
+  /** What the tab is called, where the title is more than words. */
+  name?: string;
+  actions?: ReactNode;
+  children: ReactNode;
+  fill?: boolean;
+}
+
+export function Page({ title, name = typeof title === "string" ? title : "", actions, children, fill = false }: PageProps) {
+  useTitle(name);
   return (
     <div className={classes("mx-auto flex w-full max-w-[1400px] flex-col gap-4 p-3 sm:p-5", fill && "h-full min-h-0")}>
       <div className="flex flex-wrap items-center justify-between gap-3">
