@@ -12,6 +12,7 @@ interface Props {
   top?: number;
   unit?: string;
   format?: (value: number) => string;
+  /** One bar for each day, at its beginning in UTC. */
   bars?: boolean;
 }
 
@@ -35,6 +36,8 @@ export function Chart({ label, times, series, top, unit = "", format, bars = fal
       {
         width: place.clientWidth,
         height: 180,
+        // Bars are days, and days are those of the server's books: in UTC, wherever the reader is.
+        ...(bars ? { tzDate: (seconds: number) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") } : {}),
         legend: { show: names.includes(",") },
         cursor: { y: false },
         scales: { y: { range: (_, __, high) => [0, top ?? (high > 0 ? high * 1.1 : 1)] } },
