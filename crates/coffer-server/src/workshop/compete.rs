@@ -67,7 +67,7 @@ impl Ring {
     /// The sandboxes that an entry ever had, live or over.
     async fn forks_of(&self, brief: &RaceBrief, number: i64) -> Result<Vec<(SandboxId, bool)>, StepError> {
         // One that is just being made, for somebody who no longer waits, is not on record yet.
-        drop(self.bench.making.write().await);
+        self.bench.making.done(&key(brief, "forks")).await;
         let mut found = Vec::new();
         for key in keys_of_fork(brief, number) {
             let idempotency = Idempotency { key: &key, fingerprint: FINGERPRINT };
@@ -106,7 +106,7 @@ impl Ring {
                 idempotency: Some((key.to_string(), FINGERPRINT.to_string())),
             };
             let (fleet, scope) = (self.bench.fleet.clone(), at.scope);
-            let making = self.bench.making.clone().read_owned().await;
+            let making = self.bench.making.begin(key).await;
             let forked = tokio::spawn(async move {
                 let forked = fleet.fork(scope, record, spec).await;
                 drop(making);

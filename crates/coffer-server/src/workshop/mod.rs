@@ -7,6 +7,7 @@
 mod agent;
 mod compete;
 mod describe;
+mod making;
 mod repository;
 mod sandbox;
 mod task;
@@ -26,6 +27,8 @@ pub(crate) use repository::{Base, CommitText};
 pub(crate) use sandbox::SandboxOrder;
 pub(crate) use task::TaskShop;
 
+use making::Making;
+
 use crate::api::Errands;
 use crate::fleet::Fleet;
 use crate::git::{Git, Signature};
@@ -43,8 +46,8 @@ pub(crate) struct Workbench {
     pub(crate) default_template: String,
     /// Under whose name is committed where a project has none.
     pub(crate) signature: Signature,
-    /// Held for reading while a sandbox is being made: whoever looks for one waits.
-    making: Arc<tokio::sync::RwLock<()>>,
+    /// Whoever looks for a sandbox waits until those that are being made are on record.
+    making: Making,
 }
 
 /// What a workbench is made of.
@@ -81,7 +84,7 @@ impl Workbench {
             policy,
             default_template,
             signature,
-            making: Arc::default(),
+            making: Making::default(),
         }
     }
 

@@ -45,9 +45,9 @@ impl Workbench {
         let since = Instant::now();
         loop {
             let spec = self.spec(&scope, &order)?;
-            let (fleet, making) = (self.fleet.clone(), self.making.clone());
+            let fleet = self.fleet.clone();
             // To its end though nobody waits any more, and whoever then looks for it waits for that.
-            let making = making.read_owned().await;
+            let making = self.making.begin(order.key).await;
             let made = tokio::spawn(async move {
                 let made = fleet.create(scope, spec).await;
                 drop(making);
@@ -110,7 +110,7 @@ impl Workbench {
         key: &str,
     ) -> Result<Option<SandboxId>, StepError> {
         // One that is just being made, for somebody who no longer waits, is not on record yet.
-        drop(self.making.write().await);
+        self.making.done(key).await;
         let idempotency = Idempotency { key, fingerprint: FINGERPRINT };
         Ok(match self.store.earlier_sandbox(scope, idempotency).await? {
             Inserted::Existing(row) => Some(row.id),

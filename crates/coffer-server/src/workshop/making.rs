@@ -1,0 +1,60 @@
+//! Who is just having a sandbox made, so that whoever looks for it waits for that.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
+
+/// A lock for each run: one that makes sandboxes for minutes is not in the way of others.
+#[derive(Debug, Default)]
+pub(super) struct Making {
+    runs: Mutex<HashMap<String, Weak<RwLock<()>>>>,
+}
+
+impl Making {
+    /// Held while a sandbox of the key's run is being made.
+    pub(super) async fn begin(&self, key: &str) -> OwnedRwLockReadGuard<()> {
+        self.of(key).read_owned().await
+    }
+
+    /// Waits until no sandbox of the key's run is being made.
+    pub(super) async fn done(&self, key: &str) {
+        let lock = self.of(key);
+        drop(lock.write().await);
+    }
+
+    /// Keys are `run:<id>/<what>`.
+    fn of(&self, key: &str) -> Arc<RwLock<()>> {
+        let run = key.split_once('/').map_or(key, |(run, _)| run);
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = runs.get(run).and_then(Weak::upgrade) {
+            return known;
+        }
+        runs.retain(|_, lock| lock.strong_count() > 0);
+        let lock = Arc::new(RwLock::new(()));
+        runs.insert(run.to_string(), Arc::downgrade(&lock));
+        lock
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_those_of_the_same_run_are_waited_for() {
+        let making = Making::default();
+        let held = making.begin("run:a/forks").await;
+        let _other = making.begin("run:b/source").await;
+        assert!(making.done("run:a/source").now_or_never().is_none());
+        assert!(making.done("run:c/source").now_or_never().is_some());
+        // Several of one run are made at once.
+        drop(making.begin("run:a/fork-2").await);
+        drop(held);
+        assert!(making.done("run:a/source").now_or_never().is_some());
+        making.done("run:d/source").await;
+        assert_eq!(making.runs.lock().unwrap().len(), 2, "what nobody holds is forgotten");
+    }
+}
