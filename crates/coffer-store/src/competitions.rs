@@ -7,6 +7,8 @@ mod pick;
 mod progress;
 mod prune;
 
+use std::collections::BTreeMap;
+
 use coffer_core::compete::{CompetitionState, DiffSize, EntryState, Rule};
 use coffer_core::{AgentId, CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId, TaskId};
 use sqlx::Row;
@@ -223,6 +225,32 @@ impl Store {
             .await
             .doing(READ)?;
         rows.iter().map(read_entry).collect()
+    }
+
+    /// Who competes in each of these, by number.
+    pub async fn entries_of_competitions(
+        &self,
+        scope: &ProjectScope,
+        competitions: &[CompetitionId],
+    ) -> Result<BTreeMap<CompetitionId, Vec<EntryRow>>, StoreError> {
+        let mut all: BTreeMap<CompetitionId, Vec<EntryRow>> = BTreeMap::new();
+        if competitions.is_empty() {
+            return Ok(all);
+        }
+        let places: Vec<String> = (2..competitions.len() + 2).map(|place| format!("${place}")).collect();
+        let sql = format!(
+            "SELECT competition_id, {ENTRY_COLUMNS} FROM competition_entries
+             WHERE project_id = $1 AND competition_id IN ({}) ORDER BY competition_id, number",
+            places.join(", ")
+        );
+        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(scope.project().to_string());
+        for competition in competitions {
+            query = query.bind(competition.to_string());
+        }
+        for row in &query.fetch_all(self.database().readers()).await.doing(READ)? {
+            all.entry(id(row, "competition_id")?).or_default().push(read_entry(row)?);
+        }
+        Ok(all)
     }
 
     /// What an entry changed; none where there is nothing yet, or no such entry.

@@ -589,6 +589,13 @@ on_both! {
         assert!(store.competition(&theirs, first.id).await.unwrap().is_none());
         assert!(store.competition_entries(&theirs, first.id).await.unwrap().is_empty());
         assert!(store.competitions(&theirs, &coffer_store::CompetitionFilter { limit: 9, ..Default::default() }).await.unwrap().is_empty());
+        let mut both = [first.id, *ids.first().unwrap()];
+        both.sort();
+        let mine = store.entries_of_competitions(scope, &both).await.unwrap();
+        assert_eq!(mine.keys().copied().collect::<Vec<_>>(), both);
+        assert_eq!(mine[&first.id], stadium.entries(first.id).await);
+        assert!(store.entries_of_competitions(&theirs, &both).await.unwrap().is_empty());
+        assert!(store.entries_of_competitions(scope, &[]).await.unwrap().is_empty());
         let picked = store.pick_winner(&theirs, first.id, 1, "x").await;
         assert!(matches!(picked, Err(CompetitionError::NotFound)));
         assert!(matches!(store.cancel_competition(&theirs, first.id, "x").await, Err(CompetitionError::NotFound)));

@@ -151,12 +151,14 @@ pub(super) async fn list(
     };
     let rows = app.store.competitions(&caller.scope, &filter).await.map_err(ApiError::store)?;
     let (rows, next) = part.page(rows, |row| row.id.to_string(), |row| row).into_parts();
-    let mut items = Vec::with_capacity(rows.len());
-    for row in rows {
-        let entries = entries(&app, &caller, row.id).await?;
-        items.push(Competition::of(row, entries));
-    }
-    Ok(Json(Page::new(items, next)))
+    let ids: Vec<CompetitionId> = rows.iter().map(|row| row.id).collect();
+    let found = app.store.entries_of_competitions(&caller.scope, &ids).await;
+    let mut entries = found.map_err(ApiError::store)?;
+    let shown = |row: CompetitionRow| {
+        let entries = entries.remove(&row.id).unwrap_or_default();
+        Competition::of(row, entries)
+    };
+    Ok(Json(Page::new(rows.into_iter().map(shown).collect(), next)))
 }
 
 /// One competition.
