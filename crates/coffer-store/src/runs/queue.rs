@@ -65,12 +65,13 @@ impl Store {
         _: &Operator,
         project: Option<ProjectId>,
     ) -> Result<QueueLoad, StoreError> {
+        // In two parts, each as its partial index says: runs that are over are many, and none of them is looked at.
         let row = sqlx::query(
-            "SELECT CAST(COALESCE(SUM(CASE WHEN state = 'queued' THEN 1 ELSE 0 END), 0) AS BIGINT) AS queued,
-                 CAST(COALESCE(SUM(CASE WHEN state = 'queued' THEN 0 ELSE 1 END), 0) AS BIGINT) AS held,
-                 MIN(CASE WHEN state = 'queued' THEN created_ms END) AS oldest_ms
-             FROM runs
-             WHERE state IN ('queued', 'running', 'parked') AND ($1 IS NULL OR project_id = $1)",
+            "SELECT waits.queued AS queued, waits.oldest_ms AS oldest_ms, works.held AS held FROM
+                 (SELECT COUNT(*) AS queued, MIN(created_ms) AS oldest_ms FROM runs
+                  WHERE state = 'queued' AND ($1 IS NULL OR project_id = $1)) AS waits,
+                 (SELECT COUNT(*) AS held FROM runs
+                  WHERE state IN ('running', 'parked') AND ($1 IS NULL OR project_id = $1)) AS works",
         )
         .bind(project.map(|project| project.to_string()))
         .fetch_one(self.database().readers())
