@@ -23,6 +23,8 @@ const AHEAD_MS: Millis = 3_600_000;
 /// How long there may be no room for the forks.
 const ROOM_WITHIN: Duration = Duration::from_secs(900);
 const ROOM_PAUSE: Duration = Duration::from_secs(3);
+/// How long a host may be away that is to pause a fork.
+const REST_WITHIN: Duration = Duration::from_secs(60);
 const FINGERPRINT: &str = "competition";
 
 /// Where agents compete.
@@ -355,13 +357,22 @@ impl Arena for Ring {
 
     async fn rest(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError> {
         let at = self.station(brief, sandbox);
-        let record = self.bench.record(&at).await?;
-        if record.row().state.name() == StateName::Paused {
-            return Ok(());
+        let since = Instant::now();
+        loop {
+            let record = self.bench.record(&at).await?;
+            if record.row().state.name() == StateName::Paused {
+                return Ok(());
+            }
+            let error = match self.bench.fleet.pause(record, Kept::FilesOnly, false).await {
+                Ok(()) => return Ok(()),
+                Err(error) => ApiError::fleet(error, &sandbox.to_string()),
+            };
+            // The host may be starting anew, and an entry that cannot rest is out.
+            if !trouble::may_pass(&error) || since.elapsed() > REST_WITHIN {
+                return Err(self.bench.trouble(brief.project, error));
+            }
+            tokio::time::sleep(ROOM_PAUSE).await;
         }
-        let paused = self.bench.fleet.pause(record, Kept::FilesOnly, false).await;
-        let refused = |error| ApiError::fleet(error, &sandbox.to_string());
-        paused.map_err(|error| self.bench.trouble(brief.project, refused(error)))
     }
 
     async fn push(&self, lane: Lane<'_>, commit: &str) -> Result<(), StepError> {
