@@ -10,6 +10,7 @@ mod retry;
 mod ring;
 mod servers;
 mod shop;
+mod stadium;
 mod task;
 mod waits;
 mod world;
