@@ -200,6 +200,44 @@ async fn githubs_webhooks_are_heard_once_and_start_where_the_task_says_so() {
     assert!(attempts.contains("\"cancelled\""), "{attempts}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_diff_is_kept_by_the_server_that_has_the_repository() {
+    let named = |name: &str| ServerConfig {
+        lifetime: policy(),
+        tasks: TaskSettings { in_all: 0, per_project: 8 },
+        installation: Some(name.to_string()),
+        ..ServerConfig::default()
+    };
+    let mut work = Work::on(TestApp::configured(named("here")).await).await;
+    let commit = work.branch("task-1", "feature", "a\n").await;
+    work.open("task-1").await;
+    let mut there = work.app.neighbour(named("there")).await;
+    let mut task = String::new();
+    work.app
+        .restart(async |_| {
+            task = in_review(&there, json!({}), "/api/v1/repositories/app/pulls/1", &commit).await;
+            // The other one looks more than once meanwhile.
+            tokio::time::sleep(Duration::from_millis(2500)).await;
+            let page = there.get(&format!("/api/v1/artifacts?task_id={task}")).await.expect(200).json();
+            assert_eq!(page["items"], json!([]), "it is left to the one that can see the diff");
+        })
+        .await;
+    let mut kinds = Vec::new();
+    for _ in 0..1000 {
+        let page = work.app.get(&format!("/api/v1/artifacts?task_id={task}")).await.expect(200).json();
+        let kept = page["items"].as_array().unwrap();
+        kinds = kept.iter().map(|one| one["kind"].as_str().unwrap().to_string()).collect();
+        if kinds.len() == 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    kinds.sort();
+    assert_eq!(kinds, ["diff", "link"]);
+    there.stop().await;
+    work.app.stop().await;
+}
+
 #[tokio::test]
 async fn the_queue_shows_what_waits_and_how_many_may_run() {
     let app = started().await;
