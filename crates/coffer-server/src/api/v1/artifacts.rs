@@ -252,8 +252,8 @@ fn links_of(query: &Query) -> Result<ArtifactLinks, ApiError> {
         (status = 201, body = Artifact), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
         (status = 404, body = ErrorShape, description = "no such sandbox, or no such file there"),
         (status = 409, body = ErrorShape, description = "the sandbox does not run, or it is a directory"),
-        (status = 408, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape),
-        (status = 429, body = ErrorShape, description = "there is no room, or too many are being written")
+        (status = 408, body = ErrorShape, description = "the contents came too slowly"),
+        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
     )
 )]
 pub(super) async fn create(
@@ -324,8 +324,7 @@ pub(super) async fn create(
     responses(
         (status = 201, body = Artifact), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
         (status = 408, body = ErrorShape, description = "the contents came too slowly"),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape),
-        (status = 429, body = ErrorShape, description = "there is no room, or too many are being written")
+        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
     )
 )]
 pub(super) async fn upload(
