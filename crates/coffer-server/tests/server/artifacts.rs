@@ -1,11 +1,15 @@
 //! Artifacts over HTTP: kept whole, found by what they are about, and harmless to whoever opens them.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use coffer_core::settings::ByteSize;
 use coffer_server::{ArtifactSettings, ServerConfig};
 use http::Method;
 use http_body_util::Full;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 
 use crate::app::{TestApp, policy};
 
@@ -120,6 +124,38 @@ async fn what_does_not_fit_is_refused_and_leaves_nothing() {
     }
     let absent = json!({"name": "a", "sandbox_id": "01aaaaaaaaaaaaaaaaaaaaaaaa", "path": "/x"});
     app.post("/api/v1/artifacts", absent).await.expect(404);
+}
+
+#[tokio::test]
+async fn clients_that_send_slowly_hold_up_their_own_project_alone() {
+    let app = started(ArtifactSettings::default()).await;
+    let drafts = app.config.server_dir.join("artifacts").join(app.scope().await.project().to_string());
+    let head = format!(
+        "POST /api/v1/artifacts/upload?name=a HTTP/1.1\r\nhost: {}\r\nx-api-key: {}\r\ncontent-length: 9\r\n\r\nabc",
+        app.address(),
+        app.key
+    );
+    let mut slow = Vec::new();
+    for _ in 0..8 {
+        let mut stream = TcpStream::connect(app.address()).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        slow.push(stream);
+    }
+    let begun = || std::fs::read_dir(&drafts).map_or(0, Iterator::count);
+    for _ in 0..1000 {
+        if begun() == slow.len() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(begun(), slow.len());
+    let (path, new) = ("/api/v1/artifacts", json!({"name": "a", "text": "b"}));
+    app.as_key(&app.other_key, Method::POST, path, new.clone()).await.expect(201);
+    let refused = app.post(path, new.clone()).await.expect(429);
+    assert_eq!((&refused.json()["code"], refused.header("retry-after")), (&json!("rate_limited"), Some("5")));
+    // One that ends makes room.
+    slow.pop();
+    app.post(path, new).await.expect(201);
 }
 
 #[tokio::test]
