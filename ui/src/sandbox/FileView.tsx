@@ -9,7 +9,7 @@ import { drawSelection, EditorView, highlightActiveLine, highlightSpecialChars, 
 import { ArrowLeft, Download, Save } from "lucide-react";
 import { toast } from "sonner";
 import { download, fileVersion, readFile, writeFile, type Content } from "../api/files";
-import { may } from "../api/session";
+import { may, session } from "../api/session";
 import { useDark } from "../shell/theme";
 import { Button } from "../ui/Button";
 import { Confirm } from "../ui/Dialog";
@@ -120,6 +120,8 @@ function TextFile({ id, path, content, onClose }: { id: string; path: string; co
   };
   useBlocker({
     shouldBlockFn: () => {
+      // Whose session is over cannot stay.
+      if (session() === undefined) return false;
       const leave = confirm("Leave without saving?");
       if (leave) drafts.delete(place);
       return !leave;
