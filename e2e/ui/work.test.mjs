@@ -1,7 +1,7 @@
 // What people come for: a task that an agent works on, up to the merge; and several agents that compete for one.
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
-import { api, closeBrowser, eventually, makeAgent, makeRepository, openPage, signIn } from './browser.mjs'
+import { BASE, api, closeBrowser, eventually, makeAgent, makeRepository, openPage, screen, signIn } from './browser.mjs'
 
 after(closeBrowser)
 
@@ -37,6 +37,22 @@ test('from sign-in to a merged pull request, by an agent that is watched and tal
   const steps = page.getByRole('list', { name: 'Steps of attempt 1' }).getByRole('listitem')
   await steps.filter({ hasText: 'under way' }).filter({ hasText: 'agent-1' }).waitFor()
   const [{ sandbox_id: sandbox }] = await attemptsOf(task)
+  // In the drawer Escape is the terminal's as long as one is in it.
+  await page.goto(`${BASE}/ui/board?task=%22${task}%22`)
+  const drawer = page.getByRole('dialog', { name: 'Open the door' })
+  await drawer.getByRole('button', { name: 'Open a terminal' }).click()
+  await page.locator('[data-terminal=live]').waitFor()
+  await page.locator('.xterm-helper-textarea').focus()
+  await page.keyboard.type('echo typed')
+  await page.keyboard.press('Escape')
+  await page.keyboard.type('.\n')
+  await eventually(async () => (await screen(page)).some((row) => row.includes('echo typed')), () => screen(page))
+  assert.ok(await drawer.isVisible())
+  await page.keyboard.press('Control+Shift+Enter')
+  await page.keyboard.press('Escape')
+  await drawer.waitFor({ state: 'detached' })
+  await page.goto(`${BASE}/ui/tasks/${task}`)
+  await steps.filter({ hasText: 'agent-1' }).first().waitFor()
   await api('POST', `/api/v1/sandboxes/${sandbox}/exec`, { command: 'touch /tmp/go' })
   await page.getByRole('log').getByText('it is open').waitFor()
   await page.getByRole('region', { name: 'Changes of door.txt' }).getByText('open <b>wide</b>').waitFor()
@@ -50,6 +66,17 @@ test('from sign-in to a merged pull request, by an agent that is watched and tal
   await page.getByText('door.txt:1').waitFor()
   const { items: said } = await api('GET', `/api/v1/tasks/${task}/messages`)
   assert.deepEqual(said.map(({ body, about }) => ({ body, about })), [{ body: 'not too wide', about: { file: 'door.txt', line: 1 } }])
+  const diff = page.getByRole('region', { name: 'Changes of door.txt' })
+  await diff.getByText('not too wide').waitFor()
+  await page.getByRole('button', { name: 'Comment on removed line 1' }).focus()
+  await page.keyboard.press('Enter')
+  await page.getByLabel('Comment on this line').fill('was it?')
+  await page.getByRole('button', { name: 'Comment', exact: true }).click()
+  await diff.getByText('was it?').waitFor()
+  const { items: more } = await api('GET', `/api/v1/tasks/${task}/messages`)
+  const last = more.find(({ body }) => body.endsWith('was it?'))
+  assert.equal(last.about.line ?? null, null, 'the number is one of a file that is gone')
+  assert.match(last.body, /line 1 of it as it was before.*\n> closed\n/)
 
   await page.getByRole('button', { name: 'Merge', exact: true }).click()
   await page.getByRole('button', { name: 'Merge it' }).click()
