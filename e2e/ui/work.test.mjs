@@ -119,7 +119,10 @@ test('three forks compete, are compared, and the one that is picked becomes a pu
   const told = await api('GET', `/api/v1/sandboxes/fork/${id}`)
   for (const entry of told.entries) {
     await fork(`Fork ${entry.number}: ${entry.label}`).getByText(`place ${entry.rank}`).waitFor()
-    for (const reason of entry.reasons) await fork(`Fork ${entry.number}: ${entry.label}`).getByText(reason, { exact: true }).waitFor()
+    for (const reason of entry.reasons) {
+      const named = reason.replace(/\bentry (\d+)\b/g, (_, number) => told.entries.find((one) => one.number === Number(number)).label)
+      await fork(`Fork ${entry.number}: ${entry.label}`).getByText(named, { exact: true }).waitFor()
+    }
   }
 
   await page.getByLabel('On the left').selectOption({ label: '1 careful' })

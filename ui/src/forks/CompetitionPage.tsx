@@ -44,6 +44,7 @@ export function CompetitionPage() {
   const amount = (cost: number) => money(cost, prices?.currency ?? "USD");
   const waiting = competition.state === "waiting";
   const allowed = may("write");
+  const labels = new Map(competition.entries.map((entry) => [entry.number, entry.label]));
   const picked = competition.entries.find((entry) => entry.number === picking);
   return (
     <Page
@@ -98,7 +99,7 @@ export function CompetitionPage() {
       )}
       <div className="grid gap-3 [grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr))]">
         {competition.entries.map((entry) => (
-          <EntryCard key={entry.number} entry={entry} won={entry.number === competition.winner} amount={amount} onPick={waiting && allowed ? () => setPicking(entry.number) : undefined} />
+          <EntryCard key={entry.number} entry={entry} labels={labels} won={entry.number === competition.winner} amount={amount} onPick={waiting && allowed ? () => setPicking(entry.number) : undefined} />
         ))}
       </div>
       <Compare competition={competition} />

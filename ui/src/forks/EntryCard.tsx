@@ -9,10 +9,12 @@ import { duration, paragraphs, plainText } from "../ui/format";
 import { Since } from "../ui/time";
 import { PullLink } from "../work/PullLink";
 import { Tail } from "../work/Tail";
-import { STATE_TONES, wordOf, type Entry } from "./competitions";
+import { named, STATE_TONES, wordOf, type Entry } from "./competitions";
 
 interface Props {
   entry: Entry;
+  /** Of all who compete, by their numbers. */
+  labels: Map<number, string>;
   won: boolean;
   amount: (cost: number) => string;
   onPick?: () => void;
@@ -61,7 +63,7 @@ function Figures({ entry, amount }: { entry: Entry; amount: Props["amount"] }) {
   );
 }
 
-export function EntryCard({ entry, won, amount, onPick }: Props) {
+export function EntryCard({ entry, labels, won, amount, onPick }: Props) {
   const agent = useAgentNames().get(entry.agent_id);
   const label = plainText(entry.label);
   const who = [agent === entry.label ? undefined : agent, entry.model].filter(Boolean).map((text) => plainText(text ?? "")).join(", ");
@@ -87,7 +89,7 @@ export function EntryCard({ entry, won, amount, onPick }: Props) {
         <ul aria-label="Why it came in there" className="space-y-1 border-t border-line px-4 py-3">
           {entry.reasons.map((reason, at) => (
             <li key={at} className="flex gap-2 before:text-dim before:content-['·']">
-              {plainText(reason)}
+              {plainText(named(reason, labels))}
             </li>
           ))}
         </ul>

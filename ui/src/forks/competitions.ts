@@ -30,6 +30,11 @@ export const STATE_WORDS: Record<string, string> = {
 
 export const wordOf = (state: string) => STATE_WORDS[state] ?? state;
 
+/** A reason of the ranking, with names in place of numbers as far as they are known. */
+export function named(reason: string, labels: Map<number, string>): string {
+  return reason.replace(/\bentry (\d+)\b/g, (all, number: string) => labels.get(Number(number)) ?? all);
+}
+
 export const isOver = (competition: Competition) => ["decided", "failed", "cancelled"].includes(competition.state);
 
 export function useCompetitions() {

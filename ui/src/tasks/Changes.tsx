@@ -16,6 +16,10 @@ import { useMessages } from "./Messages";
 import { toMessage, toRemark } from "./remarks";
 import { useFreshTasks, type Task } from "./tasks";
 
+/** What this page says of a task already is left out of the words of its pull request: they are for forges. */
+const SAID_HERE = /^\s*\|\s*(Task|Agent|Commit)\s*\|/;
+const withoutIds = (body: string) => body.split("\n").filter((line) => !SAID_HERE.test(line)).join("\n");
+
 /** The pull request of a task: by its address, or by the branch of its attempts. */
 function usePull(task: Task) {
   const own = task.pull_url ? ownPull(task.pull_url) : undefined;
@@ -97,7 +101,7 @@ export function Changes({ task }: { task: Task }) {
         }
       >
         <p className="px-4 pt-3 font-medium">{plainText(pull.title)}</p>
-        <Prose text={pull.body.slice(0, 4000)} className="px-4 pt-1 pb-3" />
+        <Prose text={withoutIds(pull.body.slice(0, 4000))} className="px-4 pt-1 pb-3" />
       </Card>
       <Checks repository={repository} commit={pull.head_commit} />
       <Loaded query={diff} what="Comparing">
