@@ -1,6 +1,6 @@
 // Pictures for the README, of a real server at work: `make screenshots`. The agents are scripts; nothing else is made up.
 import { mkdirSync } from 'node:fs'
-import { api, closeBrowser, eventually, makeAgent, makeRepository, makeSandbox, openPage, screen, signIn } from './browser.mjs'
+import { KEY, BASE, api, closeBrowser, eventually, makeAgent, makeRepository, makeSandbox, openPage, operatorKey, screen, signIn } from './browser.mjs'
 
 const INTO = process.env.COFFER_SCREENSHOTS
 mkdirSync(INTO, { recursive: true })
@@ -70,7 +70,14 @@ async function demo() {
   await api('POST', `/api/v1/tasks/${work.id}/start`, {})
   const entries = Object.keys(AGENTS).map((name) => ({ agent_id: ids[name], label: name }))
   const fork = await api('POST', '/api/v1/sandboxes/fork', { title: 'Errors of the money parser', prompt: 'Errors must name the text that is no amount. Cents must not get lost.', repository: 'shop', check_command: check, entries })
+  for (const name of ['nightly import', 'docs preview']) await makeSandbox({ metadata: { name } })
   const box = await makeSandbox({ metadata: { name: 'try the parser' } })
+  const files = { 'shop/money.py': PARSER, 'shop/test_money.py': TEST, 'shop/README.md': '# Shop\n' }
+  for (const [path, body] of Object.entries(files)) {
+    await fetch(`${BASE}/api/v1/sandboxes/${box.id}/files/home/user/${path}`, { method: 'PUT', headers: { 'x-api-key': KEY }, body })
+  }
+  const commit = "cd shop && git init -qb main && git add . && git -c user.name=dev -c user.email=dev@localhost commit -qm 'feat: what there is'"
+  await api('POST', `/api/v1/sandboxes/${box.id}/exec`, { command: commit })
   await eventually(async () => (await api('GET', `/api/v1/tasks/${work.id}`)).state === 'in_review', 'a pull request')
   await eventually(async () => (await api('GET', `/api/v1/sandboxes/fork/${fork.id}`)).state === 'waiting', 'a ranking')
   return { work: work.id, fork: fork.id, box: box.id }
@@ -94,14 +101,41 @@ await shoot(page, 'board')
 await page.goto(`${process.env.COFFER_URL}/ui/tasks/${made.work}`)
 await page.getByRole('log').getByText('no cent is lost').waitFor()
 await page.getByRole('region', { name: 'Changes of money.py' }).waitFor()
+// High enough for the pull request, what changed, the steps and what the agent wrote.
+await page.setViewportSize({ width: 1440, height: 1500 })
 await shoot(page, 'work')
+await page.setViewportSize({ width: 1440, height: 900 })
 await page.goto(`${process.env.COFFER_URL}/ui/forks/${made.fork}`)
 await page.getByRole('log').getByText('Looks right to me.').waitFor()
 await shoot(page, 'forks')
 await page.goto(`${process.env.COFFER_URL}/ui/sandboxes/${made.box}/terminal`)
 await page.locator('[data-terminal=live]').waitFor()
-await page.keyboard.type(`clear; PS1='\\[\\e[32m\\]shop\\[\\e[0m\\] $ '; clear\n`)
-await page.keyboard.type(`for n in $(seq 16 231); do printf '\\e[48;5;%dm  \\e[0m' $n; [ $(( (n - 15) % 36 )) = 0 ] && echo; done; python3 --version; git --version; ls -la --color /\n`)
-await eventually(async () => (await screen(page)).some((row) => row.includes('usr')), () => screen(page))
+// An ordinary session: look around, run the tests, see what fails.
+await page.keyboard.type(`PS1='\\[\\e[32m\\]shop\\[\\e[0m\\] $ '; cd shop; clear\n`)
+for (const [line, shown] of [
+  ['git log --oneline', 'what there is'],
+  ['ls -l --color', 'test_money.py'],
+  ['grep -n --color=always def *.py', 'def parse'],
+  ['python3 -m unittest -q', 'FAILED'],
+]) {
+  await page.keyboard.type(`${line}\n`)
+  await eventually(async () => (await screen(page)).some((row) => row.includes(shown)), () => screen(page))
+}
 await shoot(page, 'terminal')
+await page.goto(`${process.env.COFFER_URL}/ui/sandboxes`)
+await page.getByRole('row').filter({ hasText: 'try the parser' }).getByRole('img').first().waitFor()
+await shoot(page, 'sandboxes')
+const operator = await openPage({ viewport: { width: 1440, height: 1200 } })
+await signIn(operator, '/ui/', operatorKey())
+await operator.getByRole('button', { name: 'Open', exact: true }).first().click()
+await operator.getByRole('link', { name: 'Monitoring' }).click()
+await operator.getByRole('heading', { name: 'The whole server' }).waitFor()
+await operator.waitForLoadState('networkidle')
+await shoot(operator, 'monitoring')
+// A phone: what is in progress, in one hand.
+const phone = await openPage({ viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true })
+await signIn(phone, `/ui/tasks/${made.work}`)
+await phone.getByRole('heading', { name: 'Errors of the money parser name what is wrong' }).waitFor()
+await phone.getByRole('region', { name: 'Changes of money.py' }).waitFor()
+await shoot(phone, 'phone')
 await closeBrowser()
