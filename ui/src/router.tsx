@@ -14,6 +14,34 @@ import { NotFound } from "./shell/NotFound";
 import { Shell } from "./shell/Shell";
 import { Crashed } from "./shell/Crashed";
 
+export interface BoardSearch {
+  task?: string;
+  q?: string;
+  priority?: string;
+  waiting?: boolean;
+  all?: boolean;
+}
+
+export interface LogSearchQuery {
+  q?: string;
+  level?: string;
+  source?: string;
+  from?: string;
+  until?: string;
+}
+
+export interface AuditSearch {
+  actor?: string;
+  action?: string;
+  subject?: string;
+}
+
+/** Those of an address that are text. A word of digits is read as a number, and is text all the same. */
+function words<K extends string>(search: Record<string, unknown>, names: K[]): Partial<Record<K, string>> {
+  const found = names.filter((name) => (typeof search[name] === "string" && search[name] !== "") || typeof search[name] === "number");
+  return Object.fromEntries(found.map((name) => [name, String(search[name])])) as Partial<Record<K, string>>;
+}
+
 const root = createRootRoute({ component: Outlet, notFoundComponent: NotFound, errorComponent: Crashed });
 
 const signIn = createRoute({
@@ -94,8 +122,11 @@ const board = createRoute({
   getParentRoute: () => shell,
   path: "/board",
   component: lazyRouteComponent(() => import("./tasks/Board"), "Board"),
-  validateSearch: (search: Record<string, unknown>): { task?: string } =>
-    typeof search.task === "string" && search.task !== "" ? { task: search.task } : {},
+  validateSearch: (search: Record<string, unknown>): BoardSearch => ({
+    ...words(search, ["task", "q", "priority"]),
+    ...(search.waiting === true ? { waiting: true } : {}),
+    ...(search.all === true ? { all: true } : {}),
+  }),
 });
 
 const task = createRoute({
@@ -108,10 +139,14 @@ const logs = createRoute({
   getParentRoute: () => shell,
   path: "/logs",
   component: lazyRouteComponent(() => import("./pages/LogSearch"), "LogSearch"),
-  validateSearch: (search: Record<string, unknown>): { q?: string; level?: string } => ({
-    ...(typeof search.q === "string" && search.q !== "" ? { q: search.q } : {}),
-    ...(search.level === "warn" || search.level === "error" ? { level: search.level } : {}),
-  }),
+  validateSearch: (search: Record<string, unknown>): LogSearchQuery => words(search, ["q", "level", "source", "from", "until"]),
+});
+
+const audit = createRoute({
+  getParentRoute: () => shell,
+  path: "/audit",
+  component: lazyRouteComponent(() => import("./pages/Audit"), "Audit"),
+  validateSearch: (search: Record<string, unknown>): AuditSearch => words(search, ["actor", "action", "subject"]),
 });
 
 const fork = createRoute({
@@ -155,7 +190,7 @@ const tree = root.addChildren([
     repository,
     pull,
     page("/monitoring", () => import("./pages/Monitoring"), "Monitoring"),
-    page("/audit", () => import("./pages/Audit"), "Audit"),
+    audit,
     logs,
     page("/projects", () => import("./pages/Projects"), "Projects"),
     page("/settings", () => import("./settings/ProjectSettings"), "ProjectSettings"),

@@ -1,8 +1,9 @@
-import { useState } from "react";
 import { useInfiniteQuery } from "@tanstack/react-query";
+import { useNavigate, useSearch } from "@tanstack/react-router";
 import { ShieldCheck } from "lucide-react";
 import { api, take } from "../api/client";
 import { may } from "../api/session";
+import type { AuditSearch } from "../router";
 import { Badge } from "../ui/Badge";
 import { Button } from "../ui/Button";
 import { CopyAs, curl } from "../ui/CopyAs";
@@ -10,12 +11,15 @@ import { Empty, Loaded } from "../ui/feedback";
 import { TextField } from "../ui/fields";
 import { moment, plainText } from "../ui/format";
 import { Card, Cell, Page, Table } from "../ui/layout";
+import { useTyped } from "../ui/typed";
 
 export function Audit() {
-  const [actor, setActor] = useState("");
-  const [action, setAction] = useState("");
-  const [subject, setSubject] = useState("");
-  const filter = { actor: actor || undefined, action: action || undefined, subject: subject || undefined };
+  const filter = useSearch({ from: "/shell/audit" });
+  const navigate = useNavigate({ from: "/audit" });
+  const look = (name: keyof AuditSearch, value: string) => void navigate({ search: (old) => ({ ...old, [name]: value || undefined }), replace: true });
+  const [actor, setActor] = useTyped(filter.actor ?? "", (typed) => look("actor", typed));
+  const [action, setAction] = useTyped(filter.action ?? "", (typed) => look("action", typed));
+  const [subject, setSubject] = useTyped(filter.subject ?? "", (typed) => look("subject", typed));
   const query = useInfiniteQuery({
     queryKey: ["audit", filter],
     queryFn: ({ pageParam }) =>

@@ -5,6 +5,7 @@ import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { Search } from "lucide-react";
 import { api, take, type Schemas } from "../api/client";
 import { useSandboxes } from "../api/sandboxes";
+import type { LogSearchQuery } from "../router";
 import { nameOf } from "../sandbox/naming";
 import { ExecutionOutput } from "../sandbox/ExecutionOutput";
 import { Executions } from "../sandbox/Processes";
@@ -21,6 +22,18 @@ const AT_ONCE = 200;
 /** Older pages make room for newer ones: a search may find any number. */
 const MOST_PAGES = 20;
 
+/** A moment as a field for local times wants it, and back. */
+export function localTime(at: string | undefined): string {
+  const time = new Date(at ?? Number.NaN);
+  if (Number.isNaN(time.getTime())) return "";
+  return new Date(time.getTime() - time.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+}
+
+export function instant(local: string): string | undefined {
+  const time = new Date(local);
+  return local === "" || Number.isNaN(time.getTime()) ? undefined : time.toISOString();
+}
+
 /** Lines that follow each other in one log, together. */
 export function bySandbox(lines: Line[]): { id: string; lines: Line[] }[] {
   const groups: { id: string; lines: Line[] }[] = [];
@@ -32,7 +45,7 @@ export function bySandbox(lines: Line[]): { id: string; lines: Line[] }[] {
   return groups;
 }
 
-function Found({ query }: { query: { search: string; level?: string } }) {
+function Found({ query }: { query: Omit<LogSearchQuery, "q"> & { search: string } }) {
   const { sandboxes } = useSandboxes("all");
   const names = new Map(sandboxes.map((sandbox) => [sandbox.id, nameOf(sandbox)]));
   const found = useInfiniteQuery({
@@ -87,26 +100,36 @@ function Found({ query }: { query: { search: string; level?: string } }) {
 
 export function LogSearch() {
   const navigate = useNavigate();
-  const { q, level: wanted } = useSearch({ from: "/shell/logs" });
+  const { q, ...wanted } = useSearch({ from: "/shell/logs" });
   const [text, setText] = useState(q ?? "");
-  const [level, setLevel] = useState(wanted ?? "");
+  const [narrowed, setNarrowed] = useState(wanted);
+  const narrow = (next: LogSearchQuery) => setNarrowed((old) => ({ ...old, ...next }));
   const [open, setOpen] = useState<Schemas["Execution"]>();
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    void navigate({ to: "/logs", search: { q: text, ...(level === "" ? {} : { level }) } });
+    void navigate({ to: "/logs", search: { q: text, ...narrowed } });
   };
-  const query = q === undefined ? undefined : { search: q, ...(wanted === undefined ? {} : { level: wanted }) };
+  const query = q === undefined ? undefined : { search: q, ...wanted };
   return (
     <Page title="Logs">
       <form onSubmit={submit} className="flex flex-wrap items-end gap-2">
-        <div className="min-w-48 flex-1 sm:max-w-md">
+        <div className="w-full">
           <TextField label="Text in the logs of all sandboxes" required maxLength={200} type="search" value={text} onChange={(event) => setText(event.target.value)} placeholder="error: could not" />
         </div>
-        <SelectField label="Level" value={level} onChange={(event) => setLevel(event.target.value)}>
+        <SelectField label="Level" value={narrowed.level ?? ""} onChange={(event) => narrow({ level: event.target.value || undefined })}>
           <option value="">Every level</option>
           <option value="warn">Warnings and errors</option>
           <option value="error">Errors</option>
         </SelectField>
+        <SelectField label="Source" value={narrowed.source ?? ""} onChange={(event) => narrow({ source: event.target.value || undefined })}>
+          <option value="">Every source</option>
+          <option value="stdout,stderr,pty">Output</option>
+          <option value="stderr">stderr</option>
+          <option value="process">Processes</option>
+          <option value="sandbox">The sandbox itself</option>
+        </SelectField>
+        <TextField label="From" type="datetime-local" value={localTime(narrowed.from)} onChange={(event) => narrow({ from: instant(event.target.value) })} />
+        <TextField label="Until" type="datetime-local" value={localTime(narrowed.until)} onChange={(event) => narrow({ until: instant(event.target.value) })} />
         <Button type="submit" tone="primary" icon={<Search aria-hidden className="size-4" />}>
           Search
         </Button>

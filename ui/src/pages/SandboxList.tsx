@@ -16,6 +16,7 @@ import { bytes } from "../ui/format";
 import { Page } from "../ui/layout";
 import { Sparkline } from "../ui/Sparkline";
 import { Ago, Until } from "../ui/time";
+import { useTyped } from "../ui/typed";
 
 const COLUMNS =
   "grid grid-cols-[minmax(0,1fr)_auto] items-center gap-x-4 px-4 md:grid-cols-[minmax(0,2.2fr)_110px_minmax(0,1.4fr)_minmax(0,1fr)_88px_104px_84px_84px]";
@@ -84,7 +85,8 @@ export function SandboxList() {
   const shown: Shown = show;
   const query = useSandboxes(shown);
   const names = useAgentNames();
-  const words = useMemo(() => q.toLowerCase().split(/\s+/).filter(Boolean), [q]);
+  const [typed, setTyped] = useTyped(q, (text) => void navigate({ search: (old) => ({ ...old, q: text || undefined }), replace: true }));
+  const words = useMemo(() => typed.toLowerCase().split(/\s+/).filter(Boolean), [typed]);
   const found = useMemo(() => query.sandboxes.filter((sandbox) => matches(sandbox, words)), [query.sandboxes, words]);
 
   const scroller = useRef<HTMLDivElement>(null);
@@ -124,11 +126,8 @@ export function SandboxList() {
             hideLabel
             type="search"
             placeholder="Filter by name, id, state, metadata"
-            value={q}
-            onChange={(event) => {
-              const value = event.target.value;
-              void navigate({ search: (old) => ({ ...old, q: value === "" ? undefined : value }), replace: true });
-            }}
+            value={typed}
+            onChange={(event) => setTyped(event.target.value)}
           />
         </div>
         <SelectField

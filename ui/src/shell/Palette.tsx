@@ -1,10 +1,16 @@
-// The command palette: any page and any live sandbox, by a few letters.
+// The command palette: any page, live sandbox, task and project, by a few letters.
 import { Command } from "cmdk";
 import { useNavigate } from "@tanstack/react-router";
+import { useQuery } from "@tanstack/react-query";
+import { api, take } from "../api/client";
 import { useSandboxes } from "../api/sandboxes";
+import { setSession, useSession } from "../api/session";
+import { visitProject } from "../api/signIn";
 import { nameOf } from "../sandbox/naming";
+import { toastError } from "../ui/feedback";
+import { plainText } from "../ui/format";
+import { useProjects } from "./ProjectSwitcher";
 import { setTheme } from "./theme";
-import { setSession } from "../api/session";
 
 const ITEM =
   "flex cursor-pointer items-center justify-between gap-3 rounded-md px-3 py-2 data-[selected=true]:bg-accent-soft data-[selected=true]:text-accent";
@@ -30,6 +36,13 @@ const PAGES = [
 export function Palette({ onClose }: { onClose: () => void }) {
   const navigate = useNavigate();
   const { sandboxes } = useSandboxes("live");
+  const { project, operatorKey } = useSession() ?? {};
+  const tasks = useQuery({
+    queryKey: ["tasks", "newest"],
+    queryFn: () => take(api.GET("/api/v1/tasks", { params: { query: { limit: 200 } } })),
+    enabled: project !== undefined,
+  });
+  const projects = useProjects(operatorKey !== undefined);
   const go = (act: () => unknown) => () => {
     onClose();
     act();
@@ -86,6 +99,32 @@ export function Palette({ onClose }: { onClose: () => void }) {
             >
               <span className="truncate">{nameOf(sandbox)}</span>
               <span className="text-xs text-dim">{sandbox.state}</span>
+            </Command.Item>
+          ))}
+        </Command.Group>
+        <Command.Group heading="Tasks">
+          {tasks.data?.items.map((task) => (
+            <Command.Item
+              key={task.id}
+              value={`${plainText(task.title)} ${task.id}`}
+              className={ITEM}
+              onSelect={go(() => navigate({ to: "/tasks/$task", params: { task: task.id } }))}
+            >
+              <span className="truncate">{plainText(task.title)}</span>
+              <span className="text-xs text-dim">{task.state.replaceAll("_", " ")}</span>
+            </Command.Item>
+          ))}
+        </Command.Group>
+        <Command.Group heading="Projects">
+          {projects.data?.items.map((one) => (
+            <Command.Item
+              key={one.id}
+              value={`${plainText(one.name)} ${one.id}`}
+              className={ITEM}
+              onSelect={go(() => visitProject(one.id, one.name).then(() => navigate({ to: "/sandboxes" }), toastError))}
+            >
+              <span className="truncate">{plainText(one.name)}</span>
+              <span className="text-xs text-dim">project</span>
             </Command.Item>
           ))}
         </Command.Group>

@@ -18,6 +18,7 @@ import {
 import { SortableContext, sortableKeyboardCoordinates, useSortable, verticalListSortingStrategy } from "@dnd-kit/sortable";
 import { GripVertical, Plus, TriangleAlert } from "lucide-react";
 import { useAgentNames } from "../api/agents";
+import type { BoardSearch } from "../router";
 import { api, take } from "../api/client";
 import { may } from "../api/session";
 import { Badge } from "../ui/Badge";
@@ -27,6 +28,7 @@ import { ErrorBox, Loading, toastError } from "../ui/feedback";
 import { SelectField, TextField } from "../ui/fields";
 import { plainText } from "../ui/format";
 import { Page } from "../ui/layout";
+import { useTyped } from "../ui/typed";
 import { Drawer } from "./Drawer";
 import { NewTask } from "./NewTask";
 import { COLUMNS, PRIORITIES, PRIORITY_TONES, useColumns, useFreshTasks, useMove, type Place, type Task, type TaskState } from "./tasks";
@@ -35,7 +37,7 @@ function Face({ task, agent, handle }: { task: Task; agent?: string; handle?: Re
   return (
     <div className="space-y-2 rounded-md border border-line bg-surface p-2.5 shadow-xs">
       <div className="flex items-start gap-1">
-        <Link to="/board" search={{ task: task.id }} className="min-w-0 flex-1 font-medium break-words hover:underline">
+        <Link to="/board" search={(old) => ({ ...old, task: task.id })} className="min-w-0 flex-1 font-medium break-words hover:underline">
           {plainText(task.title)}
         </Link>
         {handle}
@@ -158,12 +160,11 @@ function Column({ state, name, tasks, names, movable }: ColumnProps) {
 }
 
 export function Board() {
-  const { task: looked } = useSearch({ from: "/shell/board" });
-  const navigate = useNavigate();
-  const [hidden, setHidden] = useState(false);
-  const [text, setText] = useState("");
-  const [priority, setPriority] = useState("");
-  const [waiting, setWaiting] = useState(false);
+  // What is looked at is in the address, so that it can be sent to somebody, and come back to.
+  const { task: looked, q = "", priority = "", waiting = false, all: hidden = false } = useSearch({ from: "/shell/board" });
+  const navigate = useNavigate({ from: "/board" });
+  const look = (next: BoardSearch) => void navigate({ search: (old) => ({ ...old, ...next }), replace: true });
+  const [text, setText] = useTyped(q, (typed) => look({ q: typed || undefined }));
   const [making, setMaking] = useState(false);
   const [dragged, setDragged] = useState<string>();
   const shown = COLUMNS.filter((column) => hidden || !column.hidden);
@@ -239,16 +240,16 @@ export function Board() {
         <div className="min-w-40 flex-1 sm:max-w-xs">
           <TextField label="Filter" hideLabel type="search" placeholder="Filter by title, label, agent" value={text} onChange={(event) => setText(event.target.value)} />
         </div>
-        <SelectField label="Priority" hideLabel value={priority} onChange={(event) => setPriority(event.target.value)}>
+        <SelectField label="Priority" hideLabel value={priority} onChange={(event) => look({ priority: event.target.value || undefined })}>
           <option value="">Every priority</option>
           {PRIORITIES.map((one) => (
             <option key={one}>{one}</option>
           ))}
         </SelectField>
-        <Button aria-pressed={waiting} className={waiting ? "text-accent" : undefined} onClick={() => setWaiting(!waiting)}>
+        <Button aria-pressed={waiting} className={waiting ? "text-accent" : undefined} onClick={() => look({ waiting: !waiting || undefined })}>
           Needs a person
         </Button>
-        <Button aria-pressed={hidden} className={hidden ? "text-accent" : undefined} onClick={() => setHidden(!hidden)}>
+        <Button aria-pressed={hidden} className={hidden ? "text-accent" : undefined} onClick={() => look({ all: !hidden || undefined })}>
           Backlog and cancelled
         </Button>
       </div>
@@ -281,7 +282,7 @@ export function Board() {
         </DndContext>
       )}
       {making && <NewTask onClose={() => setMaking(false)} />}
-      {looked !== undefined && <Drawer key={looked} id={looked} onClose={() => void navigate({ to: "/board", search: {} })} />}
+      {looked !== undefined && <Drawer key={looked} id={looked} onClose={() => void navigate({ search: (old) => ({ ...old, task: undefined }) })} />}
     </Page>
   );
 }
