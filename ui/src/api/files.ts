@@ -30,14 +30,18 @@ export function upload(id: string, path: string, file: File, onProgress: (share:
   });
 }
 
-/** Saves a file. Its name is the last part of the path, and its type is never believed. */
+/** Saves a file. Its name is the last part of the path. */
 export async function download(id: string, path: string) {
-  const answer = await raw(contentPath(id, path));
+  await saveAnswer(await raw(contentPath(id, path)), path.split("/").at(-1) ?? "file");
+}
+
+/** Saves an answer as a file. Its type is never believed. */
+export async function saveAnswer(answer: Response, name: string) {
   const blob = new Blob([await answer.blob()], { type: "application/octet-stream" });
   const address = URL.createObjectURL(blob);
   const link = document.createElement("a");
   link.href = address;
-  link.download = path.split("/").at(-1) ?? "file";
+  link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }

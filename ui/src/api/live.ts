@@ -72,6 +72,7 @@ class Freshener {
     if (kinds.has("task") || kinds.has("run")) void this.stale("tasks", "queue");
     if (kinds.has("competition")) void this.stale("forks");
     if (kinds.has("webhook")) void this.stale("webhooks");
+    if (kinds.has("artifact")) void this.stale("artifacts");
     if (ids.length === 0) return;
     void this.stale("quotas", "history");
     if (ids.length > MOST_SINGLY) return void this.stale("sandboxes", "sandbox");

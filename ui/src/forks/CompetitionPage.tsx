@@ -14,6 +14,7 @@ import { ErrorBox, Loading, toastError } from "../ui/feedback";
 import { money, paragraphs, plainText } from "../ui/format";
 import { Card, Facts, Page } from "../ui/layout";
 import { Ago, Until } from "../ui/time";
+import { Artifacts } from "../work/Artifacts";
 import { PullLink } from "../work/PullLink";
 import { Compare } from "./Compare";
 import { isOver, STATE_TONES, useCompetition, useFreshForks, wordOf } from "./competitions";
@@ -103,6 +104,7 @@ export function CompetitionPage() {
         ))}
       </div>
       <Compare competition={competition} />
+      {competition.run_id && <Artifacts of={{ run_id: competition.run_id }} />}
       <Card title="What was asked">
         {competition.prompt !== "" && <p className="border-b border-line p-4 whitespace-pre-wrap">{paragraphs(competition.prompt)}</p>}
         <Facts

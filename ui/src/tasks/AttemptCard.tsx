@@ -16,6 +16,7 @@ import { Card, Facts, Meter } from "../ui/layout";
 import { Since } from "../ui/time";
 import { PullLink } from "../work/PullLink";
 import { Tail } from "../work/Tail";
+import { SoFar } from "./SoFar";
 import type { Task } from "./tasks";
 
 const Terminals = lazy(() => import("../terminal/TerminalTab").then((module) => ({ default: module.SandboxTerminals })));
@@ -183,6 +184,7 @@ function Inside({ attempt, task }: { attempt: Attempt; task: Task }) {
           <Tail execution={attempt.execution_id} label={`What the agent of attempt ${attempt.number} writes`} className="max-h-72 min-h-16" />
         </div>
       )}
+      {attempt.sandbox_id && !attempt.ended_at && <SoFar sandbox={attempt.sandbox_id} />}
       {attempt.sandbox_id && <TerminalHere sandbox={attempt.sandbox_id} />}
     </>
   );

@@ -5,6 +5,7 @@ import { Maximize2, X } from "lucide-react";
 import { Button } from "../ui/Button";
 import { ErrorBox, Loading } from "../ui/feedback";
 import { plainText } from "../ui/format";
+import { Artifacts } from "../work/Artifacts";
 import { AttemptCard } from "./AttemptCard";
 import { Messages } from "./Messages";
 import { History, NeedsAttention, useTaskWork, Wanted } from "./TaskParts";
@@ -41,6 +42,7 @@ export function Drawer({ id, onClose }: { id: string; onClose: () => void }) {
                 {attempts.slice(0, 1).map((attempt) => (
                   <AttemptCard key={attempt.run_id} attempt={attempt} task={task} open />
                 ))}
+                <Artifacts of={{ task_id: id }} />
                 <Messages task={task} />
                 <History id={id} />
               </>

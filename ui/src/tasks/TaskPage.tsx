@@ -3,6 +3,7 @@ import { Link, useParams } from "@tanstack/react-router";
 import { Empty, ErrorBox, Loading } from "../ui/feedback";
 import { plainText } from "../ui/format";
 import { Card, Page } from "../ui/layout";
+import { Artifacts } from "../work/Artifacts";
 import { AttemptCard } from "./AttemptCard";
 import { Changes } from "./Changes";
 import { Messages } from "./Messages";
@@ -44,6 +45,7 @@ export function TaskPage() {
         </div>
         <div className="min-w-0 space-y-4">
           <Wanted task={task} />
+          <Artifacts of={{ task_id: id }} />
           <Messages task={task} />
           <History id={id} />
         </div>
