@@ -1,7 +1,10 @@
 // What the page of a task and its drawer on the board have in common.
 import { useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { GitFork, Pencil, Play, Square, TriangleAlert } from "lucide-react";
+import { useNavigate } from "@tanstack/react-router";
+import { DropdownMenu } from "radix-ui";
+import { Ellipsis, GitFork, Pencil, Play, Square, TriangleAlert } from "lucide-react";
+import { toast } from "sonner";
 import { useAgentNames } from "../api/agents";
 import { api, take } from "../api/client";
 import { usePrices } from "../api/prices";
@@ -18,6 +21,8 @@ import { Ago } from "../ui/time";
 import { EditTask } from "./NewTask";
 import { StartDialog } from "./StartDialog";
 import { COLUMNS, PRIORITY_TONES, useFreshTasks, useTask, type Task } from "./tasks";
+
+const ITEM = "rounded-md px-2 py-1.5 outline-none data-[highlighted]:bg-raised";
 
 export function NeedsAttention({ task }: { task: Task }) {
   const fresh = useFreshTasks();
@@ -100,11 +105,21 @@ export function useTaskWork(id: string) {
     queryKey: ["tasks", "attempts", id],
     queryFn: () => take(api.GET("/api/v1/tasks/{task}/attempts", { params: { path: { task: id } } })),
   });
-  const [open, setOpen] = useState<"start" | "cancel" | "edit" | "compete">();
+  const navigate = useNavigate();
+  const [open, setOpen] = useState<"start" | "cancel" | "edit" | "compete" | "remove">();
   const close = () => setOpen(undefined);
   const move = useMutation({
     mutationFn: (state: Task["state"]) => take(api.PATCH("/api/v1/tasks/{task}", { params: { path: { task: id } }, body: { state } })),
     onSuccess: (next) => queries.setQueryData(["tasks", "one", id], next),
+    onError: toastError,
+    onSettled: fresh,
+  });
+  const archive = useMutation({
+    mutationFn: (archived: boolean) => take(api.PATCH("/api/v1/tasks/{task}", { params: { path: { task: id } }, body: { archived } })),
+    onSuccess: (next) => {
+      queries.setQueryData(["tasks", "one", id], next);
+      toast.success(next.archived_at ? "Archived; its address still shows it" : "It is on the board again");
+    },
     onError: toastError,
     onSettled: fresh,
   });
@@ -138,6 +153,22 @@ export function useTaskWork(id: string) {
           </Button>
         </>
       )}
+      {task.archived_at && <Badge>archived</Badge>}
+      <DropdownMenu.Root>
+        <DropdownMenu.Trigger asChild>
+          <Button tone="ghost" aria-label="More" disabled={!allowed} icon={<Ellipsis aria-hidden className="size-4" />} />
+        </DropdownMenu.Trigger>
+        <DropdownMenu.Portal>
+          <DropdownMenu.Content align="end" className="z-50 w-44 rounded-lg border border-line bg-surface p-1 shadow-lg">
+            <DropdownMenu.Item onSelect={() => archive.mutate(!task.archived_at)} className={ITEM}>
+              {task.archived_at ? "Bring it back" : "Archive"}
+            </DropdownMenu.Item>
+            <DropdownMenu.Item disabled={working} onSelect={() => setOpen("remove")} className={`${ITEM} text-bad data-[disabled]:opacity-50`}>
+              Delete
+            </DropdownMenu.Item>
+          </DropdownMenu.Content>
+        </DropdownMenu.Portal>
+      </DropdownMenu.Root>
     </>
   );
   const dialogs = task !== undefined && (
@@ -157,6 +188,21 @@ export function useTaskWork(id: string) {
         }}
       >
         The agent is stopped and its sandbox is put away. What it pushed stays.
+      </Confirm>
+      <Confirm
+        open={open === "remove"}
+        onClose={close}
+        title={`Delete ${plainText(task.title)}?`}
+        action="Delete it"
+        danger
+        onConfirm={async () => {
+          await take(api.DELETE("/api/v1/tasks/{task}", { params: { path: { task: id } } }));
+          await navigate({ to: "/board" });
+          queries.removeQueries({ queryKey: ["tasks", "one", id] });
+          await fresh();
+        }}
+      >
+        Its attempts and all that was said go with it; branches and pull requests stay. Archive it to keep them.
       </Confirm>
     </>
   );
