@@ -10,6 +10,7 @@ import { SelectField, TextField } from "../ui/fields";
 import { moment } from "../ui/format";
 import { Cell } from "../ui/layout";
 import { List, NewForm, Removal } from "./Collection";
+import { EditAgent } from "./EditAgent";
 import { SettingsFrame } from "./SettingsFrame";
 import { toWords } from "./words";
 
@@ -27,6 +28,7 @@ export function Agents() {
   const [variable, setVariable] = useState("");
   const [secret, setSecret] = useState("");
   const [removing, setRemoving] = useState<Agent>();
+  const [changing, setChanging] = useState<Agent>();
   const fresh = () => queries.invalidateQueries({ queryKey: ["agents"] });
   const chosen = presets.data?.find((one) => one.preset === preset);
   const wanted = variable || (chosen?.usual_secret ?? "");
@@ -91,14 +93,22 @@ export function Agents() {
             <Cell>{agent.definition ? [agent.definition.preset, agent.definition.model].filter(Boolean).join(", ") : "–"}</Cell>
             <Cell className="font-mono text-xs">{agent.id}</Cell>
             <Cell className="whitespace-nowrap text-dim">{moment(agent.created_at)}</Cell>
-            <Cell className="text-right">
-              <Button tone="danger" disabled={!may("admin")} onClick={() => setRemoving(agent)}>
-                Remove
-              </Button>
+            <Cell>
+              <div className="flex justify-end gap-2">
+                <Button disabled={!may("admin") || agent.sealed} onClick={() => setChanging(agent)}>
+                  Change
+                </Button>
+                <Button tone="danger" disabled={!may("admin")} onClick={() => setRemoving(agent)}>
+                  Remove
+                </Button>
+              </div>
             </Cell>
           </tr>
         )}
       </List>
+      {changing !== undefined && presets.data !== undefined && (
+        <EditAgent agent={changing} presets={presets.data} secrets={secrets.data?.items.map((one) => one.name) ?? []} onClose={() => setChanging(undefined)} />
+      )}
       <Removal
         thing={removing}
         name={(agent) => agent.name}

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { toWords } from "./words";
+import { toLine, toWords } from "./words";
 
 test("words are separated by spaces and held together by quotes", () => {
   expect(toWords("  claude -p {prompt}  ")).toEqual(["claude", "-p", "{prompt}"]);
@@ -7,4 +7,9 @@ test("words are separated by spaces and held together by quotes", () => {
   expect(toWords(`say "a \\"b\\" c" d\\ e --x='1 2'`)).toEqual(["say", `a "b" c`, "d e", "--x=1 2"]);
   expect(toWords(`a '' b`)).toEqual(["a", "", "b"]);
   expect(toWords("")).toEqual([]);
+});
+
+test("words come back as they were", () => {
+  const words = ["sh", "-c", 'echo "$0" > a.txt\nexit', "", "back\\slash", "it's", "{prompt}", "ä b"];
+  expect(toWords(toLine(words))).toEqual(words);
 });

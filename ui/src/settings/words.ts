@@ -15,3 +15,8 @@ export function toWords(line: string): string[] {
   }
   return word === undefined ? words : [...words, word];
 }
+
+/** The line that `toWords` makes those words of. */
+export function toLine(words: string[]): string {
+  return words.map((word) => (/^[^\s'"\\]+$/.test(word) ? word : `"${word.replaceAll(/["\\]/g, "\\$&")}"`)).join(" ");
+}
