@@ -9,6 +9,29 @@ use crate::{ChangeError, Event, ProjectScope, Quotas, Scope, Store, StoreError, 
 
 const MOST_EVENTS: u32 = 1000;
 
+/// How many of a project's events are gone through for one answer, where no index leads to those that are wanted.
+const WINDOW: i64 = 20_000;
+
+/// Which events are wanted, and from where on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventFilter {
+    /// Only those about this.
+    pub subject: Option<String>,
+    /// Only of these kinds, all when empty; one that ends in `*` means all that begin so.
+    pub kinds: Vec<String>,
+    pub after: i64,
+    pub limit: u32,
+}
+
+/// Events that were wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundEvents {
+    /// Oldest first.
+    pub events: Vec<Event>,
+    /// Where to look on, where the look ended before the log did though there were fewer than wanted.
+    pub looked_to: Option<i64>,
+}
+
 /// The kind of the event that tells of a fork: about its source, and after the children have theirs.
 pub const FORKED: &str = "sandbox.forked";
 
@@ -36,6 +59,55 @@ impl Store {
         .await
         .doing(READ)?;
         rows.iter().map(event).collect()
+    }
+
+    /// The project's events that are wanted, oldest first, at most 1000; for an agent as of [`Store::events`].
+    pub async fn find_events(
+        &self,
+        scope: &ProjectScope,
+        filter: &EventFilter,
+    ) -> Result<FoundEvents, StoreError> {
+        let limit = filter.limit.min(MOST_EVENTS);
+        // What is about one thing has an index; kinds have none.
+        let scans = filter.subject.is_none() && !filter.kinds.is_empty();
+        let to = if scans { filter.after.saturating_add(WINDOW) } else { i64::MAX };
+        let newest = if scans { self.newest_event(scope).await? } else { 0 };
+        let mut sql = "SELECT sequence, subject, kind, payload, at_ms FROM events AS e
+             WHERE project_id = $1 AND sequence > $2 AND sequence <= $3 AND ($4 IS NULL OR EXISTS (
+                 SELECT 1 FROM sandboxes AS s WHERE s.id = e.subject AND s.agent_id = $4)
+                 OR EXISTS (SELECT 1 FROM tasks AS t WHERE t.id = e.subject AND t.agent_id = $4))"
+            .to_string();
+        let mut texts = Vec::new();
+        if let Some(subject) = &filter.subject {
+            texts.push(columns::storable(subject));
+            sql.push_str(&format!(" AND subject = ${}", 4 + texts.len()));
+        }
+        let mut kinds = Vec::new();
+        for kind in &filter.kinds {
+            let place = 5 + texts.len();
+            let (text, is_so) = match kind.strip_suffix('*') {
+                None => (kind.as_str(), format!("kind = ${place}")),
+                Some(begins) => (begins, format!("substr(kind, 1, {}) = ${place}", begins.chars().count())),
+            };
+            texts.push(columns::storable(text));
+            kinds.push(is_so);
+        }
+        if !kinds.is_empty() {
+            sql.push_str(&format!(" AND ({})", kinds.join(" OR ")));
+        }
+        sql.push_str(&format!(" ORDER BY sequence LIMIT {limit}"));
+        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(scope.project().to_string())
+            .bind(filter.after)
+            .bind(to)
+            .bind(scope.agent().map(|agent| agent.to_string()));
+        for text in texts {
+            query = query.bind(text);
+        }
+        let rows = query.fetch_all(self.database().readers()).await.doing(READ)?;
+        let events = rows.iter().map(event).collect::<Result<Vec<_>, _>>()?;
+        let is_short = events.len() < limit as usize;
+        Ok(FoundEvents { events, looked_to: (scans && is_short && to < newest).then_some(to) })
     }
 
     /// The sequence of the project's newest event; 0 where nothing has happened.

@@ -69,7 +69,7 @@ pub use competitions::{
 use database::Database;
 use error::Doing as _;
 pub use error::{Cause, ChangeError, NameError, OpenError, RotateError, SecretError, StoreError};
-pub use events::FORKED;
+pub use events::{EventFilter, FORKED, FoundEvents};
 pub use executions::{
     Collected, ExecutionFilter, ExecutionRow, ExecutionSource, ExecutionState, NewExecution, Process,
     Progress,

@@ -122,6 +122,40 @@ async fn readers_are_told_what_they_want_and_may_see() {
     .expect(400);
 }
 
+/// What is far apart in the log is together on a page.
+#[tokio::test]
+async fn a_page_of_what_is_about_one_thing_is_full() {
+    let app = TestApp::start().await;
+    let scope = app.scope().await;
+    let (one, other) = (app.create(json!({})).await, app.create(json!({})).await);
+    app.get("/api/v1/events").await.expect(200);
+    for number in 0..60 {
+        let about = if number % 20 == 0 { &one } else { &other };
+        let (about, payload) = (about.parse().unwrap(), json!({"number": number}));
+        app.store.record_event_of(&scope, about, "test.number", payload, number).await.unwrap();
+    }
+    let page = async |query: &str| {
+        let page = app.get(&format!("/api/v1/events?{query}")).await.expect(200).json();
+        let items = page["items"].as_array().unwrap().clone();
+        (items, page["next"].as_str().map(String::from))
+    };
+    let (items, next) = page(&format!("subject={one}&limit=3")).await;
+    let kinds: Vec<_> = items.iter().map(|item| item["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["sandbox.creating", "sandbox.running", "test.number"]);
+    let (rest, end) = page(&format!("subject={one}&limit=3&cursor={}", next.unwrap())).await;
+    let numbers: Vec<_> = rest.iter().map(|item| item["payload"]["number"].as_i64().unwrap()).collect();
+    assert_eq!((numbers, end), (vec![20, 40], None));
+    let (few, more) = page(&format!("subject={one}&kind=test.*&limit=2")).await;
+    assert_eq!((few.len(), more.is_some()), (2, true));
+    assert_eq!(page("kind=sandbox.running&limit=2").await.0.len(), 2);
+    assert_eq!(page("subject=nobody").await, (Vec::new(), None));
+    let kinds = ["a"; 101].join(",");
+    app.get(&format!("/api/v1/events?kind={kinds}")).await.expect(422);
+    let theirs = format!("/api/v1/events?subject={one}");
+    let theirs = app.as_key(&app.other_key, Method::GET, &theirs, Value::Null).await.expect(200).json();
+    assert_eq!(theirs["items"], json!([]));
+}
+
 #[tokio::test]
 async fn a_revoked_key_ends_its_streams() {
     let app = TestApp::start().await;

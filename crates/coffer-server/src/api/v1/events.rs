@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::Sse;
 use axum::response::sse;
-use coffer_store::{Event as EventRow, Secret, Store};
+use coffer_store::{Event as EventRow, EventFilter, Secret, Store};
 use futures_util::Stream;
 use http::HeaderMap;
 use serde::Serialize;
@@ -26,6 +26,9 @@ use crate::events::Wanted;
 
 /// A reader that is told nothing for so long is told so.
 const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Kinds that one question may name.
+const MOST_KINDS: usize = 100;
 
 /// How often a stream looks whether its key is still good.
 const KEY_LOOK: Duration = Duration::from_secs(3);
@@ -47,7 +50,7 @@ pub(crate) struct Event {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "describes what the handlers read")]
 pub(super) struct EventQuery {
-    /// Only what happened to this sandbox.
+    /// Only what happened to this: the id of a sandbox, a task, a competition or another thing.
     subject: Option<String>,
     /// Only these kinds, joined by commas; one that ends in `.*` means all that begin so.
     #[param(example = "sandbox.*")]
@@ -94,19 +97,23 @@ pub(super) async fn list(
     query: Query,
 ) -> Result<Json<Page<Event>>, ApiError> {
     let part: Part<i64> = Part::of(&query)?;
-    let wanted = wanted(&query);
-    let after = part.after.unwrap_or(0);
+    let Wanted { subject, kinds } = wanted(&query);
+    if kinds.len() > MOST_KINDS {
+        return Err(ApiError::invalid("kind", format!("may name at most {MOST_KINDS} kinds")));
+    }
     let pruned = app.store.pruned_event(&caller.scope).await.map_err(ApiError::store)?;
     if part.after.is_some_and(|after| after < pruned) {
         let message = format!("events up to {pruned} were removed for their age");
         return Err(ApiError::of(Code::Gone, message).hint("begin again without a cursor"));
     }
     app.fleet.recorded().await;
-    let events = app.store.events(&caller.scope, after, part.to_fetch()).await.map_err(ApiError::store)?;
-    // The cursor is where the look ended, also where nothing of the page was wanted.
-    let mut page = part.page(events, |event| event.sequence.to_string(), |event| event);
-    page.keep(|event| wanted.includes(event));
-    Ok(Json(page.map(|event| shown(&event))))
+    let after = part.after.unwrap_or(pruned);
+    let filter = EventFilter { subject, kinds, after, limit: part.to_fetch() };
+    let found = app.store.find_events(&caller.scope, &filter).await.map_err(ApiError::store)?;
+    let page = part.page(found.events, |event| event.sequence.to_string(), |event| shown(&event));
+    // Where kinds are rare the look may end before the log does: there is a next part, however short this is.
+    let (items, next) = page.into_parts();
+    Ok(Json(Page::new(items, next.or_else(|| found.looked_to.map(|to| to.to_string())))))
 }
 
 /// Events as they happen, after those that are on record already.

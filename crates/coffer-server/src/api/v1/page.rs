@@ -68,14 +68,6 @@ impl<C: std::str::FromStr> Part<C> {
 }
 
 impl<T> Page<T> {
-    pub(super) fn keep(&mut self, wanted: impl FnMut(&T) -> bool) {
-        self.items.retain(wanted);
-    }
-
-    pub(super) fn map<U>(self, show: impl FnMut(T) -> U) -> Page<U> {
-        Page { items: self.items.into_iter().map(show).collect(), next: self.next }
-    }
-
     pub(super) fn into_parts(self) -> (Vec<T>, Option<String>) {
         (self.items, self.next)
     }
