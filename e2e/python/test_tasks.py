@@ -277,6 +277,83 @@ def test_a_budget_ends_the_agent_that_is_over_it(board):
     assert [attempt["agent_cost"] for attempt in board.attempts(task)] == [2.5, None, 2.5]
 
 
+def test_an_agent_has_the_limits_of_its_definition(board):
+    script = "{ nproc; awk '/MemTotal/ {print $2}' /proc/meminfo; } > seen"
+    done = board.run(script, definition={"limits": {"cpu_count": 1, "memory_mib": 512}})
+    assert done["state"] == "in_review", done
+    cpus, memory_kib = board.fetched("show", f"origin/{done['branch']}:seen").split()
+    assert cpus == "1" and int(memory_kib) <= 512 * 1024, (cpus, memory_kib)
+    sandbox = board.get(f"/sandboxes/{board.attempts(done['id'])[0]['sandbox_id']}")
+    assert (sandbox["cpu_count"], sandbox["memory_mib"]) == (1, 512)
+
+
+def test_what_an_agent_was_given_is_shown_nowhere(board):
+    """Not in output, records, events, the pull request or what is kept of it; what it pushes is its own doing."""
+    board.call("PUT", "/secrets/door", (200, 201, 204), json={"value": 'open "sesame" 42'})
+    script = """
+        python3 -c '
+import json, os
+text = "it is %s and %s" % (os.environ["DOOR"], os.environ["HUSH"])
+print(json.dumps({"type": "item.completed", "item": {"type": "agent_message", "text": text}}))
+'
+        echo "$DOOR, $HUSH" >&2
+        echo "$DOOR, $HUSH" > leak
+    """
+    given = {"secrets": {"DOOR": "door"}, "env": {"HUSH": "quiet-please"}, "output": "codex_stream"}
+    task = board.task(script, definition=given, check_command="cat leak")
+    board.start(task)
+    done = board.over(task)
+    assert done["state"] == "in_review", done
+    [attempt] = board.attempts(task)
+    [pull] = board.pulls()
+    assert "> it is [redacted] and [redacted]" in pull["body"], pull
+    assert attempt["summary"] == "it is [redacted] and [redacted]"
+    output = board.api.get(f"/executions/{attempt['execution_id']}/output", params={"raw": 1}).text
+    assert "it is [redacted] and [redacted]" in output and "[redacted], [redacted]" in output, output
+
+    def kept():
+        found = board.get("/artifacts", run_id=attempt["run_id"], kind="diff")["items"]
+        return board.api.get(f"/artifacts/{found[0]['id']}/content").text if found else None
+
+    diff = board.eventually(kept)
+    assert "+[redacted], [redacted]" in diff, diff
+    seen = [pull, attempt, done, output, diff, board.steps(task)]
+    seen += [board.get("/events", subject=subject, limit=200) for subject in (task, attempt["sandbox_id"])]
+    seen.append(board.get(f"/sandboxes/{attempt['sandbox_id']}/logs", limit=200))
+    seen.append(board.get(f"/sandboxes/{attempt['sandbox_id']}/executions", limit=200))
+    for text in map(str, seen):
+        assert "sesame" not in text and "quiet-please" not in text, text
+    assert board.fetched("show", f"origin/{done['branch']}:leak") == 'open "sesame" 42, quiet-please'
+
+
+def test_how_far_an_agent_is_is_told_while_it_works(board):
+    says = [
+        '{"type": "assistant", "message": {"id": "m1", "content": [{"type": "text", "text": "Looking at it."}],'
+        ' "usage": {"input_tokens": 5, "output_tokens": 2}}}',
+        '{"type": "assistant", "message": {"id": "m2", "content": [{"type": "tool_use", "name": "Bash", "input": "ls"}],'
+        ' "usage": {"input_tokens": 6, "output_tokens": 3}}}',
+    ]
+    script = "".join(f"echo '{line}'; " for line in says) + WAITING + "echo done > work"
+    task = board.task(script, definition={"output": "claude_stream"})
+    board.start(task)
+    at_work(board, task)
+    version = board.shown(task)["version"]
+
+    def doing():
+        events = board.get("/events", subject=task, kind="task.progress", limit=200)["items"]
+        return [event["payload"] for event in events if event["payload"]["doing"]]
+
+    [told] = board.eventually(doing)
+    assert told["doing"] == {"message": "Looking at it.", "tool": "Bash", "about": "ls"}, told
+    assert (told["input_tokens"], told["output_tokens"], told["cost_nanos"]) == (11, 5, None)
+    [attempt] = board.attempts(task)
+    assert (attempt["ended_at"], attempt["input_tokens"], attempt["summary"]) == (None, 11, "Looking at it.")
+    assert board.shown(task)["version"] == version, "whoever edits the task meanwhile can"
+    board.post(f"/sandboxes/{attempt['sandbox_id']}/exec", command="touch /tmp/go")
+    assert board.over(task)["state"] == "in_review"
+    assert len(doing()) == 1, "nothing new, nothing told"
+
+
 def test_commits_of_the_agents_own_come_along_under_the_projects_name(board):
     settings = {"git": {"name": "A Robot", "email": "robot@example.com"}}
     board.call("PUT", "/project/settings", (200, 204), json=settings)

@@ -28,7 +28,7 @@ pub use id::{
     SnapshotId, TaskId, WebhookId,
 };
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
-pub use limits::Limits;
+pub use limits::{Limits, SizeWish};
 pub use role::{BadRole, Role};
 pub use state::{Cause, DestroyReason, Fault, Kept, Refused, SandboxState, StateName};
 pub use task::{Priority, TaskState};

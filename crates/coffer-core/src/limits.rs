@@ -15,6 +15,30 @@ pub struct Limits {
     pub max_processes: u32,
 }
 
+/// What a sandbox is to have in place of what sandboxes usually have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SizeWish {
+    pub cpu_count: Option<u32>,
+    pub memory_mib: Option<u64>,
+}
+
+impl SizeWish {
+    /// Whether nothing else than usual is wanted.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The usual limits with what is wanted in their place.
+    #[must_use]
+    pub fn over(self, usual: Limits) -> Limits {
+        Limits {
+            cpu_count: self.cpu_count.unwrap_or(usual.cpu_count),
+            memory_mib: self.memory_mib.unwrap_or(usual.memory_mib),
+            ..usual
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self { cpu_count: 2, memory_mib: 2048, disk_mib: 10_240, max_processes: 4096 }

@@ -17,8 +17,7 @@ use std::time::Duration;
 use coffer_core::compete::{CompetitionState, Contender, EntryState, Rule, best, rank};
 use coffer_core::{CompetitionId, ProjectId, RunId, SandboxId, TaskId};
 use coffer_store::{
-    AttemptNote, COMPETITION_PICKED, CompetitionNote, EntryNote, EntryRow, JournalError, ProjectScope, Store,
-    Unwinding,
+    AttemptNote, COMPETITION_PICKED, CompetitionNote, EntryNote, EntryRow, ProjectScope, Store, Unwinding,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -26,7 +25,7 @@ use serde_json::{Value, json};
 use crate::task::{Pull, told};
 use crate::{Clock, Kind, Run, Start, StepError, Stop, Tries};
 
-pub use arena::{Arena, Base, Begun, Changes, EntryBrief, Fork, Lane, NO_ROOM, RaceBrief, Raced};
+pub use arena::{Arena, Base, Changes, EntryBrief, Fork, Lane, NO_ROOM, News, RaceBrief, Raced, Tell};
 
 const LONG: Duration = Duration::from_secs(1800);
 /// Of how many looks at the budget one keeps the forks for longer too.
@@ -165,11 +164,11 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
     }
 
     async fn note(&self, start: Start, note: CompetitionNote) -> Result<(), StepError> {
-        self.store.note_competition(start.run, start.fence, note).await.map_err(unwritten)
+        self.store.note_competition(start.run, start.fence, note).await.map_err(StepError::from)
     }
 
     async fn note_entry(&self, start: Start, number: i64, note: EntryNote) -> Result<(), StepError> {
-        self.store.note_entry(start.run, start.fence, number, note).await.map_err(unwritten)
+        self.store.note_entry(start.run, start.fence, number, note).await.map_err(StepError::from)
     }
 
     async fn enter(&self, start: Start, state: CompetitionState) -> Result<(), StepError> {
@@ -205,7 +204,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         let entries = self.store.competition_entries(&self.scope(brief.project), brief.competition).await?;
         let contenders: Vec<Contender> = entries.iter().map(contender).collect();
         let placings = rank(&contenders);
-        self.store.rank_entries(start.run, start.fence, placings).await.map_err(unwritten)?;
+        self.store.rank_entries(start.run, start.fence, placings).await.map_err(StepError::from)?;
         let winner = best(&contenders).filter(|_| brief.rule == Rule::Best);
         let failed = entries.iter().all(|entry| !entry.can_win()).then(|| {
             let why = |one: &Contender| {
@@ -268,7 +267,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             cost_nanos: entry.agent_cost_nanos,
             ..AttemptNote::default()
         };
-        self.store.note_attempt(start.run, start.fence, attempt).await.map_err(unwritten)?;
+        self.store.note_attempt(start.run, start.fence, attempt).await.map_err(StepError::from)?;
         Ok(Winner { number: winner, sandbox, commit, reasons: entry.reasons })
     }
 
@@ -293,14 +292,6 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             run.sleep(&format!("room-{number}"), ROOM_PAUSE).await?;
             number += 1;
         }
-    }
-}
-
-/// Why the store did not take something.
-fn unwritten(error: JournalError) -> StepError {
-    match error {
-        JournalError::Lost => StepError::fatal("lost", "the run is another server's by now"),
-        JournalError::Store(error) => error.into(),
     }
 }
 
@@ -394,7 +385,7 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
                 let settled: Option<i64> = run
                     .step("settle")
                     .run(|start: Start| async move {
-                        self.store.settle_competition(start.run, start.fence).await.map_err(unwritten)
+                        self.store.settle_competition(start.run, start.fence).await.map_err(StepError::from)
                     })
                     .await?;
                 settled.ok_or_else(|| Stop::failed("undecided", "nobody picked a winner in time"))?
@@ -416,7 +407,10 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
                     let pull = arena.ensure_pull(lane, reasons).await?;
                     let pull_url = Some(pull.url.clone());
                     let attempt = AttemptNote { pull_url: pull_url.clone(), ..AttemptNote::default() };
-                    self.store.note_attempt(start.run, start.fence, attempt).await.map_err(unwritten)?;
+                    self.store
+                        .note_attempt(start.run, start.fence, attempt)
+                        .await
+                        .map_err(StepError::from)?;
                     self.note(start, CompetitionNote { pull_url, ..CompetitionNote::default() }).await?;
                     Ok(pull)
                 }

@@ -37,6 +37,15 @@ impl From<StoreError> for StepError {
     }
 }
 
+impl From<JournalError> for StepError {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::Lost => Self::fatal("lost", "the run is another server's by now"),
+            JournalError::Store(error) => error.into(),
+        }
+    }
+}
+
 /// Why the code of a run is to return. Pass it on with `?`.
 #[derive(Debug)]
 pub struct Stop(pub(crate) Why);

@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use coffer_core::agent::AgentReport;
 use coffer_core::{AgentId, RunId, SandboxId, TaskId};
-use coffer_store::{AttemptNote, JournalError, Store, TaskMessage, Unwinding};
+use coffer_store::{AttemptNote, Store, TaskMessage, Unwinding};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{Kind, Run, Start, StepError, Stop};
 
-pub use workshop::{AgentTurn, Brief, Checked, Ending, Pull, Workshop};
+pub use workshop::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop};
 
 /// What an attempt may hear while it works, before somebody must start the next.
 const MOST_TURNS: usize = 20;
@@ -109,11 +109,7 @@ impl<W: Workshop + ?Sized> TaskKind<W> {
     }
 
     async fn note(&self, start: Start, note: AttemptNote) -> Result<(), StepError> {
-        match self.store.note_attempt(start.run, start.fence, note).await {
-            Ok(()) => Ok(()),
-            Err(JournalError::Lost) => Err(StepError::fatal("lost", "the run is another server's by now")),
-            Err(JournalError::Store(error)) => Err(error.into()),
-        }
+        Ok(self.store.note_attempt(start.run, start.fence, note).await?)
     }
 }
 
@@ -146,12 +142,11 @@ fn tokens(count: u64) -> Option<i64> {
     Some(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
-/// What of a turn is shown with the attempt; of several turns the sums.
-fn spent(turn: &AgentTurn, before: &AgentReport) -> AttemptNote {
-    let all = sum(before, &turn.report);
+/// What was used and said, of this turn and those before it; also while it is under way.
+pub fn so_far(before: &AgentReport, turn: &AgentReport) -> AttemptNote {
+    let all = sum(before, turn);
     AttemptNote {
-        execution: turn.execution,
-        summary: turn.report.summary.clone(),
+        summary: turn.summary.clone(),
         input_tokens: all.tokens.and_then(|spent| tokens(spent.input)),
         output_tokens: all.tokens.and_then(|spent| tokens(spent.output)),
         cost_nanos: all.cost_nanos,
@@ -232,11 +227,12 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                 .step(format!("agent-{number}"))
                 .within(within)
                 .run(|start: Start| {
-                    let (brief, said, before) = (&brief, &heard.texts, &report);
+                    let (brief, turn) = (&brief, Turn { number, said: &heard.texts, before: &report });
                     async move {
-                        let turn = shop.run_agent(brief, sandbox, number, said, start).await?;
-                        self.note(start, spent(&turn, before)).await?;
-                        Ok(turn)
+                        let done = shop.run_agent(brief, sandbox, turn, start).await?;
+                        let note = so_far(turn.before, &done.report);
+                        self.note(start, AttemptNote { execution: done.execution, ..note }).await?;
+                        Ok(done)
                     }
                 })
                 .await?;

@@ -115,7 +115,7 @@ impl Commands {
     }
 
     async fn tell(&self, record: &Record, refused: &RefusedCommand, source: &str) {
-        let command = self.output.patterns(record.project).redact(&refused.words.join(" "));
+        let command = self.output.patterns_in(record).redact(&refused.words.join(" "));
         let command: String = command.chars().take(LONGEST_TOLD).collect();
         let told =
             json!({ "command": command, "reason": refused.why, "rule": refused.rule, "source": source });

@@ -1,13 +1,13 @@
 //! Agents: who may own sandboxes, and how they are run.
 
 use coffer_core::agent::AgentDefinition;
-use coffer_core::{AgentId, Millis, ProjectId};
+use coffer_core::{AgentId, Millis, ProjectId, SandboxId};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
 use crate::columns::{id, storable};
 use crate::error::{Doing, NameError};
-use crate::{ProjectScope, Store, StoreError, events, now_ms};
+use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read agents";
 
@@ -110,6 +110,24 @@ impl Store {
             .await
             .doing(READ)?;
         row.as_ref().map(|row| self.read_agent(row)).transpose()
+    }
+
+    /// Who works in which sandbox that lives, or did: what was given to them is not to be shown of it.
+    pub async fn agents_in_sandboxes(&self, _: &Operator) -> Result<Vec<(SandboxId, AgentRow)>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT w.sandbox_id AS sandbox_id, a.id AS id, a.project_id AS project_id, a.name AS name,
+                 a.definition_secret AS definition_secret, a.version AS version, a.created_ms AS created_ms
+             FROM sandboxes AS s
+                 JOIN (SELECT sandbox_id, agent_id FROM task_attempts WHERE sandbox_id IS NOT NULL
+                       UNION SELECT sandbox_id, agent_id FROM competition_entries WHERE sandbox_id IS NOT NULL) AS w
+                 ON w.sandbox_id = s.id
+                 JOIN agents AS a ON a.id = w.agent_id
+             WHERE s.ended_ms IS NULL AND a.definition_secret IS NOT NULL",
+        )
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(|row| Ok((id(row, "sandbox_id")?, self.read_agent(row)?))).collect()
     }
 
     /// Replaces how an agent is run, if it is of that version.

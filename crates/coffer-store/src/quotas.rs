@@ -98,6 +98,13 @@ pub struct OverQuota {
     pub frees_in_ms: Option<Millis>,
 }
 
+impl OverQuota {
+    /// Whether it does not fit though nothing else were in use: waiting does not help.
+    pub const fn is_hopeless(&self) -> bool {
+        self.asked > self.limit
+    }
+}
+
 impl fmt::Display for OverQuota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { quota, limit, used, asked, .. } = self;
@@ -159,6 +166,15 @@ fn whole(limits: &Limits) -> InUse {
 }
 
 impl InUse {
+    fn with(self, other: Self) -> Self {
+        Self {
+            sandboxes: self.sandboxes.saturating_add(other.sandboxes),
+            cpus: self.cpus.saturating_add(other.cpus),
+            memory_mib: self.memory_mib.saturating_add(other.memory_mib),
+            disk_mib: self.disk_mib.saturating_add(other.disk_mib),
+        }
+    }
+
     fn without(self, other: Self) -> Self {
         Self {
             sandboxes: self.sandboxes - other.sandboxes,
@@ -268,32 +284,26 @@ impl Store {
         with_hope(&mut connection, project, over).await.map(Some)
     }
 
-    /// Whether so many forks of a sandbox would be refused right now. Only [`Store::insert_sandbox`] decides;
+    /// Whether forks of a sandbox with these limits would be refused right now. Only [`Store::insert_sandbox`] decides;
     /// this tells before the sandbox stands still for it.
     pub async fn fork_refusal(
         &self,
         scope: &impl Scope,
         project: ProjectId,
         parent: SandboxId,
-        limits: &Limits,
-        count: i64,
+        limits: &[Limits],
     ) -> Result<Option<OverQuota>, StoreError> {
         let Some(quotas) = self.quotas(scope, project).await? else { return Ok(None) };
         let mut connection = self.database().readers().acquire().await.doing(READ)?;
         if let Some(limit) = quotas.in_force.forks {
+            let count = i64::try_from(limits.len()).unwrap_or(i64::MAX);
             let used = live_forks(&mut connection, parent).await?;
             if used.saturating_add(count) > limit {
                 let (quota, asked) = (Quota::Forks, count);
                 return Ok(Some(OverQuota { quota, limit, used, asked, frees_in_ms: None }));
             }
         }
-        let one = whole(limits);
-        let all = InUse {
-            sandboxes: one.sandboxes.saturating_mul(count),
-            cpus: one.cpus.saturating_mul(count),
-            memory_mib: one.memory_mib.saturating_mul(count),
-            disk_mib: one.disk_mib.saturating_mul(count),
-        };
+        let all = limits.iter().map(whole).fold(InUse::default(), InUse::with);
         match quotas.in_force.refuse(quotas.in_use, all) {
             None => Ok(None),
             Some(over) => with_hope(&mut connection, project, over).await.map(Some),

@@ -17,6 +17,7 @@ use crate::columns::{id, storable};
 use crate::error::Doing;
 use crate::{ProjectScope, Scope, Store, StoreError, competitions, events, now_ms, tasks};
 
+pub(crate) use journal::hold;
 pub use journal::{JournalError, RunEnd, RunHold};
 pub use queue::{QueueLoad, QueuedRun};
 pub use runners::{Slots, TakenRun};

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::preset::{OutputFormat, Preset, Word};
+use crate::SizeWish;
 
 const LONGEST_PROMPT_TEMPLATE: usize = 64 * 1024;
 /// One argument of a program can hold 128 KiB.
@@ -17,6 +18,10 @@ const LONGEST_MODEL: usize = 200;
 const USUAL_PROMPT: &str = "{{title}}\n\n{{description}}\n\n{{messages}}";
 const USUAL_TIMEOUT_S: i64 = 3600;
 const LONGEST_TIMEOUT_S: i64 = 24 * 3600;
+/// As of `sandbox.cpus` and `sandbox.memory` in the settings.
+const MOST_CPUS: u32 = 1024;
+const LEAST_MEMORY_MIB: u32 = 64;
+const MOST_MEMORY_MIB: u32 = 16 << 20;
 
 /// A command that works on tasks by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,10 +61,19 @@ pub struct AgentLimits {
     /// How long it may work; an hour unless it is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<i64>,
+    /// Processors of its sandbox, in place of the server's usual number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_count: Option<u32>,
+    /// Memory of its sandbox, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u32>,
+}
+
+impl AgentLimits {
+    /// What the sandbox that it works in is to have.
+    pub fn size(&self) -> SizeWish {
+        SizeWish { cpu_count: self.cpu_count, memory_mib: self.memory_mib.map(u64::from) }
+    }
 }
 
 /// A definition cannot be run as it is.
@@ -170,6 +184,14 @@ impl AgentDefinition {
         if !(1..=LONGEST_TIMEOUT_S).contains(&timeout) {
             return Err(bad("limits.timeout_s", format!("must be between 1 and {LONGEST_TIMEOUT_S}")));
         }
+        if self.limits.cpu_count.is_some_and(|cpus| !(1..=MOST_CPUS).contains(&cpus)) {
+            return Err(bad("limits.cpu_count", format!("must be between 1 and {MOST_CPUS}")));
+        }
+        let memory = self.limits.memory_mib;
+        if memory.is_some_and(|memory| !(LEAST_MEMORY_MIB..=MOST_MEMORY_MIB).contains(&memory)) {
+            let why = format!("must be between {LEAST_MEMORY_MIB} and {MOST_MEMORY_MIB}");
+            return Err(bad("limits.memory_mib", why));
+        }
         Ok(())
     }
 
@@ -277,6 +299,7 @@ fn check_words(words: &[String]) -> Result<(), BadDefinition> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Limits;
 
     fn job<'a>() -> Job<'a> {
         Job {
@@ -334,6 +357,8 @@ mod tests {
         let good = || AgentDefinition::of(Preset::ClaudeCode);
         let one = |name: &str, value: &str| BTreeMap::from([(name.to_string(), value.to_string())]);
         let words = |words: &[&str]| Some(words.iter().map(ToString::to_string).collect());
+        let none = AgentLimits::default();
+        let limited = |limits| AgentDefinition { limits, ..good() };
         for (definition, field) in [
             (AgentDefinition::of(Preset::Custom), "command"),
             (AgentDefinition { command: words(&[]), ..good() }, "command"),
@@ -346,16 +371,27 @@ mod tests {
             (AgentDefinition { env: one("A", "x"), secrets: one("A", "s"), ..good() }, "secrets.A"),
             (AgentDefinition { working_directory: Some("a/../..".into()), ..good() }, "working_directory"),
             (AgentDefinition { working_directory: Some("/etc".into()), ..good() }, "working_directory"),
-            (
-                AgentDefinition {
-                    limits: AgentLimits { timeout_s: Some(0), ..AgentLimits::default() },
-                    ..good()
-                },
-                "limits.timeout_s",
-            ),
+            (limited(AgentLimits { timeout_s: Some(0), ..none }), "limits.timeout_s"),
+            (limited(AgentLimits { cpu_count: Some(0), ..none }), "limits.cpu_count"),
+            (limited(AgentLimits { cpu_count: Some(1025), ..none }), "limits.cpu_count"),
+            (limited(AgentLimits { memory_mib: Some(63), ..none }), "limits.memory_mib"),
+            (limited(AgentLimits { memory_mib: Some(u32::MAX), ..none }), "limits.memory_mib"),
         ] {
             assert_eq!(definition.check().unwrap_err().field, field);
         }
         good().check().unwrap();
+        let most = AgentLimits { cpu_count: Some(1024), memory_mib: Some(16 << 20), ..none };
+        limited(most).check().unwrap();
+    }
+
+    #[test]
+    fn a_sandbox_has_what_its_agent_wants_and_otherwise_the_usual() {
+        let usual = Limits::default();
+        let limits = AgentLimits { memory_mib: Some(512), ..AgentLimits::default() };
+        assert_eq!(limits.size().over(usual), Limits { memory_mib: 512, ..usual });
+        let limits = AgentLimits { cpu_count: Some(7), ..limits };
+        assert_eq!(limits.size().over(usual), Limits { cpu_count: 7, memory_mib: 512, ..usual });
+        assert!(AgentLimits::default().size().is_none());
+        assert_eq!(AgentLimits::default().size().over(usual), usual);
     }
 }

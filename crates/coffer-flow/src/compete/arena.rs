@@ -1,5 +1,6 @@
 //! Where agents compete: the seam between runs of competitions and sandboxes, git and forges.
 
+use coffer_core::agent::{AgentProgress, AgentReport};
 use coffer_core::compete::{DiffSize, Rule};
 use coffer_core::{AgentId, CompetitionId, ExecutionId, ProjectId, RunId, SandboxId, TaskId};
 use coffer_store::RunFailure;
@@ -87,8 +88,17 @@ pub struct Lane<'a> {
 /// The code of an error that leaves everything as it is: there is no room for a sandbox, and may be later.
 pub const NO_ROOM: &str = "no_room";
 
-/// Told as soon as it is known where an agent's output is.
-pub type Begun<'a> = &'a (dyn Fn(ExecutionId) -> BoxFuture<'a, ()> + Send + Sync);
+/// What is heard of an agent while it works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// It began: where its output is.
+    Begun(ExecutionId),
+    /// What it does, and what it has used so far.
+    Progress(AgentProgress, AgentReport),
+}
+
+/// Told as soon as there is news.
+pub type Tell<'a> = &'a (dyn Fn(News) -> BoxFuture<'a, ()> + Send + Sync);
 
 /// Does the steps of a competition. As those of a workshop, each finds what an earlier call of it did.
 #[async_trait::async_trait]
@@ -114,7 +124,7 @@ pub trait Arena: Send + Sync + 'static {
     async fn leave_source(&self, brief: &RaceBrief, source: SandboxId) -> Result<(), StepError>;
 
     /// Has the agent work on the entry's branch, and waits for it. It is started once.
-    async fn run_agent(&self, lane: Lane<'_>, begun: Begun<'_>) -> Result<Raced, StepError>;
+    async fn run_agent(&self, lane: Lane<'_>, tell: Tell<'_>) -> Result<Raced, StepError>;
 
     /// Ends what an entry runs: its agent, or its check.
     async fn stop(&self, lane: Lane<'_>) -> Result<(), StepError>;

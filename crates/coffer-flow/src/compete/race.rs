@@ -7,13 +7,14 @@ use std::future::Future;
 use std::time::Duration;
 
 use coffer_core::SandboxId;
+use coffer_core::agent::AgentReport;
 use coffer_core::compete::EntryState;
 use coffer_store::{CheckNote, EntryNote, EntryPatch, EntryRow, RunFailure};
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::arena::{Arena, Base, EntryBrief, Fork, Lane, RaceBrief};
+use super::arena::{Arena, Base, EntryBrief, Fork, Lane, News, RaceBrief};
 use super::{CompeteKind, CompetitionState, LONG};
 use crate::step::attempt;
 use crate::{Start, StepError};
@@ -30,6 +31,18 @@ fn bound(entry: &EntryBrief) -> Duration {
 /// How long all of them may take.
 pub(super) fn longest(brief: &RaceBrief) -> Duration {
     brief.entries.iter().map(bound).max().unwrap_or_default() + MARGIN
+}
+
+/// What an agent used and said, also while it works.
+fn so_far(report: &AgentReport) -> EntryNote {
+    let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    EntryNote {
+        agent_cost_nanos: report.cost_nanos,
+        input_tokens: report.tokens.map(|tokens| count(tokens.input)),
+        output_tokens: report.tokens.map(|tokens| count(tokens.output)),
+        summary: report.summary.clone(),
+        ..EntryNote::default()
+    }
 }
 
 /// Why an entry did not go on.
@@ -121,26 +134,26 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         if row.commit.is_none() {
             self.tell(start, number, EntryNote { state: Some(EntryState::Working), ..EntryNote::default() })
                 .await?;
-            let begun = move |execution| {
+            let tell = move |news: News| {
                 async move {
-                    let note = EntryNote { execution: Some(execution), ..EntryNote::default() };
+                    let note = match news {
+                        News::Begun(execution) => {
+                            EntryNote { execution: Some(execution), ..EntryNote::default() }
+                        }
+                        News::Progress(doing, report) => EntryNote { doing: Some(doing), ..so_far(&report) },
+                    };
                     // The end of its work says the same again.
                     let _ = self.note_entry(start, number, note).await;
                 }
                 .boxed()
             };
-            let raced = self.again(|| self.arena.run_agent(lane, &begun)).await?;
+            let raced = self.again(|| self.arena.run_agent(lane, &tell)).await?;
             let (turn, report) = (&raced.turn, &raced.turn.report);
-            let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
             let note = EntryNote {
                 execution: turn.execution,
                 exit_code: turn.exit_code,
                 duration_ms: raced.duration_ms,
-                agent_cost_nanos: report.cost_nanos,
-                input_tokens: report.tokens.map(|tokens| count(tokens.input)),
-                output_tokens: report.tokens.map(|tokens| count(tokens.output)),
-                summary: report.summary.clone(),
-                ..EntryNote::default()
+                ..so_far(report)
             };
             self.tell(start, number, note).await?;
             if let Some(why) = turn.failed() {

@@ -55,6 +55,17 @@ impl AgentTurn {
     }
 }
 
+/// A turn that an agent is to take.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn<'a> {
+    /// From 1.
+    pub number: usize,
+    /// What people said, for this turn.
+    pub said: &'a [String],
+    /// What the turns before it came to, together.
+    pub before: &'a AgentReport,
+}
+
 /// What became of the check command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checked {
@@ -97,8 +108,7 @@ pub trait Workshop: Send + Sync + 'static {
         &self,
         brief: &Brief,
         sandbox: SandboxId,
-        turn: usize,
-        said: &[String],
+        turn: Turn<'_>,
         start: Start,
     ) -> Result<AgentTurn, StepError>;
 

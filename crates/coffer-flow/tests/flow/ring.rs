@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use coffer_core::agent::{AgentReport, Tokens};
 use coffer_core::compete::DiffSize;
 use coffer_core::{ExecutionId, SandboxId};
-use coffer_flow::compete::{Arena, Base, Begun, Changes, Fork, Lane, NO_ROOM, RaceBrief, Raced};
+use coffer_flow::compete::{Arena, Base, Changes, Fork, Lane, NO_ROOM, News, RaceBrief, Raced, Tell};
 use coffer_flow::task::{AgentTurn, Checked, Pull};
 use coffer_flow::{Start, StepError};
 use coffer_store::RunFailure;
@@ -144,13 +144,13 @@ impl Arena for Ring {
         .await
     }
 
-    async fn run_agent(&self, lane: Lane<'_>, begun: Begun<'_>) -> Result<Raced, StepError> {
+    async fn run_agent(&self, lane: Lane<'_>, tell: Tell<'_>) -> Result<Raced, StepError> {
         self.assert_there(lane.sandbox);
         let label = lane.entry.label.as_str();
         let key = format!("{}/{}", lane.brief.competition, lane.entry.number);
         let execution = ExecutionId::generate();
         self.act("run_agent", |field| *field.turns.entry(key).or_default() = 1).await?;
-        begun(execution).await;
+        tell(News::Begun(execution)).await;
         assert!(!label.contains("panics"), "on purpose");
         if label.contains("hangs") {
             self.field.lock().unwrap().at_work.insert(lane.sandbox);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use coffer_core::SandboxId;
 use coffer_core::agent::{AgentReport, Tokens};
-use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Workshop};
+use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop};
 use coffer_flow::{Start, StepError};
 use coffer_store::{ProjectScope, Store};
 
@@ -93,13 +93,13 @@ impl Workshop for Shop {
         &self,
         brief: &Brief,
         _: SandboxId,
-        turn: usize,
-        said: &[String],
+        turn: Turn<'_>,
         _: Start,
     ) -> Result<AgentTurn, StepError> {
         self.act("run_agent", |world| {
             // By its key, so that it is started once.
-            world.turns.entry(format!("{}/{turn}", brief.run)).or_insert_with(|| said.to_vec());
+            let key = format!("{}/{}", brief.run, turn.number);
+            world.turns.entry(key).or_insert_with(|| turn.said.to_vec());
         })
         .await?;
         let chatter = self.chatter.lock().unwrap().clone();

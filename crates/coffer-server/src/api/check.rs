@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use coffer_core::{LifetimePolicy, OnTimeout, TemplateRef};
+use coffer_core::{LifetimePolicy, OnTimeout, SizeWish, TemplateRef};
 use coffer_store::Bounds;
 use coffer_wire::e2b::{NewSandbox, VolumeMount};
 use serde::Serialize;
@@ -98,6 +98,7 @@ pub(super) fn create(
         reach,
         allow_internet_access: new.allow_internet_access,
         bounds: Bounds::default(),
+        size: SizeWish::default(),
         base: None,
         memory: None,
         idempotency,

@@ -112,6 +112,7 @@ pub(super) async fn fork(
         timeout_ms,
         wish: MemoryWish::default(),
         idle_s: None,
+        sizes: Vec::new(),
         metadata: Default::default(),
         env_vars: Default::default(),
         secrets: Default::default(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use coffer_core::network::Policy;
 use coffer_core::{
-    AgentId, Cause, Fault, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState,
+    AgentId, Cause, Fault, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, SizeWish,
     StateName, TemplateRef,
 };
 use coffer_engine::{CreateSandbox, EngineError};
@@ -50,6 +50,8 @@ pub(crate) struct CreateSpec {
     pub(crate) reach: Policy,
     pub(crate) allow_internet_access: Option<bool>,
     pub(crate) bounds: Bounds,
+    /// What it is to have in place of what sandboxes usually have, or its snapshot had.
+    pub(crate) size: SizeWish,
     /// The snapshot that it begins with, where that is known already; the template may also name one.
     pub(crate) base: Option<Base>,
     /// Whether a snapshot's processes go on; where nothing is said, if it has them.
@@ -97,7 +99,7 @@ impl Fleet {
     ) -> Result<SandboxRow, FleetError> {
         self.usage.admits(scope.project(), None)?;
         let template = self.settle(&scope, &mut spec).await?;
-        let limits = spec.base.as_ref().map_or(self.limits, |base| base.limits);
+        let limits = spec.size.over(spec.base.as_ref().map_or(self.limits, |base| base.limits));
         self.expect_room(scope.project(), &limits, Asking::ToBegin).await?;
         self.check_secrets(scope.project(), &spec.secrets).await?;
         let (reach, told) = self.reach_of(scope.project(), spec.reach.clone()).await?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use coffer_core::{Millis, SnapshotId, TemplateRef};
+use coffer_core::{Limits, Millis, SizeWish, SnapshotId, TemplateRef};
 use coffer_store::{Bounds, FORKED, Idempotency, Inserted, Origin, ProjectScope, SandboxRow};
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
@@ -29,12 +29,22 @@ pub(crate) struct ForkSpec {
     pub(crate) wish: MemoryWish,
     /// How long a child may go unused, where that is not as the source's.
     pub(crate) idle_s: Option<i64>,
+    /// What each child is to have in place of what its source has, by its place; none for those beyond. Children that go on
+    /// with processes have what those are used to.
+    pub(crate) sizes: Vec<SizeWish>,
     /// Beside what the source has, or instead of it.
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) env_vars: BTreeMap<String, String>,
     /// Variables that get a secret's value in the children, by the secret's name.
     pub(crate) secrets: BTreeMap<String, String>,
     pub(crate) idempotency: Option<(String, String)>,
+}
+
+impl ForkSpec {
+    fn size(&self, at: u32, memory: bool) -> SizeWish {
+        let wish = usize::try_from(at).ok().and_then(|at| self.sizes.get(at)).filter(|_| !memory);
+        wish.copied().unwrap_or_default()
+    }
 }
 
 /// What became of a fork.
@@ -69,8 +79,10 @@ impl Fleet {
             let source = must_run(&record, "be forked; resume it first")?;
             let wanted = fleet.wanted_memory(&source, spec.wish)?;
             fleet.usage.admits(source.project, None)?;
-            let (project, count) = (source.project, i64::from(spec.count));
-            let over = fleet.store.fork_refusal(&scope, project, source.id, &source.limits, count).await?;
+            let project = source.project;
+            let size = |at| spec.size(at, wanted.is_ok()).over(source.limits);
+            let all: Vec<Limits> = (0..spec.count).map(size).collect();
+            let over = fleet.store.fork_refusal(&scope, project, source.id, &all).await?;
             if let Some(over) = over {
                 return Err(fleet.over_quota(project, over));
             }
@@ -116,7 +128,8 @@ impl Fleet {
         snapshot: SnapshotId,
         memory: bool,
     ) -> Vec<Result<SandboxRow, FleetError>> {
-        let made = (1..=i64::from(spec.count)).map(|position| {
+        let made = (0..spec.count).map(|at| {
+            let position = i64::from(at) + 1;
             let base = Base {
                 origin: Origin { parent: source.id, snapshot, fork_position: Some(position) },
                 memory,
@@ -127,7 +140,8 @@ impl Fleet {
                 secrets: BTreeMap::new(),
             };
             let idempotency = key_of(spec, position);
-            let child = CreateSpec { base: Some(base), idempotency, ..child.clone() };
+            let size = spec.size(at, memory);
+            let child = CreateSpec { base: Some(base), size, idempotency, ..child.clone() };
             let fleet = self.clone();
             async move { fleet.create(scope, child).await }
         });
@@ -240,6 +254,7 @@ fn child_of(source: &SandboxRow, spec: &ForkSpec) -> Result<CreateSpec, FleetErr
         allow_internet_access: source.allow_internet_access,
         // Whoever keeps the source's lease knows nothing of the children.
         bounds: Bounds { lease_s: None, idle_s: spec.idle_s.or(source.bounds.idle_s), ..source.bounds },
+        size: SizeWish::default(),
         base: None,
         memory: None,
         idempotency: None,

@@ -49,6 +49,12 @@ impl Fleet {
             self.usage.adopt(&row, marks.get(&row.id).copied());
             self.enrol(Arc::new(Record::new(row)));
         }
+        // Before anything that was said in them meanwhile is read.
+        for (sandbox, agent) in self.store.agents_in_sandboxes(&self.store.operator()).await? {
+            if let (Some(record), Some(definition)) = (self.any(sandbox), agent.definition) {
+                record.hidden.add(definition.env.values());
+            }
+        }
         Ok(())
     }
 

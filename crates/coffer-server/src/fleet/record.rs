@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::refusals::Reported;
 use super::samples::Samples;
 use crate::clock::now_ms;
-use crate::output::Follow;
+use crate::output::{Follow, Hidden};
 use crate::routing::{Activity, Spare};
 
 /// What is being done to a sandbox.
@@ -84,6 +84,8 @@ pub(crate) struct Record {
     samples: Mutex<Samples>,
     reported: Mutex<Reported>,
     pub(crate) follow: Follow,
+    /// What it must not show beside the secrets of its project.
+    pub(crate) hidden: Hidden,
     /// The version of the project's secrets that the engine has for it; 0 for none.
     pub(crate) told: AtomicU64,
     /// The repositories that it reaches through the gate.
@@ -143,6 +145,7 @@ impl Record {
             samples: Mutex::default(),
             reported: Mutex::default(),
             follow: Follow::default(),
+            hidden: Hidden::default(),
             told: AtomicU64::new(0),
             git: crate::git::AtGate::default(),
             changed: watch::Sender::new(0),

@@ -91,7 +91,7 @@ impl Git {
         let outcome = match &done {
             Ok(done) => GitOutcome::Done(serde_json::to_value(done).unwrap_or_default()),
             Err(error) => {
-                let patterns = self.errands.output.patterns(session.record.project);
+                let patterns = self.errands.output.patterns_in(&session.record);
                 let message = patterns.redact(error.message());
                 GitOutcome::Failed { code: error.code().as_str().to_string(), message }
             }

@@ -346,7 +346,7 @@ impl Output {
         if page.records.len() > MOST_RECORDS {
             return Err(CollectError::Nonsense("the page is too long"));
         }
-        let patterns = self.patterns(record.project);
+        let patterns = self.patterns_in(&record);
         let mut intake = Intake {
             batch: Batch::new(record.id, record.project, state.segment.clone()),
             over: Vec::new(),

@@ -15,6 +15,7 @@ mod batch;
 mod collector;
 mod files;
 mod follow;
+mod hidden;
 mod intake;
 mod record;
 mod redact;
@@ -31,6 +32,7 @@ use coffer_store::{
     ExecutionRow, ExecutionState, NewExecution, Scope, SegmentRow, SegmentState, Store, StoreError,
 };
 pub(crate) use follow::Follow;
+pub(crate) use hidden::Hidden;
 pub(crate) use record::{Kind, LogRecord};
 pub(crate) use redact::Patterns;
 use serde::{Deserialize, Serialize};
@@ -170,6 +172,11 @@ impl Output {
         values(project)
     }
 
+    /// What must not be shown of what a sandbox says.
+    pub(crate) fn patterns_in(&self, record: &Record) -> Arc<Patterns> {
+        record.hidden.beside(self.patterns(record.project))
+    }
+
     /// Puts an execution that our own API is about to start on record. agentd is to be given its id as the
     /// tag of the process.
     pub(crate) async fn announce(
@@ -177,7 +184,7 @@ impl Output {
         record: &Arc<Record>,
         mut new: NewExecution,
     ) -> Result<(), StoreError> {
-        let patterns = self.patterns(record.project);
+        let patterns = self.patterns_in(record);
         new.command = patterns.redact(&new.command);
         new.cwd = new.cwd.map(|cwd| patterns.redact(&cwd));
         record.follow.announce(new.clone());
@@ -194,7 +201,7 @@ impl Output {
         why: &str,
     ) -> Result<(), StoreError> {
         record.follow.forget(execution);
-        let why = self.patterns(record.project).redact(why);
+        let why = self.patterns_in(record).redact(why);
         let ended =
             self.store.end_executions(record.id, Some(execution), ExecutionState::Failed, &why, now_ms());
         ended.await.map(drop)

@@ -95,6 +95,8 @@ pub(crate) struct Patterns {
     /// The values, then the beginnings of the shapes, then that of a block.
     literals: AhoCorasick,
     values: usize,
+    /// The values as they were given.
+    given: Vec<Box<[u8]>>,
     /// All of them in order, to look up whether something is the beginning of one.
     sorted: Vec<Box<[u8]>>,
     longest: usize,
@@ -124,13 +126,22 @@ enum Found {
 impl Patterns {
     /// Looks for these values beside the well-known shapes.
     pub(crate) fn new<V: AsRef<[u8]>>(values: &[V]) -> Self {
+        let values = values.iter().map(AsRef::as_ref).filter(|value| value.len() >= SHORTEST_VALUE);
+        let given: Vec<Box<[u8]>> = values.map(Into::into).collect();
         let mut literals: Vec<Box<[u8]>> = Vec::new();
-        for value in values.iter().map(AsRef::as_ref).filter(|value| value.len() >= SHORTEST_VALUE) {
-            literals.push(value.into());
+        for value in &given {
+            literals.push(value.clone());
             // As a terminal shows it.
             if value.contains(&b'\n') {
                 let lines: Vec<&[u8]> = value.split(|&byte| byte == b'\n').collect();
                 literals.push(lines.join(&b"\r\n"[..]).into());
+            }
+            // As it stands in JSON, which is what agents write.
+            let quoted = std::str::from_utf8(value).ok().and_then(|text| serde_json::to_string(text).ok());
+            if let Some(inner) = quoted.as_ref().and_then(|text| text.get(1..text.len() - 1))
+                && inner.as_bytes() != &**value
+            {
+                literals.push(inner.as_bytes().into());
             }
         }
         let values = literals.len();
@@ -140,7 +151,14 @@ impl Patterns {
         let longest = literals.iter().map(|literal| literal.len()).max().unwrap_or(0);
         let mut sorted = literals;
         sorted.sort();
-        Self { literals: automaton.expect("values are far below its limits"), values, sorted, longest }
+        let literals = automaton.expect("values are far below its limits");
+        Self { literals, values, given, sorted, longest }
+    }
+
+    /// Looks for these values too.
+    pub(crate) fn with<'a>(&self, more: impl IntoIterator<Item = &'a str>) -> Self {
+        let given = self.given.iter().map(|value| &**value);
+        Self::new(&given.chain(more.into_iter().map(str::as_bytes)).collect::<Vec<_>>())
     }
 
     /// Redacts a text that is whole.
@@ -290,6 +308,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_value_is_found_in_json_too() {
+        let patterns = Patterns::new(&["top \"secret\"\nof two lines", "plain-value"]);
+        let told = serde_json::json!({ "text": "it is top \"secret\"\nof two lines and plain-value" });
+        assert_eq!(patterns.redact(&told.to_string()), r#"{"text":"it is [redacted] and [redacted]"}"#);
+        let more = patterns.with(["of-an-agent", "tiny"]);
+        assert_eq!(more.redact("plain-value of-an-agent tiny"), "[redacted] [redacted] tiny");
+        assert_eq!(patterns.redact("of-an-agent"), "of-an-agent");
+    }
 
     fn whole(patterns: &Patterns, text: &[u8]) -> Vec<u8> {
         let mut redactor = Redactor::default();

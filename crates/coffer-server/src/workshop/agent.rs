@@ -12,13 +12,14 @@ use coffer_core::{ExecutionId, SandboxId};
 use coffer_flow::StepError;
 use coffer_flow::task::{AgentTurn, Checked};
 use coffer_store::{ExecutionRow, ExecutionState, Idempotency, TakenKey};
-use coffer_wire::agentd::OutputStream;
+use futures_util::future::BoxFuture;
 
+use super::heard::{Heard, Progress, hear, quiet_for};
 use super::{Station, Workbench, repository, trouble};
 use crate::api::{ApiError, Errand};
 use crate::clock::now_ms;
 use crate::fleet::secret_variables;
-use crate::output::{Kind, LogRecord, Patterns};
+use crate::output::Patterns;
 
 const FINGERPRINT: &str = "workshop";
 const CHECK_WITHIN: Duration = Duration::from_secs(1500);
@@ -31,10 +32,6 @@ const COST_EVERY: Duration = Duration::from_secs(4);
 /// How long a program may be on record and not run before it is started anew.
 const START_WITHIN: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(500);
-/// Of each stream, what is kept of its end.
-const MOST_KEPT: usize = 4096;
-const LAST_LINES: usize = 5;
-const LONGEST_QUOTE: usize = 600;
 const SHORTEST_HIDDEN: usize = 6;
 
 /// A turn of an agent.
@@ -68,45 +65,15 @@ impl AtWork {
     }
 }
 
-/// What is heard of a program while it runs.
-struct Heard {
-    reader: Option<AgentReader>,
-    main: Vec<u8>,
-    error: Vec<u8>,
-}
+/// Told how far an agent is, now and then while it works.
+pub(crate) type Tell<'a> = &'a (dyn Fn(Progress) -> BoxFuture<'a, ()> + Send + Sync);
 
-impl Heard {
-    fn new(reader: Option<AgentReader>) -> Self {
-        Self { reader, main: Vec::new(), error: Vec::new() }
-    }
-
-    fn take(&mut self, stream: OutputStream, data: &[u8]) {
-        let end = if stream == OutputStream::Stderr { &mut self.error } else { &mut self.main };
-        end.extend_from_slice(data);
-        if end.len() > 2 * MOST_KEPT {
-            end.drain(..end.len() - MOST_KEPT);
-        }
-        if let Some(reader) = self.reader.as_mut().filter(|_| stream != OutputStream::Stderr) {
-            reader.push(data, &mut |_| {});
-        }
-    }
-
-    fn cost(&self) -> i64 {
-        self.reader.as_ref().and_then(|reader| reader.report().cost_nanos).unwrap_or(0)
-    }
-
-    /// The last lines that it wrote, of complaints where there are any.
-    fn last_words(&self) -> Option<String> {
-        let bytes =
-            if self.error.iter().any(|byte| !byte.is_ascii_whitespace()) { &self.error } else { &self.main };
-        let text: String =
-            String::from_utf8_lossy(bytes).chars().filter(|c| *c == '\n' || !c.is_control()).collect();
-        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let told = lines[lines.len().saturating_sub(LAST_LINES)..].join("; ");
-        let skipped = told.chars().count().saturating_sub(LONGEST_QUOTE);
-        let told: String = told.chars().skip(skipped).collect();
-        Some(told).filter(|told| !told.is_empty())
-    }
+/// How a program is watched over.
+#[derive(Clone, Copy)]
+struct Watch<'a> {
+    within: Duration,
+    allowance: Option<i64>,
+    tell: Option<Tell<'a>>,
 }
 
 impl Workbench {
@@ -123,6 +90,8 @@ impl Workbench {
         if let Some(below) = &definition.working_directory {
             cwd = format!("{cwd}/{below}");
         }
+        // Before it can say anything.
+        self.record(at).await?.hidden.add(definition.env.values());
         let mut variables = self.not_granted(at, &definition.secrets).await?;
         variables.extend(invocation.env);
         variables.extend(env);
@@ -144,9 +113,18 @@ impl Workbench {
         at: &Station,
         work: &AtWork,
         allowance: Option<i64>,
+        tell: Tell<'_>,
     ) -> Result<AgentTurn, StepError> {
         let mut heard = Heard::new(Some(AgentReader::new(work.output)));
-        let followed = self.follow(at, work.execution, work.within, allowance, &mut heard).await;
+        let show = |text: &str| work.hidden.redact(&self.redacted_whole(at, text));
+        let shown = |text: String| show(&text);
+        let tell = |(doing, report): Progress| {
+            let doing = doing.told(show);
+            let report = AgentReport { summary: doing.message.clone(), error: None, ..report };
+            tell((doing, report))
+        };
+        let watch = Watch { within: work.within, allowance, tell: Some(&tell) };
+        let followed = self.follow(at, work.execution, watch, &mut heard).await;
         work.reported.store(heard.cost(), Ordering::Relaxed);
         let row = followed?;
         let last_words = heard.last_words();
@@ -155,7 +133,6 @@ impl Workbench {
         if let Some(allowance) = allowance {
             self.afford(at, allowance, report.cost_nanos.unwrap_or(0)).await?;
         }
-        let shown = |text: String| work.hidden.redact(&self.redacted_whole(at, &text));
         let failed = exit_code != Some(0);
         let error = report.error.or_else(|| last_words.filter(|_| failed));
         let report = AgentReport {
@@ -184,7 +161,8 @@ impl Workbench {
             ..Errand::default()
         };
         let execution = self.start_once(at, key, make).await?;
-        let row = self.follow(at, execution, CHECK_WITHIN, None, &mut Heard::new(None)).await?;
+        let watch = Watch { within: CHECK_WITHIN, allowance: None, tell: None };
+        let row = self.follow(at, execution, watch, &mut Heard::new(None)).await?;
         let exit_code = exit_of(&row, CHECK_WITHIN);
         Ok(Checked { passed: exit_code == Some(0), exit_code, execution: Some(execution) })
     }
@@ -192,7 +170,7 @@ impl Workbench {
     async fn path_of(&self, at: &Station, repository: &str) -> Result<String, StepError> {
         let session = self.session(at).await?;
         let found = self.git.path_of(&session, &repository::plain(repository)).await;
-        found.map_err(|error| self.trouble(at.scope.project(), error))
+        found.map_err(|error| self.trouble_at(at, error))
     }
 
     /// The values of secrets that the sandbox as a whole does not have.
@@ -210,7 +188,7 @@ impl Workbench {
         }
         let values = self.store.read_secrets(at.scope.project()).await?;
         secret_variables(&missing, &values)
-            .map_err(|error| self.trouble(at.scope.project(), ApiError::fleet(error.into(), "")))
+            .map_err(|error| self.trouble_at(at, ApiError::fleet(error.into(), "")))
     }
 
     /// Starts a program once for each key, and returns its execution.
@@ -240,7 +218,7 @@ impl Workbench {
             // It is on record as not started: another try is another execution.
             self.store.release_execution_key(&at.scope, key, execution).await?;
             if !trouble::may_pass(&error) || since.elapsed() > START_WITHIN {
-                return Err(self.trouble(at.scope.project(), error));
+                return Err(self.trouble_at(at, error));
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -263,7 +241,7 @@ impl Workbench {
                     return Ok(self.store.execution(&at.scope, execution).await?.is_some_and(known));
                 }
                 Err(error) if !trouble::may_pass(&error) || since.elapsed() > START_WITHIN => {
-                    return Err(self.trouble(at.scope.project(), error));
+                    return Err(self.trouble_at(at, error));
                 }
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
@@ -275,14 +253,13 @@ impl Workbench {
         &self,
         at: &Station,
         execution: ExecutionId,
-        within: Duration,
-        allowance: Option<i64>,
+        Watch { within, allowance, tell }: Watch<'_>,
         heard: &mut Heard,
     ) -> Result<ExecutionRow, StepError> {
         let row = self.on_record(at, execution).await?;
         let from = row.positions.map_or(0, |(first, _)| first);
         let mut log = self.errands.output.reader(at.scope, at.sandbox, Some(from)).await?;
-        let (mut kept, mut counted) = (None::<Instant>, Instant::now());
+        let (mut kept, mut counted, mut told) = (None::<Instant>, Instant::now(), Instant::now());
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -325,6 +302,12 @@ impl Workbench {
                     return Err(over);
                 }
             }
+            if let Some(tell) = tell.filter(|_| told.elapsed() >= quiet_for(age))
+                && let Some(news) = heard.news()
+            {
+                told = Instant::now();
+                tell(news).await;
+            }
         }
         self.hear_out(at, execution, log.position(), heard).await?;
         let row = self.on_record(at, execution).await?;
@@ -332,8 +315,8 @@ impl Workbench {
             ExecutionState::Exited => Ok(row),
             ExecutionState::Failed => {
                 let why = row.status.unwrap_or_else(|| "it could not be started".into());
-                let message =
-                    format!("the program did not start: {}", self.redacted(at.scope.project(), &why));
+                let why = trouble::redacted(&self.patterns_at(at), &why);
+                let message = format!("the program did not start: {why}");
                 Err(StepError::fatal("not_started", message))
             }
             ExecutionState::Lost => match self.record(at).await {
@@ -376,7 +359,7 @@ impl Workbench {
     async fn end_execution(&self, at: &Station, execution: ExecutionId) -> Result<(), StepError> {
         let record = self.record(at).await?;
         let ended = self.errands.kill(&record, execution).await;
-        ended.map_err(|error| self.trouble(at.scope.project(), error))
+        ended.map_err(|error| self.trouble_at(at, error))
     }
 
     /// Fails where more was spent than may be.
@@ -408,19 +391,6 @@ pub(super) fn amount(nanos: i64) -> String {
     text.strip_suffix('.').unwrap_or(text).to_string()
 }
 
-/// Takes in a record of the log; says whether it is the end.
-fn hear(record: &LogRecord, execution: ExecutionId, heard: &mut Heard) -> bool {
-    if record.execution != execution {
-        return false;
-    }
-    match record.kind {
-        Kind::Output(stream) => heard.take(stream, &record.data),
-        Kind::Ended => return true,
-        Kind::Started | Kind::Gap(_) | Kind::Truncated => {}
-    }
-    false
-}
-
 /// None where its time was up. The record has how it was killed, and not why.
 fn exit_of(row: &ExecutionRow, within: Duration) -> Option<i64> {
     let took = row.ended_ms.map_or(0, |ended| ended - row.started_ms);
@@ -437,18 +407,5 @@ mod tests {
         for (nanos, text) in [(0, "0"), (1_500_000_000, "1.5"), (2_000_000_000, "2"), (20, "0.00000002")] {
             assert_eq!(amount(nanos), text);
         }
-    }
-
-    #[test]
-    fn the_last_complaint_is_quoted() {
-        let mut heard = Heard::new(None);
-        assert_eq!(heard.last_words(), None);
-        heard.take(OutputStream::Stdout, b"one\ntwo\x1b[0m\n");
-        assert_eq!(heard.last_words().as_deref(), Some("one; two[0m"));
-        heard.take(OutputStream::Stderr, &b"x".repeat(100_000));
-        heard.take(OutputStream::Stderr, b"\nno key\n");
-        let told = heard.last_words().unwrap();
-        assert!(told.ends_with("; no key") && told.chars().count() == LONGEST_QUOTE, "{told}");
-        assert!(heard.error.len() <= 2 * MOST_KEPT);
     }
 }

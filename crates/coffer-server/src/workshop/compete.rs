@@ -6,23 +6,22 @@ use std::time::{Duration, Instant};
 
 use coffer_core::agent::Job;
 use coffer_core::compete::DiffSize;
-use coffer_core::{Kept, Millis, SandboxId, StateName};
-use coffer_flow::compete::{Arena, Base, Begun, Changes, Fork, Lane, NO_ROOM, RaceBrief, Raced};
+use coffer_core::{Kept, Millis, SandboxId, SizeWish, StateName};
+use coffer_flow::compete::{Arena, Base, Changes, EntryBrief, Fork, Lane, NO_ROOM, News, RaceBrief, Raced, Tell};
 use coffer_flow::task::{Checked, Pull};
 use coffer_flow::{Start, StepError};
 use coffer_store::{EntryRow, Idempotency, Inserted, ProjectScope, RunFailure};
 
 use super::describe::{code, quoted};
+use super::heard::Progress;
 use super::repository::{commit_id, plain};
+use super::sandbox::{ROOM_PAUSE, ROOM_WITHIN};
 use super::{AgentOrder, Base as Beginning, CommitText, PullText, SandboxOrder, Station, Workbench, trouble};
 use crate::api::{ApiError, Code};
 use crate::fleet::{Boot, FleetError, ForkSpec, Forked, MemoryWish};
 
 /// How long forks live unless somebody works in them.
 const AHEAD_MS: Millis = 3_600_000;
-/// How long there may be no room for the forks.
-const ROOM_WITHIN: Duration = Duration::from_secs(900);
-const ROOM_PAUSE: Duration = Duration::from_secs(3);
 /// How long a host may be away that is to pause a fork.
 const REST_WITHIN: Duration = Duration::from_secs(60);
 const FINGERPRINT: &str = "competition";
@@ -87,7 +86,7 @@ impl Ring {
         &self,
         brief: &RaceBrief,
         source: SandboxId,
-        count: u32,
+        sizes: Vec<SizeWish>,
         key: &str,
     ) -> Result<Forked, StepError> {
         let at = self.station(brief, source);
@@ -96,12 +95,13 @@ impl Ring {
             let record = self.bench.record(&at).await?;
             let metadata = [("competition", brief.competition.to_string()), ("run", brief.run.to_string())];
             let spec = ForkSpec {
-                count,
+                count: u32::try_from(sizes.len()).unwrap_or(u32::MAX),
                 timeout_ms: self.ahead_ms(),
                 // Agents begin anew: files are all that they need.
                 wish: MemoryWish { memory: Some(false), with_secrets: false },
                 // An agent that thinks for an hour is not idle, nor is one that waits for slower ones.
                 idle_s: Some(0),
+                sizes: sizes.clone(),
                 metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
                 env_vars: BTreeMap::new(),
                 secrets: BTreeMap::new(),
@@ -116,13 +116,9 @@ impl Ring {
             });
             let error = match forked.await.unwrap_or(Err(FleetError::Broken)) {
                 Ok(forked) => return Ok(forked),
-                Err(error) => ApiError::fleet(error, &source.to_string()),
+                Err(error) => error,
             };
-            let waits = trouble::may_pass(&error) || error.code() == Code::QuotaExceeded;
-            if !waits || since.elapsed() > ROOM_WITHIN {
-                return Err(self.bench.trouble(at.scope.project(), error));
-            }
-            tokio::time::sleep(ROOM_PAUSE).await;
+            self.bench.await_room(brief.project, error, &source.to_string(), since).await?;
         }
     }
 
@@ -131,11 +127,20 @@ impl Ring {
         RunFailure::new("fork_failed", format!("the fork did not come to be: {}", told.message))
     }
 
+    /// What the sandbox of an entry is to have. An agent without a definition fails when it is to work.
+    async fn size_of(&self, brief: &RaceBrief, entry: &EntryBrief) -> Result<SizeWish, StepError> {
+        let agent = self.bench.store.agent(&self.scope(brief), entry.agent).await?;
+        let definition = agent.and_then(|agent| agent.definition);
+        Ok(definition.map(|definition| definition.limits.size()).unwrap_or_default())
+    }
+
     /// One more try for an entry that came away without a sandbox.
-    async fn fork_alone(&self, brief: &RaceBrief, source: SandboxId, number: i64) -> Fork {
-        let key = key(brief, &format!("fork-{number}"));
-        let forked = self.fork_so_often(brief, source, 1, &key).await;
-        let forked = forked.map_err(|error| RunFailure::new(error.code.clone(), error.message))?;
+    async fn fork_alone(&self, brief: &RaceBrief, source: SandboxId, entry: &EntryBrief) -> Fork {
+        let key = key(brief, &format!("fork-{}", entry.number));
+        let told = |error: StepError| RunFailure::new(error.code, error.message);
+        let size = self.size_of(brief, entry).await.map_err(told)?;
+        let forked = self.fork_so_often(brief, source, vec![size], &key).await;
+        let forked = forked.map_err(told)?;
         match forked.children.into_iter().next() {
             Some(Ok(row)) => Ok(row.id),
             Some(Err(error)) => Err(self.failure(brief, error)),
@@ -176,10 +181,10 @@ impl Ring {
             };
             let is_full = matches!(error.code(), Code::QuotaExceeded | Code::BudgetExceeded);
             if !is_full && !trouble::may_pass(&error) {
-                return Err(self.bench.trouble(at.scope.project(), error));
+                return Err(self.bench.trouble_at(at, error));
             }
             if since.elapsed() > ROOM_WITHIN {
-                let told = self.bench.trouble(at.scope.project(), error);
+                let told = self.bench.trouble_at(at, error);
                 return Err(StepError { code: NO_ROOM.into(), ..told });
             }
             tokio::time::sleep(ROOM_PAUSE).await;
@@ -202,6 +207,7 @@ impl Arena for Ring {
             template: brief.template.as_deref(),
             secrets: &BTreeMap::new(),
             metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
+            size: SizeWish::default(),
         };
         self.bench.ensure_sandbox(self.scope(brief), order).await
     }
@@ -230,8 +236,11 @@ impl Arena for Ring {
             forks.push(known.into_iter().find(|(_, live)| *live).map(|(sandbox, _)| Ok(sandbox)));
         }
         if forks.iter().all(Option::is_none) {
-            let count = u32::try_from(brief.entries.len()).unwrap_or(u32::MAX);
-            let forked = self.fork_so_often(brief, source, count, &key(brief, "forks")).await?;
+            let mut sizes = Vec::with_capacity(brief.entries.len());
+            for entry in &brief.entries {
+                sizes.push(self.size_of(brief, entry).await?);
+            }
+            let forked = self.fork_so_often(brief, source, sizes, &key(brief, "forks")).await?;
             for (fork, child) in forks.iter_mut().zip(forked.children) {
                 *fork = child.ok().map(|row| Ok(row.id));
             }
@@ -240,7 +249,7 @@ impl Arena for Ring {
         for (entry, fork) in brief.entries.iter().zip(forks) {
             all.push(match fork {
                 Some(fork) => fork,
-                None => self.fork_alone(brief, source, entry.number).await,
+                None => self.fork_alone(brief, source, entry).await,
             });
         }
         Ok(all)
@@ -253,7 +262,7 @@ impl Arena for Ring {
         self.bench.end_sandbox(&self.station(brief, source)).await
     }
 
-    async fn run_agent(&self, lane: Lane<'_>, begun: Begun<'_>) -> Result<Raced, StepError> {
+    async fn run_agent(&self, lane: Lane<'_>, tell: Tell<'_>) -> Result<Raced, StepError> {
         let (at, brief, entry) = (self.lane(lane), lane.brief, lane.entry);
         let (_, definition) = self.bench.agent(&at.scope, entry.agent).await?;
         self.bench.branch(&at, &brief.repository, &entry.branch, Some(&lane.base.branch)).await?;
@@ -284,8 +293,9 @@ impl Arena for Ring {
                 .collect(),
         };
         let work = self.bench.start_agent(&at, order).await?;
-        begun(work.execution).await;
-        let turn = self.bench.await_agent(&at, &work, entry.budget_nanos).await?;
+        tell(News::Begun(work.execution)).await;
+        let progress = |(doing, report): Progress| tell(News::Progress(doing, report));
+        let turn = self.bench.await_agent(&at, &work, entry.budget_nanos, &progress).await?;
         let row = self.bench.store.execution(&at.scope, work.execution).await?;
         let duration_ms = row.and_then(|row| Some((row.ended_ms? - row.started_ms).max(0)));
         Ok(Raced { turn, duration_ms })
@@ -333,7 +343,7 @@ impl Arena for Ring {
         self.bench.store.secret_values(project).await?;
         Ok(Changes {
             diff: DiffSize { files: stat.files, added: stat.added, removed: stat.removed },
-            patch: self.bench.errands.output.patterns(project).redact(&diff.patch),
+            patch: self.bench.patterns_at(&at).redact(&diff.patch),
             is_cut: diff.truncated,
         })
     }
@@ -369,7 +379,7 @@ impl Arena for Ring {
             };
             // The host may be starting anew, and an entry that cannot rest is out.
             if !trouble::may_pass(&error) || since.elapsed() > REST_WITHIN {
-                return Err(self.bench.trouble(brief.project, error));
+                return Err(self.bench.trouble_at(&at, error));
             }
             tokio::time::sleep(ROOM_PAUSE).await;
         }

@@ -23,7 +23,7 @@ pub(crate) struct CommitText {
 }
 
 /// The name of a repository without where it is kept, which is in front where people want to be clear.
-pub(super) fn plain(repository: &str) -> String {
+pub(crate) fn plain(repository: &str) -> String {
     repository.strip_prefix("local/").unwrap_or(repository).to_string()
 }
 
@@ -114,7 +114,11 @@ impl Workbench {
     ) -> Result<Option<String>, StepError> {
         let (repository, branch) = (plain(repository), branch_name(branch, "branch")?);
         let base_branch = branch_name(&base.branch, "unknown_base")?;
-        let (text, signature) = (text.clone(), self.signature.clone());
+        let patterns = self.patterns_at(at);
+        let footer = |(token, value): &(String, String)| (token.clone(), patterns.redact(value));
+        let title = patterns.redact(&text.title);
+        let text = CommitText { title, footers: text.footers.iter().map(footer).collect() };
+        let signature = self.signature.clone();
         let committed = self.with_git(at, move |git, session| {
             let (repository, branch, base_branch) = (repository.clone(), branch.clone(), base_branch.clone());
             let (text, signature) = (text.clone(), signature.clone());
@@ -189,7 +193,9 @@ impl Workbench {
     ) -> Result<Pull, StepError> {
         let (repository, head) = (plain(repository), branch_name(head, "branch")?);
         let base = base.map(|base| branch_name(base, "unknown_base")).transpose()?;
-        let (text, name) = (text.clone(), repository.clone());
+        let patterns = self.patterns_at(at);
+        let text = PullText { title: patterns.redact(&text.title), body: patterns.redact(&text.body) };
+        let name = repository.clone();
         let found = self.with_git(at, move |git, session| {
             let (repository, text) = (repository.clone(), text.clone());
             let order = PullOrder {

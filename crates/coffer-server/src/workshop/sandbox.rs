@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use coffer_core::network::{Base, Policy};
-use coffer_core::{AgentId, DestroyReason, Millis, OnTimeout, SandboxId, StateName, TemplateRef};
+use coffer_core::{
+    AgentId, DestroyReason, Millis, OnTimeout, ProjectId, SandboxId, SizeWish, StateName, TemplateRef,
+};
 use coffer_flow::StepError;
 use coffer_store::{Bounds, Idempotency, Inserted, ProjectScope, UsageFilter, UsageGroup};
 use coffer_wire::e2b::Network;
@@ -16,8 +18,8 @@ use crate::fleet::{CreateSpec, FleetError};
 /// How far ahead a sandbox's end is kept while it is worked in, and how long one that a person may want to look at stays.
 const AHEAD_MS: Millis = 3_600_000;
 /// How long a sandbox is waited for where the host or the project has no room.
-const ROOM_WITHIN: Duration = Duration::from_secs(900);
-const ROOM_PAUSE: Duration = Duration::from_secs(3);
+pub(super) const ROOM_WITHIN: Duration = Duration::from_secs(900);
+pub(super) const ROOM_PAUSE: Duration = Duration::from_secs(3);
 /// All sandboxes of one key are asked for alike.
 const FINGERPRINT: &str = "workshop";
 
@@ -33,6 +35,7 @@ pub(crate) struct SandboxOrder<'a> {
     /// Variables that get a secret's value, by its name.
     pub(crate) secrets: &'a BTreeMap<String, String>,
     pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) size: SizeWish,
 }
 
 impl Workbench {
@@ -59,14 +62,28 @@ impl Workbench {
                     return Err(StepError::fatal("sandbox_lost", message));
                 }
                 Ok(row) => return Ok(row.id),
-                Err(error) => ApiError::fleet(error, "new"),
+                Err(error) => error,
             };
-            let waits = trouble::may_pass(&error) || error.code() == Code::QuotaExceeded;
-            if !waits || since.elapsed() > ROOM_WITHIN {
-                return Err(self.trouble(scope.project(), error));
-            }
-            tokio::time::sleep(ROOM_PAUSE).await;
+            self.await_room(scope.project(), error, "new", since).await?;
         }
+    }
+
+    /// Waits a while where there may be room soon; fails where there will not be, or was not for too long.
+    pub(super) async fn await_room(
+        &self,
+        project: ProjectId,
+        error: FleetError,
+        sandbox: &str,
+        since: Instant,
+    ) -> Result<(), StepError> {
+        let hopeless = matches!(&error, FleetError::OverQuota(over) if over.is_hopeless());
+        let error = ApiError::fleet(error, sandbox);
+        let waits = trouble::may_pass(&error) || error.code() == Code::QuotaExceeded;
+        if hopeless || !waits || since.elapsed() > ROOM_WITHIN {
+            return Err(self.trouble(project, error));
+        }
+        tokio::time::sleep(ROOM_PAUSE).await;
+        Ok(())
     }
 
     fn spec(&self, scope: &ProjectScope, order: &SandboxOrder<'_>) -> Result<CreateSpec, StepError> {
@@ -93,8 +110,10 @@ impl Workbench {
                 max_lifetime_s: self.limiter.of(scope.project()).max_lifetime_s,
                 lease_s: None,
             },
+            size: order.size,
             base: None,
-            memory: None,
+            // Processes of a snapshot are used to what they had; an agent begins anew in any case.
+            memory: (!order.size.is_none()).then_some(false),
             idempotency: Some((order.key.to_string(), FINGERPRINT.to_string())),
         })
     }
@@ -136,15 +155,13 @@ impl Workbench {
             Err(error) => return Err(error),
         };
         let ended = self.fleet.destroy(record, DestroyReason::Requested).await;
-        ended.map_err(|error| {
-            self.trouble(at.scope.project(), ApiError::fleet(error, &at.sandbox.to_string()))
-        })
+        ended.map_err(|error| self.trouble_at(at, ApiError::fleet(error, &at.sandbox.to_string())))
     }
 
     /// Leaves a sandbox for a person to look at until its time is up; what was started in it from here is ended.
     pub(crate) async fn leave_sandbox(&self, at: &Station) -> Result<(), StepError> {
         let Some(record) = self.fleet.find(&at.scope, at.sandbox) else { return Ok(()) };
-        let trouble = |error| self.trouble(at.scope.project(), error);
+        let trouble = |error| self.trouble_at(at, error);
         for execution in self.errands.running(&record).await.unwrap_or_default() {
             let row = self.store.execution(&at.scope, execution).await?;
             if row.is_some_and(|row| row.sandbox == at.sandbox && row.actor.is_none()) {

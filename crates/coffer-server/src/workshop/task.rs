@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use coffer_core::agent::{AgentReport, Job};
 use coffer_core::{RunId, SandboxId};
-use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Workshop};
+use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop, so_far};
 use coffer_flow::{Start, StepError};
-use coffer_store::{Attempt, AttemptNote, JournalError, ProjectScope};
+use coffer_store::{Attempt, AttemptNote, ProjectScope};
+use futures_util::FutureExt as _;
 
 use super::agent::amount;
+use super::heard::Progress;
 use super::{AgentOrder, Base, CommitText, PullText, SandboxOrder, Station, WorkDone, Workbench};
 
 /// Works on tasks.
@@ -45,13 +47,14 @@ impl TaskShop {
         Ok(self.attempts(brief).await?.into_iter().find(|attempt| attempt.run == brief.run))
     }
 
-    /// What this attempt's sandbox, and a turn of its agent, may still cost.
-    async fn allowance(&self, brief: &Brief) -> Result<Option<i64>, StepError> {
+    /// What this attempt's sandbox, and the next turn of its agent, may still cost. What is on record of this attempt may be
+    /// of a turn under way, so it is said what those before it cost.
+    async fn allowance(&self, brief: &Brief, before: &AgentReport) -> Result<Option<i64>, StepError> {
         let Some(budget) = brief.budget_nanos else { return Ok(None) };
-        let mut left = budget;
-        for attempt in self.attempts(brief).await? {
+        let mut left = budget.saturating_sub(before.cost_nanos.unwrap_or(0));
+        for attempt in self.attempts(brief).await?.into_iter().filter(|attempt| attempt.run != brief.run) {
             left = left.saturating_sub(attempt.note.cost_nanos.unwrap_or(0));
-            if let Some(sandbox) = attempt.note.sandbox.filter(|_| attempt.run != brief.run) {
+            if let Some(sandbox) = attempt.note.sandbox {
                 left = left.saturating_sub(self.bench.cost_of(&self.scope(brief), sandbox).await?);
             }
         }
@@ -59,11 +62,7 @@ impl TaskShop {
     }
 
     async fn note(&self, start: Start, note: AttemptNote) -> Result<(), StepError> {
-        match self.bench.store.note_attempt(start.run, start.fence, note).await {
-            Ok(()) => Ok(()),
-            Err(JournalError::Lost) => Err(StepError::fatal("lost", "the run is another server's by now")),
-            Err(JournalError::Store(error)) => Err(error.into()),
-        }
+        Ok(self.bench.store.note_attempt(start.run, start.fence, note).await?)
     }
 }
 
@@ -71,7 +70,8 @@ impl TaskShop {
 impl Workshop for TaskShop {
     async fn ensure_sandbox(&self, brief: &Brief, _: Start) -> Result<SandboxId, StepError> {
         let scope = self.scope(brief);
-        if let (Some(left), Some(budget)) = (self.allowance(brief).await?, brief.budget_nanos)
+        let left = self.allowance(brief, &AgentReport::default()).await?;
+        if let (Some(left), Some(budget)) = (left, brief.budget_nanos)
             && left <= 0
         {
             let (spent, budget) = (amount(budget.saturating_sub(left)), amount(budget));
@@ -89,6 +89,7 @@ impl Workshop for TaskShop {
             template: definition.template.as_deref(),
             secrets: &definition.secrets,
             metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
+            size: definition.limits.size(),
         };
         self.bench.ensure_sandbox(scope, order).await
     }
@@ -108,8 +109,7 @@ impl Workshop for TaskShop {
         &self,
         brief: &Brief,
         sandbox: SandboxId,
-        turn: usize,
-        said: &[String],
+        turn: Turn<'_>,
         start: Start,
     ) -> Result<AgentTurn, StepError> {
         let at = self.station(brief, sandbox);
@@ -119,37 +119,47 @@ impl Workshop for TaskShop {
             ("COFFER_RUN_ID", brief.run.to_string()),
             ("COFFER_SANDBOX_ID", sandbox.to_string()),
             ("COFFER_BRANCH", brief.branch.clone()),
-            ("COFFER_TURN", turn.to_string()),
+            ("COFFER_TURN", turn.number.to_string()),
         ]
         .map(|(name, value)| (name.to_string(), value))
         .into();
         let order = AgentOrder {
-            key: &key(brief.run, &format!("agent-{turn}")),
+            key: &key(brief.run, &format!("agent-{}", turn.number)),
             repository: &brief.repository,
             definition: &definition,
             job: Job {
                 title: &brief.title,
                 description: &brief.description,
-                messages: said,
+                messages: turn.said,
                 branch: &brief.branch,
                 check: brief.check_command.as_deref(),
                 model: brief.model.as_deref(),
             },
             env,
         };
-        let allowance = self.allowance(brief).await?;
+        let allowance = self.allowance(brief, turn.before).await?;
         let work = self.bench.start_agent(&at, order).await?;
         // So that its output can be looked at from now on.
         let execution = Some(work.execution);
         self.note(start, AttemptNote { execution, ..AttemptNote::default() }).await?;
-        let before = self.own_attempt(brief).await?.and_then(|attempt| attempt.note.cost_nanos);
-        let turn = self.bench.await_agent(&at, &work, allowance).await;
-        if turn.as_ref().is_err_and(|error| !error.transient) && work.reported() > 0 {
+        let tell = move |(doing, report): Progress| {
+            let note = AttemptNote { doing: Some(doing), ..so_far(turn.before, &report) };
+            async move {
+                if let Err(error) = self.note(start, note).await {
+                    // What it comes to is put on record at its end.
+                    tracing::debug!(run.id = %start.run, "how far run {} is was not told: {error}", start.run);
+                }
+            }
+            .boxed()
+        };
+        let done = self.bench.await_agent(&at, &work, allowance, &tell).await;
+        if done.as_ref().is_err_and(|error| !error.transient) && work.reported() > 0 {
             // Of a turn that came to nothing too: the next attempt has that much less.
-            let cost_nanos = Some(before.unwrap_or(0).saturating_add(work.reported()));
+            let before = turn.before.cost_nanos.unwrap_or(0);
+            let cost_nanos = Some(before.saturating_add(work.reported()));
             self.note(start, AttemptNote { cost_nanos, ..AttemptNote::default() }).await?;
         }
-        turn
+        done
     }
 
     async fn check(&self, brief: &Brief, sandbox: SandboxId, command: &str) -> Result<Checked, StepError> {

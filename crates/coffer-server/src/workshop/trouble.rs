@@ -11,6 +11,7 @@ use super::{Station, Workbench};
 use crate::api::{ApiError, Code};
 use crate::fleet::{Record, describe};
 use crate::git::{Git, Session};
+use crate::output::Patterns;
 
 /// How long a move is tried where its obstacle may pass by itself: a part of the installation is away, another git
 /// holds a lock.
@@ -40,20 +41,37 @@ pub(super) fn may_pass(error: &ApiError) -> bool {
     }
 }
 
+fn told(error: ApiError, patterns: &Patterns) -> StepError {
+    let transient = may_pass(&error);
+    let (code, message, hint) = error.into_parts();
+    let message = hint.map_or_else(|| message.clone(), |hint| format!("{message} ({hint})"));
+    StepError { code: code.into(), message: redacted(patterns, &message), transient }
+}
+
+/// Without what must not be shown, and not too long.
+pub(super) fn redacted(patterns: &Patterns, text: &str) -> String {
+    let mut text = patterns.redact(text);
+    text.truncate(text.floor_char_boundary(LONGEST_TOLD));
+    text
+}
+
 impl Workbench {
-    /// What a step tells of a refusal. Everything that a sandbox said may be in it.
+    /// What a step tells of a refusal where there is no sandbox, or not yet.
     pub(super) fn trouble(&self, project: ProjectId, error: ApiError) -> StepError {
-        let transient = may_pass(&error);
-        let (code, message, hint) = error.into_parts();
-        let told = hint.map_or_else(|| message.clone(), |hint| format!("{message} ({hint})"));
-        StepError { code: code.into(), message: self.redacted(project, &told), transient }
+        told(error, &self.errands.output.patterns(project))
     }
 
-    /// Without what must not be shown, and not too long.
-    pub(super) fn redacted(&self, project: ProjectId, text: &str) -> String {
-        let mut text = self.errands.output.patterns(project).redact(text);
-        text.truncate(text.floor_char_boundary(LONGEST_TOLD));
-        text
+    /// What a step tells of a refusal in a sandbox. Everything that was said there may be in it.
+    pub(super) fn trouble_at(&self, at: &Station, error: ApiError) -> StepError {
+        told(error, &self.patterns_at(at))
+    }
+
+    /// What must not be shown of what is said in a sandbox.
+    pub(super) fn patterns_at(&self, at: &Station) -> Arc<Patterns> {
+        match self.fleet.find(&at.scope, at.sandbox) {
+            Some(record) => self.errands.output.patterns_in(&record),
+            None => self.errands.output.patterns(at.scope.project()),
+        }
     }
 
     /// The sandbox, where it lives and is here.
@@ -102,7 +120,7 @@ impl Workbench {
                 Err(error) => error,
             };
             if !may_pass(&error) || since.elapsed() > PATIENCE {
-                return Err(self.trouble(at.scope.project(), error));
+                return Err(self.trouble_at(at, error));
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);

@@ -22,16 +22,16 @@ use crate::app::{TestApp, policy};
 /// In two pieces, neither of which is one.
 const CANARY: [&str; 2] = ["ghp_0123456789abcdef", "ghijABCDEFGHIJ012345"];
 
-fn started(command: &str, tag: Option<&str>) -> ProcessFact {
+pub(crate) fn started(command: &str, tag: Option<&str>) -> ProcessFact {
     let (cwd, user) = (Some("/home/user".into()), Some("user".into()));
     ProcessFact::Started { command: command.into(), tag: tag.map(Into::into), cwd, user }
 }
 
-fn wrote(stream: OutputStream, position: u64, text: &str) -> ProcessFact {
+pub(crate) fn wrote(stream: OutputStream, position: u64, text: &str) -> ProcessFact {
     ProcessFact::Output { stream, position, data: BASE64_STANDARD.encode(text) }
 }
 
-fn ended(exit_code: i32) -> ProcessFact {
+pub(crate) fn ended(exit_code: i32) -> ProcessFact {
     ProcessFact::Ended { exit_code, status: format!("exit status {exit_code}"), untold: 0 }
 }
 
@@ -42,7 +42,7 @@ async fn sandbox(app: &TestApp) -> (String, FakeAgentd) {
 }
 
 /// Waits until the newest execution of a sandbox is as `wanted`.
-async fn execution(app: &TestApp, sandbox: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+pub(crate) async fn execution(app: &TestApp, sandbox: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
     for _ in 0..300 {
         last = app.get(&format!("/api/v1/sandboxes/{sandbox}/executions")).await.expect(200).json();
@@ -54,7 +54,7 @@ async fn execution(app: &TestApp, sandbox: &str, wanted: impl Fn(&Value) -> bool
     panic!("no such execution: {last}");
 }
 
-async fn output(app: &TestApp, execution: &Value, query: &str) -> String {
+pub(crate) async fn output(app: &TestApp, execution: &Value, query: &str) -> String {
     let id = execution["id"].as_str().unwrap();
     let answer = app.get(&format!("/api/v1/executions/{id}/output?raw=1&{query}")).await.expect(200);
     assert_eq!(answer.header("content-type"), Some("application/octet-stream"));

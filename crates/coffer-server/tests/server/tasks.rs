@@ -1,10 +1,10 @@
 //! Tasks and agents over the API: planned by people, worked on by runs.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use coffer_core::SandboxId;
 use coffer_core::agent::{AgentReport, Tokens};
-use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Workshop};
+use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop};
 use coffer_flow::{Start, StepError};
 use coffer_server::{OtherWorkshop, ServerConfig};
 use http::Method;
@@ -14,14 +14,16 @@ use tokio::sync::Semaphore;
 use crate::app::{TestApp, policy};
 
 /// Does every step at once, but lets agents work only as permits come.
-struct Shop {
-    agents: Semaphore,
+pub(crate) struct Shop {
+    pub(crate) agents: Semaphore,
+    /// Where they work; in none that exists, where nothing is said.
+    pub(crate) sandbox: Mutex<Option<SandboxId>>,
 }
 
 #[async_trait::async_trait]
 impl Workshop for Shop {
     async fn ensure_sandbox(&self, _: &Brief, _: Start) -> Result<SandboxId, StepError> {
-        Ok(SandboxId::generate())
+        Ok(self.sandbox.lock().unwrap().unwrap_or_else(SandboxId::generate))
     }
 
     async fn clone(&self, _: &Brief, _: SandboxId) -> Result<String, StepError> {
@@ -36,13 +38,12 @@ impl Workshop for Shop {
         &self,
         _: &Brief,
         _: SandboxId,
-        _: usize,
-        said: &[String],
+        turn: Turn<'_>,
         _: Start,
     ) -> Result<AgentTurn, StepError> {
         self.agents.acquire().await.unwrap().forget();
         let tokens = Some(Tokens { input: 7, cached: 0, output: 3 });
-        let summary = Some(format!("heard: {}", said.join(", ")));
+        let summary = Some(format!("heard: {}", turn.said.join(", ")));
         let report = AgentReport { tokens, cost_nanos: Some(250_000_000), summary, ..AgentReport::default() };
         Ok(AgentTurn { execution: None, exit_code: Some(0), report })
     }
@@ -84,25 +85,25 @@ impl Workshop for Shop {
     }
 }
 
-async fn working() -> (TestApp, Arc<Shop>) {
-    let shop = Arc::new(Shop { agents: Semaphore::new(0) });
+pub(crate) async fn working() -> (TestApp, Arc<Shop>) {
+    let shop = Arc::new(Shop { agents: Semaphore::new(0), sandbox: Mutex::default() });
     let workshop = Some(OtherWorkshop(shop.clone()));
     let app =
         TestApp::configured(ServerConfig { lifetime: policy(), workshop, ..ServerConfig::default() }).await;
     (app, shop)
 }
 
-async fn coder(app: &TestApp) -> String {
+pub(crate) async fn coder(app: &TestApp) -> String {
     let new = json!({"name": "coder", "definition": {"preset": "codex", "env": {"A": "hush-hush"}}});
     app.post("/api/v1/agents", new).await.expect(201).json()["id"].as_str().unwrap().to_string()
 }
 
-async fn task(app: &TestApp, body: Value) -> String {
+pub(crate) async fn task(app: &TestApp, body: Value) -> String {
     app.post("/api/v1/tasks", body).await.expect(201).json()["id"].as_str().unwrap().to_string()
 }
 
 /// Waits until a task is so.
-async fn until(app: &TestApp, task: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+pub(crate) async fn until(app: &TestApp, task: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
     for _ in 0..3000 {
         last = app.get(&format!("/api/v1/tasks/{task}")).await.expect(200).json();

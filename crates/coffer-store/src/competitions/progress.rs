@@ -1,5 +1,6 @@
 //! What the run of a competition writes. Each write shows the run's fence: a server that lost the run writes nothing.
 
+use coffer_core::agent::AgentProgress;
 use coffer_core::compete::{CompetitionState, DiffSize, EntryState, Placing};
 use coffer_core::{CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId};
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use sqlx::{AnyConnection, Row};
 use super::{CHANGE, CheckNote, EntryPatch, state};
 use crate::columns::{bigint, id, json as to_json, storable};
 use crate::error::Doing;
-use crate::{JournalError, RunFailure, RunState, Store, StoreError, events, now_ms};
+use crate::{JournalError, RunFailure, RunState, Store, StoreError, events, now_ms, runs};
 
 const LONGEST_SUMMARY: usize = 16 * 1024;
 
@@ -43,6 +44,8 @@ pub struct EntryNote {
     pub commit: Option<String>,
     pub summary: Option<String>,
     pub error: Option<RunFailure>,
+    /// What its agent does while it works: told to whoever listens, and not kept.
+    pub doing: Option<AgentProgress>,
 }
 
 /// The competition of a run, while the run's row is held.
@@ -135,16 +138,7 @@ impl Store {
 }
 
 async fn hold(connection: &mut AnyConnection, run: RunId, fence: i64) -> Result<Held, JournalError> {
-    let held =
-        sqlx::query("UPDATE runs SET fence = fence WHERE id = $1 AND fence = $2 AND owner IS NOT NULL")
-            .bind(run.to_string())
-            .bind(fence)
-            .execute(&mut *connection)
-            .await
-            .doing(CHANGE)?;
-    if held.rows_affected() == 0 {
-        return Err(JournalError::Lost);
-    }
+    runs::hold(connection, run, fence).await?;
     let row = sqlx::query(
         "UPDATE competitions SET run_id = run_id WHERE run_id = $1 RETURNING id, project_id, state, winner",
     )
@@ -211,6 +205,8 @@ async fn put_entry(
         "number": number, "state": note.state, "sandbox": note.sandbox, "execution": note.execution,
         "exit_code": note.exit_code, "passed": note.check.map(|check| check.passed), "diff": note.diff,
         "duration_ms": note.duration_ms, "commit": note.commit, "error": note.error,
+        "agent_cost_nanos": note.agent_cost_nanos, "input_tokens": note.input_tokens,
+        "output_tokens": note.output_tokens, "doing": note.doing,
     });
     let summary = note.summary.map(|text| storable(&text[..text.floor_char_boundary(LONGEST_SUMMARY)]));
     let begins = note.state == Some(EntryState::Working);

@@ -376,6 +376,18 @@ impl Store {
     }
 }
 
+/// Holds the row of a run for as long as `fence` is its: for what runs write beside their journal.
+pub(crate) async fn hold(connection: &mut AnyConnection, run: RunId, fence: i64) -> Result<(), JournalError> {
+    let held =
+        sqlx::query("UPDATE runs SET fence = fence WHERE id = $1 AND fence = $2 AND owner IS NOT NULL")
+            .bind(run.to_string())
+            .bind(fence)
+            .execute(connection)
+            .await
+            .doing(WRITE)?;
+    if held.rows_affected() == 0 { Err(JournalError::Lost) } else { Ok(()) }
+}
+
 async fn tell(
     connection: &mut AnyConnection,
     hold: &RunHold,

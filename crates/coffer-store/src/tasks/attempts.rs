@@ -1,5 +1,6 @@
 //! What runs do to tasks. What hangs on the end of a run is written in the transaction of that end.
 
+use coffer_core::agent::AgentProgress;
 use coffer_core::{
     AgentId, CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId, TaskId, TaskState,
 };
@@ -48,6 +49,8 @@ pub struct AttemptNote {
     pub input_tokens: Option<i64>,
     pub output_tokens: Option<i64>,
     pub cost_nanos: Option<i64>,
+    /// What its agent does while it works: told to whoever listens, and not kept.
+    pub doing: Option<AgentProgress>,
 }
 
 /// How an attempt is begun.
@@ -243,20 +246,11 @@ async fn put_note(
     note: AttemptNote,
 ) -> Result<(), JournalError> {
     const DOING: &str = "write down an attempt";
-    let held =
-        sqlx::query("UPDATE runs SET fence = fence WHERE id = $1 AND fence = $2 AND owner IS NOT NULL")
-            .bind(run.to_string())
-            .bind(fence)
-            .execute(&mut *connection)
-            .await
-            .doing(DOING)?;
-    if held.rows_affected() == 0 {
-        return Err(JournalError::Lost);
-    }
+    runs::hold(connection, run, fence).await?;
     let told = json!({
         "run": run, "sandbox": note.sandbox, "execution": note.execution, "branch": note.branch,
         "commit": note.commit, "pull_url": note.pull_url, "input_tokens": note.input_tokens,
-        "output_tokens": note.output_tokens, "cost_nanos": note.cost_nanos,
+        "output_tokens": note.output_tokens, "cost_nanos": note.cost_nanos, "doing": note.doing,
     });
     let summary = note.summary.map(|text| storable(&text[..text.floor_char_boundary(LONGEST_SUMMARY)]));
     let row = sqlx::query(
@@ -281,18 +275,21 @@ async fn put_note(
     .doing(DOING)?;
     let Some(row) = row else { return Ok(()) };
     let (task, project): (TaskId, ProjectId) = (id(&row, "task_id")?, id(&row, "project_id")?);
-    sqlx::query(
-        "UPDATE tasks SET branch = COALESCE($1, branch), commit_id = COALESCE($2, commit_id),
-             pull_url = COALESCE($3, pull_url), updated_ms = $4, version = version + 1 WHERE id = $5",
-    )
-    .bind(note.branch)
-    .bind(note.commit)
-    .bind(note.pull_url)
-    .bind(now_ms())
-    .bind(task.to_string())
-    .execute(&mut *connection)
-    .await
-    .doing(DOING)?;
+    // That its agent works changes nothing of the task: whoever edits it meanwhile has its newest version.
+    if note.doing.is_none() {
+        sqlx::query(
+            "UPDATE tasks SET branch = COALESCE($1, branch), commit_id = COALESCE($2, commit_id),
+                 pull_url = COALESCE($3, pull_url), updated_ms = $4, version = version + 1 WHERE id = $5",
+        )
+        .bind(note.branch)
+        .bind(note.commit)
+        .bind(note.pull_url)
+        .bind(now_ms())
+        .bind(task.to_string())
+        .execute(&mut *connection)
+        .await
+        .doing(DOING)?;
+    }
     let kind = "task.progress".to_string();
     events::record(connection, project, task.to_string(), kind, &told, now_ms()).await?;
     Ok(())
@@ -405,6 +402,7 @@ fn attempt(row: &AnyRow) -> Result<Attempt, StoreError> {
             input_tokens: number("input_tokens")?,
             output_tokens: number("output_tokens")?,
             cost_nanos: number("cost_nanos")?,
+            doing: None,
         },
         error: error.map(|text| serde_json::from_str(&text).map_err(super::unreadable)).transpose()?,
         created_ms: row.try_get("created_ms").doing(READ)?,

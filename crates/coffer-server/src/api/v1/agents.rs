@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::AgentId;
 use coffer_core::agent::{AgentDefinition, AgentLimits, OutputFormat, Preset};
-use coffer_store::{AgentError, AgentRow, NewAgent as NewRow, SecretName};
+use coffer_core::{AgentId, SizeWish};
+use coffer_store::{AgentError, AgentRow, NewAgent as NewRow, ProjectScope, SecretName};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -74,7 +74,11 @@ struct LimitsShape {
     /// How long it may work; an hour by default.
     #[schema(minimum = 1, maximum = 86400)]
     timeout_s: Option<i64>,
+    /// Processors of its sandbox, within the project's quota `cpus`; the server's usual number by default.
+    #[schema(minimum = 1, maximum = 1024)]
     cpu_count: Option<u32>,
+    /// Memory of its sandbox, within the project's quota `memory_mib`; the server's usual size by default.
+    #[schema(minimum = 64, maximum = 16777216)]
     memory_mib: Option<u32>,
 }
 
@@ -163,6 +167,31 @@ impl Definition {
     }
 }
 
+/// Refuses limits that no sandbox of the project could have.
+async fn check_quotas(app: &App, scope: &ProjectScope, definition: &AgentDefinition) -> Result<(), ApiError> {
+    let SizeWish { cpu_count, memory_mib } = definition.limits.size();
+    if cpu_count.is_none() && memory_mib.is_none() {
+        return Ok(());
+    }
+    let found = app.store.quotas(scope, scope.project()).await.map_err(ApiError::store)?;
+    let Some(quotas) = found.map(|found| found.in_force) else { return Ok(()) };
+    let memory_mib = memory_mib.and_then(|memory| i64::try_from(memory).ok());
+    for (field, asked, quota, most) in [
+        ("cpu_count", cpu_count.map(i64::from), "cpus", quotas.cpus),
+        ("memory_mib", memory_mib, "memory_mib", quotas.memory_mib),
+    ] {
+        if let (Some(asked), Some(most)) = (asked, most)
+            && asked > most
+        {
+            let why =
+                format!("is {asked}, and the project's quota `{quota}` is {most}: no sandbox can have it");
+            return Err(ApiError::invalid(&format!("definition.limits.{field}"), why)
+                .hint("ask for less, or have an operator raise the quota; GET /api/v1/quotas shows it"));
+        }
+    }
+    Ok(())
+}
+
 /// Something that acts by itself: it may own sandboxes, and work on tasks where it has a definition.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Agent {
@@ -208,6 +237,9 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Json<Agent>), ApiError> {
     check_name(&request.name)?;
     let definition = request.definition.map(|definition| definition.checked(None)).transpose()?;
+    if let Some(definition) = &definition {
+        check_quotas(&app, &caller.scope, definition).await?;
+    }
     let new = NewRow { name: request.name.clone(), definition };
     let made = app.store.create_agent(&caller.scope, new).await;
     let agent = made.map_err(|error| ApiError::name(error, "agent", &request.name))?;
@@ -276,6 +308,7 @@ pub(super) async fn define(
     let before = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
     let before = before.ok_or_else(|| ApiError::nothing("agent", agent))?;
     let definition = definition.checked(before.definition.as_ref())?;
+    check_quotas(&app, &caller.scope, &definition).await?;
     let defined = app.store.define_agent(&caller.scope, agent, version, definition).await;
     defined.map(tagged).map_err(|error| match error {
         AgentError::NotFound => ApiError::nothing("agent", agent),

@@ -149,6 +149,7 @@ pub(super) async fn fork(
         timeout_ms: timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?,
         wish: MemoryWish { memory: new.memory, with_secrets: new.inherit_secrets },
         idle_s: None,
+        sizes: Vec::new(),
         metadata: new.metadata,
         env_vars: new.env,
         secrets: new.secrets,

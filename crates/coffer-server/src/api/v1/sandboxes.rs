@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use coffer_core::network::{Base, Policy};
 use coffer_core::{
-    AgentId, DestroyReason, Kept, OnTimeout, SandboxState, SnapshotId, StateName, TemplateRef,
+    AgentId, DestroyReason, Kept, OnTimeout, SandboxState, SizeWish, SnapshotId, StateName, TemplateRef,
 };
 use coffer_store::{Bounds, Cursor, ListFilter, Order, SandboxRow, SnapshotState, Transition};
 use coffer_wire::e2b::Network;
@@ -332,6 +332,7 @@ pub(super) async fn create(
         reach,
         allow_internet_access: None,
         bounds,
+        size: SizeWish::default(),
         base,
         memory: new.memory,
         idempotency,
