@@ -74,7 +74,7 @@ class Project:
         return eventually(reached, within_s=300)
 
     def told(self, competition: dict) -> set[str]:
-        """The kinds of its events; a page may have none of them."""
+        """The kinds of its events."""
         kinds, cursor = set(), ""
         while cursor is not None:
             page = self.ask("GET", f"/events?subject={competition['id']}&limit=200&cursor={cursor}", 200)
@@ -131,6 +131,22 @@ def test_the_best_wins_by_rule_and_the_others_stay_as_revisions(project, eventua
     project.assert_all_given_back(begun)
     kinds = project.told(begun)
     assert {"competition.created", "competition.entry", "competition.ranked", "competition.winner"} <= kinds
+
+
+def test_each_fork_has_the_limits_of_its_agent(project, eventually):
+    command = ["/bin/sh", "-c", "echo 42 > answer", "agent", "{prompt}"]
+    definition = {"preset": "custom", "command": command, "limits": {"cpu_count": 1, "memory_mib": 512}}
+    small = project.ask("POST", "/agents", 201, name="small", definition=definition)["id"]
+    entries = [{"agent_id": small}, *project.entries("right")]
+    found = project.until(project.compete(rule="best", entries=entries), eventually, "decided")
+    sizes = [project.ask("GET", f"/sandboxes/{entry['sandbox_id']}", 200) for entry in found["entries"]]
+    usual = project.ask("GET", f"/sandboxes/{found['sandbox_id']}", 200)
+    assert (sizes[0]["cpu_count"], sizes[0]["memory_mib"]) == (1, 512)
+    assert sizes[1]["memory_mib"] == usual["memory_mib"] != 512
+    # What is kept of it, though there is no task.
+    kept = f"/artifacts?run_id={found['run_id']}"
+    kinds = eventually(lambda: sorted(one["kind"] for one in project.ask("GET", kept, 200)["items"]) == ["diff", "link"])
+    assert kinds
 
 
 def test_a_person_picks_and_only_what_can_win(project, eventually):

@@ -87,7 +87,7 @@ async fn go(
         let told = format!("the server ended {most} times while it executed this run (at: {at})");
         failure = RunFailure { step: under_way, ..RunFailure::new("server_died", told) };
         if why.is_some() {
-            return end(run, RunEnd::Stuck(failure)).await;
+            return end(run, kind, RunEnd::Stuck(failure)).await;
         }
         begin_unwinding(run, Unwinding::Failed, &failure).await?;
         why = Some(Unwinding::Failed);
@@ -114,7 +114,7 @@ async fn go(
         (_, Some(Err(Stop(Why::Store(error))))) => return Err(JournalError::Store(error)),
         (Some(why), _) => why,
         (None, Some(Ok(output))) => match written("the run", &output) {
-            Ok(output) => return end(run, RunEnd::Done(output)).await,
+            Ok(output) => return end(run, kind, RunEnd::Done(output)).await,
             Err(stop) => {
                 failure = stop.failure().cloned().unwrap_or(failure);
                 begin_unwinding(run, Unwinding::Failed, &failure).await?;
@@ -145,7 +145,7 @@ async fn go(
         Unwinding::Cancelled => RunEnd::Cancelled(failure),
         Unwinding::Failed => RunEnd::Failed(failure),
     };
-    end(run, ended).await
+    end(run, kind, ended).await
 }
 
 /// Runs the code; a panic between steps is a failure.
@@ -162,8 +162,10 @@ async fn begin_unwinding(run: &mut Run, why: Unwinding, failure: &RunFailure) ->
     persist(&run.alive, || store.begin_unwinding(hold, why, failure)).await
 }
 
-async fn end(run: &Run, end: RunEnd) -> Result<(), JournalError> {
-    persist(&run.alive, || run.store.end_run(&run.hold, &end)).await
+async fn end(run: &Run, kind: &dyn Kind, end: RunEnd) -> Result<(), JournalError> {
+    persist(&run.alive, || run.store.end_run(&run.hold, &end)).await?;
+    kind.ended(end.state());
+    Ok(())
 }
 
 /// Undoes what was done, the last first. Returns the steps that could not be undone.

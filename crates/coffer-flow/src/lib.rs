@@ -27,6 +27,7 @@ mod settings;
 mod step;
 pub mod task;
 
+use coffer_store::RunState;
 pub use error::{StepError, Stop};
 pub use run::Run;
 pub use runner::Runner;
@@ -42,4 +43,7 @@ pub trait Kind: Send + Sync + 'static {
     /// Does what the run is for, by steps; between them it must have no effects. What it returns is on record
     /// as the run's output.
     async fn execute(&self, run: &mut Run) -> Result<serde_json::Value, Stop>;
+
+    /// Hears how a run of this kind ended, once that is on record. What ends in the queue was never this kind's.
+    fn ended(&self, _how: RunState) {}
 }

@@ -102,6 +102,11 @@ impl Run {
         self.hold.project
     }
 
+    /// Whether nothing of it was begun before.
+    pub fn is_new(&self) -> bool {
+        self.way == Way::Forward && self.steps.is_empty()
+    }
+
     /// What the run is about.
     pub fn subject(&self) -> &str {
         &self.hold.subject

@@ -44,7 +44,7 @@ use coffer_store::Store;
 pub use git::ForgeSettings;
 pub use limits::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings};
 pub use output::OutputSettings;
-pub use tasks::{OtherWorkshop, TaskSettings};
+pub use tasks::{OtherArena, OtherWorkshop, TaskSettings};
 pub use telemetry::{BadTraceSetting, MetricsSettings, TraceSettings};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -82,6 +82,9 @@ pub struct ServerConfig {
     /// For tests of what is around it: where tasks are worked on instead of in sandboxes.
     #[doc(hidden)]
     pub workshop: Option<OtherWorkshop>,
+    /// Likewise: where agents compete.
+    #[doc(hidden)]
+    pub arena: Option<OtherArena>,
     /// The server's own directory, where output is kept.
     pub server_dir: PathBuf,
     /// The files of the web UI; none where the program was built without.
@@ -108,6 +111,7 @@ impl Default for ServerConfig {
             forge: ForgeSettings::default(),
             extra_roots: None,
             workshop: None,
+            arena: None,
             server_dir: PathBuf::from("."),
             ui: &[],
         }
@@ -191,7 +195,10 @@ pub async fn serve(
         default_template: config.default_template.clone(),
         signature: git::Signature { name: "Cofferdam".into(), email: noreply(config.domain.as_deref()) },
     }));
-    let ring = Arc::new(workshop::Ring::new(bench.clone()));
+    let ring: Arc<dyn coffer_flow::compete::Arena> = match config.arena {
+        None => Arc::new(workshop::Ring::new(bench.clone())),
+        Some(other) => other.0,
+    };
     let shop: Arc<dyn coffer_flow::task::Workshop> = match config.workshop {
         None => Arc::new(workshop::TaskShop::new(bench)),
         Some(other) => other.0,
@@ -201,7 +208,8 @@ pub async fn serve(
         Arc::new(coffer_flow::task::TaskKind::new(store.clone(), shop)),
         Arc::new(coffer_flow::compete::CompeteKind::new(store.clone(), ring)),
     ];
-    let tasks = tasks::Tasks::start(store.clone(), config.tasks, place, kinds).await.map_err(failed)?;
+    let tasks =
+        tasks::Tasks::start(store.clone(), config.tasks, place, kinds, &telemetry).await.map_err(failed)?;
     let tasks = Arc::new(tasks);
     tokio::spawn(reviews::follow(store.clone(), tasks.clone(), stop.child_token()));
     let artifacts = artifacts::Artifacts::start(

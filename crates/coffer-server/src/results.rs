@@ -1,12 +1,12 @@
-//! What attempts at tasks came to is kept: the diff of the pull request, and where that is.
+//! What attempts at tasks and competitions came to is kept: the diff of the pull request, and where that is.
 //!
-//! Follows the log for runs that ended well, with a position of its own in the database: an attempt's artifacts are
+//! Follows the log for runs that ended well, with a position of its own in the database: a run's artifacts are
 //! kept first and its event is passed then, so a server that dies in between keeps them again, which finds them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_core::{RunId, TaskId};
+use coffer_core::{AgentId, CompetitionId, RunId, TaskId};
 use coffer_forge::Forges;
 use coffer_store::{Event, LogReader, ProjectBehind, ProjectScope, RepositoryRow, Store, StoreError};
 use futures_util::{StreamExt as _, stream};
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::artifacts::Artifacts;
 use crate::clock::now_ms;
+use crate::output::Patterns;
 
 const PAGE: u32 = 200;
 const PROJECTS: u32 = 200;
@@ -32,6 +33,14 @@ pub(crate) struct Results {
     pub(crate) store: Store,
     pub(crate) forges: Arc<Forges>,
     pub(crate) artifacts: Arc<Artifacts>,
+}
+
+/// What a run came to.
+struct RunResult {
+    pull_url: String,
+    repository: Option<String>,
+    /// Whose work it is.
+    agent: Option<AgentId>,
 }
 
 impl Results {
@@ -91,16 +100,14 @@ impl Results {
         Ok(true)
     }
 
-    /// Keeps what the attempt came to that ended, if it was one. Says no where that is left to another server.
+    /// Keeps what the run came to that ended. Says no where that is left to another server.
     async fn keep(&self, scope: &ProjectScope, event: &Event) -> Result<bool, StoreError> {
-        let run = event.payload["run"].as_str().and_then(|run| run.parse::<RunId>().ok());
-        let (Some(run), Ok(task)) = (run, event.subject.parse::<TaskId>()) else { return Ok(true) };
-        let attempts = self.store.attempts(scope, task).await?;
-        let Some(attempt) = attempts.into_iter().find(|attempt| attempt.run == run) else { return Ok(true) };
-        let Some(url) = attempt.note.pull_url else { return Ok(true) };
-        let repository = self.store.task(scope, task).await?.and_then(|task| task.repository);
-        let row = match repository {
-            Some(repository) => self.store.repository(scope, &repository).await?,
+        let Some(run) = event.payload["run"].as_str().and_then(|run| run.parse::<RunId>().ok()) else {
+            return Ok(true);
+        };
+        let Some(result) = self.result(scope, run, &event.subject).await? else { return Ok(true) };
+        let row = match &result.repository {
+            Some(repository) => self.store.repository(scope, repository).await?,
             None => None,
         };
         let is_elsewhere = row.as_ref().is_some_and(|row| self.store.repository_elsewhere(row).is_some());
@@ -108,11 +115,57 @@ impl Results {
             return Ok(false);
         }
         let diff = match row.filter(|_| !is_elsewhere) {
-            Some(row) => self.diff(scope, &row, &url).await,
+            Some(row) => self.diff(scope, &row, &result.pull_url).await,
             None => None,
         };
-        self.artifacts.keep_of_run(scope, run, diff.as_deref(), Some(&url)).await;
+        // What its agent was given, beside the secrets of the project.
+        let agent = match result.agent {
+            Some(agent) => self.store.agent(scope, agent).await?,
+            None => None,
+        };
+        let env = agent.and_then(|agent| agent.definition).map(|definition| definition.env);
+        let hidden = Patterns::new(&env.iter().flat_map(|env| env.values()).collect::<Vec<_>>());
+        let diff = diff.map(|diff| hidden.redact(&diff));
+        self.artifacts.keep_of_run(scope, run, diff.as_deref(), Some(&result.pull_url)).await;
         Ok(true)
+    }
+
+    /// What a run about `subject` came to, where it was an attempt at a task or a competition.
+    async fn result(
+        &self,
+        scope: &ProjectScope,
+        run: RunId,
+        subject: &str,
+    ) -> Result<Option<RunResult>, StoreError> {
+        if let Ok(task) = subject.parse::<TaskId>() {
+            let attempts = self.store.attempts(scope, task).await?;
+            if let Some(attempt) = attempts.into_iter().find(|attempt| attempt.run == run) {
+                let Some(pull_url) = attempt.note.pull_url else { return Ok(None) };
+                let agent = match attempt.competition {
+                    Some(competition) => self.winner(scope, competition).await?,
+                    None => attempt.agent,
+                };
+                let repository = self.store.task(scope, task).await?.and_then(|task| task.repository);
+                return Ok(Some(RunResult { pull_url, repository, agent }));
+            }
+        }
+        let Ok(competition) = subject.parse::<CompetitionId>() else { return Ok(None) };
+        let found = self.store.competition(scope, competition).await?.filter(|found| found.run == run);
+        let Some(found) = found else { return Ok(None) };
+        let Some(pull_url) = found.pull_url else { return Ok(None) };
+        let agent = self.winner(scope, competition).await?;
+        Ok(Some(RunResult { pull_url, repository: found.repository, agent }))
+    }
+
+    /// The agent that won a competition.
+    async fn winner(
+        &self,
+        scope: &ProjectScope,
+        competition: CompetitionId,
+    ) -> Result<Option<AgentId>, StoreError> {
+        let winner = self.store.competition(scope, competition).await?.and_then(|found| found.winner);
+        let entries = self.store.competition_entries(scope, competition).await?;
+        Ok(entries.into_iter().find(|entry| Some(entry.number) == winner).map(|entry| entry.agent))
     }
 
     /// What the pull request changes, where the forge tells.

@@ -3,12 +3,15 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use coffer_flow::compete::Arena;
 use coffer_flow::task::Workshop;
-use coffer_flow::{Kind, Runner, Settings};
-use coffer_store::{Slots, Store, StoreError};
+use coffer_flow::{Kind, Run, Runner, Settings, Stop};
+use coffer_store::{RunState, Slots, Store, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+
+use crate::telemetry::Telemetry;
 
 /// `[tasks]`: how many attempts at tasks may be under way at once, over all servers of one database. Others are
 /// queued.
@@ -40,6 +43,42 @@ impl fmt::Debug for OtherWorkshop {
     }
 }
 
+/// An arena of a test's own.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct OtherArena(pub Arc<dyn Arena>);
+
+impl fmt::Debug for OtherArena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OtherArena")
+    }
+}
+
+/// A kind of runs whose beginnings and ends are counted.
+struct Counted {
+    kind: Arc<dyn Kind>,
+    telemetry: Arc<Telemetry>,
+}
+
+#[async_trait::async_trait]
+impl Kind for Counted {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    async fn execute(&self, run: &mut Run) -> Result<serde_json::Value, Stop> {
+        if run.is_new() {
+            self.telemetry.metrics.run_started(self.name());
+        }
+        self.kind.execute(run).await
+    }
+
+    fn ended(&self, how: RunState) {
+        self.telemetry.metrics.run_ended(self.name(), how);
+        self.kind.ended(how);
+    }
+}
+
 /// The runner of this server.
 #[derive(Debug)]
 pub(crate) struct Tasks {
@@ -54,7 +93,10 @@ impl Tasks {
         settings: TaskSettings,
         place: Option<String>,
         kinds: Vec<Arc<dyn Kind>>,
+        telemetry: &Arc<Telemetry>,
     ) -> Result<Self, StoreError> {
+        let counted = |kind| -> Arc<dyn Kind> { Arc::new(Counted { kind, telemetry: telemetry.clone() }) };
+        let kinds: Vec<Arc<dyn Kind>> = kinds.into_iter().map(counted).collect();
         let slots = Slots { in_all: settings.in_all, per_project: settings.per_project };
         let settings = Settings { slots, ..Settings::at(place.unwrap_or_else(|| "server".into())) };
         let runner = Runner::start(store, settings, kinds).await?;

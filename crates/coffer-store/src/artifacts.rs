@@ -359,7 +359,7 @@ async fn count(
     Ok(())
 }
 
-/// What it is about, as far as it is not said: a run is about its task, a task has its context. What is said
+/// What it is about, as far as it is not said: a run is about its task, a task or a competition has its context. What is said
 /// must be there, and be the caller's to see.
 async fn resolve(
     connection: &mut AnyConnection,
@@ -391,6 +391,16 @@ async fn resolve(
             return Err(ArtifactError::NoSuch("run"));
         }
         links.task = links.task.or(task);
+        if links.task.is_none() && links.context_id.is_none() {
+            let row =
+                sqlx::query("SELECT context_id FROM competitions WHERE run_id = $1 AND project_id = $2")
+                    .bind(run.to_string())
+                    .bind(project.clone())
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+            links.context_id = row.map(|row| optional_text(&row, "context_id")).transpose()?.flatten();
+        }
     }
     if let Some(task) = links.task {
         let row = sqlx::query(

@@ -14,9 +14,9 @@ use coffer_core::{AgentId, CompetitionId, ExecutionId, Millis, ProjectId, RunId,
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use crate::columns::{id, optional_id};
+use crate::columns::{id, number, optional_id};
 use crate::error::Doing;
-use crate::{ProjectScope, RunFailure, Store, StoreError, TaskError};
+use crate::{Operator, ProjectScope, RunFailure, Store, StoreError, TaskError};
 
 pub use begin::{NewCompetition, NewEntry};
 pub use pick::COMPETITION_PICKED;
@@ -166,7 +166,36 @@ const ENTRY_COLUMNS: &str = "number, label, agent_id, model, prompt, budget_nano
                              diff_removed, duration_ms, cost_nanos, agent_cost_nanos, input_tokens, output_tokens, \
                              rank, reasons, branch, commit_id, summary, error, started_ms, ended_ms";
 
+/// How many competitions that are not over are in which state, and their entries.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CompetitionLoad {
+    pub competitions: Vec<(CompetitionState, i64)>,
+    pub entries: Vec<(EntryState, i64)>,
+}
+
 impl Store {
+    /// What is under way, of all projects.
+    pub async fn competition_load(&self, _: &Operator) -> Result<CompetitionLoad, StoreError> {
+        let all = "SELECT state, COUNT(*) AS number FROM competitions WHERE ended_ms IS NULL GROUP BY state";
+        let rows = sqlx::query(all).fetch_all(self.database().readers()).await.doing(READ)?;
+        let mut load = CompetitionLoad::default();
+        for row in &rows {
+            load.competitions.push((state(row)?, number(row, "number")?));
+        }
+        let rows = sqlx::query(
+            "SELECT e.state AS state, COUNT(*) AS number FROM competition_entries AS e
+                 JOIN competitions AS c ON c.id = e.competition_id
+             WHERE c.ended_ms IS NULL GROUP BY e.state",
+        )
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        for row in &rows {
+            load.entries.push((entry_state(row)?, number(row, "number")?));
+        }
+        Ok(load)
+    }
+
     /// The competition of that id, if it is in scope.
     pub async fn competition(
         &self,
@@ -292,6 +321,11 @@ fn state(row: &AnyRow) -> Result<CompetitionState, StoreError> {
     CompetitionState::parse(&text).ok_or_else(|| unreadable(format!("its state is `{text}`")))
 }
 
+fn entry_state(row: &AnyRow) -> Result<EntryState, StoreError> {
+    let text: String = row.try_get("state").doing(READ)?;
+    EntryState::parse(&text).ok_or_else(|| unreadable(format!("an entry is `{text}`")))
+}
+
 fn read(row: &AnyRow) -> Result<CompetitionRow, StoreError> {
     let text = |column: &str| row.try_get::<Option<String>, _>(column).doing(READ);
     let number = |column: &str| row.try_get::<Option<i64>, _>(column).doing(READ);
@@ -335,7 +369,6 @@ fn read_entry(row: &AnyRow) -> Result<EntryRow, StoreError> {
         let count = number(column)?.map(u64::try_from).transpose();
         count.map_err(|_| unreadable(format!("{column} is negative")))
     };
-    let state: String = row.try_get("state").doing(READ)?;
     let check = match number("check_passed")? {
         None => None,
         Some(passed) => Some(CheckNote {
@@ -356,7 +389,7 @@ fn read_entry(row: &AnyRow) -> Result<EntryRow, StoreError> {
         model: text("model")?,
         prompt: text("prompt")?,
         budget_nanos: number("budget_nanos")?,
-        state: EntryState::parse(&state).ok_or_else(|| unreadable(format!("an entry is `{state}`")))?,
+        state: entry_state(row)?,
         sandbox: optional_id(row, "sandbox_id")?,
         execution: optional_id(row, "execution_id")?,
         exit_code: number("exit_code")?,

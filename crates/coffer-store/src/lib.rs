@@ -63,8 +63,8 @@ pub use audit::{AuditFilter, AuditRecord};
 pub use budgets::{Budget, BudgetAction, BudgetNews, BudgetPeriod, BudgetTerms};
 use coffer_core::Millis;
 pub use competitions::{
-    COMPETITION_PICKED, CheckNote, CompetitionError, CompetitionFilter, CompetitionNote, CompetitionRow,
-    EntryNote, EntryPatch, EntryRow, NewCompetition, NewEntry,
+    COMPETITION_PICKED, CheckNote, CompetitionError, CompetitionFilter, CompetitionLoad, CompetitionNote,
+    CompetitionRow, EntryNote, EntryPatch, EntryRow, NewCompetition, NewEntry,
 };
 use database::Database;
 use error::Doing as _;

@@ -146,12 +146,12 @@ function QueueCard() {
   return (
     <Card title="Queue" actions={<CopyAs recipe={{ curl: curl("GET", "/api/v1/queue") }} />}>
       <Loaded query={query}>
-        {({ limits, running, queued, oldest_wait_s: waited, runs, elsewhere }) => (
+        {({ limits, running, parked, queued, oldest_wait_s: waited, runs, elsewhere }) => (
           <>
             <Facts
               facts={[
                 ["At work", `${running} of ${limits.per_project ?? "any number"}`],
-                ["Waiting", queued],
+                ["Waiting", parked > 0 ? `${queued}, and ${parked} for a person` : queued],
                 ["The first has waited", waited ? span(waited * 1000) : "–"],
                 ["Elsewhere on this server", `${elsewhere.running} at work, ${elsewhere.queued} waiting, ${limits.in_all} at a time`],
               ]}

@@ -13,12 +13,12 @@ on_both! {
         let world = World::new(database).await;
         let theirs = project(&world.store, "theirs").await;
         let slots = Slots { in_all: 3, per_project: 2 };
+        world.outside.block("before push");
         let queue = async |scope, count: usize| {
             let mut runs = Vec::new();
             for _ in 0..count {
                 let id = RunId::generate();
-                let input = json!({ "sleep_ms": 86_400_000 });
-                let new = NewRun { id, kind: "trip", subject: id.to_string(), input, rank: 0 };
+                let new = NewRun { id, kind: "trip", subject: id.to_string(), input: json!({}), rank: 0 };
                 world.store.insert_run(scope, new).await.unwrap();
                 runs.push(id);
             }
@@ -28,19 +28,42 @@ on_both! {
         let others = queue(&theirs, 5).await;
         let one = world.runner_with(Settings { slots, ..world.settings("one") }).await;
         let two = world.runner_with(Settings { slots, ..world.settings("two") }).await;
-        // Two of the first and one of the other sleep: the project with fewer came first.
+        // Two of the first and one of the other have begun: the project with fewer came first.
         for run in [mine[0], mine[1], others[0]] {
-            world.until(run, is(RunState::Parked)).await;
+            world.until(run, is(RunState::Running)).await;
         }
         let operator = world.store.operator();
         assert_eq!(world.store.run_load(&operator).await.unwrap(), (7, 3));
         // Whoever ends gives its slot back; both have one now, and the oldest comes next.
         world.store.cancel_run(&world.scope, mine[0], "enough").await.unwrap();
         world.until_over(mine[0]).await;
-        world.until(mine[2], is(RunState::Parked)).await;
+        world.until(mine[2], is(RunState::Running)).await;
         assert_eq!(world.store.run_load(&operator).await.unwrap(), (6, 3));
         one.stop().await;
         two.stop().await;
+    }
+
+    async fn who_waits_holds_no_slot(database: &TestDatabase) {
+        let world = World::new(database).await;
+        let slots = Slots { in_all: 1, per_project: 1 };
+        let waits = world.queue(json!({ "wait_until": 4_000_000_000_000_i64 })).await;
+        let runner = world.runner_with(Settings { slots, ..world.settings("here") }).await;
+        world.until(waits, is(RunState::Parked)).await;
+        let operator = world.store.operator();
+        assert_eq!(world.store.run_load(&operator).await.unwrap(), (0, 0));
+        let load = world.store.queue_load(&operator, None).await.unwrap();
+        assert_eq!((load.queued, load.held, load.parked), (0, 0, 1));
+        let next = world.queue(json!({})).await;
+        assert_eq!(world.until_over(next).await.state, RunState::Done);
+        // It is somebody's turn: who is woken goes on beside it, for nobody is to wait twice.
+        world.outside.block("before sandbox");
+        let other = world.queue(json!({})).await;
+        world.outside.reached().await;
+        world.store.signal_run(&world.scope, waits, "said", json!("go")).await.unwrap();
+        assert_eq!(world.until_over(waits).await.state, RunState::Done);
+        assert_eq!(world.run(other).await.state, RunState::Running);
+        world.outside.unblock();
+        runner.stop().await;
     }
 
     async fn of_one_subject_one_runs_at_a_time_and_rank_goes_first(database: &TestDatabase) {

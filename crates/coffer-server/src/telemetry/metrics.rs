@@ -8,6 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use coffer_core::{DestroyReason, Fault};
+use coffer_store::RunState;
 use http::{Method, StatusCode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -55,6 +56,8 @@ pub(crate) struct Metrics {
     pub(super) spans: Counts<2>,
     webhooks: Counts<1>,
     webhook_time: Histogram,
+    runs_started: Counts<1>,
+    runs_ended: Counts<2>,
 }
 
 /// How an execution ended.
@@ -145,6 +148,8 @@ impl Metrics {
             spans: Family::default(),
             webhooks: Family::default(),
             webhook_time: Histogram::new(REQUEST),
+            runs_started: Family::default(),
+            runs_ended: Family::default(),
         };
         metrics.begin_at_zero();
         metrics.registered()
@@ -178,6 +183,13 @@ impl Metrics {
         }
         for outcome in ["delivered", "retried", "failed"] {
             let _ = self.webhooks.get_or_create(&label([("outcome", outcome)]));
+        }
+        for kind in ["task", "compete"] {
+            let _ = self.runs_started.get_or_create(&label([("kind", kind)]));
+            for outcome in RunState::ALL.into_iter().filter(|state| state.is_over()) {
+                let labels = label([("kind", kind), ("outcome", outcome.as_str())]);
+                let _ = self.runs_ended.get_or_create(&labels);
+            }
         }
         for direction in ["sent", "received"] {
             let _ = self.egress_bytes.get_or_create(&label([("direction", direction)]));
@@ -288,7 +300,25 @@ impl Metrics {
             "How long receivers of webhooks took to answer, or not to",
             self.webhook_time.clone(),
         );
+        registry.register(
+            "coffer_runs_started",
+            "Attempts at tasks (`task`) and competitions (`compete`) that got a slot",
+            self.runs_started.clone(),
+        );
+        registry.register(
+            "coffer_runs_ended",
+            "Those that ended after that, by kind and outcome",
+            self.runs_ended.clone(),
+        );
         self
+    }
+
+    pub(crate) fn run_started(&self, kind: &'static str) {
+        self.runs_started.get_or_create(&label([("kind", kind)])).inc();
+    }
+
+    pub(crate) fn run_ended(&self, kind: &'static str, how: RunState) {
+        self.runs_ended.get_or_create(&label([("kind", kind), ("outcome", how.as_str())])).inc();
     }
 
     pub(crate) fn spawned(&self, template: &str) {

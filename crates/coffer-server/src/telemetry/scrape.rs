@@ -19,6 +19,7 @@ use super::metrics::{Labels, Level, Levels, label};
 use crate::clock::now_ms;
 use crate::events::Events;
 use crate::fleet::Fleet;
+use coffer_core::compete::{CompetitionState, EntryState};
 use coffer_forge::Forges;
 use coffer_store::{Store, WriteLoad};
 
@@ -55,6 +56,7 @@ impl Telemetry {
         forge(&mut now, forges);
         webhooks(&mut now, store).await;
         queue(&mut now, store).await;
+        competitions(&mut now, store).await;
         let mut text = String::new();
         encode_registry(&mut text, &self.metrics.registry).expect("text takes all");
         encode_registry(&mut text, &now).expect("text takes all");
@@ -174,9 +176,28 @@ async fn queue(now: &mut Registry, store: &Store) {
     let Ok(load) = store.queue_load(&store.operator(), None).await else { return };
     gauge(now, "coffer_runs_queued", "Runs that wait for a slot", load.queued as f64);
     gauge(now, "coffer_runs_active", "Runs that hold a slot", load.held as f64);
+    let help = "Runs that wait for a person or a time, and hold none";
+    gauge(now, "coffer_runs_parked", help, load.parked as f64);
     let oldest = load.oldest_ms.map_or(0, |oldest| (now_ms() - oldest).max(0));
     let help = "How long the run has waited that waits longest for a slot";
     gauge(now, "coffer_run_oldest_wait_seconds", help, oldest as f64 / 1000.0);
+}
+
+async fn competitions(now: &mut Registry, store: &Store) {
+    let Ok(load) = store.competition_load(&store.operator()).await else { return };
+    let (all, entries): (Levels<1>, Levels<1>) = (Levels::default(), Levels::default());
+    for state in CompetitionState::ALL.into_iter().filter(|state| !state.is_over()) {
+        let found = load.competitions.iter().find(|(known, _)| *known == state);
+        let level = all.get_or_create(&label([("state", state.as_str())]));
+        level.set(found.map_or(0, |(_, number)| *number) as f64);
+    }
+    for state in EntryState::ALL {
+        let found = load.entries.iter().find(|(known, _)| *known == state);
+        let level = entries.get_or_create(&label([("state", state.as_str())]));
+        level.set(found.map_or(0, |(_, number)| *number) as f64);
+    }
+    now.register("coffer_competitions", "Competitions that are not over, by state", all);
+    now.register("coffer_competition_entries", "Those who compete in them, by state", entries);
 }
 
 fn gauge(now: &mut Registry, name: &'static str, help: &'static str, value: f64) {

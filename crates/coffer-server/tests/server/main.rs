@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands, helpers included")]
 
 mod agentd;
+mod agents;
 mod app;
 mod artifacts;
 mod breaker;
+mod competitions;
 mod deadlines;
 mod engine;
 mod events;

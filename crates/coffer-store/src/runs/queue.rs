@@ -8,7 +8,7 @@ use crate::columns::{id, number, text};
 use crate::error::Doing;
 use crate::{Operator, ProjectScope, Store, StoreError};
 
-/// A run that waits for a slot, or holds one.
+/// A run that waits for a slot, holds one, or is parked without.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuedRun {
     pub id: RunId,
@@ -27,12 +27,14 @@ pub struct QueueLoad {
     pub queued: i64,
     /// Runs that hold one.
     pub held: i64,
+    /// Runs that wait for a person or a time, and hold none.
+    pub parked: i64,
     /// When the one that waits longest was asked for.
     pub oldest_ms: Option<Millis>,
 }
 
 impl Store {
-    /// The project's runs that are not over: those with a slot first, then those that wait, in their order.
+    /// The project's runs that are not over: those that have begun first, then those that wait for a slot, in their order.
     pub async fn queue(&self, scope: &ProjectScope, limit: u32) -> Result<Vec<QueuedRun>, StoreError> {
         let rows = sqlx::query(
             "SELECT id, kind, subject, state, rank, created_ms, started_ms FROM runs
@@ -67,11 +69,12 @@ impl Store {
     ) -> Result<QueueLoad, StoreError> {
         // In two parts, each as its partial index says: runs that are over are many, and none of them is looked at.
         let row = sqlx::query(
-            "SELECT waits.queued AS queued, waits.oldest_ms AS oldest_ms, works.held AS held FROM
+            "SELECT waits.queued AS queued, waits.oldest_ms AS oldest_ms, works.held AS held, works.parked AS parked FROM
                  (SELECT COUNT(*) AS queued, MIN(created_ms) AS oldest_ms FROM runs
                   WHERE state = 'queued' AND ($1 IS NULL OR project_id = $1)) AS waits,
-                 (SELECT COUNT(*) AS held FROM runs
-                  WHERE state IN ('running', 'parked') AND ($1 IS NULL OR project_id = $1)) AS works",
+                 (SELECT CAST(COALESCE(SUM(CASE WHEN state = 'running' THEN 1 ELSE 0 END), 0) AS BIGINT) AS held,
+                      CAST(COALESCE(SUM(CASE WHEN state = 'parked' THEN 1 ELSE 0 END), 0) AS BIGINT) AS parked
+                  FROM runs WHERE state IN ('running', 'parked') AND ($1 IS NULL OR project_id = $1)) AS works",
         )
         .bind(project.map(|project| project.to_string()))
         .fetch_one(self.database().readers())
@@ -80,6 +83,7 @@ impl Store {
         Ok(QueueLoad {
             queued: number(&row, "queued")?,
             held: number(&row, "held")?,
+            parked: number(&row, "parked")?,
             oldest_ms: row.try_get("oldest_ms").doing(READ)?,
         })
     }

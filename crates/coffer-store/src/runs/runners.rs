@@ -23,7 +23,8 @@ const PAUSES: &str = "CASE WHEN takes < 2 THEN 0 WHEN takes = 2 THEN 1 WHEN take
 const ABANDONED: &str = "(cancel_ms <= $1 - 600000
                  AND NOT EXISTS (SELECT 1 FROM runners WHERE runners.place = runs.installation))";
 
-/// How many runs may hold a slot at once. A project that an operator gave a number of its own has that.
+/// How many runs may hold a slot at once. A project that an operator gave a number of its own has that. A run that is parked
+/// holds none, and goes on at once when it is woken, also beyond these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slots {
     pub in_all: u32,
@@ -237,7 +238,7 @@ impl Store {
     pub async fn run_load(&self, _: &Operator) -> Result<(i64, i64), StoreError> {
         let row = sqlx::query(
             "SELECT (SELECT COUNT(*) FROM runs WHERE state = 'queued') AS queued,
-                 (SELECT COUNT(*) FROM runs WHERE state IN ('running', 'parked')) AS held",
+                 (SELECT COUNT(*) FROM runs WHERE state = 'running') AS held",
         )
         .fetch_one(self.database().readers())
         .await
@@ -323,8 +324,7 @@ async fn next_queued(
 ) -> Result<Option<RunId>, StoreError> {
     let sql = format!(
         "WITH held AS (
-             SELECT project_id, COUNT(*) AS slots FROM runs WHERE state IN ('running', 'parked')
-             GROUP BY project_id)
+             SELECT project_id, COUNT(*) AS slots FROM runs WHERE state = 'running' GROUP BY project_id)
          SELECT r.id FROM runs AS r JOIN projects AS p ON p.id = r.project_id
              LEFT JOIN held ON held.project_id = r.project_id
          WHERE r.state = 'queued' AND r.wake_ms <= $1 AND COALESCE(held.slots, 0) < COALESCE(p.most_runs, $2)

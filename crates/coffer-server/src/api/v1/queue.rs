@@ -33,7 +33,7 @@ pub(super) struct QueueCounts {
     queued: i64,
 }
 
-/// A run that waits for a slot, or holds one.
+/// A run that waits for a slot, holds one, or is parked without.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = QueueRun)]
 pub(super) struct Run {
@@ -55,10 +55,12 @@ pub(super) struct Run {
 pub(super) struct Queue {
     limits: QueueLimits,
     running: i64,
+    /// Those that wait for a person, as competitions do; they hold no slot.
+    parked: i64,
     queued: i64,
     /// How long the one has waited that waits longest.
     oldest_wait_s: Option<i64>,
-    /// Those with a slot, then those that wait in the order in which they get one; the first 500.
+    /// Those that have begun, then those that wait for a slot in the order in which they get one; the first 500.
     runs: Vec<Run>,
     /// Of all other projects together: they share the slots.
     elsewhere: QueueCounts,
@@ -103,6 +105,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller<Read>) -> R
             per_project: quotas.and_then(|quotas| quotas.in_force.runs),
         },
         running: own.held,
+        parked: own.parked,
         queued: own.queued,
         oldest_wait_s: own.oldest_ms.map(|oldest| (now_ms() - oldest).max(0) / 1000),
         runs: shown(runs),
