@@ -16,6 +16,7 @@ mod opening;
 mod policy;
 mod projects;
 mod reviews;
+mod runs;
 mod scopes;
 mod secrets;
 mod snapshots;
