@@ -2,7 +2,7 @@
 //!
 //! [`Forge`] is the seam: one repository on some forge, as one caller sees it. [`Forges`] opens it for a record of
 //! the store. The local forge is git in bare repositories and all else in the store; [`Forges`] also serves its
-//! repositories to git by smart HTTP. GitHub is a client of its REST API, by a connection whose credential is a
+//! repositories to git by smart HTTP, and their large files to Git LFS. GitHub is a client of its REST API, by a connection whose credential is a
 //! secret of the project.
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,7 @@ mod error;
 mod forge;
 mod git;
 mod github;
+mod lfs;
 mod local;
 mod passes;
 mod private;
@@ -36,6 +37,8 @@ pub use forge::{
 pub use git::GitLimits;
 use git::{Git, Shelf};
 pub use github::GitHubFigures;
+use lfs::LfsUse;
+pub use lfs::{LfsFound, LfsOid};
 use local::{Bare, LocalForge};
 pub use passes::Pass;
 use passes::Passes;
@@ -75,6 +78,7 @@ pub struct Forges {
     identity: Identity,
     here: Arc<str>,
     turns: Turns,
+    lfs: Arc<LfsUse>,
     passes: Arc<Passes>,
     clients: Clients,
     plain_http: bool,
@@ -93,6 +97,7 @@ impl Forges {
             identity: config.identity,
             here: config.here.into(),
             turns: Turns::default(),
+            lfs: Arc::default(),
             passes: Arc::default(),
             clients: Clients::default(),
             plain_http: config.plain_http,
@@ -134,6 +139,7 @@ impl Forges {
             identity: self.identity.clone(),
             bare: Bare { git: self.git.clone(), directory: self.shelf.path(row.project, row.id) },
             turn: self.turns.of(row.id),
+            lfs: self.lfs.clone(),
             passes: self.passes.clone(),
             here: self.here.clone(),
         })
@@ -183,6 +189,11 @@ impl Forges {
     /// What is counted of fetches and pushes.
     pub fn git_figures(&self) -> &GitFigures {
         &self.figures
+    }
+
+    /// The hosts that may be at private addresses, as they were named.
+    pub fn private_hosts(&self) -> Vec<String> {
+        self.private_hosts.names().collect()
     }
 
     /// What a password that is no key opens.

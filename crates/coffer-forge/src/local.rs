@@ -15,12 +15,14 @@ use coffer_store::{
 };
 
 pub(crate) use bare::Bare;
+pub(crate) use shelve::{COMING, disk};
 
 use crate::forge::{
     Branch, Comment, Diff, Forge, GitAccess, InlineComment, Issue, IssueChange, Listed, MergeOrder, NewPull,
     NewReview, NewStatus, Part, Permissions, Protection, Pull, PullChange, PullFilter, RepositoryInfo,
     Review, Status, Statuses, Upstream,
 };
+use crate::lfs::LfsUse;
 use crate::passes::{LONGEST_PASS, Passes};
 use crate::{ForgeError, Identity, time_text};
 
@@ -41,6 +43,7 @@ pub(crate) struct LocalForge {
     pub(crate) bare: Bare,
     /// Merges of a repository come one after another.
     pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) lfs: Arc<LfsUse>,
     pub(crate) passes: Arc<Passes>,
     pub(crate) here: Arc<str>,
 }
@@ -195,7 +198,7 @@ impl Forge for LocalForge {
             archived: false,
             description: None,
             web_url: None,
-            size_bytes: Some(self.bare.size().await?),
+            size_bytes: Some(self.bare.size().await? + self.lfs_size().await?),
         })
     }
 

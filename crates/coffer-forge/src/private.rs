@@ -24,6 +24,10 @@ impl PrivateHosts {
         hosts.into_iter().map(read).collect::<Result<_, _>>().map(Self)
     }
 
+    pub(crate) fn names(&self) -> impl Iterator<Item = String> + '_ {
+        self.0.iter().map(|(name, port)| port.map_or_else(|| name.clone(), |port| format!("{name}:{port}")))
+    }
+
     pub(crate) fn has(&self, host: &str, port: u16) -> bool {
         self.0.iter().any(|(name, only)| name == host && only.is_none_or(|only| only == port))
     }

@@ -326,7 +326,7 @@ async fn push(
     };
     let protections = forge.store.protections(&forge.scope, forge.row.id).await?;
     let refusals = commands.refusals(&protections, access.as_ref());
-    let size = forge.bare.size().await?;
+    let size = forge.bare.size().await?.saturating_add(forge.lfs_size().await?);
     let left = limits.repository.saturating_sub(size).min(limits.push);
     if !refusals.is_empty() || (left == 0 && commands.brings_objects()) {
         drain(body, limits.silence).await;
@@ -374,7 +374,10 @@ async fn push(
 }
 
 /// Reads away what is still coming, so that the client hears the answer.
-async fn drain(mut body: impl Stream<Item = Result<Bytes, String>> + Unpin, silence: std::time::Duration) {
+pub(crate) async fn drain(
+    mut body: impl Stream<Item = Result<Bytes, String>> + Unpin,
+    silence: std::time::Duration,
+) {
     while let Ok(Some(Ok(_))) = tokio::time::timeout(silence, body.next()).await {}
 }
 

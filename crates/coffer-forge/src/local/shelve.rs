@@ -16,7 +16,7 @@ use crate::{ForgeError, Forges};
 type Answer<T> = Result<T, ForgeError>;
 
 /// Directories on their way in or out begin with these; a start removes them.
-const COMING: &str = ".coming-";
+pub(crate) const COMING: &str = ".coming-";
 const GOING: &str = ".going-";
 
 impl Forges {
@@ -50,6 +50,7 @@ impl Forges {
             return Err(ForgeError::not_found("repository", &row.name));
         }
         self.turns.forget(row.id);
+        self.lfs.forget(row.id);
         if row.connection.is_none() {
             self.clear(&self.shelf.path(row.project, row.id), row.id).await;
         }
@@ -178,6 +179,6 @@ impl super::LocalForge {
     }
 }
 
-fn disk(error: std::io::Error) -> ForgeError {
+pub(crate) fn disk(error: std::io::Error) -> ForgeError {
     ForgeError::Git(format!("the repositories' directory cannot be written: {error}"))
 }

@@ -417,6 +417,9 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// The media type of Git LFS.
+pub(crate) const LFS_TYPE: &str = "application/vnd.git-lfs+json";
+
 /// Which API's clients read the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
@@ -424,6 +427,8 @@ pub(crate) enum Shape {
     Own,
     /// Git shows its people plain text and nothing else.
     Plain,
+    /// Git LFS shows the message of what is in its own type.
+    Lfs,
 }
 
 /// A refusal on its way to whoever gives it its shape.
@@ -450,7 +455,7 @@ impl Refusal {
         request_id: impl ToString,
     ) -> (Response, Option<String>) {
         let Some(Self(error)) = answer.extensions_mut().remove::<Self>() else { return (answer, None) };
-        if shape == Shape::Plain && error.code == Code::Unauthorized {
+        if matches!(shape, Shape::Plain | Shape::Lfs) && error.code == Code::Unauthorized {
             let challenge = HeaderValue::from_static("Basic realm=\"coffer\", charset=\"UTF-8\"");
             answer.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
         }
@@ -460,7 +465,7 @@ impl Refusal {
                 format!("{}{hint}\n", error.message).into_response()
             }
             Shape::E2b => Json(error.clone().into_e2b()).into_response(),
-            Shape::Own => Json(OwnBody {
+            Shape::Own | Shape::Lfs => Json(OwnBody {
                 code: error.code,
                 message: &error.message,
                 hint: error.hint.as_deref(),
@@ -474,6 +479,7 @@ impl Refusal {
             (body, parts.headers.get(header::CONTENT_TYPE).cloned())
         };
         *answer.body_mut() = body;
+        let kind = if shape == Shape::Lfs { Some(HeaderValue::from_static(LFS_TYPE)) } else { kind };
         if let Some(kind) = kind {
             answer.headers_mut().insert(header::CONTENT_TYPE, kind);
         }

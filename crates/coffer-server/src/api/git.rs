@@ -30,9 +30,9 @@ pub(super) fn router() -> Router<Arc<App>> {
 }
 
 /// Somebody who may do what was asked for.
-struct Entered {
-    scope: ProjectScope,
-    row: RepositoryRow,
+pub(super) struct Entered {
+    pub(super) scope: ProjectScope,
+    pub(super) row: RepositoryRow,
     actor: String,
     /// What a pass allows; a key has its role.
     access: Option<GitAccess>,
@@ -113,7 +113,7 @@ fn incoming(parts: &Parts, body: Body, service: Service) -> Result<Incoming, Api
 }
 
 /// Finds out who asks, and whether they may.
-async fn enter(
+pub(super) async fn enter(
     app: &Arc<App>,
     parts: &mut Parts,
     (project, repository): &(String, String),

@@ -11,6 +11,7 @@ mod check;
 mod context;
 mod error;
 mod git;
+mod lfs;
 mod list;
 mod logs;
 mod metrics;
@@ -140,6 +141,7 @@ pub(crate) fn router(app: App, ui: &'static [UiFile]) -> Router {
     accompanied(e2b, Shape::E2b)
         .merge(accompanied(v1::router(), Shape::Own))
         .merge(accompanied(git::router(), Shape::Plain))
+        .merge(accompanied(lfs::router(), Shape::Lfs))
         .merge(accompanied(ui::router(ui), Shape::Own))
         .layer(axum::middleware::from_fn(browser::admit))
         .with_state(app.clone())

@@ -17,6 +17,7 @@ mod forks;
 mod guest;
 mod hostile;
 mod inside;
+mod lfs;
 mod lifecycle;
 mod limits;
 mod listing;

@@ -157,7 +157,7 @@ pub(in crate::api) fn keeper(app: &App, row: &RepositoryRow) -> Result<(), ApiEr
 }
 
 /// Where the caller reached this server, to tell them where git can.
-fn reached(headers: &HeaderMap) -> Option<String> {
+pub(in crate::api) fn reached(headers: &HeaderMap) -> Option<String> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let scheme = text("x-forwarded-proto").filter(|&scheme| scheme == "https").unwrap_or("http");
     Some(format!("{scheme}://{}", text("host")?))
