@@ -16,13 +16,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Seams;
 use crate::dns::{Cache, Family, Found, LookupError};
-use crate::gate::{Ask, GitRule, Service};
+use crate::gate::{GitRule, Seal, Service};
 use crate::inject::Authority;
 use crate::refusal::{Cause, Refused, Ring};
 use crate::settings::Settings;
 
 /// TCP connections for questions that a sandbox may have at a time.
 const DNS_CONNECTIONS: usize = 32;
+/// Batches of Git LFS of one sandbox that are in memory at a time.
+const LFS_BATCHES: usize = 4;
 
 /// The authority of the installation, once it is known.
 pub(crate) type Standing = Arc<RwLock<Option<Arc<Authority>>>>;
@@ -44,6 +46,9 @@ pub(crate) struct Sandbox {
     pub(crate) connections: Arc<Semaphore>,
     pub(crate) questions: Arc<Semaphore>,
     pub(crate) dns_connections: Arc<Semaphore>,
+    pub(crate) lfs_batches: Arc<Semaphore>,
+    /// What the gate tells the sandbox without letting it read.
+    pub(crate) seal: Seal,
     /// Ends everything of this sandbox.
     pub(crate) stop: CancellationToken,
     standing: Standing,
@@ -166,6 +171,8 @@ impl Sandbox {
             connections: Arc::new(Semaphore::new(settings.connections)),
             questions: Arc::new(Semaphore::new(settings.questions)),
             dns_connections: Arc::new(Semaphore::new(DNS_CONNECTIONS)),
+            lfs_batches: Arc::new(Semaphore::new(LFS_BATCHES)),
+            seal: Seal::new(),
             refusals: Mutex::new(Ring::new(settings.refusals)),
             state: Mutex::new(State {
                 policy: Arc::new(policy),
@@ -217,17 +224,17 @@ impl Sandbox {
     }
 
     /// Lets a request of git's pass the gate, if the policy of this moment does.
-    pub(crate) fn admit_git(self: &Arc<Self>, ask: &Ask) -> Result<Passing, Cause> {
+    pub(crate) fn admit_git(self: &Arc<Self>, slug: &GitSlug, service: Service) -> Result<Passing, Cause> {
         let mut state = self.state();
-        let route = git_route(&state.policy, &ask.slug, ask.service)?.clone();
+        let route = git_route(&state.policy, slug, service)?.clone();
         let key = state.next;
         state.next += 1;
         let cut = self.stop.child_token();
-        let passing = PassingGit { route: route.clone(), service: ask.service, cut: cut.clone() };
+        let passing = PassingGit { route: route.clone(), service, cut: cut.clone() };
         state.passing.insert(key, passing);
         let policy = Arc::clone(&state.policy);
         drop(state);
-        if let (Service::Push, Some(window)) = (ask.service, &route.push) {
+        if let (Service::Push, Some(window)) = (service, &route.push) {
             let left = u64::try_from(window.until_ms.saturating_sub(now_ms())).unwrap_or(0);
             let (closing, closed) = (cut.clone(), Duration::from_millis(left));
             tokio::spawn(async move {
@@ -343,7 +350,7 @@ pub(crate) fn refused(kind: RefusedKind, destination: Destination) -> Refused {
     Refused { kind, name, address: Some(address), port: Some(port) }
 }
 
-fn now_ms() -> Millis {
+pub(crate) fn now_ms() -> Millis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX)
 }

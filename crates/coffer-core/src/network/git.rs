@@ -257,8 +257,24 @@ pub struct GitRoute {
     /// Whether the operator vouches for the forge as one of the site's own, which may be at a private address.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_site: bool,
+    /// The hosts that the operator vouches for, `name` or `name:port`: where a forge that is one of them may keep its large
+    /// files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub neighbours: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub push: Option<PushWindow>,
+}
+
+impl GitRoute {
+    /// Whether a host may be at a private address as the forge may.
+    pub fn is_neighbour(&self, name: &HostName, port: u16) -> bool {
+        let name = name.as_str();
+        let is_meant = |known: &String| match known.rsplit_once(':') {
+            Some((host, only)) => host == name && only == port.to_string(),
+            None => known == name,
+        };
+        self.on_site && self.neighbours.iter().any(is_meant)
+    }
 }
 
 #[cfg(test)]

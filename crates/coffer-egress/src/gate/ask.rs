@@ -1,4 +1,4 @@
-//! What git asks the gate for.
+//! What git and Git LFS ask the gate for.
 
 use coffer_core::network::GitSlug;
 use http::{Method, Uri};
@@ -21,6 +21,38 @@ impl Service {
     }
 }
 
+/// What a request is, by its first line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Git(Ask),
+    Lfs(LfsAsk),
+}
+
+/// A request of Git LFS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LfsAsk {
+    pub(crate) slug: GitSlug,
+    pub(crate) verb: LfsVerb,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LfsVerb {
+    /// Where objects are, or where they go.
+    Batch,
+    /// One object, by what a batch was answered with.
+    Transfer(String),
+    /// Whether somebody holds a lock, which is asked before each push.
+    VerifyLocks,
+}
+
+/// Below this a sandbox finds the objects of a batch.
+const TRANSFER: &str = "info/lfs/transfer/";
+
+/// Where the gate hears of an object again.
+pub(crate) fn transfer_path(slug: &GitSlug, token: &str) -> String {
+    format!("/{slug}.git/{TRANSFER}{token}")
+}
+
 /// A request of git's smart protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ask {
@@ -30,23 +62,32 @@ pub(crate) struct Ask {
     pub(crate) refs: bool,
 }
 
-impl Ask {
+impl Asked {
     /// Reads a request's first line. Only what is spelled as git spells it means something.
     pub(crate) fn read(method: &Method, uri: &Uri) -> Result<Self, GitRule> {
         let rest = uri.path().strip_prefix('/').ok_or(GitRule::Repository)?;
         let (name, rest) = rest.split_once('/').ok_or(GitRule::Repository)?;
-        let slug = name.strip_suffix(".git").and_then(|slug| slug.parse().ok()).ok_or(GitRule::Repository)?;
+        let slug: GitSlug =
+            name.strip_suffix(".git").and_then(|slug| slug.parse().ok()).ok_or(GitRule::Repository)?;
+        let lfs = |verb| Ok(Self::Lfs(LfsAsk { slug: slug.clone(), verb }));
         let (service, refs) = match (method, rest, uri.query()) {
             (&Method::GET, "info/refs", Some("service=git-upload-pack")) => (Service::Fetch, true),
             (&Method::GET, "info/refs", Some("service=git-receive-pack")) => (Service::Push, true),
             (&Method::POST, "git-upload-pack", None) => (Service::Fetch, false),
             (&Method::POST, "git-receive-pack", None) => (Service::Push, false),
+            (&Method::POST, "info/lfs/objects/batch", None) => return lfs(LfsVerb::Batch),
+            (&Method::POST, "info/lfs/locks/verify", None) => return lfs(LfsVerb::VerifyLocks),
+            (&Method::GET | &Method::PUT | &Method::POST, other, None) if other.starts_with(TRANSFER) => {
+                return lfs(LfsVerb::Transfer(other[TRANSFER.len()..].to_string()));
+            }
             (_, other, _) if other.starts_with("info/lfs") => return Err(GitRule::Lfs),
             _ => return Err(GitRule::Service),
         };
-        Ok(Self { slug, service, refs })
+        Ok(Self::Git(Ask { slug, service, refs }))
     }
+}
 
+impl Ask {
     /// The same below the repository's own URL.
     pub(crate) fn path(&self, repository: &str) -> String {
         let service = self.service.name();
@@ -68,7 +109,10 @@ mod tests {
     use super::*;
 
     fn ask(method: Method, uri: &str) -> Result<String, GitRule> {
-        Ask::read(&method, &uri.parse().unwrap()).map(|ask| ask.path("/o/r.git"))
+        Asked::read(&method, &uri.parse().unwrap()).map(|asked| match asked {
+            Asked::Git(ask) => ask.path("/o/r.git"),
+            Asked::Lfs(LfsAsk { slug, verb }) => format!("{slug} {verb:?}"),
+        })
     }
 
     #[test]
@@ -86,6 +130,10 @@ mod tests {
             ),
             (Method::POST, "/a.git/git-upload-pack", "/o/r.git/git-upload-pack"),
             (Method::POST, "/a.git/git-receive-pack", "/o/r.git/git-receive-pack"),
+            (Method::POST, "/a.git/info/lfs/objects/batch", "a Batch"),
+            (Method::POST, "/a.git/info/lfs/locks/verify", "a VerifyLocks"),
+            (Method::GET, "/a.git/info/lfs/transfer/x-_y", "a Transfer(\"x-_y\")"),
+            (Method::PUT, "/a.git/info/lfs/transfer/x", "a Transfer(\"x\")"),
         ] {
             assert_eq!(ask(method, uri).as_deref(), Ok(path));
         }
@@ -106,7 +154,12 @@ mod tests {
             (Method::GET, "/a.git/objects/info/packs", GitRule::Service),
             (Method::GET, "/a.git/git-receive-pack", GitRule::Service),
             (Method::POST, "/a.git/git-receive-pack?x", GitRule::Service),
-            (Method::POST, "/a.git/info/lfs/objects/batch", GitRule::Lfs),
+            (Method::GET, "/a.git/info/lfs/objects/batch", GitRule::Lfs),
+            (Method::POST, "/a.git/info/lfs/objects/batch?x", GitRule::Lfs),
+            (Method::POST, "/a.git/info/lfs/locks", GitRule::Lfs),
+            (Method::GET, "/a.git/info/lfs/locks", GitRule::Lfs),
+            (Method::DELETE, "/a.git/info/lfs/transfer/x", GitRule::Lfs),
+            (Method::GET, "/a.git/info/lfs/objects/../../x", GitRule::Lfs),
             (Method::DELETE, "/a.git/git-upload-pack", GitRule::Service),
         ] {
             assert_eq!(ask(method, uri), Err(rule), "{uri}");

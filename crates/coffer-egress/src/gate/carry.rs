@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use coffer_core::network::{Class, Destination, GitHost, HostName, RefusedKind, Rule, pass_on_site};
+use coffer_core::network::{
+    Class, Destination, GitHost, GitRoute, HostName, RefusedKind, Rule, pass_on_site,
+};
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -39,12 +41,32 @@ pub(super) type Answer = UnsyncBoxBody<Bytes, io::Error>;
 /// The body of a request: what was read of it already comes first.
 pub(super) struct Sent {
     first: Option<Bytes>,
-    rest: Incoming,
+    rest: Option<Incoming>,
 }
 
 impl Sent {
     pub(super) fn new(first: Bytes, rest: Incoming) -> Self {
-        Self { first: Some(first).filter(|first| !first.is_empty()), rest }
+        Self { rest: Some(rest), ..Self::whole(first) }
+    }
+
+    /// One of our own.
+    pub(super) fn whole(body: Bytes) -> Self {
+        Self { first: Some(body).filter(|body| !body.is_empty()), rest: None }
+    }
+}
+
+/// Whom a request is for.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) host: GitHost,
+    /// Whether it may be at a private address.
+    pub(super) on_site: bool,
+}
+
+impl Target {
+    /// The forge of a repository.
+    pub(super) fn of(route: &GitRoute) -> Self {
+        Self { host: route.upstream.host().clone(), on_site: route.on_site }
     }
 }
 
@@ -59,8 +81,9 @@ impl Body for Sent {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
+        let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
         loop {
-            match ready!(Pin::new(&mut self.rest).poll_frame(cx)) {
+            match ready!(Pin::new(&mut *rest).poll_frame(cx)) {
                 // Trailers are between neighbours.
                 Some(Ok(frame)) if frame.is_trailers() => {}
                 frame => return Poll::Ready(frame),
@@ -69,12 +92,12 @@ impl Body for Sent {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_none() && self.rest.is_end_stream()
+        self.first.is_none() && self.rest.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
         let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
-        let rest = self.rest.size_hint();
+        let rest = self.rest.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint);
         let mut hint = SizeHint::new();
         hint.set_lower(first + rest.lower());
         if let Some(upper) = rest.upper() {
@@ -116,17 +139,18 @@ impl Body for Carried {
     }
 }
 
-/// Sends a request to where its route leads; answers once the answer begins.
+/// Sends a request to its target; answers once the answer begins.
 pub(super) async fn send(
     sandbox: &Arc<Sandbox>,
     passing: Passing,
+    target: Target,
     request: Request<Sent>,
 ) -> Result<Response<Answer>, String> {
-    let stream = dial(sandbox, &passing).await?;
+    let stream = dial(sandbox, &passing, &target).await?;
     stream.set_nodelay(true).ok();
     let activity = Arc::new(Activity::new());
     let outside = Outside { stream, sandbox: sandbox.clone(), activity: activity.clone() };
-    match passing.route.upstream.host().clone() {
+    match target.host {
         GitHost::Server(_) => exchange(sandbox, passing, activity, outside, request).await,
         GitHost::Forge(name, _) => {
             let authority = sandbox.authority().ok_or("its certificate cannot be checked yet")?;
@@ -168,15 +192,15 @@ where
     Ok(answer.map(carried))
 }
 
-async fn dial(sandbox: &Arc<Sandbox>, passing: &Passing) -> Result<TcpStream, String> {
+async fn dial(sandbox: &Arc<Sandbox>, passing: &Passing, target: &Target) -> Result<TcpStream, String> {
     let within = sandbox.settings.dial;
-    match passing.route.upstream.host() {
+    match &target.host {
         // The one way to the host: the server named itself.
         GitHost::Server(address) => {
             let dialled = timeout(within, sandbox.seams.dialer.dial_server(*address)).await;
             dialled.map_err(|_| "the server does not answer".to_string())?.map_err(|error| error.to_string())
         }
-        GitHost::Forge(name, port) => dial_forge(sandbox, passing, name, *port, within).await,
+        GitHost::Forge(name, port) => dial_forge(sandbox, passing, name, *port, target.on_site, within).await,
     }
 }
 
@@ -187,6 +211,7 @@ async fn dial_forge(
     passing: &Passing,
     name: &HostName,
     port: u16,
+    on_site: bool,
     within: Duration,
 ) -> Result<TcpStream, String> {
     let (walls, mut attempts) = (sandbox.walls(), 0);
@@ -194,7 +219,6 @@ async fn dial_forge(
     for family in [Family::V4, Family::V6] {
         let found = sandbox.look_up(name, family).await;
         for address in found.map(|found| found.addresses).unwrap_or_default() {
-            let on_site = passing.route.on_site;
             let passed = if on_site { pass_on_site(address) } else { walls.pass(address) };
             let address = match passed {
                 Ok(address) => address,

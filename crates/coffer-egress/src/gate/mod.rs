@@ -4,11 +4,14 @@
 //! git ──plain HTTP──► which repository? ──► may it? ──► commands of a push ──► made anew, with the token ──► forge
 //! ```
 //!
+//! What Git LFS asks goes the same way; [`lfs`] has what is peculiar to it.
+//!
 //! Every request is judged by the policy of that moment and again whenever the policy changes, so a push does not
 //! outlive its window. docs/design/0010-git.md has the whole picture.
 
 mod ask;
 mod carry;
+mod lfs;
 mod push;
 mod rule;
 
@@ -27,8 +30,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-pub(crate) use ask::{Ask, Service};
-use carry::{Answer, Sent};
+pub(crate) use ask::Service;
+use ask::{Ask, Asked};
+use carry::{Answer, Sent, Target};
+pub(crate) use lfs::Seal;
 #[cfg(any(test, fuzzing))]
 pub(crate) use push::fuzz;
 use push::{CommandReader, Wanted};
@@ -102,8 +107,13 @@ impl Gate {
 
     async fn pass(&self, request: Request<Incoming>) -> Result<Response<Answer>, Instead> {
         let (parts, mut body) = request.into_parts();
-        let ask = Ask::read(&parts.method, &parts.uri).map_err(|rule| self.refuse(&Cause::Git(rule)))?;
-        let passing = self.sandbox.admit_git(&ask).map_err(|cause| self.refuse(&cause))?;
+        let asked = Asked::read(&parts.method, &parts.uri).map_err(|rule| self.refuse(&Cause::Git(rule)))?;
+        let ask = match asked {
+            Asked::Git(ask) => ask,
+            Asked::Lfs(ask) => return self.pass_lfs(ask, &parts, body).await,
+        };
+        let admitted = self.sandbox.admit_git(&ask.slug, ask.service);
+        let passing = admitted.map_err(|cause| self.refuse(&cause))?;
         let mut first = Bytes::new();
         if !ask.refs {
             self.check_body(&ask, &parts.headers)?;
@@ -112,14 +122,8 @@ impl Gate {
             first = self.judge(&passing, &mut body).await?;
         }
         let outgoing = self.outgoing(&ask, &passing, &parts.headers, Sent::new(first, body))?;
-        let cut = passing.cut.clone();
-        let answered = tokio::select! {
-            biased;
-            () = cut.cancelled() => Err("pushing was closed meanwhile".to_string()),
-            answered = carry::send(&self.sandbox, passing, outgoing) => answered,
-        };
-        let answer = answered.map_err(|why| self.failed(&why))?;
-        self.sandbox.counters.opened.fetch_add(1, Ordering::Relaxed);
+        let target = Target::of(&passing.route);
+        let answer = self.carry(passing, target, outgoing).await.map_err(|why| self.failed(&why))?;
         let status = answer.status();
         if status == StatusCode::UNAUTHORIZED {
             return Err(self.failed("it does not accept the credential: it expired, was revoked or is wrong"));
@@ -128,6 +132,25 @@ impl Gate {
             return Err(self.failed("it says that the repository has moved, which is not followed"));
         }
         Ok(shown(answer))
+    }
+
+    /// Sends a request for as long as it may pass.
+    async fn carry(
+        &self,
+        passing: Passing,
+        target: Target,
+        outgoing: Request<Sent>,
+    ) -> Result<Response<Answer>, String> {
+        let cut = passing.cut.clone();
+        let answered = tokio::select! {
+            biased;
+            () = cut.cancelled() => Err("pushing was closed meanwhile".to_string()),
+            answered = carry::send(&self.sandbox, passing, target, outgoing) => answered,
+        };
+        if answered.is_ok() {
+            self.sandbox.counters.opened.fetch_add(1, Ordering::Relaxed);
+        }
+        answered
     }
 
     /// A body is what git would send. Git compresses no push, and what is compressed could not be read here.
@@ -223,8 +246,14 @@ impl Gate {
 
     /// The forge cannot be reached, or says something that is not passed on.
     fn failed(&self, why: &str) -> Instead {
-        self.sandbox.counters.failed.fetch_add(1, Ordering::Relaxed);
+        self.count_failed();
         told(StatusCode::BAD_GATEWAY, &format!("the forge cannot be used: {why}"), "git:forge")
+    }
+}
+
+impl Gate {
+    fn count_failed(&self) {
+        self.sandbox.counters.failed.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -11,8 +11,18 @@ pub(crate) enum GitRule {
     Repository,
     /// Not what git's smart protocol asks.
     Service,
-    /// Large files are not passed.
+    /// Not what is passed of Git LFS.
     Lfs,
+    /// A batch cannot be read.
+    LfsBatch,
+    /// It is too long, or has too many objects.
+    LfsLarge,
+    /// The forge names a place for an object that nobody is led to.
+    LfsPlace,
+    /// No batch was answered with this, or it is too old.
+    LfsTransfer,
+    /// An object is not as long as was said.
+    LfsSize,
     /// No window is open.
     PushClosed,
     Reference,
@@ -28,7 +38,10 @@ pub(crate) enum GitRule {
 impl GitRule {
     pub(crate) const fn status(self) -> StatusCode {
         match self {
-            Self::Repository => StatusCode::NOT_FOUND,
+            Self::Repository | Self::LfsTransfer => StatusCode::NOT_FOUND,
+            Self::LfsBatch | Self::LfsSize => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::LfsLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::LfsPlace => StatusCode::BAD_GATEWAY,
             Self::Lfs => StatusCode::NOT_IMPLEMENTED,
             Self::Protocol => StatusCode::BAD_REQUEST,
             _ => StatusCode::FORBIDDEN,
@@ -40,7 +53,12 @@ impl GitRule {
         match self {
             Self::Repository => "this sandbox has no such repository; clone it through the API first",
             Self::Service => "only git's smart protocol passes here",
-            Self::Lfs => "Git LFS does not pass here; set GIT_LFS_SKIP_SMUDGE=1 to go without its files",
+            Self::Lfs => "of Git LFS only objects pass here, by its batch API; locks do not",
+            Self::LfsBatch => "this batch of Git LFS cannot be read; only basic transfers by SHA-256 pass",
+            Self::LfsLarge => "this batch of Git LFS is too large; set lfs.transfer.batchSize to 100",
+            Self::LfsPlace => "the forge keeps this object at a place that is out of reach",
+            Self::LfsTransfer => "this transfer was not announced, or has expired; ask for a batch again",
+            Self::LfsSize => "this object is not as long as was announced",
             Self::PushClosed => "pushing is closed; push through the API",
             Self::Reference => "only the branch that was announced may be pushed, and alone",
             Self::Deletion => "refs are not deleted from a sandbox",
@@ -58,6 +76,11 @@ impl fmt::Display for GitRule {
             Self::Repository => "git:repository",
             Self::Service => "git:service",
             Self::Lfs => "git:lfs",
+            Self::LfsBatch => "git:lfs-batch",
+            Self::LfsLarge => "git:lfs-large",
+            Self::LfsPlace => "git:lfs-place",
+            Self::LfsTransfer => "git:lfs-transfer",
+            Self::LfsSize => "git:lfs-size",
             Self::PushClosed => "git:push-closed",
             Self::Reference => "git:ref",
             Self::Deletion => "git:deletion",

@@ -9,11 +9,11 @@ use tokio::time::timeout;
 use crate::names::addresses_of;
 use crate::world::{PATIENCE, World, accepted, assert_reset, end, until};
 
-const GATE: &str = "192.0.2.80:80";
+pub(crate) const GATE: &str = "192.0.2.80:80";
 const OLD: &str = "1111111111111111111111111111111111111111";
 const NEW: &str = "2222222222222222222222222222222222222222";
 
-fn policy(upstream: &str, push: Option<Value>) -> Policy {
+pub(crate) fn policy(upstream: &str, push: Option<Value>) -> Policy {
     let mut route = json!({"slug": "app", "upstream": upstream, "authorization": "Basic hidden"});
     if let Some(push) = push {
         route["push"] = push;
@@ -21,37 +21,37 @@ fn policy(upstream: &str, push: Option<Value>) -> Policy {
     serde_json::from_value(json!({"base": "none", "git": [route]})).unwrap()
 }
 
-fn window() -> Value {
+pub(crate) fn window() -> Value {
     json!({"reference": "refs/heads/task-1", "expects": OLD, "until_ms": i64::MAX})
 }
 
 /// A sandbox with the repository `app`, and the server that keeps it.
-struct Place {
-    world: World,
-    server: TcpListener,
-    upstream: String,
+pub(crate) struct Place {
+    pub(crate) world: World,
+    pub(crate) server: TcpListener,
+    pub(crate) upstream: String,
 }
 
 impl Place {
-    async fn new(push: Option<Value>) -> Self {
+    pub(crate) async fn new(push: Option<Value>) -> Self {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let upstream = format!("http://{}/git/p/app.git", server.local_addr().unwrap());
         Self { world: World::new(policy(&upstream, push)).await, server, upstream }
     }
 
-    async fn ask(&self, request: &str) -> TcpStream {
+    pub(crate) async fn ask(&self, request: &str) -> TcpStream {
         let mut stream = self.world.connect(GATE).await;
         stream.write_all(request.as_bytes()).await.unwrap();
         stream
     }
 
     /// What the gate answers by itself.
-    async fn refused(&self, request: &str) -> String {
+    pub(crate) async fn refused(&self, request: &str) -> String {
         let answer = end(&mut self.ask(request).await).await.unwrap();
         String::from_utf8(answer).unwrap()
     }
 
-    fn set(&self, push: Option<Value>) -> usize {
+    pub(crate) fn set(&self, push: Option<Value>) -> usize {
         self.world.egress.replace_policy(self.world.id, policy(&self.upstream, push)).unwrap()
     }
 }
@@ -69,12 +69,12 @@ fn push(line: &str, capabilities: &str) -> String {
     )
 }
 
-fn get(path: &str) -> String {
+pub(crate) fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: git.coffer.internal\r\nConnection: close\r\n\r\n")
 }
 
 /// Reads from a peer until `text` has come.
-async fn heard(stream: &mut TcpStream, text: &str) -> String {
+pub(crate) async fn heard(stream: &mut TcpStream, text: &str) -> String {
     let mut bytes = Vec::new();
     while !String::from_utf8_lossy(&bytes).contains(text) {
         let byte = timeout(PATIENCE, stream.read_u8()).await.expect("it never came");
@@ -123,6 +123,7 @@ async fn what_is_not_gits_or_not_the_sandboxs_is_refused_and_recorded_and_nobody
         (get("/app.git/info/refs"), "403", "git:service"),
         (get("/app.git/objects/info/packs"), "403", "git:service"),
         (get("/app.git/info/lfs/objects/batch"), "501", "git:lfs"),
+        (get("/app.git/info/lfs/locks"), "501", "git:lfs"),
         (get("/app.git/info/refs?service=git-receive-pack"), "403", "git:push-closed"),
         (push(&format!("{OLD} {NEW} refs/heads/task-1"), "report-status"), "403", "git:push-closed"),
         (post("text/plain", ""), "403", "git:service"),

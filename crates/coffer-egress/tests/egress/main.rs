@@ -10,6 +10,7 @@ mod control;
 mod forbidden;
 mod gate;
 mod headers;
+mod lfs;
 mod names;
 mod policies;
 mod proxy;

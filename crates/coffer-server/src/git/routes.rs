@@ -159,6 +159,7 @@ impl Git {
                 HeaderText::parse(upstream.authorization.reveal()).map_err(|_| unusable("a credential"))?,
             ),
             on_site: upstream.on_site,
+            neighbours: if upstream.on_site { self.forges.private_hosts() } else { Vec::new() },
             push: opening.map(|opening| opening.window.clone()),
         })
     }

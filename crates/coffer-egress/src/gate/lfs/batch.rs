@@ -1,0 +1,449 @@
+//! A batch of Git LFS: which objects are wanted, and where the forge says that they are.
+//!
+//! Both ways it is read into what is known of it and written anew, so that nothing passes that was not looked at.
+
+use std::collections::BTreeMap;
+
+use coffer_core::Millis;
+use coffer_core::network::{GATE_NAME, GitReference, GitRoute};
+use http::header::{HeaderName, HeaderValue};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::place::Place;
+use super::seal::{Action, Seal, Ticket};
+use crate::gate::ask::transfer_path;
+use crate::gate::rule::GitRule;
+
+/// Git LFS asks for a hundred at a time.
+const MOST_OBJECTS: usize = 1000;
+/// Longer ones no forge takes.
+const LONGEST_OBJECT: u64 = 1 << 50;
+const MOST_HEADERS: usize = 32;
+const LONGEST_HEADERS: usize = 8 * 1024;
+const LONGEST_MESSAGE: usize = 300;
+/// How long a place is good, whatever the forge says: a sandbox asks again.
+const GOOD_FOR_S: i64 = 3600;
+
+/// What is the connection's own, or says how long a body is: the gate's to say.
+const NOT_THEIRS: [&str; 14] = [
+    "host",
+    "connection",
+    "content-length",
+    "transfer-encoding",
+    "te",
+    "trailer",
+    "upgrade",
+    "keep-alive",
+    "expect",
+    "range",
+    "accept-encoding",
+    "proxy-authorization",
+    "proxy-connection",
+    "proxy-authenticate",
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Operation {
+    Download,
+    Upload,
+}
+
+/// What a sandbox wants.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Batch {
+    operation: Operation,
+    reference: Option<String>,
+    objects: BTreeMap<String, u64>,
+}
+
+#[derive(Deserialize)]
+struct Wanted {
+    operation: Operation,
+    transfers: Option<Vec<String>>,
+    #[serde(rename = "ref")]
+    reference: Option<WantedRef>,
+    objects: Vec<WantedObject>,
+    hash_algo: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WantedRef {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct WantedObject {
+    oid: String,
+    size: u64,
+}
+
+/// What a forge answers. Its word on sizes is not taken.
+#[derive(Deserialize)]
+struct Told {
+    transfer: Option<String>,
+    #[serde(default)]
+    objects: Vec<ToldObject>,
+    hash_algo: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ToldObject {
+    oid: String,
+    actions: Option<BTreeMap<String, ToldAction>>,
+    error: Option<ToldError>,
+}
+
+#[derive(Deserialize)]
+struct ToldAction {
+    href: String,
+    header: Option<BTreeMap<String, String>>,
+    expires_in: Option<i64>,
+    expires_at: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ToldError {
+    code: Option<u16>,
+    message: Option<String>,
+}
+
+/// A forge's answer as the sandbox hears it.
+#[derive(Debug)]
+pub(super) struct Rewritten {
+    pub(super) answer: Value,
+    /// Objects whose place is out of reach.
+    pub(super) refused: usize,
+}
+
+fn is_oid(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+impl Batch {
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, GitRule> {
+        let wanted: Wanted = serde_json::from_slice(bytes).map_err(|_| GitRule::LfsBatch)?;
+        if wanted.objects.len() > MOST_OBJECTS {
+            return Err(GitRule::LfsLarge);
+        }
+        let basic = wanted.transfers.is_none_or(|all| all.is_empty() || all.iter().any(|one| one == "basic"));
+        let sha256 = wanted.hash_algo.is_none_or(|name| name == "sha256");
+        if !basic || !sha256 || wanted.objects.is_empty() {
+            return Err(GitRule::LfsBatch);
+        }
+        let mut objects = BTreeMap::new();
+        for WantedObject { oid, size } in wanted.objects {
+            if !is_oid(&oid) || size > LONGEST_OBJECT || *objects.entry(oid).or_insert(size) != size {
+                return Err(GitRule::LfsBatch);
+            }
+        }
+        let reference = wanted.reference.map(|reference| reference.name);
+        let named = reference.as_ref().is_none_or(|name| name.parse::<GitReference>().is_ok());
+        if !named && wanted.operation == Operation::Upload {
+            return Err(GitRule::LfsBatch);
+        }
+        // Where no branch is checked out, a download names what is.
+        let reference = reference.filter(|_| named);
+        Ok(Self { operation: wanted.operation, reference, objects })
+    }
+
+    pub(super) fn is_upload(&self) -> bool {
+        self.operation == Operation::Upload
+    }
+
+    /// What an upload is for must be what may be pushed.
+    pub(super) fn judge(&self, route: &GitRoute) -> Result<(), GitRule> {
+        let Some(window) = &route.push else { return Err(GitRule::PushClosed) };
+        let other = self.reference.as_ref().is_some_and(|name| name != window.reference.as_str());
+        if self.is_upload() && other { Err(GitRule::Reference) } else { Ok(()) }
+    }
+
+    /// The request as the forge hears it.
+    pub(super) fn written(&self) -> Vec<u8> {
+        let operation = if self.is_upload() { "upload" } else { "download" };
+        let objects: Vec<Value> =
+            self.objects.iter().map(|(oid, size)| json!({ "oid": oid, "size": size })).collect();
+        let mut text = json!({
+            "operation": operation, "transfers": ["basic"], "objects": objects, "hash_algo": "sha256"
+        });
+        if let Some(name) = &self.reference {
+            text["ref"] = json!({ "name": name });
+        }
+        text.to_string().into_bytes()
+    }
+
+    /// The forge's answer, each place of it sealed; or why it cannot be used.
+    pub(super) fn rewrite(
+        &self,
+        answer: &[u8],
+        route: &GitRoute,
+        seal: &Seal,
+        now_ms: Millis,
+    ) -> Result<Rewritten, String> {
+        let strange = || "its answer to a batch of Git LFS cannot be understood".to_string();
+        let told: Told = serde_json::from_slice(answer).map_err(|_| strange())?;
+        if told.transfer.is_some_and(|name| name != "basic") {
+            return Err("it wants Git LFS objects moved in a way that does not pass".to_string());
+        }
+        if told.hash_algo.is_some_and(|name| name != "sha256") {
+            return Err(strange());
+        }
+        let mut known: BTreeMap<&str, &ToldObject> = BTreeMap::new();
+        for object in &told.objects {
+            known.insert(&object.oid, object);
+        }
+        let mut refused = 0;
+        // One entry for each object that was asked for, and for no other.
+        let objects: Vec<Value> = self
+            .objects
+            .iter()
+            .map(|(oid, size)| {
+                let shown = match known.get(oid.as_str()) {
+                    None => Err((502, "the forge does not tell of this object".to_string())),
+                    Some(told) => self.object(oid, *size, told, route, seal, now_ms, &mut refused),
+                };
+                match shown {
+                    Ok(actions) if actions.is_empty() => json!({ "oid": oid, "size": size }),
+                    // Whoever follows it shows no credential: there is none.
+                    Ok(actions) => {
+                        let actions = Value::Object(actions);
+                        json!({ "oid": oid, "size": size, "authenticated": true, "actions": actions })
+                    }
+                    Err((code, message)) => {
+                        json!({ "oid": oid, "size": size, "error": { "code": code, "message": message } })
+                    }
+                }
+            })
+            .collect();
+        let answer = json!({ "transfer": "basic", "objects": objects, "hash_algo": "sha256" });
+        Ok(Rewritten { answer, refused })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one object of `rewrite`, which has them at hand")]
+    fn object(
+        &self,
+        oid: &str,
+        size: u64,
+        told: &ToldObject,
+        route: &GitRoute,
+        seal: &Seal,
+        now_ms: Millis,
+        refused: &mut usize,
+    ) -> Result<serde_json::Map<String, Value>, (u16, String)> {
+        if let Some(error) = &told.error {
+            let code = error.code.filter(|code| (400..600).contains(code)).unwrap_or(502);
+            return Err((code, plain(error.message.as_deref().unwrap_or("the forge does not say why"))));
+        }
+        let actions = match self.operation {
+            Operation::Download => &[("download", Action::Download)][..],
+            Operation::Upload => &[("upload", Action::Upload), ("verify", Action::Verify)],
+        };
+        let given = told.actions.as_ref();
+        let mut shown = serde_json::Map::new();
+        for (name, action) in actions {
+            let Some(told) = given.and_then(|given| given.get(*name)) else { continue };
+            let lifetime = told.expires_in.filter(|left| *left > 0).unwrap_or(GOOD_FOR_S).min(GOOD_FOR_S);
+            let ticket =
+                Place::read(&told.href, route).and(headers(told.header.as_ref())).map(|header| Ticket {
+                    action: *action,
+                    oid: oid.to_string(),
+                    size,
+                    href: told.href.clone(),
+                    header,
+                    upstream: route.upstream.to_string(),
+                    until_ms: now_ms.saturating_add(lifetime.saturating_mul(1000)),
+                });
+            let Some(token) = ticket.and_then(|ticket| seal.close(&route.slug, &ticket)) else {
+                *refused += 1;
+                return Err((GitRule::LfsPlace.status().as_u16(), GitRule::LfsPlace.why().to_string()));
+            };
+            let mut action = json!({
+                "href": format!("http://{GATE_NAME}{}", transfer_path(&route.slug, &token)),
+                "expires_in": lifetime,
+            });
+            if let Some(at) = told.expires_at.as_ref().filter(|at| is_time(at)) {
+                action["expires_at"] = json!(at);
+            }
+            shown.insert((*name).to_string(), action);
+        }
+        if shown.is_empty() && !self.is_upload() {
+            return Err((404, "the forge does not have this object".to_string()));
+        }
+        Ok(shown)
+    }
+}
+
+/// The headers that go with an object, without those that are the gate's to say; none where they cannot stand in a
+/// request.
+fn headers(told: Option<&BTreeMap<String, String>>) -> Option<Vec<(String, String)>> {
+    let mut kept = Vec::new();
+    for (name, value) in told.into_iter().flatten() {
+        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+        HeaderValue::from_str(value).ok()?;
+        if !NOT_THEIRS.contains(&name.as_str()) {
+            kept.push((name.to_string(), value.clone()));
+        }
+    }
+    let length: usize = kept.iter().map(|(name, value)| name.len() + value.len()).sum();
+    (kept.len() <= MOST_HEADERS && length <= LONGEST_HEADERS).then_some(kept)
+}
+
+/// A point in time as RFC 3339 writes it, at least in its letters.
+fn is_time(text: &str) -> bool {
+    (1..=40).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit() || b"-:.+TtZz".contains(&b))
+}
+
+/// What a forge says, short and without what a terminal would obey.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(LONGEST_MESSAGE).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+
+    fn route() -> GitRoute {
+        GitRoute {
+            slug: "app".parse().unwrap(),
+            upstream: "https://github.com/o/r.git".parse().unwrap(),
+            authorization: None,
+            on_site: false,
+            neighbours: Vec::new(),
+            push: None,
+        }
+    }
+
+    fn read(batch: Value) -> Result<Batch, GitRule> {
+        Batch::read(batch.to_string().as_bytes())
+    }
+
+    fn download(oids: &[&str]) -> Batch {
+        let objects: Vec<_> = oids.iter().map(|oid| json!({"oid": oid, "size": 3})).collect();
+        read(json!({"operation": "download", "objects": objects})).unwrap()
+    }
+
+    fn rewritten(batch: &Batch, answer: Value) -> (Vec<Value>, usize) {
+        let done = batch.rewrite(answer.to_string().as_bytes(), &route(), &Seal::new(), 0).unwrap();
+        (done.answer["objects"].as_array().unwrap().clone(), done.refused)
+    }
+
+    #[test]
+    fn a_batch_is_written_anew_with_what_was_understood() {
+        let batch = read(json!({
+            "operation": "upload", "transfers": ["lfs-standalone-file", "basic", "ssh"], "evil": {"href": "x"},
+            "ref": {"name": "refs/heads/task-1"}, "objects": [{"oid": A, "size": 3, "extra": 1}], "hash_algo": "sha256",
+        }));
+        let written: Value = serde_json::from_slice(&batch.unwrap().written()).unwrap();
+        let expected = json!({
+            "operation": "upload", "transfers": ["basic"], "ref": {"name": "refs/heads/task-1"},
+            "objects": [{"oid": A, "size": 3}], "hash_algo": "sha256",
+        });
+        assert_eq!(written, expected);
+    }
+
+    #[test]
+    fn what_is_no_batch_is_refused() {
+        let object = json!({"oid": A, "size": 3});
+        let many: Vec<_> =
+            (0..=MOST_OBJECTS).map(|at| json!({"oid": format!("{at:064x}"), "size": 1})).collect();
+        for (batch, rule) in [
+            (json!([]), GitRule::LfsBatch),
+            (json!({"operation": "delete", "objects": [object]}), GitRule::LfsBatch),
+            (json!({"operation": "download", "objects": []}), GitRule::LfsBatch),
+            (json!({"operation": "download", "objects": [object], "transfers": ["tus"]}), GitRule::LfsBatch),
+            (json!({"operation": "download", "objects": [object], "hash_algo": "sha1"}), GitRule::LfsBatch),
+            (json!({"operation": "download", "objects": [{"oid": "../x", "size": 1}]}), GitRule::LfsBatch),
+            (
+                json!({"operation": "download", "objects": [{"oid": A.to_uppercase(), "size": 1}]}),
+                GitRule::LfsBatch,
+            ),
+            (json!({"operation": "download", "objects": [{"oid": A, "size": -1}]}), GitRule::LfsBatch),
+            (json!({"operation": "download", "objects": [{"oid": A, "size": u64::MAX}]}), GitRule::LfsBatch),
+            (json!({"operation": "download", "objects": [object, {"oid": A, "size": 4}]}), GitRule::LfsBatch),
+            (json!({"operation": "upload", "objects": [object], "ref": {"name": "x y"}}), GitRule::LfsBatch),
+            (json!({"operation": "download", "objects": many}), GitRule::LfsLarge),
+        ] {
+            let shown: String = batch.to_string().chars().take(200).collect();
+            assert_eq!(read(batch), Err(rule), "{shown}");
+        }
+    }
+
+    #[test]
+    fn an_upload_is_for_the_windows_branch() {
+        let of = |name: &str| {
+            read(json!({"operation": "upload", "objects": [{"oid": A, "size": 3}], "ref": {"name": name}}))
+                .unwrap()
+        };
+        let window = json!({"reference": "refs/heads/task-1", "until_ms": 1});
+        let open = GitRoute { push: Some(serde_json::from_value(window).unwrap()), ..route() };
+        assert_eq!(of("refs/heads/task-1").judge(&open), Ok(()));
+        assert_eq!(of("refs/heads/main").judge(&open), Err(GitRule::Reference));
+        assert_eq!(of("refs/heads/task-1").judge(&route()), Err(GitRule::PushClosed));
+    }
+
+    #[test]
+    fn no_place_and_no_header_of_the_forges_reaches_the_sandbox() {
+        let place =
+            json!({"href": "https://store.example.com/x?sig=hidden", "header": {"Authorization": "hidden"}});
+        let answer = json!({"transfer": "basic", "objects": [
+            {"oid": A, "size": 99, "authenticated": true, "actions": {"download": place, "verify": place, "evil": place}},
+            {"oid": "c".repeat(64), "size": 3, "actions": {"download": place}},
+        ], "x": "hidden"});
+        let (objects, refused) = rewritten(&download(&[A, B]), answer);
+        assert_eq!((objects.len(), refused), (2, 0));
+        assert!(!json!(objects).to_string().contains("hidden"));
+        assert_eq!(
+            (&objects[0]["oid"], &objects[0]["size"]),
+            (&json!(A), &json!(3)),
+            "the size that was asked for"
+        );
+        let actions = objects[0]["actions"].as_object().unwrap();
+        assert_eq!(actions.keys().collect::<Vec<_>>(), ["download"]);
+        let href = actions["download"]["href"].as_str().unwrap();
+        assert!(href.starts_with("http://git.coffer.internal/app.git/info/lfs/transfer/"), "{href}");
+        assert_eq!(objects[1]["error"]["code"], 502, "it was not told of");
+    }
+
+    #[test]
+    fn places_out_of_reach_and_headers_without_end_are_refused() {
+        let many: BTreeMap<String, String> = (0..40).map(|at| (format!("x-{at}"), "y".into())).collect();
+        for action in [
+            json!({"href": "http://169.254.169.254/latest/meta-data"}),
+            json!({"href": "https://10.0.0.1/x"}),
+            json!({"href": "file:///etc/shadow"}),
+            json!({"href": "https://example.com/x", "header": {"a b": "c"}}),
+            json!({"href": "https://example.com/x", "header": {"a": "c\r\nHost: evil"}}),
+            json!({"href": "https://example.com/x", "header": {"a": "c".repeat(LONGEST_HEADERS)}}),
+            json!({"href": "https://example.com/x", "header": many}),
+        ] {
+            let answer = json!({"objects": [{"oid": A, "actions": {"download": action}}]});
+            let (objects, refused) = rewritten(&download(&[A]), answer);
+            assert_eq!((refused, &objects[0]["error"]["code"]), (1, &json!(502)), "{action}");
+        }
+    }
+
+    #[test]
+    fn what_a_forge_says_is_short_and_plain() {
+        let error = json!({"code": 404, "message": format!("\u{1b}[31m{}", "gone".repeat(1000))});
+        let (objects, _) = rewritten(&download(&[A]), json!({"objects": [{"oid": A, "error": error}]}));
+        let message = objects[0]["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with("[31mgone") && message.len() == LONGEST_MESSAGE, "{message}");
+        for strange in ["", "[]", "{\"objects\": {}}", "{\"transfer\": \"tus\"}", "{\"hash_algo\": \"sha1\"}"]
+        {
+            let refused = download(&[A]).rewrite(strange.as_bytes(), &route(), &Seal::new(), 0);
+            assert!(refused.is_err(), "{strange}");
+        }
+    }
+
+    #[test]
+    fn headers_that_are_the_gates_to_say_are_dropped() {
+        let told: BTreeMap<String, String> = [("Host", "evil"), ("Content-Length", "1"), ("X-Token", "t")]
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .into();
+        assert_eq!(headers(Some(&told)), Some(vec![("x-token".to_string(), "t".to_string())]));
+    }
+}
