@@ -13,6 +13,7 @@ from e2b import Sandbox
 
 DATA_DIR = pathlib.Path(os.environ.get("COFFER_E2E_DATA_DIR", "."))
 URL = os.environ["E2B_API_URL"]
+VERSIONS = pathlib.Path(__file__).resolve().parent.parent / "versions.env"
 PLAIN = {
     "PATH": os.environ["PATH"],
     "HOME": "/nonexistent",

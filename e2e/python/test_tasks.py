@@ -384,3 +384,33 @@ def test_ten_agents_on_one_repository(board):
         assert changed == f"mine-{task['id']}"
     assert board.fetched("rev-list", "--count", "origin/main") == "1"
     assert board.live() == []
+
+
+def test_submodules_come_along_as_far_as_they_can_be_had(board):
+    board.seed("lib")
+    app = board.scratch / "app"
+    modules = "".join(
+        f'[submodule "{name}"]\n\tpath = vendor/{name}\n\turl = {url}\n'
+        for name, url in [("lib", "../lib.git"), ("gone", "../gone.git"), ("far", "https://far.invalid/o/r.git")]
+    )
+    (app / ".gitmodules").write_text(modules)
+    tip = board.git("rev-parse", "HEAD", cwd=board.scratch / "lib")
+    for name in ("lib", "gone", "far"):
+        board.git("update-index", "--add", "--cacheinfo", f"160000,{tip},vendor/{name}", cwd=app)
+    board.git("add", ".gitmodules", cwd=app)
+    board.git(*IDENTITY, "commit", "--quiet", "--message", "feat: libraries", cwd=app)
+    board.git("push", "--quiet", "origin", "HEAD:refs/heads/main", cwd=app)
+    script = "cat vendor/lib/README > from-lib; ls -A vendor/gone vendor/far >> from-lib; git -C vendor/lib push origin HEAD:x 2>&1 || :"
+    done = board.run(script)
+    assert (done["state"], done["needs_attention"]) == ("in_review", None), done
+    told = board.fetched("show", f"origin/{done['branch']}:from-lib")
+    assert told.split() == ["hello", "vendor/far:", "vendor/gone:"], told
+    # What could not be had is on record, and nothing of it in the commit.
+    events = board.get("/events", limit=200)["items"]
+    results = [event["payload"].get("result") or {} for event in events if event["kind"] == "git.succeeded"]
+    [notes] = [result["notes"] for result in results if result.get("path") == "app" and result.get("notes")]
+    assert sorted(note.split("`")[1] for note in notes) == ["vendor/far", "vendor/gone"], notes
+    changed = board.fetched("diff", "--name-only", "origin/main", f"origin/{done['branch']}")
+    assert changed == "from-lib"
+    branches = board.get("/repositories/lib/branches")["items"]
+    assert [branch["name"] for branch in branches] == ["main"], "a submodule is for reading"

@@ -28,6 +28,7 @@ const PACKAGES: &[&str] = &[
     "curl",
     "file",
     "git",
+    "git-lfs",
     "iproute2",
     "jq",
     "less",

@@ -4,11 +4,13 @@
 
 mod changes;
 mod explain;
+mod large;
 mod operations;
 mod orders;
 mod routes;
 mod settings;
 mod status;
+mod submodules;
 mod work;
 
 use std::future::Future;
@@ -28,6 +30,7 @@ pub(crate) use orders::{
 pub(crate) use routes::AtGate;
 pub use settings::ForgeSettings;
 pub(crate) use status::WorkTree;
+pub(crate) use submodules::Submodules;
 pub(crate) use work::{DiffStat, Signature};
 
 use crate::api::{ApiError, Code, Errand, Errands, Returned};
@@ -37,6 +40,10 @@ use crate::telemetry::Telemetry;
 /// Of what a program of git's prints.
 const MOST_PRINTED: usize = 256 * 1024;
 const SHORT: Duration = Duration::from_secs(60);
+
+/// Checks pointers of Git LFS out as they are, also where git is told to use a git-lfs that is not there.
+const WITHOUT_LFS: [&str; 6] =
+    ["-c", "filter.lfs.smudge=", "-c", "filter.lfs.process=", "-c", "filter.lfs.required=false"];
 
 /// Does git's work in sandboxes.
 #[derive(Debug)]
@@ -150,11 +157,18 @@ impl Git {
         words: &[&str],
         run: Run<'_>,
     ) -> Result<Returned, ApiError> {
-        let env = [("GIT_TERMINAL_PROMPT", "0"), ("GIT_ASKPASS", "/bin/false"), ("LC_ALL", "C")];
+        let mut env = vec![("GIT_TERMINAL_PROMPT", "0"), ("GIT_ASKPASS", "/bin/false"), ("LC_ALL", "C")];
+        let mut settings: &[&str] = &[];
+        if run.skip_large {
+            // For submodules, whose git does not hear of these settings.
+            env.push(("GIT_LFS_SKIP_SMUDGE", "1"));
+            settings = &WITHOUT_LFS;
+        }
+        let words = std::iter::once("git").chain(settings.iter().copied()).chain(words.iter().copied());
         let errand = Errand {
-            words: std::iter::once("git").chain(words.iter().copied()).map(str::to_string).collect(),
+            words: words.map(str::to_string).collect(),
             cwd: None,
-            env: env.map(|(name, value)| (name.to_string(), value.to_string())).into(),
+            env: env.into_iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
             user: user.map(str::to_string),
             stdin: run.stdin.map(str::to_string),
             timeout: run.timeout,
@@ -195,11 +209,13 @@ struct Run<'a> {
     stdin: Option<&'a str>,
     timeout: Duration,
     most: usize,
+    /// Whether pointers of Git LFS are checked out as they are.
+    skip_large: bool,
 }
 
 impl Default for Run<'_> {
     fn default() -> Self {
-        Self { stdin: None, timeout: SHORT, most: MOST_PRINTED }
+        Self { stdin: None, timeout: SHORT, most: MOST_PRINTED, skip_large: false }
     }
 }
 

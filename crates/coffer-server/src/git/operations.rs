@@ -13,13 +13,14 @@ use super::orders::{
 };
 use super::routes::Opening;
 use super::status::WorkTree;
-use super::{Git, Place, Run, Session, Signature, explain, gate_url};
+use super::{Git, Place, Run, Session, Signature, Submodules, explain, gate_url};
 use crate::api::{ApiError, Code};
 use crate::clock::now_ms;
 
 const CLONE_WITHIN: Duration = Duration::from_secs(900);
 const FETCH_WITHIN: Duration = Duration::from_secs(600);
-const PUSH_WITHIN: Duration = Duration::from_secs(300);
+/// A push brings the objects of Git LFS too.
+const PUSH_WITHIN: Duration = Duration::from_secs(900);
 const MOST_PUSHES: u32 = 3;
 const BETWEEN_PUSHES: Duration = Duration::from_secs(1);
 /// How much longer than its pushes a window may be open, should nobody come to close it.
@@ -62,10 +63,18 @@ impl Git {
             } else {
                 self.clone_anew(session, &remote, &order, &url).await?;
             }
+            let mut notes = Vec::new();
+            // Once somebody works there, what submodules are at is theirs.
+            match order.submodules {
+                Submodules::Leave => {}
+                Submodules::All if updated => {}
+                which => notes = self.bring_submodules(session, &remote, &row, which).await?,
+            }
+            notes.extend(self.bring_large(session, &remote).await?);
             self.sign(session, &remote).await?;
             let status = self.status_of(session, &remote).await?;
             let (branch, commit) = (status.branch, status.commit);
-            Ok(Cloned { repository: slug.clone(), path: remote.path.clone(), updated, branch, commit })
+            Ok(Cloned { repository: slug.clone(), path: remote.path.clone(), updated, branch, commit, notes })
         })
         .await
     }
@@ -125,11 +134,8 @@ impl Git {
         let mut words = vec!["clone", "--quiet", "--no-single-branch"];
         words.extend(depth.as_deref());
         words.extend(branch.as_deref());
-        if order.submodules {
-            words.push("--recurse-submodules");
-        }
         words.extend(["--", url, remote.path.as_str()]);
-        let run = Run::within(CLONE_WITHIN);
+        let run = Run { skip_large: true, ..Run::within(CLONE_WITHIN) };
         let cloned = self.git(session, remote.user.as_deref(), &words, run).await?;
         if cloned.is_good() { Ok(()) } else { Err(explain::failure("clone", &cloned)) }
     }
@@ -162,7 +168,8 @@ impl Git {
             }
             let commit = self.status_of(session, remote).await?.commit;
             let repository = remote.slug.clone();
-            Ok(Branched { repository, branch: name.to_string(), base, created, commit })
+            let notes = self.bring_large(session, remote).await?.into_iter().collect();
+            Ok(Branched { repository, branch: name.to_string(), base, created, commit, notes })
         })
         .await
     }
@@ -183,7 +190,8 @@ impl Git {
         remote: &GitRemote,
         words: &[&str],
     ) -> Result<(), ApiError> {
-        self.git_well(session, remote, "switch branches", words, Run::default()).await.map(drop)
+        let run = Run { skip_large: true, ..Run::default() };
+        self.git_well(session, remote, "switch branches", words, run).await.map(drop)
     }
 
     /// Where the work tree stands.

@@ -5,6 +5,8 @@ use coffer_forge::Pull;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::Submodules;
+
 /// A repository to be in a sandbox.
 #[derive(Debug)]
 pub(crate) struct CloneOrder {
@@ -12,7 +14,7 @@ pub(crate) struct CloneOrder {
     pub(crate) path: Option<String>,
     pub(crate) branch: Option<BranchName>,
     pub(crate) depth: Option<u32>,
-    pub(crate) submodules: bool,
+    pub(crate) submodules: Submodules,
     pub(crate) user: Option<String>,
 }
 
@@ -25,6 +27,8 @@ pub(crate) struct Cloned {
     pub(crate) updated: bool,
     pub(crate) branch: Option<String>,
     pub(crate) commit: Option<String>,
+    /// What of it is not there, and why: files of Git LFS, submodules.
+    pub(crate) notes: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -43,6 +47,8 @@ pub(crate) struct Branched {
     pub(crate) base: Option<String>,
     pub(crate) created: bool,
     pub(crate) commit: Option<String>,
+    /// What of it is not there, and why: files of Git LFS.
+    pub(crate) notes: Vec<String>,
 }
 
 #[derive(Debug)]

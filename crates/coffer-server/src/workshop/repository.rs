@@ -6,7 +6,7 @@ use coffer_flow::task::Pull;
 
 use super::{PullText, Station, Workbench};
 use crate::api::Code;
-use crate::git::{BranchOrder, CloneOrder, CommitOrder, PullOrder, PushOrder};
+use crate::git::{BranchOrder, CloneOrder, CommitOrder, PullOrder, PushOrder, Submodules};
 
 /// Where work begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,13 +58,16 @@ impl Workbench {
             "not_found" => StepError { code: "unknown_repository".into(), ..error },
             _ => error,
         })?;
+        let begin = branch.clone();
         self.with_git(at, move |git, session| {
             let order = CloneOrder {
                 repository: name.clone(),
                 path: None,
-                branch: None,
+                // Its submodules are those that work begins with.
+                branch: Some(begin.clone()),
                 depth: None,
-                submodules: false,
+                // What cannot be had is told in the operation's event, and is no reason to give up.
+                submodules: Submodules::Reachable,
                 user: None,
             };
             let (repository, signature) = (name.clone(), signature.clone());

@@ -24,7 +24,7 @@ use crate::api::query::Query;
 use crate::clock::rfc3339;
 use crate::git::{
     BranchOrder, Branched, CloneOrder, Cloned, CommitOrder, Committed, DiffOrder, Git, PullOrder,
-    PullRequest, PushOrder, Pushed, Session, WorkTree, WorkTreeDiff,
+    PullRequest, PushOrder, Pushed, Session, Submodules, WorkTree, WorkTreeDiff,
 };
 
 const LONGEST_PATH: usize = 4096;
@@ -212,7 +212,7 @@ pub(super) async fn clone(
         repository: new.repository,
         path: new.path,
         depth: new.depth,
-        submodules: new.submodules,
+        submodules: if new.submodules { Submodules::All } else { Submodules::Leave },
         user: new.user.filter(|user| !user.is_empty()),
     };
     whole(async move { git.clone_repository(&session, order).await }).await.map(Json)
