@@ -92,6 +92,10 @@ class Enterprise:
         self.moods: list[tuple[int, dict, dict]] = []
         self.drops: list[str] = []
         self.dead = False
+        # Objects of Git LFS, and those whose upload was verified. Where they are, another credential is good.
+        self.objects: dict[str, bytes] = {}
+        self.verified: set[str] = set()
+        self.remote_auth = "RemoteAuth " + "5e" * 20
         self.lock = threading.Lock()
         self.bare = self.add("app")
         self.authority, leaf = certify(scratch)
@@ -99,10 +103,14 @@ class Enterprise:
         context.load_cert_chain(leaf)
         handler = type("Handler", (Handler,), {"forge": self})
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.server.daemon_threads = True
         self.port = self.server.server_address[1]
-        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        # Where large files are, which is another place than where the repositories are.
+        self.storage = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.storage_port = self.storage.server_address[1]
+        for server in (self.server, self.storage):
+            server.daemon_threads = True
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
         self.names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.names.bind(("127.0.0.1", 0))
         threading.Thread(target=self._serve_names, daemon=True).start()
@@ -133,8 +141,9 @@ class Enterprise:
         return git(self.bare, "for-each-ref", "--format=%(objectname)", f"refs/heads/{branch}") or None
 
     def stop(self):
-        self.server.shutdown()
-        self.server.server_close()
+        for server in (self.server, self.storage):
+            server.shutdown()
+            server.server_close()
         self.names.close()
 
     def _serve_names(self):
@@ -194,6 +203,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self.body()
         if self.forge.dead:
             return self.hang_up()
+        if path.startswith("/storage/"):
+            return self.serve_storage(path.removeprefix("/storage/"), body)
         if not path.startswith("/api/v3/"):
             return self.serve_git(path, query, body)
         rest = path.removeprefix("/api/v3")
@@ -267,6 +278,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         token = base64.b64decode(basic).decode().removeprefix("x-access-token:")
         if token not in self.forge.tokens:
             return self.reply(401, b"", {"www-authenticate": 'Basic realm="GitHub"'})
+        if path.endswith("/info/lfs/objects/batch"):
+            return self.serve_batch(json.loads(body))
+        if "/info/lfs/" in path:
+            return self.reply(404, b"{}", {"content-type": "application/vnd.git-lfs+json"})
         is_push = path.endswith("/git-receive-pack")
         with self.forge.lock:
             drop = self.forge.drops.pop(0) if is_push and len(body) > 4 and self.forge.drops else None
@@ -290,3 +305,38 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.hang_up()
         headers = dict(line.split(": ", 1) for line in head.decode().splitlines())
         self.reply(int(headers.pop("Status", "200").split()[0]), answer, headers)
+
+    def serve_batch(self, wanted: dict):
+        """Answers with places elsewhere, and what opens them."""
+        place = f"https://{NAME}:{self.forge.storage_port}/storage"
+        objects = []
+        for asked in wanted["objects"]:
+            oid, is_here = asked["oid"], asked["oid"] in self.forge.objects
+            action = {"header": {"Authorization": self.forge.remote_auth}, "expires_in": 600}
+            told = {"oid": oid, "size": asked["size"], "authenticated": True}
+            if wanted["operation"] == "download" and is_here:
+                told["actions"] = {"download": action | {"href": f"{place}/{oid}?token=canary-in-a-url"}}
+            elif wanted["operation"] == "download":
+                told["error"] = {"code": 404, "message": "Object does not exist"}
+            elif not is_here:
+                told["actions"] = {
+                    "upload": action | {"href": f"{place}/{oid}?token=canary-in-a-url"},
+                    "verify": action | {"href": f"{place}/verify"},
+                }
+            objects.append(told)
+        answer = json.dumps({"transfer": "basic", "objects": objects}).encode()
+        self.reply(200, answer, {"content-type": "application/vnd.git-lfs+json"})
+
+    def serve_storage(self, rest: str, body: bytes):
+        if self.headers.get("authorization") != self.forge.remote_auth:
+            return self.reply(403, b"<Error>the signature does not match</Error>", {})
+        if rest == "verify":
+            said = json.loads(body)
+            good = len(self.forge.objects.get(said["oid"], b"")) == said["size"]
+            self.forge.verified.add(said["oid"])
+            return self.reply(200 if good else 404, b"{}", {"content-type": "application/vnd.git-lfs+json"})
+        if self.command == "PUT":
+            self.forge.objects[rest] = body
+            return self.reply(200, b"", {})
+        found = self.forge.objects.get(rest)
+        return self.reply(404, b"", {}) if found is None else self.reply(200, found, {})

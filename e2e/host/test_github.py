@@ -37,7 +37,8 @@ def forge(tmp_path_factory):
 @pytest.fixture(scope="module")
 def up(forge, tmp_path_factory):
     options = ["--ephemeral", "--warm-slots", "0", "--nameserver", forge.nameserver]
-    options += ["--set", f"forge.private_hosts={NAME}:{forge.port}", "--set", f"network.extra_roots={forge.authority}"]
+    hosts = f"{NAME}:{forge.port},{NAME}:{forge.storage_port}"
+    options += ["--set", f"forge.private_hosts={hosts}", "--set", f"network.extra_roots={forge.authority}"]
     with CofferUp(tmp_path_factory.mktemp("coffer") / "data", *options, pool_size="1GiB") as running:
         yield running
 
@@ -148,6 +149,34 @@ def test_refusals_have_codes(work, forge, api):
     forge.tokens = {TOKEN}
     forge.moods.append((403, {"retry-after": "1"}, {"message": "You have exceeded a secondary rate limit."}))
     work.post("push")
+
+
+def test_large_files_are_moved_by_what_only_the_gate_knows(work, forge, api):
+    if work.post("exec", command="git lfs version")["exit_code"] != 0:
+        pytest.skip("SKIPPED: the template has no git-lfs; `scripts/setup test` installs it, or build the template anew")
+    track = "cd app && git lfs install --local && git lfs track '*.bin' && head -c 200000 /dev/urandom > big.bin"
+    work.inside(f"{track} && sha256sum big.bin")
+    oid = work.inside("sha256sum app/big.bin").split()[0]
+    work.post("commit", 201, message="feat: large")
+    work.post("push")
+    assert hashlib.sha256(forge.objects[oid]).hexdigest() == oid and forge.verified == {oid}
+    other = Work(api, forge, "large-too")
+    try:
+        cloned = other.post("clone", repository="app", branch=work.branch, path="again")
+        assert cloned["notes"] == [] and other.inside("sha256sum again/big.bin").split()[0] == oid
+        # Where objects are and what opens them was told to the gate, and git-lfs inside heard of neither.
+        trace = "cd again && rm -rf .git/lfs/objects && GIT_TRACE=1 GIT_CURL_VERBOSE=1 git lfs fetch --all 2>&1"
+        said = other.inside(trace)
+        assert "info/lfs/transfer/" in said and "Authorization" not in said, said
+        assert "canary" not in said and "/storage/" not in said and forge.remote_auth not in said
+        # The words are put together inside, so that they are on no command line.
+        auth = forge.remote_auth.split()[1]
+        words = f"printf '%s%s\\n%s%s\\n' {auth[:9]} {auth[9:]} canary-in -a-url"
+        hunt = f"{words} | grep -rslaFf - /home /root /tmp /etc /run /var"
+        found = other.post("exec", command=f"{hunt} || :", user="root")
+        assert found["stdout"] == "", found
+    finally:
+        other.end()
 
 
 def connect(api: httpx.Client, forge: Enterprise, name: str):
