@@ -90,6 +90,7 @@ pub const NO_ROOM: &str = "no_room";
 
 /// What is heard of an agent while it works.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, passed on at once")]
 pub enum News {
     /// It began: where its output is.
     Begun(ExecutionId),

@@ -104,7 +104,10 @@ impl Workshop for Shop {
         .await?;
         let chatter = self.chatter.lock().unwrap().clone();
         if let Some((store, scope)) = chatter {
-            store.say_to_task(&scope, brief.task, "ann", &format!("after {turn}"), None).await.unwrap();
+            store
+                .say_to_task(&scope, brief.task, "ann", &format!("after {}", turn.number), None)
+                .await
+                .unwrap();
         }
         let failed = self.outside.fails("agent");
         let tokens = Tokens { input: 100, cached: 0, output: 10 };

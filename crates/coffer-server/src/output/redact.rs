@@ -157,8 +157,11 @@ impl Patterns {
 
     /// Looks for these values too.
     pub(crate) fn with<'a>(&self, more: impl IntoIterator<Item = &'a str>) -> Self {
-        let given = self.given.iter().map(|value| &**value);
-        Self::new(&given.chain(more.into_iter().map(str::as_bytes)).collect::<Vec<_>>())
+        let mut values: Vec<&[u8]> = self.given.iter().map(|value| &**value).collect();
+        for value in more {
+            values.push(value.as_bytes());
+        }
+        Self::new(&values)
     }
 
     /// Redacts a text that is whole.

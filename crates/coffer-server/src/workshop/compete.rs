@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use coffer_core::agent::Job;
 use coffer_core::compete::DiffSize;
 use coffer_core::{Kept, Millis, SandboxId, SizeWish, StateName};
-use coffer_flow::compete::{Arena, Base, Changes, EntryBrief, Fork, Lane, NO_ROOM, News, RaceBrief, Raced, Tell};
+use coffer_flow::compete::{
+    Arena, Base, Changes, EntryBrief, Fork, Lane, NO_ROOM, News, RaceBrief, Raced, Tell,
+};
 use coffer_flow::task::{Checked, Pull};
 use coffer_flow::{Start, StepError};
 use coffer_store::{EntryRow, Idempotency, Inserted, ProjectScope, RunFailure};

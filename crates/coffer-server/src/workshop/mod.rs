@@ -24,7 +24,7 @@ use coffer_store::{AgentRow, ProjectScope, Store};
 pub(crate) use agent::AgentOrder;
 pub(crate) use compete::Ring;
 pub(crate) use describe::{PullText, WorkDone};
-pub(crate) use repository::{Base, CommitText, plain};
+pub(crate) use repository::{Base, CommitText};
 pub(crate) use sandbox::SandboxOrder;
 pub(crate) use task::TaskShop;
 

@@ -23,7 +23,7 @@ pub(crate) struct CommitText {
 }
 
 /// The name of a repository without where it is kept, which is in front where people want to be clear.
-pub(crate) fn plain(repository: &str) -> String {
+pub(super) fn plain(repository: &str) -> String {
     repository.strip_prefix("local/").unwrap_or(repository).to_string()
 }
 

@@ -84,6 +84,14 @@ impl Arena for Ring {
         Ok(())
     }
 
+    async fn stop(&self, _: Lane<'_>) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    async fn keep(&self, _: &RaceBrief, _: SandboxId) -> Result<(), StepError> {
+        Ok(())
+    }
+
     async fn rest(&self, _: &RaceBrief, _: SandboxId) -> Result<(), StepError> {
         Ok(())
     }
