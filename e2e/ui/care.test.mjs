@@ -77,7 +77,7 @@ test('the editor keeps line ends and marks, asks before it writes over others, a
   await page.getByRole('navigation', { name: 'Main' }).getByRole('link', { name: 'Board' }).click()
   await eventually(() => asked.length === 1, 'it asks')
   await page.locator('.cm-content', { hasText: 'four!' }).waitFor()
-  await page.keyboard.press('Control+s')
+  await page.getByRole('button', { name: 'Save' }).click()
   await changed.getByRole('button', { name: 'Write over it' }).click()
   await changed.waitFor({ state: 'detached' })
   assert.deepEqual(await get('windows.txt'), Buffer.from(`${text}three\r\nfour!`))
@@ -106,7 +106,7 @@ test('what ends comes into the list of what ended, and pages that look on say so
   await ended.getByLabel('Which sandboxes').selectOption('ended')
   await ended.getByRole('status').filter({ hasText: 'shown' }).waitFor()
   const asked = []
-  live.on('request', (request) => /\/processes|\/proc\/net/.test(request.url()) && asked.push(new URL(request.url()).search))
+  live.on('request', (request) => /\/api\/v1\/.*(\/processes|\/proc\/net)/.test(request.url()) && asked.push(new URL(request.url()).search))
   await signIn(live, `/ui/sandboxes/${id}/processes`)
   await live.getByText('Nothing runs').waitFor()
   await live.getByRole('link', { name: 'Overview' }).click()
