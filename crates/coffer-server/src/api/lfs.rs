@@ -145,8 +145,11 @@ async fn upload(
     let (mut parts, body) = request.into_parts();
     let entered = enter(&app, &mut parts, &(project, repository), Service::ReceivePack).await?;
     let oid = oid.parse::<LfsOid>().map_err(ApiError::forge)?;
-    let length =
-        parts.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let length = match parts.headers.get(header::CONTENT_LENGTH) {
+        Some(length) => length.to_str().ok().and_then(|length| length.parse().ok()),
+        // A request that says nothing of a body has an empty one.
+        None => (!parts.headers.contains_key(header::TRANSFER_ENCODING)).then_some(0),
+    };
     let length = length.ok_or_else(|| ApiError::bad_request("an object needs a Content-Length"))?;
     let body = body.into_data_stream().map(|piece| piece.map_err(|error| error.to_string())).boxed();
     let put = app.forges.lfs_put(&entered.scope, &entered.row, &oid, length, body).await;
