@@ -159,9 +159,11 @@ impl Git {
     ) -> Result<Returned, ApiError> {
         let mut env = vec![("GIT_TERMINAL_PROMPT", "0"), ("GIT_ASKPASS", "/bin/false"), ("LC_ALL", "C")];
         let mut settings: &[&str] = &[];
-        if run.skip_large {
-            // For submodules, whose git does not hear of these settings.
+        if run.large != Large::Bring {
+            // Also for submodules, whose git does not hear of these settings.
             env.push(("GIT_LFS_SKIP_SMUDGE", "1"));
+        }
+        if run.large == Large::Unknown {
             settings = &WITHOUT_LFS;
         }
         let words = std::iter::once("git").chain(settings.iter().copied()).chain(words.iter().copied());
@@ -209,13 +211,24 @@ struct Run<'a> {
     stdin: Option<&'a str>,
     timeout: Duration,
     most: usize,
-    /// Whether pointers of Git LFS are checked out as they are.
-    skip_large: bool,
+    large: Large,
+}
+
+/// What becomes of files of Git LFS that are checked out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Large {
+    /// What git is set up to do.
+    Bring,
+    /// They are pointers. Git LFS is there, and asked whether files were changed.
+    Leave,
+    /// They are pointers, and git knows nothing of Git LFS, which need not be there. Files in the place of pointers may seem
+    /// to be changed.
+    Unknown,
 }
 
 impl Default for Run<'_> {
     fn default() -> Self {
-        Self { stdin: None, timeout: SHORT, most: MOST_PRINTED, skip_large: false }
+        Self { stdin: None, timeout: SHORT, most: MOST_PRINTED, large: Large::Bring }
     }
 }
 

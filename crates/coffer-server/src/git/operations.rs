@@ -13,7 +13,7 @@ use super::orders::{
 };
 use super::routes::Opening;
 use super::status::WorkTree;
-use super::{Git, Place, Run, Session, Signature, Submodules, explain, gate_url};
+use super::{Git, Large, Place, Run, Session, Signature, Submodules, explain, gate_url};
 use crate::api::{ApiError, Code};
 use crate::clock::now_ms;
 
@@ -135,7 +135,7 @@ impl Git {
         words.extend(depth.as_deref());
         words.extend(branch.as_deref());
         words.extend(["--", url, remote.path.as_str()]);
-        let run = Run { skip_large: true, ..Run::within(CLONE_WITHIN) };
+        let run = Run { large: Large::Unknown, ..Run::within(CLONE_WITHIN) };
         let cloned = self.git(session, remote.user.as_deref(), &words, run).await?;
         if cloned.is_good() { Ok(()) } else { Err(explain::failure("clone", &cloned)) }
     }
@@ -190,7 +190,10 @@ impl Git {
         remote: &GitRemote,
         words: &[&str],
     ) -> Result<(), ApiError> {
-        let run = Run { skip_large: true, ..Run::default() };
+        let set_up = ["config", "--local", "--get", "filter.lfs.process"];
+        let set_up = self.git_at(session, remote, &set_up, Run::default()).await?.is_good();
+        let large = if set_up { Large::Leave } else { Large::Unknown };
+        let run = Run { large, ..Run::default() };
         self.git_well(session, remote, "switch branches", words, run).await.map(drop)
     }
 

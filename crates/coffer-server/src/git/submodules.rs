@@ -10,7 +10,7 @@ use coffer_core::forge::ForgeKind;
 use coffer_core::network::GATE_NAME;
 use coffer_store::{GitRemote, RepositoryRow};
 
-use super::{Git, Run, Session, gate_url};
+use super::{Git, Large, Run, Session, gate_url};
 use crate::api::ApiError;
 
 const UPDATE_WITHIN: Duration = Duration::from_secs(600);
@@ -116,7 +116,7 @@ impl Git {
             self.git_well(session, at, "set up a submodule", &words, Run::default()).await?;
         }
         let words = ["submodule", "--quiet", "update", "--", &module.path];
-        let run = Run { skip_large: true, ..Run::within(UPDATE_WITHIN) };
+        let run = Run { large: Large::Unknown, ..Run::within(UPDATE_WITHIN) };
         self.git_well(session, at, "clone a submodule", &words, run).await?;
         self.bring_large(session, inner).await
     }
