@@ -131,6 +131,7 @@ await operator.getByRole('button', { name: 'Open', exact: true }).first().click(
 await operator.getByRole('link', { name: 'Monitoring' }).click()
 await operator.getByRole('heading', { name: 'The whole server' }).waitFor()
 await operator.waitForLoadState('networkidle')
+await operator.waitForFunction(() => !document.body.innerText.includes('Loading'))
 await shoot(operator, 'monitoring')
 // A phone: what is in progress, in one hand.
 const phone = await openPage({ viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true })
