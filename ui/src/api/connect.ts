@@ -62,6 +62,8 @@ function headers(agent: Agent, type: string): Record<string, string> {
     "connect-protocol-version": "1",
     "e2b-sandbox-id": agent.sandbox,
     "e2b-sandbox-port": AGENTD,
+    // A pause breaks streams, and who then reconnects would undo it.
+    "x-coffer-wake": "never",
   };
   if (agent.token !== undefined) all["x-access-token"] = agent.token;
   return all;

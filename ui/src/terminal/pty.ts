@@ -158,7 +158,8 @@ export class Pty {
     if (!(error instanceof ApiError)) return { name: "failed", text: String(error) };
     if (error.code === "not_found") return { name: "ended", text: "The shell has ended." };
     // A shell that never began may be refused for good; one that runs is worth waiting for.
-    const passing = error.status === 0 || error.status >= 500 || error.code === "unavailable" || error.status === 429;
+    const passing =
+      error.status === 0 || error.status >= 500 || error.code === "unavailable" || [409, 429].includes(error.status);
     if (this.pid !== undefined && (passing || error.status === 200)) return undefined;
     if (passing && error.status !== 502) return undefined;
     return { name: "failed", text: error.message };

@@ -57,6 +57,10 @@ use self::upstream::{Exchange, Speaks};
 use crate::drain::Drains;
 use crate::routing::{Client, Directory, Gate, Midway, Route, Target, Wake};
 
+/// With `never`, a request leaves a paused sandbox asleep, whatever its policy: for clients that reconnect by
+/// themselves when a pause breaks their streams.
+const WAKE: &str = "x-coffer-wake";
+
 /// Carries requests to sandboxes.
 #[derive(Debug)]
 pub(crate) struct Proxy {
@@ -106,9 +110,7 @@ impl Proxy {
             Address::Malformed(why) => return self.refuse(Refusal::Malformed(why), request, None, None),
             Address::Elsewhere => return self.refuse(Refusal::NoSuchRoute, request, None, None),
         };
-        let only_asks = port == agentd::PORT && request.uri().path() == "/health";
-        let wake = if only_asks { Wake::Never } else { Wake::ByPolicy };
-        let target = match self.directory.route(&sandbox, wake).await {
+        let target = match self.directory.route(&sandbox, wake(&request, port)).await {
             Route::Running(target) => target,
             Route::NotFound => return self.refuse(Refusal::NotFound, request, Some(&sandbox), None),
             Route::Transitioning => {
@@ -194,6 +196,13 @@ impl Proxy {
             Refusal::BadSignature
         })
     }
+}
+
+/// What a request does to a sandbox that is paused, or will be when the request has waited for the pause.
+fn wake<B>(request: &Request<B>, port: u16) -> Wake {
+    let only_asks = port == agentd::PORT && request.uri().path() == "/health";
+    let declines = request.headers().get(WAKE).is_some_and(|value| value == "never");
+    if only_asks || declines { Wake::Never } else { Wake::ByPolicy }
 }
 
 /// Whether this request may go to this port.

@@ -49,6 +49,7 @@ struct Book {
     secured: Mutex<Vec<(SandboxId, String)>>,
     guard: Mutex<Option<Guard>>,
     refused: Mutex<Vec<RefusedCommand>>,
+    wakes: Mutex<Vec<Wake>>,
 }
 
 #[async_trait]
@@ -64,7 +65,8 @@ impl Gate for Book {
 
 #[async_trait]
 impl Directory for Book {
-    async fn route(&self, sandbox: &str, _wake: Wake) -> Route {
+    async fn route(&self, sandbox: &str, wake: Wake) -> Route {
+        self.wakes.lock().unwrap().push(wake);
         self.routes.lock().unwrap().get(sandbox).cloned().unwrap_or(Route::NotFound)
     }
 

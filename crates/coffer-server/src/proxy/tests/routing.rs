@@ -46,6 +46,23 @@ async fn what_names_no_sandbox_is_the_apis() {
 }
 
 #[tokio::test]
+async fn who_reconnects_by_itself_can_leave_a_sandbox_asleep() {
+    let world = World::new().await;
+    world.route(Route::NotFound);
+    for (path, port, rest, wake) in [
+        ("/process.Process/Connect", 49983, EMPTY, Wake::ByPolicy),
+        ("/process.Process/Connect", 49983, "X-Coffer-Wake: never\r\n\r\n", Wake::Never),
+        ("/", 3000, "X-Coffer-Wake: never\r\n\r\n", Wake::Never),
+        ("/", 3000, "X-Coffer-Wake: please\r\n\r\n", Wake::ByPolicy),
+        ("/health", 49983, EMPTY, Wake::Never),
+        ("/health", 3000, EMPTY, Wake::ByPolicy),
+    ] {
+        world.ask("GET", path, port, rest).await;
+        assert_eq!(world.book.wakes.lock().unwrap().pop(), Some(wake), "{path} on {port} with {rest:?}");
+    }
+}
+
+#[tokio::test]
 async fn sandboxes_that_cannot_be_reached_are_told_apart() {
     let world = World::new().await;
     let id = world.id.clone();
