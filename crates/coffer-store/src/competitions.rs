@@ -1,11 +1,10 @@
 //! Competitions: what is asked of whom, how far each is, and who won.
 //!
-//! `begin` puts them on record, `progress` is what their runs write, `pick` what people decide, `prune` forgets them.
+//! `begin` puts them on record, `progress` is what their runs write, `pick` what people decide.
 
 mod begin;
 mod pick;
 mod progress;
-mod prune;
 
 use std::collections::BTreeMap;
 
@@ -22,7 +21,6 @@ pub use begin::{NewCompetition, NewEntry};
 pub use pick::COMPETITION_PICKED;
 pub use progress::{CompetitionNote, EntryNote};
 pub(crate) use progress::{run_ended, run_started};
-pub(crate) use prune::{prune, prune_patches};
 
 const READ: &str = "read competitions";
 const CHANGE: &str = "change a competition";

@@ -4,7 +4,7 @@ use coffer_core::{Millis, ProjectId};
 use sqlx::{AnyConnection, Row};
 
 use crate::error::Doing;
-use crate::{Operator, ProjectScope, Store, StoreError, competitions, runs};
+use crate::{Operator, ProjectScope, Store, StoreError};
 
 const PRUNE: &str = "remove old records";
 
@@ -45,8 +45,7 @@ impl Pruned {
 impl Store {
     /// Removes up to `batch` of each kind of record of a project; without one, of what is no project's.
     ///
-    /// Events go from the oldest on, so that those which stay have no gaps. A sandbox stays as long as
-    /// output of it is kept.
+    /// Events go from the oldest on, so that those which stay have no gaps.
     pub async fn prune(
         &self,
         _: &Operator,
@@ -59,12 +58,11 @@ impl Store {
                 let audit = prune_audit(connection, project, cutoffs.audit_ms, batch).await?;
                 let Some(project) = project else { return Ok(Pruned { audit, ..Pruned::default() }) };
                 let events = prune_events(connection, project, cutoffs.events_ms, batch).await?;
-                let sandboxes = prune_sandboxes(connection, project, cutoffs.records_ms, batch).await?;
-                let runs = runs::queue::prune(connection, project, cutoffs.records_ms, batch).await?;
-                let competitions =
-                    competitions::prune(connection, project, cutoffs.records_ms, batch).await?;
-                let patches =
-                    competitions::prune_patches(connection, project, cutoffs.records_ms, batch).await?;
+                let ended = Ended { project, before_ms: cutoffs.records_ms, batch };
+                let sandboxes = ended.remove(connection, SANDBOXES).await?;
+                let runs = ended.remove(connection, RUNS).await?;
+                let competitions = ended.remove(connection, COMPETITIONS).await?;
+                let patches = ended.remove(connection, PATCHES).await?;
                 Ok(Pruned { sandboxes, events, audit, runs, competitions, patches })
             })
         });
@@ -82,26 +80,53 @@ impl Store {
     }
 }
 
-async fn prune_sandboxes(
-    connection: &mut AnyConnection,
+/// A sandbox stays as long as output of it is kept.
+const SANDBOXES: &str = "
+    DELETE FROM sandboxes WHERE id IN (
+        SELECT s.id FROM sandboxes AS s
+        WHERE s.project_id = $1 AND s.ended_ms < $2
+            AND NOT EXISTS (SELECT 1 FROM output_segments AS o WHERE o.sandbox_id = s.id AND o.state <> 'pruned')
+        ORDER BY s.ended_ms LIMIT $3)";
+
+/// With their steps and signals. What a task's attempt came to stays with the task; one that is stuck waits for a person.
+const RUNS: &str = "
+    DELETE FROM runs WHERE id IN (
+        SELECT id FROM runs
+        WHERE project_id = $1 AND ended_ms < $2 AND state IN ('done', 'failed', 'cancelled')
+        ORDER BY ended_ms LIMIT $3)";
+
+/// With their entries. Those that are attempts at tasks go with their tasks.
+const COMPETITIONS: &str = "
+    DELETE FROM competitions WHERE id IN (
+        SELECT id FROM competitions
+        WHERE project_id = $1 AND task_id IS NULL AND ended_ms < $2 ORDER BY ended_ms LIMIT $3)";
+
+/// Of the competitions that stay.
+const PATCHES: &str = "
+    UPDATE competition_entries SET patch = NULL WHERE (competition_id, number) IN (
+        SELECT e.competition_id, e.number FROM competition_entries AS e
+            JOIN competitions AS c ON c.id = e.competition_id
+        WHERE c.project_id = $1 AND c.ended_ms < $2 AND e.patch IS NOT NULL
+        ORDER BY c.ended_ms LIMIT $3)";
+
+/// What one project has that ended before a time, a batch of it.
+struct Ended {
     project: ProjectId,
     before_ms: Millis,
     batch: u32,
-) -> Result<u64, StoreError> {
-    let removed = sqlx::query(
-        "DELETE FROM sandboxes WHERE id IN (
-             SELECT s.id FROM sandboxes AS s
-             WHERE s.project_id = $1 AND s.ended_ms < $2
-                 AND NOT EXISTS (SELECT 1 FROM output_segments AS o WHERE o.sandbox_id = s.id AND o.state <> 'pruned')
-             ORDER BY s.ended_ms LIMIT $3)",
-    )
-    .bind(project.to_string())
-    .bind(before_ms)
-    .bind(i64::from(batch))
-    .execute(connection)
-    .await
-    .doing(PRUNE)?;
-    Ok(removed.rows_affected())
+}
+
+impl Ended {
+    async fn remove(&self, connection: &mut AnyConnection, how: &'static str) -> Result<u64, StoreError> {
+        let removed = sqlx::query(how)
+            .bind(self.project.to_string())
+            .bind(self.before_ms)
+            .bind(i64::from(self.batch))
+            .execute(connection)
+            .await
+            .doing(PRUNE)?;
+        Ok(removed.rows_affected())
+    }
 }
 
 async fn prune_events(

@@ -4,7 +4,7 @@
 //! else may do: ask for a run, look at it, speak to it, and have it end.
 
 mod journal;
-pub(crate) mod queue;
+mod queue;
 mod runners;
 
 use coffer_core::{Millis, ProjectId, RunId};

@@ -1,7 +1,7 @@
 //! The queue, for whoever looks at it.
 
 use coffer_core::{Millis, ProjectId, RunId};
-use sqlx::{AnyConnection, Row};
+use sqlx::Row;
 
 use super::{READ, RunState, state};
 use crate::columns::{id, number, text};
@@ -87,28 +87,4 @@ impl Store {
             oldest_ms: row.try_get("oldest_ms").doing(READ)?,
         })
     }
-}
-
-/// Removes up to `batch` runs that ended before `before_ms`, with their steps and signals. What a task's attempt
-/// came to stays with the task; one that is stuck waits for a person.
-pub(crate) async fn prune(
-    connection: &mut AnyConnection,
-    project: ProjectId,
-    before_ms: Millis,
-    batch: u32,
-) -> Result<u64, StoreError> {
-    const PRUNE: &str = "remove old runs";
-    let removed = sqlx::query(
-        "DELETE FROM runs WHERE id IN (
-             SELECT id FROM runs
-             WHERE project_id = $1 AND ended_ms < $2 AND state IN ('done', 'failed', 'cancelled')
-             ORDER BY ended_ms LIMIT $3)",
-    )
-    .bind(project.to_string())
-    .bind(before_ms)
-    .bind(i64::from(batch))
-    .execute(connection)
-    .await
-    .doing(PRUNE)?;
-    Ok(removed.rows_affected())
 }
