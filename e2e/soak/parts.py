@@ -179,7 +179,7 @@ class Installation:
         first = sorted(self.first_processes().values())
         if first != sorted(with_processes):
             wrong.append(f"first processes {first}, not {sorted(with_processes)}")
-        wrong += [f"zombie {pid}" for pid in _descendants(self.up.process.pid) if is_zombie(pid)]
+        wrong += [zombie(pid) for pid in _descendants(self.up.process.pid) if is_zombie(pid)]
         for kind, found in self.singles().items():
             if len(found) != self.has_pool():
                 wrong.append(f"{kind}: {found}, not one")
@@ -230,6 +230,20 @@ def is_zombie(pid: int) -> bool:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return False
+
+
+def zombie(pid: int) -> str:
+    """Who does not collect it, and what that waits for."""
+    try:
+        name, _, rest = pathlib.Path(f"/proc/{pid}/stat").read_text().partition(" (")[2].rpartition(")")
+        parent = rest.split()[1]
+        lines = pathlib.Path(f"/proc/{parent}/status").read_text().splitlines()
+        wanted = ("Name", "State", "NSpid", "TracerPid", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
+        status = ", ".join(" ".join(line.split()) for line in lines if line.split(":")[0] in wanted)
+        waits = pathlib.Path(f"/proc/{parent}/wchan").read_text()
+        return f"zombie {pid} ({name}) of {parent} ({status}; in {waits})"
+    except OSError as error:
+        return f"zombie {pid} ({error})"
 
 
 def listed(path: pathlib.Path) -> set[str]:

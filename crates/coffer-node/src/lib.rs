@@ -28,6 +28,7 @@ mod sandbox;
 mod scarcity;
 mod snapshots;
 mod spawner;
+mod strays;
 pub mod template;
 mod trust;
 mod uids;

@@ -31,7 +31,7 @@ use crate::template::{BASE, TemplateStore};
 use crate::trust::Trust;
 use crate::uids::{self, UidRanges};
 use crate::warm::{self, Warm};
-use crate::{NodeConfig, adopt, memory, rpc, scarcity};
+use crate::{NodeConfig, adopt, memory, rpc, scarcity, strays};
 
 /// Requests that are under way when the node stops get this long.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
@@ -114,6 +114,8 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     let opened =
         tokio::task::spawn_blocking(move || open(&config, client)).await.expect("opening does not panic");
     let (node, lock, egress) = opened?;
+    let strays = tokio::spawn(strays::clear_away());
+    memory::watch_leftovers(&memory::directories(&node.pool)).await;
     let adopted = tokio::task::spawn_blocking({
         let node = node.clone();
         move || adopt::adopt(&node)
@@ -164,6 +166,7 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     if tokio::time::timeout(STOP_PATIENCE, egress).await.is_err() {
         tracing::warn!("egress could not be told of everything");
     }
+    strays.abort();
     drop(lock);
     served.map_err(|error| NodeFailure::Directory { doing: "serve", path: "node.sock".into(), source: error })
 }

@@ -2,16 +2,19 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::process::Uid;
+use rustix::process::{Pid, PidfdFlags, Uid};
 use rustix::thread::CapabilitySet;
+use tokio::process::Child;
 
 use super::criu::{Criu, complaints};
+use super::deadlock;
 use super::hook::{Hook, Moment};
 use super::image::MountPoint;
 
@@ -71,13 +74,17 @@ pub(crate) async fn dump<T>(
         unsafe { command.pre_exec(move || take_on(owner)) };
     }
     let mut child = tokio::process::Command::from(command).spawn().map_err(because("run CRIU"))?;
+    let held = hold(&child).map_err(because("hold CRIU"))?;
+    let resolved = AtomicBool::new(false);
     let work = async {
-        let kept = tokio::select! {
-            asked = hook.asked() => match asked {
-                Ok(_) => at_rest.await,
-                Err(error) => Err(because("hear CRIU")(error)),
-            },
+        let asked = tokio::select! {
+            asked = hook.asked() => asked.map_err(because("hear CRIU")),
             status = child.wait() => Err(format!("CRIU ended early: {status:?}")),
+        };
+        let kept = match asked {
+            // Not ended by CRIU's end: what it does beside has to be undone by itself.
+            Ok(_) => beside(at_rest, &mut child).await,
+            Err(why) => Err(why),
         };
         if kept.is_ok() {
             hook.go_on().map_err(because("answer CRIU"))?;
@@ -87,15 +94,35 @@ pub(crate) async fn dump<T>(
         let status = child.wait().await.map_err(because("wait for CRIU"))?;
         match kept {
             Ok(kept) if status.success() => Ok(kept),
+            // Its image was whole when its processes were ended, if not by CRIU.
+            Ok(kept) if resolved.load(Ordering::Relaxed) && afterwards == Afterwards::End => Ok(kept),
             // Its own words come first: ours would only say that it ended.
             Ok(_) => Err(said(directory, "dump.log")),
             Err(why) if why.starts_with("CRIU ended early") => Err(said(directory, "dump.log")),
             Err(why) => Err(why),
         }
     };
-    match tokio::time::timeout(PATIENCE, work).await {
-        Ok(result) => result,
-        Err(_) => Err(format!("CRIU took longer than {} s", PATIENCE.as_secs())),
+    tokio::select! {
+        result = tokio::time::timeout(PATIENCE, work) => match result {
+            Ok(result) => result,
+            Err(_) => Err(format!("CRIU took longer than {} s", PATIENCE.as_secs())),
+        },
+        never = deadlock::resolve(pid, held, &resolved) => match never {},
+    }
+}
+
+fn hold(child: &Child) -> io::Result<OwnedFd> {
+    let number = child.id().and_then(|number| Pid::from_raw(number.cast_signed()));
+    let pid = number.ok_or(io::ErrorKind::NotFound)?;
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Waits for `work`. Should the child end meanwhile it is collected, before somebody takes it for a stray.
+async fn beside<T>(work: impl Future<Output = T>, child: &mut Child) -> T {
+    tokio::pin!(work);
+    tokio::select! {
+        done = &mut work => done,
+        _ = child.wait() => work.await,
     }
 }
 

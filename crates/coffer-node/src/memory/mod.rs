@@ -7,9 +7,11 @@
 //! - [`hook`] is the moment in the middle: everything stands still, and we say whether to go on.
 //! - [`fork`] makes an image that of another sandbox.
 //! - [`dump`] writes an image, [`image`] seals it and checks it before it is used again.
+//! - [`deadlock`] is what a kill at the wrong moment leads to, and the way out of it.
 
 mod control;
 mod criu;
+mod deadlock;
 mod dump;
 mod fork;
 mod hook;
@@ -25,6 +27,7 @@ use crate::pool::Pool;
 
 pub(crate) use control::order;
 pub(crate) use criu::{Criu, complains, complaints};
+pub(crate) use deadlock::{deadlocked, watch_leftovers};
 pub(crate) use dump::{Afterwards, dump};
 pub(crate) use fork::copy_for;
 pub(crate) use hook::{Hook, Moment};

@@ -119,14 +119,16 @@ async fn restore_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Resul
     let UnderWay { tool, mut hook, cgroup, listener, quota, first, pidfd, listeners } =
         set_out(node, entry, source, &moments).await?;
     let work = async {
-        came_back(&mut hook, &tool, source).await?;
+        came_back(&mut hook, &tool, first, source).await?;
         if !source.is_fork {
             // The last moment at which its image is all that there is of it.
             note_waking(node, entry, first).await?;
         }
         hook.go_on().map_err(internal("answer CRIU"))?;
-        tool.ended().await;
-        Ok(())
+        tokio::select! {
+            () = tool.ended() => Ok(()),
+            () = memory::deadlocked(first) => Err(killed_meanwhile()),
+        }
     };
     let outcome = match tokio::time::timeout(PATIENCE, work).await {
         Ok(outcome) => outcome,
@@ -162,8 +164,8 @@ async fn restore_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Resul
 async fn rehearse_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<(), NodeError> {
     let moments = [Moment::NamespacesMade, Moment::Restored];
     let under_way = set_out(node, entry, source, &moments).await?;
-    let UnderWay { tool, mut hook, cgroup, .. } = under_way;
-    let outcome = match tokio::time::timeout(PATIENCE, came_back(&mut hook, &tool, source)).await {
+    let UnderWay { tool, mut hook, cgroup, first, .. } = under_way;
+    let outcome = match tokio::time::timeout(PATIENCE, came_back(&mut hook, &tool, first, source)).await {
         Ok(outcome) => outcome,
         Err(_) => Err(too_slow()),
     };
@@ -179,10 +181,11 @@ async fn rehearse_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Resu
 }
 
 /// Waits until everything is in its place.
-async fn came_back(hook: &mut Hook, tool: &Watched, source: &Source) -> Result<(), NodeError> {
+async fn came_back(hook: &mut Hook, tool: &Watched, first: i32, source: &Source) -> Result<(), NodeError> {
     tokio::select! {
         asked = hook.asked() => asked.map(drop).map_err(internal("hear CRIU")),
         () = tool.ended() => Err(ended_early(&source.directory)),
+        () = memory::deadlocked(first) => Err(killed_meanwhile()),
     }
 }
 
@@ -358,6 +361,10 @@ fn ended_early(directory: &Path) -> NodeError {
         return failed(&said(directory));
     }
     NodeError::new(NodeErrorCode::Unavailable, "its memory could not be restored: CRIU was killed")
+}
+
+fn killed_meanwhile() -> NodeError {
+    failed("its first process was killed meanwhile")
 }
 
 fn too_slow() -> NodeError {

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::progress::Progress;
 use super::request::{SpawnRequest, SpawnerNews};
-use super::{Spawner, launch, packet, strays};
+use super::{Spawner, launch, packet};
 
 /// A new spawner is tried this long after one ended.
 const RETRY: Duration = Duration::from_millis(100);
@@ -79,7 +79,6 @@ async fn own(mut spawner: Spawner, mut inbox: mpsc::Receiver<(SpawnRequest, Vec<
             Ended::ClientsGone => return,
             Ended::Broken(why) => tracing::error!("the spawner ended ({why}); starting another"),
         }
-        tokio::spawn(strays::clear());
         spawner = loop {
             match launch(&program, &arguments) {
                 Ok((socket, process)) => break Spawner { program, arguments, socket, process },

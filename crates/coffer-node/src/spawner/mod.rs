@@ -20,7 +20,6 @@ mod restorer;
 mod seccomp;
 mod serve;
 mod setup_error;
-mod strays;
 
 use std::ffi::OsString;
 use std::io;

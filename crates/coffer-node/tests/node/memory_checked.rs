@@ -4,14 +4,20 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use coffer_engine::Engine as _;
 use coffer_wire::node::{CreateSandbox, RunState};
+use rustix::process::{Pid, Signal};
 
 use crate::harness::{Home, Sandbox, small, spec};
 use crate::memory::{able, ask, begin, with_python, write_on};
 
-crate::tests![an_image_that_cannot_be_restored_ends_nothing, locks_are_held_again];
+crate::tests![
+    an_image_that_cannot_be_restored_ends_nothing,
+    locks_are_held_again,
+    a_kill_while_memory_is_saved_holds_nothing_up,
+];
 
 /// A CRIU that, while there is a file called as the second of these, spoils what it dumps before anybody can
 /// take its checksum.
@@ -117,6 +123,54 @@ print(can("/var/tmp/whole", lambda f: fcntl.flock(f, now)), can("/var/tmp/part",
     }
     sandbox.output("pkill -f lock[s].py; while pgrep -f lock[s].py; do sleep 0.01; done").await;
     assert_eq!(sandbox.output(take).await, "free free free");
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+/// The first process, once CRIU holds it.
+async fn held_first(home: &Home, sandbox: &Sandbox) -> Pid {
+    let entry = fs::read(home.data_dir().join(format!("sandboxes/{}.json", sandbox.id))).unwrap();
+    let entry: serde_json::Value = serde_json::from_slice(&entry).unwrap();
+    let pid = i32::try_from(entry["phase"]["process"]["pid"].as_i64().unwrap()).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        if status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0")) {
+            return Pid::from_raw(pid).unwrap();
+        }
+        assert!(Instant::now() < deadline, "nobody holds {pid}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// CRIU waits for the first process, that for its children, and those for CRIU.
+async fn a_kill_while_memory_is_saved_holds_nothing_up() {
+    let home = Home::new();
+    let Some(node) = able(&home).await else { return };
+    // It is in the first milliseconds that they come to wait for each other.
+    for after_ms in (0..12).chain([30, 60, 90, 150]) {
+        let sandbox = node.create(small()).await;
+        sandbox.output("for i in 1 2 3; do sleep 600 >/dev/null 2>&1 </dev/null & done").await;
+        let (saved, ()) = tokio::join!(
+            tokio::time::timeout(Duration::from_secs(20), node.engine.hibernate(sandbox.id)),
+            async {
+                let first = held_first(&home, &sandbox).await;
+                tokio::time::sleep(Duration::from_millis(after_ms)).await;
+                let _ended = rustix::process::kill_process(first, Signal::KILL);
+            }
+        );
+        let saved = saved.unwrap_or_else(|_| panic!("no answer, of a kill after {after_ms} ms"));
+        // Its image was whole before the kill, or it died of it.
+        match saved {
+            Ok(_) => {
+                assert_eq!(node.engine.list().await.unwrap()[0].run, RunState::Hibernated);
+                node.engine.start(sandbox.id, false).await.unwrap();
+                assert_eq!(sandbox.output("pgrep -c sleep").await, "3");
+            }
+            Err(error) => assert!(error.to_string().contains("could not be saved"), "{error}"),
+        }
+        node.engine.destroy(sandbox.id).await.unwrap();
+    }
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }

@@ -1,35 +1,45 @@
 //! Children that nobody knows of.
 //!
-//! A spawner that dies between making a process and telling of it leaves one that becomes the node's
-//! child. Its cgroup ends it; then somebody has to clear it away.
+//! A spawner that dies between making a process and telling of it leaves one that becomes the node's child; so does
+//! a CRIU that fails, of its helpers. When they have ended, somebody has to clear them away.
 
 use std::collections::HashSet;
 use std::fs;
+use std::io;
 use std::time::Duration;
 
 use rustix::process::{Pid, WaitOptions};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Everybody who waits for a child collects it within this time.
-const COLLECTED_WITHIN: Duration = Duration::from_secs(2);
-/// How long strays may take to end.
-const LOOKS: usize = 5;
+const COLLECTED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Clears away the children that ended and that nobody collects. To be called after a spawner died.
-pub(super) async fn clear() {
-    look_for(LOOKS).await;
+/// Clears away the children that ended and that nobody collects, for as long as it runs.
+pub(crate) async fn clear_away() -> io::Result<()> {
+    let mut children = signal(SignalKind::child())?;
+    loop {
+        look(COLLECTED_WITHIN).await;
+        if children.recv().await.is_none() {
+            return Ok(());
+        }
+    }
 }
 
-async fn look_for(looks: usize) {
-    let mut before = HashSet::new();
-    for _ in 0..looks {
-        tokio::time::sleep(COLLECTED_WITHIN).await;
-        let ended: HashSet<_> = children().into_iter().filter(|&child| has_ended(child)).collect();
-        for &child in ended.intersection(&before) {
-            tracing::warn!("clearing away process {}, which a dead spawner left", child.as_raw_nonzero());
-            let _ = rustix::process::waitpid(Some(child), WaitOptions::NOHANG);
-        }
-        before = ended;
+/// Those that have ended now get this long to be collected.
+async fn look(patience: Duration) {
+    let before = ended();
+    if before.is_empty() {
+        return;
     }
+    tokio::time::sleep(patience).await;
+    for child in ended().intersection(&before) {
+        tracing::warn!("clearing away process {}, which nobody waits for", child.as_raw_nonzero());
+        let _ = rustix::process::waitpid(Some(*child), WaitOptions::NOHANG);
+    }
+}
+
+fn ended() -> HashSet<Pid> {
+    children().into_iter().filter(|&child| has_ended(child)).collect()
 }
 
 fn children() -> Vec<Pid> {
@@ -59,7 +69,7 @@ mod tests {
         while !has_ended(pid(&forgotten)) {
             std::thread::yield_now();
         }
-        look_for(2).await;
+        look(Duration::from_millis(50)).await;
         assert!(!children().contains(&pid(&forgotten)));
         assert!(children().contains(&pid(&alive)));
         alive.kill().unwrap();
