@@ -63,8 +63,8 @@ class CofferUp:
         command = [binary(), "up", "--listen", f"127.0.0.1:{self.port}", "--data-dir", self.data_dir]
         command += ["--no-build", "--pool-size", self.pool_size]
         with self.log.open("ab") as log:
-            # The key of another server in our environment would become one of this server's.
-            env = {name: value for name, value in os.environ.items() if not name.startswith("E2B_")}
+            # The key of another server in our environment would become one of this server's, as would a token.
+            env = {name: value for name, value in os.environ.items() if not name.startswith(("E2B_", "GITHUB_"))}
             self.process = subprocess.Popen(
                 [*command, *self.options, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env
             )

@@ -3,6 +3,7 @@
 import signal
 import stat
 
+import httpx
 import pytest
 from e2b import AuthenticationException, Sandbox
 
@@ -107,3 +108,24 @@ def test_ephemeral_leaves_nothing(server):
     left["cgroups"] = {path for path in left["cgroups"] if tag in path}
     assert not any(left.values()), left
     assert not up.run_dir.exists()
+
+
+def test_a_token_for_github_connects_the_project(server):
+    up = server("github")
+    settings = up.data_dir.with_name("github.toml")
+    for token, version in [("ghp_first0123456789", 1), ("ghp_second0123456789", 2)]:
+        settings.write_text(f'[github]\ntoken = "{token}"\n')
+        up.start("--config", str(settings))
+        env = up.env()
+        headers = {"X-API-KEY": env["E2B_API_KEY"]}
+        with httpx.Client(base_url=f"{env['E2B_API_URL']}/api/v1", headers=headers, timeout=60) as api:
+            [connection] = api.get("/forge/connections").raise_for_status().json()["items"]
+            assert (connection["name"], connection["base_url"]) == ("github", "https://api.github.com")
+            [secret] = api.get("/secrets").raise_for_status().json()["items"]
+            assert (secret["name"], secret["version"]) == (connection["secret"], version)
+            # It is for GitHub alone: nobody has it shown by a sandbox.
+            refused = api.post("/sandboxes", json={"secrets": {"TOKEN": secret["name"]}})
+            assert refused.status_code == 422 and secret["name"] in refused.text, refused.text
+            shown = [api.get(path).raise_for_status().text for path in ("/forge/connections", "/secrets", "/events", "/audit")]
+        assert up.stop() == 0
+        assert not any("ghp_" in text for text in [*shown, up.log.read_text()])

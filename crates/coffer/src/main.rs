@@ -7,6 +7,7 @@
 mod config;
 mod data_dir;
 mod egress;
+mod github;
 mod logging;
 mod node;
 mod printer;

@@ -20,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::config;
+use crate::github;
 use crate::logging::Logging;
 use crate::printer;
 use crate::privilege::{Identity, follow_parent};
@@ -130,6 +131,9 @@ impl Server {
         } else {
             None
         };
+        if let Some(token) = &settings.github.token {
+            github::connect(&store, project, token.reveal()).await?;
+        }
         let listener = TcpListener::bind(self.listen).await.map_err(|error| {
             printer::hint(
                 format!("could not listen on {}: {error}", self.listen),

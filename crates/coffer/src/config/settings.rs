@@ -173,7 +173,8 @@ pub(crate) struct E2b {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct GitHub {
-    /// A token for repositories. It is accepted and kept, but nothing uses it yet.
+    /// A token for repositories on github.com: the default project gets a connection `github` with it, unless it has
+    /// one to there already. A new token replaces the last one at the next start.
     #[schemars(extend("x-env" = "GITHUB_TOKEN"))]
     pub(crate) token: Option<SecretText>,
 }
