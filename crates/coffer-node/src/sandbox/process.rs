@@ -57,7 +57,7 @@ impl Watched {
         // The descriptor first: what is compared afterwards is then surely about the same process.
         let pidfd = rustix::process::pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
         let found = identify(process.pid, host_boot_id).ok()?;
-        if ended(&pidfd) {
+        if has_ended(&pidfd) {
             // Should it have become our child, nobody else clears it away.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
             let _ = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options);
@@ -73,7 +73,7 @@ impl Watched {
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        ended(self.pidfd.get_ref())
+        has_ended(self.pidfd.get_ref())
     }
 
     pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
@@ -115,7 +115,7 @@ impl Watched {
 }
 
 /// Whether a process has ended, without waiting.
-fn ended(pidfd: &OwnedFd) -> bool {
+pub(super) fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut polled = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0)
 }

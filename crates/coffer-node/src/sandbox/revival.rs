@@ -22,8 +22,8 @@ use crate::snapshots::Manifest;
 use crate::spawner::request::Restore;
 use crate::spawner::{SpawnError, Spawned};
 
-use super::birth::{self, Born, Prepared, SPAWNERS, internal};
-use super::process::{Exit, Watched, identify};
+use super::birth::{self, Born, DraftSocket, Prepared, SPAWNERS, internal};
+use super::process::{Exit, Watched, has_ended, identify};
 
 /// A gigabyte takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -381,14 +381,22 @@ pub(super) async fn see_that_it_listens(node: Arc<Node>, entry: Entry, pid: i32,
     const TRIES: u32 = 30;
     let (id, socket) = (entry.spec.sandbox, node.socket_of(entry.name()));
     for attempt in 1..=TRIES {
-        if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
+        if std::os::unix::net::UnixStream::connect(&socket).is_ok() || has_ended(&first) {
             return;
         }
         let (the_node, entry) = (node.clone(), entry.clone());
         let process = first.try_clone();
         let handed = tokio::task::spawn_blocking(move || -> io::Result<()> {
-            let listener = birth::listen(&the_node, entry.name())?;
-            memory::order(process?.as_fd(), pid, ControlOrder::Open, Some(&listener))
+            let process = process?;
+            // Not found before it is somebody's: the sandbox may die meanwhile, and its owner clears up but once.
+            let socket = DraftSocket::new(&the_node, entry.name(), "again")?;
+            match memory::order(process.as_fd(), pid, ControlOrder::Open, Some(&socket.listener)) {
+                Ok(()) => socket.publish().map(drop),
+                Err(error) => {
+                    socket.discard();
+                    Err(error)
+                }
+            }
         });
         match handed.await {
             Ok(Ok(())) => {
