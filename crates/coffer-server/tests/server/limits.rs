@@ -278,8 +278,12 @@ async fn idle_sandboxes_pause_and_wake() {
     let made = app.post("/api/v1/sandboxes", json!({"auto_resume": true})).await.expect(201).json();
     let (id, busy) = (made["id"].as_str().unwrap().to_string(), app.create(json!({"autoPause": true})).await);
     let processes = format!("/api/v1/sandboxes/{id}/processes");
-    let watched =
-        [format!("{processes}?watch=true"), format!("/api/v1/sandboxes/{id}/files/none?watch=true")];
+    let files = format!("/api/v1/sandboxes/{id}/files");
+    let watched = [
+        format!("{processes}?watch=true"),
+        format!("{files}?path=/&watch=true"),
+        format!("{files}/none?watch=true"),
+    ];
     assert_eq!(app.get(&watched[0]).await.expect(200).json()["items"], json!([]));
     app.get(&format!("{processes}?watch=often")).await.expect(422);
     let use_it = async {

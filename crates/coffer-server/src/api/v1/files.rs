@@ -220,7 +220,7 @@ fn directory(path: &str) -> ApiError {
 /// What is in a directory, directories before what is in them.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files", tag = "files",
-    params(("id" = String, Path), PageQuery, ListQuery, UserQuery),
+    params(("id" = String, Path), PageQuery, ListQuery, UserQuery, WatchQuery),
     responses(
         (status = 200, body = Page<Entry>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
         (status = 404, body = ErrorShape, description = "no such sandbox or directory"),
@@ -240,7 +240,7 @@ pub(super) async fn list(
     }
     let user = user(&query)?;
     let path = checked(query.text("path").unwrap_or_default())?.to_string();
-    let guest = guest(&app, &named.record, &named.id).await?;
+    let guest = inside::guest_for(&app, &named.record, &named.id, &query).await?;
     listing(&app, &guest, user.as_deref(), path, depth, &part).await.map(Json)
 }
 
