@@ -4,7 +4,6 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt as _, chown};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -308,43 +307,22 @@ pub(super) async fn prepare(
 /// A listening socket of that name. It exists before agentd does, so the first connection
 /// waits in its backlog and nobody polls; only agentd will hold it, so a dead agentd refuses.
 pub(super) fn listen(node: &Node, name: SandboxId) -> io::Result<OwnedFd> {
-    DraftSocket::new(node, name, "new")?.publish()
-}
-
-/// A listener that nobody can find yet.
-pub(super) struct DraftSocket {
-    pub(super) listener: OwnedFd,
-    draft: PathBuf,
-    path: PathBuf,
-}
-
-impl DraftSocket {
-    pub(super) fn new(node: &Node, name: SandboxId, extension: &str) -> io::Result<Self> {
-        let path = node.socket_of(name);
-        let draft = path.with_extension(extension);
-        if let Err(error) = fs::remove_file(&draft)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
-        let listener =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        rustix::net::bind(&listener, &SocketAddrUnix::new(&draft)?)?;
-        chown(&draft, None, Some(node.server_gid))?;
-        fs::set_permissions(&draft, fs::Permissions::from_mode(0o660))?;
-        rustix::net::listen(&listener, BACKLOG)?;
-        Ok(Self { listener, draft, path })
+    let path = node.socket_of(name);
+    // Takes the place of the one before at once: nobody who connects meanwhile finds nothing.
+    let draft = path.with_extension("new");
+    if let Err(error) = fs::remove_file(&draft)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
     }
-
-    /// Takes the place of the one before at once: nobody who connects meanwhile finds nothing.
-    pub(super) fn publish(self) -> io::Result<OwnedFd> {
-        fs::rename(&self.draft, &self.path)?;
-        Ok(self.listener)
-    }
-
-    pub(super) fn discard(self) {
-        let _gone = fs::remove_file(&self.draft);
-    }
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&draft)?)?;
+    chown(&draft, None, Some(node.server_gid))?;
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o660))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    fs::rename(&draft, &path)?;
+    Ok(socket)
 }
 
 pub(super) fn set_disk_limit(node: &Node, entry: &Entry) -> Result<(), NodeError> {

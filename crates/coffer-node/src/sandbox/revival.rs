@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::snapshots::Manifest;
 use crate::spawner::request::Restore;
 use crate::spawner::{SpawnError, Spawned};
 
-use super::birth::{self, Born, DraftSocket, Prepared, SPAWNERS, internal};
+use super::birth::{self, Born, Prepared, SPAWNERS, internal};
 use super::process::{Exit, Watched, has_ended, identify};
 
 /// A gigabyte takes a second or two.
@@ -388,15 +389,16 @@ pub(super) async fn see_that_it_listens(node: Arc<Node>, entry: Entry, pid: i32,
         let process = first.try_clone();
         let handed = tokio::task::spawn_blocking(move || -> io::Result<()> {
             let process = process?;
-            // Not found before it is somebody's: the sandbox may die meanwhile, and its owner clears up but once.
-            let socket = DraftSocket::new(&the_node, entry.name(), "again")?;
-            match memory::order(process.as_fd(), pid, ControlOrder::Open, Some(&socket.listener)) {
-                Ok(()) => socket.publish().map(drop),
-                Err(error) => {
-                    socket.discard();
-                    Err(error)
+            // Before it is handed over: whoever connects meanwhile waits.
+            let listener = birth::listen(&the_node, entry.name())?;
+            let path = the_node.socket_of(entry.name());
+            let ours = fs::metadata(&path)?.ino();
+            memory::order(process.as_fd(), pid, ControlOrder::Open, Some(&listener)).inspect_err(|_| {
+                // Its owner clears up once, and may have done so. Another than ours is of its next run.
+                if has_ended(&process) && fs::metadata(&path).is_ok_and(|found| found.ino() == ours) {
+                    let _gone = fs::remove_file(&path);
                 }
-            }
+            })
         });
         match handed.await {
             Ok(Ok(())) => {
