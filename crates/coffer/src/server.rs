@@ -131,8 +131,12 @@ impl Server {
         } else {
             None
         };
-        if let Some(token) = &settings.github.token {
-            github::connect(&store, project, token.reveal()).await?;
+        // Many a shell has one for other ends: what cannot be done with it must not keep the server from starting.
+        if let Some(token) =
+            settings.github.token.as_ref().map(SecretText::reveal).filter(|text| !text.is_empty())
+            && let Err(error) = github::connect(&store, project, token).await
+        {
+            tracing::warn!("GITHUB_TOKEN is not used: {error:#}");
         }
         let listener = TcpListener::bind(self.listen).await.map_err(|error| {
             printer::hint(
