@@ -9,7 +9,7 @@ import { BASE, KEY, api, closeBrowser, eventually, makeSandbox, openPage, operat
 after(closeBrowser)
 
 test('the link that `coffer up` prints signs in, once', async () => {
-  const link = /\S+#token=link_[0-9a-f]+/.exec(readFileSync(process.env.COFFER_UP_LOG, 'utf8'))[0]
+  const link = readFileSync(`${process.env.COFFER_E2E_DATA_DIR}/sign-in`, 'utf8').trim()
   const token = link.split('=').at(-1)
   const asKey = await fetch(`${BASE}/api/v1/project`, { headers: { 'x-api-key': token } })
   assert.equal(asKey.status, 401, 'a token is no key')

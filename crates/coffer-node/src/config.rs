@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::features::Lacking;
+
 /// Where a node keeps what, and what it is given.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
@@ -23,6 +25,8 @@ pub struct NodeConfig {
     pub network: bool,
     /// The certificate of the authority that sandboxes are to trust, a PEM file.
     pub authority: Option<PathBuf>,
+    /// Kernel features to do without, as if they were missing.
+    pub lacking: Lacking,
     /// On stop, destroy everything instead of leaving it to the next node.
     pub ephemeral: bool,
 }

@@ -15,6 +15,7 @@
 mod adopt;
 mod cgroup;
 mod config;
+pub mod features;
 mod files;
 mod journal;
 mod memory;

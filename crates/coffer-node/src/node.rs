@@ -19,14 +19,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::cgroup::{Cgroups, Controller};
+use crate::features::{Feature, Features, Need, Row, Unusable};
 use crate::journal::Journal;
 use crate::network::{self, Network};
 use crate::pool::{Fate, Pool};
 use crate::processors::Processors;
 use crate::reaper::Reaper;
-use crate::sandbox::{Handle, Want};
+use crate::sandbox::{Handle, Want, process};
 use crate::snapshots::Snapshots;
-use crate::spawner::{Spawner, SpawnerClient};
+use crate::spawner::{OverlayRecipe, Prober, Spawner, SpawnerClient};
 use crate::template::{BASE, TemplateStore};
 use crate::trust::Trust;
 use crate::uids::{self, UidRanges};
@@ -62,6 +63,10 @@ pub enum NodeFailure {
     Uids(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("could not look at the host's processors and control groups")]
     Host(#[source] io::Error),
+    #[error("could not find out what the kernel can do: {0}")]
+    Probe(String),
+    #[error(transparent)]
+    Unusable(Unusable),
 }
 
 fn doing(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> NodeFailure {
@@ -96,6 +101,9 @@ pub(crate) struct Node {
     /// Heard by the owners: they let go of their sandboxes as they are.
     pub(crate) letting_go: CancellationToken,
     sandboxes: Mutex<HashMap<SandboxId, Handle>>,
+    /// What this kernel can do.
+    features: Features,
+    pub(crate) recipe: OverlayRecipe,
     warnings: Vec<String>,
     /// What nobody owned when this node started.
     orphans: OnceLock<Vec<Orphan>>,
@@ -108,11 +116,13 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     if let Err(errno) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
         tracing::warn!("could not become the parent of orphaned sandboxes: {errno}");
     }
+    let prober = spawner.prober();
     let (client, serve_spawner) = SpawnerClient::new(spawner);
     let spawner_task = tokio::spawn(serve_spawner);
     let ephemeral = config.ephemeral;
-    let opened =
-        tokio::task::spawn_blocking(move || open(&config, client)).await.expect("opening does not panic");
+    let opened = tokio::task::spawn_blocking(move || open(&config, client, &prober))
+        .await
+        .expect("opening does not panic");
     let (node, lock, egress) = opened?;
     let strays = tokio::spawn(strays::clear_away());
     memory::watch_leftovers(&memory::directories(&node.pool)).await;
@@ -201,6 +211,7 @@ fn close(pool: Pool, cgroups: &Cgroups, uids: &UidRanges, run_dir: &Path, empty:
 fn open(
     config: &NodeConfig,
     spawner: SpawnerClient,
+    prober: &Prober,
 ) -> Result<(Arc<Node>, fs::File, network::Client), NodeFailure> {
     let private = |path: &Path| {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
@@ -232,11 +243,17 @@ fn open(
     let processors = Processors::of_this_process().map_err(NodeFailure::Host)?;
     let host_boot_id = fs::read_to_string(BOOT_ID).map_err(NodeFailure::Host)?;
     let name = format!("coffer-{}", &hex(&Sha256::digest(data_dir.as_os_str().as_encoded_bytes()))[..8]);
-    let (cgroups, mut warnings) = Cgroups::open(&name, config.memory_reserve).map_err(NodeFailure::Host)?;
+    let mut features = Features::all_but(&config.lacking);
+    let (cgroups, mut warnings) =
+        Cgroups::open(&name, config.memory_reserve, &mut features).map_err(NodeFailure::Host)?;
     // Whatever fails from here on gives these back; with sandboxes in them they stay.
-    let opened = Pool::open(&data_dir, &config.pool).inspect_err(|_| cgroups.remove());
-    let (pool, pool_warnings) = opened.map_err(|error| NodeFailure::Pool(error.into()))?;
-    warnings.extend(pool_warnings);
+    let opened = Pool::open(&data_dir, &config.pool, &mut features).inspect_err(|_| cgroups.remove());
+    let pool = opened.map_err(|error| NodeFailure::Pool(error.into()))?;
+    if let Err(failure) = probe(prober, &pool, &config.template_dir, &mut features) {
+        pool.close(Fate::Keep);
+        cgroups.remove();
+        return Err(failure);
+    }
     // At once, so that whoever lists templates finds it; it costs a moment at the first start only.
     match templates.ensure_host() {
         Ok(host) if templates.get(BASE).is_none() => {
@@ -258,18 +275,19 @@ fn open(
     };
     match memory::lacks() {
         None => tracing::info!("the memory of sandboxes can be saved, by CRIU"),
-        Some(why) => tracing::info!("the memory of sandboxes cannot be saved: {why}"),
+        Some(why) => features.lack(Feature::Criu, why),
     }
-    let (network, egress, warning) = Network::open(run_dir.join(EGRESS_SOCKET), config.network);
-    warnings.extend(warning);
+    let (network, egress) = Network::open(run_dir.join(EGRESS_SOCKET), config.network, &mut features);
     let trust = config.authority.as_deref().and_then(|authority| {
         let opened = Trust::open(&data_dir, authority);
         let lacking = |error| format!("sandboxes do not trust this installation's authority: {error}");
         opened.map_err(|error| warnings.push(lacking(error))).ok()
     });
+    warnings.extend(log_missing(&features));
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
+    let recipe = OverlayRecipe::for_kernel(&features);
     let node = Node {
         warm: Warm::open(&data_dir, config.warm),
         data_dir,
@@ -293,10 +311,50 @@ fn open(
         owners: TaskTracker::new(),
         letting_go: CancellationToken::new(),
         sandboxes: Mutex::new(HashMap::new()),
+        features,
+        recipe,
         warnings,
         orphans: OnceLock::new(),
     };
     Ok((Arc::new(node), lock, egress))
+}
+
+/// Tries what sandboxes are created by; an error where none can be.
+fn probe(
+    prober: &Prober,
+    pool: &Pool,
+    template_dir: &Path,
+    features: &mut Features,
+) -> Result<(), NodeFailure> {
+    let scratch = pool.scratch().map_err(NodeFailure::Host)?;
+    let missing = prober.probe(&scratch, template_dir).map_err(NodeFailure::Probe)?;
+    if let Err(error) = pool.clear_scratch() {
+        tracing::warn!("could not remove `{}`: {error}", scratch.display());
+    }
+    for (feature, why) in missing {
+        features.lack(feature, why);
+    }
+    if !process::kernel_tells_exit() {
+        features.lack(Feature::PidfdInfo, "the kernel does not know PIDFD_GET_INFO");
+    }
+    Unusable::of(features).map_or(Ok(()), |unusable| Err(NodeFailure::Unusable(unusable)))
+}
+
+/// Logs what this kernel lacks; gives what users will notice.
+fn log_missing(features: &Features) -> Vec<String> {
+    let mut noticed = Vec::new();
+    for (Row { name, need, without, .. }, why) in features.missing() {
+        match need {
+            Need::Optional => noticed.push(format!("{without}: no {name} ({why})")),
+            Need::Fallback | Need::Required => {
+                tracing::info!(
+                    feature = name,
+                    "kernel feature missing, using the fallback: {without} ({why})"
+                );
+            }
+        }
+    }
+    noticed
 }
 
 fn lock(data_dir: &Path) -> Result<fs::File, NodeFailure> {
@@ -421,6 +479,7 @@ impl Node {
             pool_free_bytes: self.pool.free_bytes(),
             warm_ready: self.warm.ready(),
             warnings,
+            kernel: self.features.report(),
             orphans: self.orphans.get().cloned().unwrap_or_default(),
         }))
     }
@@ -473,6 +532,10 @@ impl Node {
         let node = self.clone();
         let deleted = tokio::task::spawn_blocking(move || node.snapshots.delete_all(&node.pool));
         deleted.await.expect("deleting snapshots does not panic");
+    }
+
+    pub(crate) fn has(&self, feature: Feature) -> bool {
+        self.features.has(feature)
     }
 
     /// Puts an adopted sandbox among the others.

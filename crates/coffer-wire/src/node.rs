@@ -195,9 +195,25 @@ pub struct NodeInfo {
     pub warm_ready: u64,
     /// What this host lacks and what follows from it, for people.
     pub warnings: Vec<String>,
+    /// Every kernel feature that the node knows how to use.
+    #[serde(default)]
+    pub kernel: Vec<KernelFeature>,
     /// What the node found without an owner when it started, and removed.
     #[serde(default)]
     pub orphans: Vec<Orphan>,
+}
+
+/// Whether this host's kernel has a feature.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelFeature {
+    pub name: String,
+    pub present: bool,
+    /// What the kernel said, where it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// What follows from that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without: Option<String>,
 }
 
 /// Something of a sandbox that no record explains.

@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/lock         held by `up` for its life
 //! DIR/env          what clients need, mode 0600
+//! DIR/sign-in      a link that signs a browser in, once, mode 0600
 //! DIR/installation what tells this installation from others on the same database
 //! DIR/server-uid   the uid that the server runs as, where there is no user `coffer`
 //! DIR/egress-uid   likewise of egress, and the user `coffer-egress`
@@ -20,6 +21,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
+
+const SIGN_IN: &str = "sign-in";
 
 /// A data directory, found or made.
 #[derive(Debug, Clone)]
@@ -129,6 +132,20 @@ impl DataDir {
         self.write_secret(&self.operator_key_file(), &format!("{key}\n"))
     }
 
+    pub(crate) fn sign_in_file(&self) -> PathBuf {
+        self.root.join(SIGN_IN)
+    }
+
+    /// Writes `DIR/sign-in`.
+    pub(crate) fn write_sign_in(&self, link: &str) -> anyhow::Result<()> {
+        self.write_secret(&self.sign_in_file(), link)
+    }
+
+    /// Removes the link of an earlier start.
+    pub(crate) fn remove_sign_in(&self) {
+        let _ = std::fs::remove_file(self.sign_in_file());
+    }
+
     /// Writes `DIR/env`.
     pub(crate) fn write_env(&self, text: &str) -> anyhow::Result<()> {
         self.write_secret(&self.env_file(), text)
@@ -160,6 +177,7 @@ impl DataDir {
         }
         for file in [
             "env",
+            SIGN_IN,
             "operator-key",
             "installation",
             "authority.pem",

@@ -10,6 +10,7 @@ mod egress;
 mod github;
 mod logging;
 mod node;
+mod preflight;
 mod printer;
 mod privilege;
 mod server;
@@ -41,6 +42,9 @@ enum Verb {
     /// The privileged part that makes sandboxes (started by `up`)
     #[command(hide = true)]
     Node(node::Node),
+    /// Creates, uses and destroys one sandbox (started by `up`)
+    #[command(hide = true)]
+    Preflight(preflight::Preflight),
     /// The unprivileged part that talks to clients (started by `up`)
     #[command(hide = true)]
     Server(server::Server),
@@ -49,7 +53,11 @@ enum Verb {
     Egress(egress::Egress),
     /// The single-threaded part that clones (started by the node)
     #[command(hide = true)]
-    Spawner,
+    Spawner {
+        /// Read by the spawner itself
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<std::ffi::OsString>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -59,15 +67,16 @@ fn main() -> ExitCode {
         Verb::Config(config) => config.run(&sources),
         Verb::Template(template) => template.run(&sources),
         Verb::Node(node) => node.run(),
+        Verb::Preflight(preflight) => preflight.run(),
         Verb::Server(server) => server.run(),
         Verb::Egress(egress) => egress.run(),
-        Verb::Spawner => return coffer_node::spawner_main(),
+        Verb::Spawner { .. } => return coffer_node::spawner_main(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             printer::failure(&error);
-            ExitCode::FAILURE
+            ExitCode::from(printer::exit_code(&error))
         }
     }
 }

@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use coffer_node::{NodeConfig, PoolChoice, Spawner, WarmChoice};
+use coffer_node::features::Lacking;
+use coffer_node::{NodeConfig, NodeFailure, PoolChoice, Spawner, WarmChoice};
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
 use crate::logging::Logging;
+use crate::printer::HostUnusable;
 
 /// The static agentd that runs inside every sandbox.
 static AGENTD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agentd"));
@@ -30,6 +32,9 @@ pub(crate) struct Node {
     /// The group that may use the node's sockets
     #[arg(long)]
     server_gid: u32,
+    /// Kernel features to do without
+    #[arg(long, default_value_t)]
+    kernel_lacks: Lacking,
     #[arg(long)]
     ephemeral: bool,
     /// Sandboxes have no way out
@@ -68,6 +73,7 @@ impl Node {
             server_gid: self.server_gid,
             network: !self.no_network,
             authority: self.authority,
+            lacking: self.kernel_lacks,
             ephemeral: self.ephemeral,
         };
         crate::privilege::raise_open_files();
@@ -75,7 +81,13 @@ impl Node {
         runtime.block_on(async {
             let stop = CancellationToken::new();
             crate::up::cancel_on_signal(stop.clone())?;
-            coffer_node::run(config, spawner, stop).await.context("the node failed")
+            match coffer_node::run(config, spawner, stop).await {
+                Err(NodeFailure::Unusable(unusable)) => {
+                    let hint = "docs/kernels.md has what a host needs, and which kernels were tried";
+                    Err(HostUnusable::new(unusable.to_string(), hint).into())
+                }
+                outcome => outcome.context("the node failed"),
+            }
         })
     }
 }

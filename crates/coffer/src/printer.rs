@@ -18,6 +18,36 @@ impl Display for Hint {
 
 impl std::error::Error for Hint {}
 
+/// No sandbox can run here, now or later: the program ends with an exit code of its own, so that a supervisor need
+/// not try again.
+#[derive(Debug)]
+pub(crate) struct HostUnusable(Hint);
+
+impl HostUnusable {
+    pub(crate) const EXIT: u8 = 3;
+
+    pub(crate) fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self(Hint { message: message.into(), hint: hint.into() })
+    }
+}
+
+impl Display for HostUnusable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for HostUnusable {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// The exit code of a failure.
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.chain().any(|cause| cause.is::<HostUnusable>()) { HostUnusable::EXIT } else { 1 }
+}
+
 /// Makes an error that says what to try next.
 pub(crate) fn hint(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
     Hint { message: message.into(), hint: hint.into() }.into()

@@ -3,14 +3,18 @@
 mod authority;
 mod orphans;
 mod part;
+mod preflight;
 mod surroundings;
+mod systemd;
+mod welcome;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use coffer_core::settings::ByteSize;
 use coffer_node::template::{BASE, BaseOptions, TemplateStore};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,12 +37,19 @@ const SERVER_START: Duration = Duration::from_secs(60);
 /// Longer than the server itself takes at most: it ends open requests, then steps under way.
 const SERVER_STOP: Duration = Duration::from_secs(25);
 const EGRESS_STOP: Duration = Duration::from_secs(5);
+/// Where `--check` works, in the data directory: what it finds out is true of that disk.
+const CHECK_DIR: &str = "check";
+const CHECK_POOL: ByteSize = ByteSize::mib(512);
 
 #[derive(Debug, Args)]
 pub(crate) struct Up {
     /// Destroy everything that was made when this ends
     #[arg(long)]
     ephemeral: bool,
+    /// Only find out whether this host can run sandboxes, with one in a scratch directory: exits with 0, or with
+    /// 3 and the reason
+    #[arg(long)]
+    check: bool,
     #[command(flatten)]
     flags: Flags,
 }
@@ -50,11 +61,12 @@ struct Plan {
     logging: Logging,
     nameservers: Vec<SocketAddr>,
     ephemeral: bool,
+    check: bool,
 }
 
 impl Up {
     pub(crate) fn run(self, sources: &Sources) -> anyhow::Result<()> {
-        let resolved = config::resolve(sources, &self.flags)?;
+        let mut resolved = config::resolve(sources, &self.flags)?;
         let logging = Logging::from(&resolved.settings.log);
         logging.start()?;
         for doubt in &resolved.doubts {
@@ -70,8 +82,22 @@ impl Up {
         raise_descriptor_limit();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let nameservers = resolved.settings.nameservers().unwrap_or_default();
-        let plan = Plan { resolved, logging, nameservers, ephemeral: self.ephemeral };
-        runtime.block_on(plan.supervise())
+        let (mut ephemeral, check) = (self.ephemeral, self.check);
+        // A check leaves nothing behind.
+        let made =
+            (check && !resolved.settings.data_dir.exists()).then(|| resolved.settings.data_dir.clone());
+        if check {
+            let settings = &mut resolved.settings;
+            settings.data_dir = settings.data_dir.join(CHECK_DIR);
+            settings.node.pool_size = Some(CHECK_POOL);
+            settings.node.warm_slots = 0;
+            ephemeral = true;
+        }
+        let outcome = runtime.block_on(Plan { resolved, logging, nameservers, ephemeral, check }.supervise());
+        if let Some(made) = made {
+            let _ = std::fs::remove_dir(made);
+        }
+        outcome
     }
 }
 
@@ -96,6 +122,7 @@ impl Plan {
             outcome = self.supervise_with(&dir, identity, &mut node, &children, &stop) => outcome,
             () = keep_running(&mut egress) => Ok(()),
         };
+        systemd::stopping();
         // Whatever happened, the node gets to finish, and with it what is ephemeral.
         node.stop(Duration::from_secs(120)).await;
         if let Some(egress) = &mut egress {
@@ -121,6 +148,13 @@ impl Plan {
             () = stop.cancelled() => return Ok(()),
             reachable = node.reachable(&node_socket, NODE_START) => reachable?,
         }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            passed = self.preflight(dir, identity, children) => passed?,
+        }
+        if self.check {
+            return Ok(());
+        }
         let known_key = dir.known_key();
         let arguments = self.server_arguments(dir, identity, self.settings().listen, true);
         let mut server = Part::start("server", arguments, children)?;
@@ -133,19 +167,11 @@ impl Plan {
             ready = server.first_line(SERVER_START) => ready?,
         };
         let key = ready.api_key.or(known_key).context("the server made no API key")?;
-        let env = env_text(ready.listen, &key);
-        dir.write_env(&env)?;
         if let Some(key) = &ready.operator_key {
             dir.write_operator_key(key)?;
         }
-        printer::line(format_args!(
-            "\nCofferdam is ready at {url}\n\n{env}\nThe same is in {file}: `set -a; . {file}; set +a`\n\
-             The operator's key, which makes projects, is in {operator}.\n{web}",
-            web = ready.link.map(|token| link_text(ready.listen, &token)).unwrap_or_default(),
-            url = url(ready.listen),
-            file = dir.env_file().display(),
-            operator = dir.operator_key_file().display(),
-        ));
+        welcome::welcome(dir, ready.listen, &key, ready.link.as_deref())?;
+        let _watchdog = systemd::ready(&format!("serving on {}", welcome::url(ready.listen)));
         let mut builder = self.build_base_in_background(children);
         // A restarted server must keep the port that clients know, also when the system chose it.
         server.set_arguments(self.server_arguments(dir, identity, ready.listen, false));
@@ -204,6 +230,9 @@ impl Plan {
         ];
         arguments.extend(node.pool_size.map(|size| format!("--pool-size={}", size.as_bytes())));
         arguments.extend(node.memory_reserve.map(|size| format!("--memory-reserve={}", size.as_bytes())));
+        if !node.kernel_lacks.is_empty() {
+            arguments.push(format!("--kernel-lacks={}", node.kernel_lacks.join(",")));
+        }
         arguments.extend(self.ephemeral.then(|| "--ephemeral".to_string()));
         if self.settings().network.enabled {
             arguments.push(flag("authority", &dir.authority_file()));
@@ -305,35 +334,6 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// What clients need, as shell assignments.
-fn env_text(listen: SocketAddr, key: &str) -> String {
-    let url = url(listen);
-    let lines = [
-        ("E2B_API_URL", url.as_str()),
-        ("E2B_SANDBOX_URL", &url),
-        ("E2B_VOLUME_API_URL", &url),
-        ("E2B_API_KEY", key),
-        ("COFFER_URL", &url),
-        ("COFFER_API_KEY", key),
-    ];
-    lines.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
-}
-
-/// How to get into the web UI. The token stands behind `#`, which browsers send to nobody.
-fn link_text(listen: SocketAddr, token: &str) -> String {
-    format!("The web UI, signed in (once, within an hour): {}/#token={token}\n", url(listen))
-}
-
-/// The URL that reaches a listener from this machine.
-fn url(listen: SocketAddr) -> String {
-    let ip = match listen.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    format!("http://{}", SocketAddr::new(ip, listen.port()))
-}
-
 /// Cancels `stop` on SIGTERM or SIGINT.
 pub(crate) fn cancel_on_signal(stop: CancellationToken) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("could not listen for SIGTERM")?;
@@ -346,33 +346,4 @@ pub(crate) fn cancel_on_signal(stop: CancellationToken) -> anyhow::Result<()> {
         stop.cancel();
     });
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wildcard_listener_is_reached_by_loopback() {
-        assert_eq!(url("0.0.0.0:80".parse().unwrap()), "http://127.0.0.1:80");
-        assert_eq!(url("[::]:80".parse().unwrap()), "http://[::1]:80");
-        assert_eq!(url("10.0.0.1:80".parse().unwrap()), "http://10.0.0.1:80");
-    }
-
-    #[test]
-    fn the_env_text_has_every_variable() {
-        let text = env_text("127.0.0.1:3000".parse().unwrap(), "e2b_1");
-        let names: Vec<_> = text.lines().map(|line| line.split_once('=').unwrap().0).collect();
-        assert_eq!(
-            names,
-            [
-                "E2B_API_URL",
-                "E2B_SANDBOX_URL",
-                "E2B_VOLUME_API_URL",
-                "E2B_API_KEY",
-                "COFFER_URL",
-                "COFFER_API_KEY"
-            ]
-        );
-    }
 }

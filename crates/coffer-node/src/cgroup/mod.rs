@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 use coffer_core::SandboxId;
 
+use crate::features::{Feature, Features};
+
 pub(crate) use sandbox::SandboxCgroup;
 use together::Together;
 
@@ -22,6 +24,8 @@ pub(crate) enum Controller {
     Memory,
     Pids,
     Cpu,
+    /// Only v2's: v1 charges a write to the process that happens to flush it.
+    Io,
     CpuAccount,
     Freezer,
 }
@@ -32,6 +36,7 @@ impl Controller {
             "memory" => Some(Self::Memory),
             "pids" => Some(Self::Pids),
             "cpu" => Some(Self::Cpu),
+            "io" => Some(Self::Io),
             "cpuacct" => Some(Self::CpuAccount),
             "freezer" => Some(Self::Freezer),
             _ => None,
@@ -43,6 +48,7 @@ impl Controller {
             Self::Memory => Some("memory"),
             Self::Pids => Some("pids"),
             Self::Cpu => Some("cpu"),
+            Self::Io => Some("io"),
             Self::CpuAccount | Self::Freezer => None,
         }
     }
@@ -83,6 +89,16 @@ impl Mounts {
 struct V2 {
     parent: PathBuf,
     controllers: BTreeSet<Controller>,
+    powers: Powers,
+}
+
+/// What v2 directories can do on this kernel besides limiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Powers {
+    /// A process can be cloned into one.
+    birth: bool,
+    freeze: bool,
+    kill: bool,
 }
 
 #[derive(Debug)]
@@ -101,23 +117,24 @@ pub(crate) struct Cgroups {
 
 impl Cgroups {
     /// Finds out what the host has and makes a directory called `name` in it. What cannot be had is
-    /// a warning, never an error: capabilities tell the rest.
-    pub(crate) fn open(name: &str, memory_reserve: Option<u64>) -> io::Result<(Self, Vec<String>)> {
+    /// noted among the features, never an error.
+    pub(crate) fn open(
+        name: &str,
+        memory_reserve: Option<u64>,
+        features: &mut Features,
+    ) -> io::Result<(Self, Vec<String>)> {
         let mounts = Mounts::parse(&fs::read_to_string("/proc/self/mountinfo")?);
         let mut warnings = Vec::new();
-        let v2 = mounts.v2.and_then(|root| match open_v2(&root, name) {
-            Ok(v2) => Some(v2),
-            Err(error) => {
-                warnings.push(format!("cgroup v2 at `{}` is not usable: {error}", root.display()));
-                None
-            }
-        });
+        let v2 = if features.has(Feature::CgroupV2) { find_v2(mounts.v2, name, features) } else { None };
         // What v2 has is taken from there; the rest from v1.
         let mut missing = BTreeSet::from([Controller::Memory, Controller::Pids, Controller::Cpu]);
         match &v2 {
             Some(v2) => missing.retain(|controller| !v2.controllers.contains(controller)),
-            // v2 counts processor time and freezes without any controller.
-            None => missing.extend([Controller::CpuAccount, Controller::Freezer]),
+            // v2 counts processor time without any controller.
+            None => missing.extend([Controller::CpuAccount]),
+        }
+        if v2.as_ref().is_none_or(|v2| !v2.powers.freeze) {
+            missing.insert(Controller::Freezer);
         }
         let mut v1 = Vec::new();
         for (controllers, root) in mounts.v1 {
@@ -137,15 +154,18 @@ impl Cgroups {
         let together = Together::on_this_host(memory_reserve)?;
         let cgroups = Self { v2, v1, reserve_bytes: together.reserve_bytes };
         warnings.extend(cgroups.limit_together(&together));
-        for (have, what) in [
-            (cgroups.has(Controller::Memory), "memory is not limited"),
-            (cgroups.has(Controller::Pids), "the number of processes is not limited"),
-            (cgroups.has(Controller::Cpu), "processor time is not limited"),
-            (cgroups.can_freeze(), "sandboxes cannot be paused"),
+        for (controller, feature) in [
+            (Controller::Memory, Feature::CgroupMemory),
+            (Controller::Pids, Feature::CgroupPids),
+            (Controller::Cpu, Feature::CgroupCpu),
+            (Controller::Io, Feature::CgroupIo),
         ] {
-            if !have {
-                warnings.push(format!("the host lacks a control group controller: {what}"));
+            if !cgroups.has(controller) {
+                features.lack(feature, "no cgroup hierarchy of this host offers the controller to the node");
             }
+        }
+        if !cgroups.can_freeze() {
+            warnings.push("sandboxes cannot be paused: there is no cgroup freezer".into());
         }
         Ok((cgroups, warnings))
     }
@@ -179,15 +199,18 @@ impl Cgroups {
     }
 
     pub(crate) fn can_freeze(&self) -> bool {
-        self.v2.as_ref().is_some_and(|v2| v2.parent.join("cgroup.freeze").exists())
-            || self.has(Controller::Freezer)
+        self.v2.as_ref().is_some_and(|v2| v2.powers.freeze) || self.has(Controller::Freezer)
     }
 
     /// The directories of one sandbox, which need not exist.
     pub(crate) fn of(&self, name: SandboxId) -> SandboxCgroup {
         let name = name.to_string();
         SandboxCgroup::new(
-            self.v2.as_ref().map(|v2| (v2.parent.join(&name), v2.controllers.clone())),
+            self.v2.as_ref().map(|v2| sandbox::V2Directory {
+                path: v2.parent.join(&name),
+                controllers: v2.controllers.clone(),
+                powers: v2.powers,
+            }),
             self.v1.iter().map(|v1| (v1.parent.join(&name), v1.controllers.clone())).collect(),
         )
     }
@@ -221,7 +244,17 @@ impl Cgroups {
     }
 }
 
-fn open_v2(root: &Path, name: &str) -> io::Result<V2> {
+/// Our directory in the v2 hierarchy, or a note of why there is none.
+fn find_v2(root: Option<PathBuf>, name: &str, features: &mut Features) -> Option<V2> {
+    let Some(root) = root else {
+        features.lack(Feature::CgroupV2, "no cgroup2 file system is mounted");
+        return None;
+    };
+    let opened = open_v2(&root, name, features);
+    opened.map_err(|error| features.lack(Feature::CgroupV2, format!("`{}`: {error}", root.display()))).ok()
+}
+
+fn open_v2(root: &Path, name: &str, features: &mut Features) -> io::Result<V2> {
     let parent = root.join(name);
     make_directory(&parent)?;
     let offered = fs::read_to_string(root.join("cgroup.controllers"))?;
@@ -235,7 +268,16 @@ fn open_v2(root: &Path, name: &str) -> io::Result<V2> {
             controllers.insert(controller);
         }
     }
-    Ok(V2 { parent, controllers })
+    let mut has_file = |name: &str, feature| {
+        if !parent.join(name).exists() {
+            features.lack(feature, format!("cgroups have no `{name}`"));
+        }
+        features.has(feature)
+    };
+    let freeze = has_file("cgroup.freeze", Feature::CgroupFreeze);
+    let kill = has_file("cgroup.kill", Feature::CgroupKill);
+    let powers = Powers { birth: features.has(Feature::CloneIntoCgroup), freeze, kill };
+    Ok(V2 { parent, controllers, powers })
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use coffer_core::Limits;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
-use super::Controller;
+use super::{Controller, Powers};
 
 /// The period in which processor time is counted out.
 const CPU_PERIOD_US: u64 = 100_000;
@@ -19,6 +19,9 @@ const SOCKET_BUFFERS: u64 = 16 * 1024 * 1024;
 
 /// Freezing waits for processes in uninterruptible calls; longer than this is a failure.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often all processes are looked for and killed, where they cannot be killed together.
+const KILL_ROUNDS: usize = 64;
 
 /// What a sandbox uses right now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,21 +35,25 @@ pub(crate) struct Usage {
 /// One sandbox's directories; they need not exist.
 #[derive(Debug, Clone)]
 pub(crate) struct SandboxCgroup {
-    v2: Option<(PathBuf, BTreeSet<Controller>)>,
+    v2: Option<V2Directory>,
     v1: Vec<(PathBuf, BTreeSet<Controller>)>,
 }
 
+#[derive(Debug, Clone)]
+pub(super) struct V2Directory {
+    pub(super) path: PathBuf,
+    pub(super) controllers: BTreeSet<Controller>,
+    pub(super) powers: Powers,
+}
+
 impl SandboxCgroup {
-    pub(super) const fn new(
-        v2: Option<(PathBuf, BTreeSet<Controller>)>,
-        v1: Vec<(PathBuf, BTreeSet<Controller>)>,
-    ) -> Self {
+    pub(super) const fn new(v2: Option<V2Directory>, v1: Vec<(PathBuf, BTreeSet<Controller>)>) -> Self {
         Self { v2, v1 }
     }
 
     /// Makes the directories and sets the limits.
     pub(crate) fn create(&self, limits: &Limits) -> io::Result<()> {
-        if let Some((path, controllers)) = &self.v2 {
+        if let Some(V2Directory { path, controllers, .. }) = &self.v2 {
             make_anew(path)?;
             for controller in controllers {
                 limit_v2(path, *controller, limits)?;
@@ -61,21 +68,31 @@ impl SandboxCgroup {
         Ok(())
     }
 
+    fn v2_path(&self) -> Option<&Path> {
+        self.v2.as_ref().map(|v2| v2.path.as_path())
+    }
+
     /// The v2 directory that a process can be cloned into.
     pub(crate) fn birthplace(&self) -> Option<&Path> {
-        self.v2.as_ref().map(|(path, _)| path.as_path())
+        self.v2.as_ref().filter(|v2| v2.powers.birth).map(|v2| v2.path.as_path())
+    }
+
+    /// The directories that a new process has to be moved into.
+    fn to_join(&self) -> impl Iterator<Item = &Path> {
+        let v2 = self.v2.iter().filter(|v2| !v2.powers.birth).map(|v2| v2.path.as_path());
+        v2.chain(self.v1.iter().map(|(path, _)| path.as_path()))
     }
 
     /// Whether a new process must [`join`](Self::join) to be under all limits.
-    pub(crate) const fn needs_join(&self) -> bool {
-        !self.v1.is_empty()
+    pub(crate) fn needs_join(&self) -> bool {
+        self.to_join().next().is_some()
     }
 
-    /// Moves a process under the v1 limits. The first move waits for the kernel, the others then do
-    /// not, so they go one after the other.
+    /// Moves a process under the limits that it was not born under. The first move waits for the kernel, the
+    /// others then do not, so they go one after the other.
     pub(crate) fn join(&self, pid: i32) -> io::Result<()> {
         let pid = pid.to_string();
-        for (path, _) in &self.v1 {
+        for path in self.to_join() {
             fs::write(path.join("cgroup.procs"), &pid)?;
         }
         Ok(())
@@ -119,16 +136,15 @@ impl SandboxCgroup {
     }
 
     fn freezing_v2(&self) -> Option<&Path> {
-        self.birthplace().filter(|path| path.join("cgroup.freeze").exists())
+        self.v2.as_ref().filter(|v2| v2.powers.freeze).map(|v2| v2.path.as_path())
     }
 
     /// Sends SIGKILL to every process. They may take a moment to be gone.
     pub(crate) fn kill(&self) {
-        let killed = self.birthplace().is_some_and(|path| fs::write(path.join("cgroup.kill"), "1").is_ok());
+        let killable = self.v2.as_ref().filter(|v2| v2.powers.kill);
+        let killed = killable.is_some_and(|v2| fs::write(v2.path.join("cgroup.kill"), "1").is_ok());
         if !killed {
-            for pid in self.processes() {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
+            self.kill_one_by_one();
         }
         // Under v1 a frozen process dies only once it is thawed.
         if self.freezing_v2().is_none() {
@@ -136,9 +152,24 @@ impl SandboxCgroup {
         }
     }
 
+    /// Kills until none is left that could make another, as a fork bomb does. Bounded: a process in the
+    /// kernel dies when it comes out of it, and callers that need an empty directory ask again.
+    fn kill_one_by_one(&self) {
+        for _ in 0..KILL_ROUNDS {
+            let processes = self.processes();
+            let mut live = 0;
+            for pid in processes {
+                live += usize::from(rustix::process::kill_process(pid, Signal::KILL).is_ok());
+            }
+            if live == 0 {
+                return;
+            }
+        }
+    }
+
     /// Every process in any of the directories.
     pub(crate) fn processes(&self) -> Vec<Pid> {
-        let paths = self.birthplace().into_iter().chain(self.v1.iter().map(|(path, _)| path.as_path()));
+        let paths = self.v2_path().into_iter().chain(self.v1.iter().map(|(path, _)| path.as_path()));
         let mut processes: Vec<_> = paths
             .filter_map(|path| fs::read_to_string(path.join("cgroup.procs")).ok())
             .flat_map(|text| {
@@ -152,9 +183,8 @@ impl SandboxCgroup {
 
     /// Removes the directories. Fails while a process is left; then may be tried again.
     pub(crate) fn remove(&self) -> io::Result<()> {
-        let v2 = self.v2.iter().map(|(path, _)| path);
         let mut failure = Ok(());
-        for path in v2.chain(self.v1.iter().map(|(path, _)| path)) {
+        for path in self.v2_path().into_iter().chain(self.v1.iter().map(|(path, _)| path.as_path())) {
             match fs::remove_dir(path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => failure = Err(error),
                 _ => {}
@@ -176,7 +206,7 @@ impl SandboxCgroup {
     /// A sample; what the host does not count is zero.
     pub(crate) fn usage(&self) -> Usage {
         let mut usage = Usage::default();
-        if let Some(path) = self.birthplace() {
+        if let Some(path) = self.v2_path() {
             let text = fs::read_to_string(path.join("cpu.stat")).unwrap_or_default();
             usage.cpu_us = field(&text, "usage_usec").unwrap_or(0);
         } else if let Some(path) = self.v1_of(Controller::CpuAccount) {
@@ -204,7 +234,7 @@ impl SandboxCgroup {
 
     fn of(&self, controller: Controller) -> Option<(&Path, Version)> {
         match &self.v2 {
-            Some((path, controllers)) if controllers.contains(&controller) => Some((path, Version::Two)),
+            Some(v2) if v2.controllers.contains(&controller) => Some((&v2.path, Version::Two)),
             _ => self.v1_of(controller).map(|path| (path, Version::One)),
         }
     }
@@ -230,15 +260,26 @@ fn limit_v2(path: &Path, controller: Controller, limits: &Limits) -> io::Result<
     match controller {
         Controller::Memory => {
             fs::write(path.join("memory.max"), limits.memory_bytes().to_string())?;
+            // `memory.high` stays open: without swap it would only stall a sandbox on its way to the limit. And the
+            // kernel kills the one process that is too large, not the whole sandbox with agentd in it.
+            optional(fs::write(path.join("memory.oom.group"), "0"))?;
             optional(fs::write(path.join("memory.swap.max"), "0"))
         }
         Controller::Pids => fs::write(path.join("pids.max"), limits.max_processes.to_string()),
         Controller::Cpu => {
             let quota = u64::from(limits.cpu_count) * CPU_PERIOD_US;
-            fs::write(path.join("cpu.max"), format!("{quota} {CPU_PERIOD_US}"))
+            fs::write(path.join("cpu.max"), format!("{quota} {CPU_PERIOD_US}"))?;
+            fs::write(path.join("cpu.weight"), weight(limits).to_string())
         }
+        // Absent unless the disk's scheduler divides by weight (BFQ, or the kernel's cost model).
+        Controller::Io => optional(fs::write(path.join("io.weight"), weight(limits).to_string())),
         Controller::CpuAccount | Controller::Freezer => Ok(()),
     }
+}
+
+/// The share of a busy host: as many times the usual 100 as a sandbox may use processors.
+fn weight(limits: &Limits) -> u64 {
+    (u64::from(limits.cpu_count) * 100).clamp(1, 10_000)
 }
 
 fn limit_v1(path: &Path, controller: Controller, limits: &Limits) -> io::Result<()> {
@@ -258,9 +299,11 @@ fn limit_v1(path: &Path, controller: Controller, limits: &Limits) -> io::Result<
         Controller::Cpu => {
             fs::write(path.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
             let quota = u64::from(limits.cpu_count) * CPU_PERIOD_US;
-            fs::write(path.join("cpu.cfs_quota_us"), quota.to_string())
+            fs::write(path.join("cpu.cfs_quota_us"), quota.to_string())?;
+            // v1 counts in 1024ths of what v2 counts in 100ths.
+            optional(fs::write(path.join("cpu.shares"), (weight(limits) * 1024 / 100).to_string()))
         }
-        Controller::CpuAccount | Controller::Freezer => Ok(()),
+        Controller::Io | Controller::CpuAccount | Controller::Freezer => Ok(()),
     }
 }
 
@@ -296,15 +339,21 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("sandbox");
         let controllers = BTreeSet::from([Controller::Memory, Controller::Pids, Controller::Cpu]);
-        let cgroup = SandboxCgroup::new(Some((path.clone(), controllers)), Vec::new());
+        let powers = Powers { birth: true, freeze: true, kill: true };
+        let v2 = V2Directory { path: path.clone(), controllers, powers };
+        let cgroup = SandboxCgroup::new(Some(v2.clone()), Vec::new());
         let limits = Limits { cpu_count: 3, memory_mib: 64, disk_mib: 1, max_processes: 9 };
         // Left by an earlier run; it must not keep this one from starting.
         fs::create_dir(&path).unwrap();
         cgroup.create(&limits).unwrap();
         assert!(!cgroup.needs_join());
+        let unborn = V2Directory { powers: Powers { birth: false, ..powers }, ..v2 };
+        let unborn = SandboxCgroup::new(Some(unborn), Vec::new());
+        assert!(unborn.needs_join() && unborn.birthplace().is_none());
         let read = |name: &str| fs::read_to_string(path.join(name)).unwrap();
-        let written = ["memory.max", "memory.swap.max", "pids.max", "cpu.max"].map(read);
-        assert_eq!(written, ["67108864", "0", "9", "300000 100000"]);
+        let names =
+            ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.max", "cpu.weight"];
+        assert_eq!(names.map(read), ["67108864", "0", "0", "9", "300000 100000", "300"]);
         fs::write(path.join("memory.events"), "low 0\noom_kill 4\n").unwrap();
         fs::write(path.join("memory.current"), "4096\n").unwrap();
         fs::write(path.join("memory.stat"), "anon 1\nfile 1024\n").unwrap();

@@ -40,13 +40,13 @@ impl Together {
 
     /// Limits the directory that holds all sandboxes, in one hierarchy.
     pub(super) fn limit(&self, parent: &Path, controller: Controller, v2: bool) -> io::Result<()> {
-        let (file, value) = match controller {
-            Controller::Memory if v2 => ("memory.max", self.memory_bytes),
-            Controller::Memory => ("memory.limit_in_bytes", self.memory_bytes),
-            Controller::Pids => ("pids.max", self.processes),
-            Controller::Cpu | Controller::CpuAccount | Controller::Freezer => return Ok(()),
-        };
-        fs::write(parent.join(file), value.to_string())
+        let write = |file: &str, value: u64| fs::write(parent.join(file), value.to_string());
+        match controller {
+            Controller::Memory if v2 => write("memory.max", self.memory_bytes),
+            Controller::Memory => write("memory.limit_in_bytes", self.memory_bytes),
+            Controller::Pids => write("pids.max", self.processes),
+            Controller::Cpu | Controller::Io | Controller::CpuAccount | Controller::Freezer => Ok(()),
+        }
     }
 
     pub(super) fn warning(&self) -> Option<String> {

@@ -24,6 +24,8 @@ use coffer_core::network::{Policy, Refusals, Traffic};
 use coffer_wire::node::{NodeError, NodeErrorCode};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::features::{Feature, Features};
+
 pub(crate) use client::Client;
 use client::{Ask, Way};
 pub(crate) use listeners::Listeners;
@@ -61,21 +63,15 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Finds out what this host can do, if anything is wanted; text says what it cannot. The client
-    /// connects when it is run.
-    pub(crate) fn open(socket: PathBuf, wanted: bool) -> (Self, Client, Option<String>) {
-        let (families, warning) = match wanted.then(redirect::probe) {
-            None => (None, None),
-            Some(Ok(families)) => (Some(families), None),
-            Some(Err(errno)) => {
-                let why = format!(
-                    "sandboxes have no network: the kernel cannot redirect connections by nf_tables ({errno})"
-                );
-                (None, Some(why))
-            }
-        };
+    /// Finds out what this host can do, if a network is wanted. The client connects when it is run.
+    pub(crate) fn open(socket: PathBuf, wanted: bool, features: &mut Features) -> (Self, Client) {
+        let probed = (wanted && features.has(Feature::Nftables)).then(redirect::probe).transpose();
+        let families = probed.unwrap_or_else(|errno| {
+            features.lack(Feature::Nftables, format!("the kernel cannot redirect connections: {errno}"));
+            None
+        });
         let (asks, inbox) = mpsc::unbounded_channel();
-        (Self { families, asks }, Client::new(socket, families, inbox), warning)
+        (Self { families, asks }, Client::new(socket, families, inbox))
     }
 
     /// What a new network namespace can have; nothing where there is no way out.

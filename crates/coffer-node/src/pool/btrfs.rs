@@ -166,18 +166,28 @@ pub(super) fn subvolume_id(inside: &File) -> io::Result<u64> {
     Ok(args.tree)
 }
 
-/// Turns quotas on: simple ones where the kernel has them (6.7), which charge an extent to whoever
-/// made it and stay cheap with any number of subvolumes; else the classic ones.
-pub(super) fn enable_quotas(root: &File) -> io::Result<()> {
+/// How a file system counts what each subvolume holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Quotas {
+    /// Charge an extent to the subvolume that wrote it, and stay cheap with any number of them (Linux 6.7).
+    Simple,
+    /// Charge an extent to every subvolume that has it.
+    Classic,
+}
+
+/// Turns quotas on, or leaves on those that are; gives what the kernel said to simple ones if it has none.
+pub(super) fn enable_quotas(root: &File, wanted: Quotas) -> io::Result<Option<io::Error>> {
     const ENABLE: u64 = 1;
     const ENABLE_SIMPLE: u64 = 4;
-    let simple = call(root, QUOTA_CTL, &mut QuotaArgs { command: ENABLE_SIMPLE, status: 0 });
-    match simple {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            call(root, QUOTA_CTL, &mut QuotaArgs { command: ENABLE, status: 0 })
-        }
-        result => result,
-    }
+    let enable = |command| call(root, QUOTA_CTL, &mut QuotaArgs { command, status: 0 });
+    let refusal = match wanted {
+        Quotas::Simple => match enable(ENABLE_SIMPLE) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => error,
+            result => return result.map(|()| None),
+        },
+        Quotas::Classic => io::ErrorKind::Unsupported.into(),
+    };
+    enable(ENABLE).map(|()| Some(refusal))
 }
 
 const MAX_REFERENCED: u64 = 1;

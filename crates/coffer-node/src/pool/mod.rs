@@ -26,6 +26,7 @@ use rustix::fs::FlockOperation;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::PoolChoice;
+use crate::features::{Feature, Features};
 
 pub(crate) use snapshots::Sealing;
 
@@ -49,6 +50,7 @@ const DRAFTS: &str = "d";
 const FROZEN: &str = "z";
 const SMALL_FILES: &str = "f";
 const BINARIES: &str = "bin";
+const SCRATCH: &str = "probe";
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PoolError {
@@ -97,13 +99,17 @@ enum Kind {
 
 impl Pool {
     /// Opens the pool of `data_dir`, making it where there is none.
-    pub(crate) fn open(data_dir: &Path, choice: &PoolChoice) -> Result<(Self, Vec<String>), PoolError> {
+    pub(crate) fn open(
+        data_dir: &Path,
+        choice: &PoolChoice,
+        features: &mut Features,
+    ) -> Result<Self, PoolError> {
         let root = data_dir.join("pool");
         make_directory(&root)?;
-        let (kind, warnings) = match choose(data_dir, &root, choice)? {
-            Ok(kind) => (kind, Vec::new()),
-            Err(why) => (Kind::Directory, vec![format!("disk use of sandboxes is not limited: {why}")]),
-        };
+        let kind = choose(data_dir, &root, choice, features)?.unwrap_or_else(|why| {
+            features.lack(Feature::Btrfs, why);
+            Kind::Directory
+        });
         for name in [UPPERS, BINARIES, SMALL_FILES, SNAPSHOTS, DRAFTS, FROZEN] {
             make_directory(&root.join(name))?;
         }
@@ -112,17 +118,11 @@ impl Pool {
             Kind::Btrfs { .. } => btrfs::quota_groups(&uppers).ok(),
             Kind::Directory => None,
         };
-        Ok((
-            Self {
-                root,
-                uppers,
-                quota_groups,
-                made_room: Mutex::new(None),
-                tight: AtomicBool::new(true),
-                kind,
-            },
-            warnings,
-        ))
+        if quota_groups.as_deref().is_some_and(|groups| !btrfs::charges_makers(groups)) {
+            features.lack(Feature::BtrfsSimpleQuotas, "the pool counts by classic quota groups");
+        }
+        let (made_room, tight) = (Mutex::new(None), AtomicBool::new(true));
+        Ok(Self { root, uppers, quota_groups, made_room, tight, kind })
     }
 
     /// Whether disk limits are enforced.
@@ -150,6 +150,22 @@ impl Pool {
     /// A directory for the small files that sandboxes are shown.
     pub(crate) fn small_files(&self) -> PathBuf {
         self.root.join(SMALL_FILES)
+    }
+
+    /// An empty directory on the file system that sandboxes' files are on, to try things in.
+    pub(crate) fn scratch(&self) -> io::Result<PathBuf> {
+        let path = self.root.join(SCRATCH);
+        self.clear_scratch()?;
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(path)
+    }
+
+    /// Removes what was tried.
+    pub(crate) fn clear_scratch(&self) -> io::Result<()> {
+        match fs::remove_dir_all(self.root.join(SCRATCH)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 
     /// How many bytes must become free before anything new should be made; zero where nothing is missing.
@@ -297,13 +313,23 @@ fn make_directory(path: &Path) -> Result<(), PoolError> {
 }
 
 /// The image if there is one, a new one if that can be made; or why it must be plain directories.
-fn choose(data_dir: &Path, root: &Path, choice: &PoolChoice) -> Result<Result<Kind, String>, PoolError> {
+fn choose(
+    data_dir: &Path,
+    root: &Path,
+    choice: &PoolChoice,
+    features: &Features,
+) -> Result<Result<Kind, String>, PoolError> {
     let image = data_dir.join(IMAGE);
     let PoolChoice::Auto { size_bytes } = choice else {
         return Ok(Err("the node was told to use plain directories".into()));
     };
+    let quotas =
+        if features.has(Feature::BtrfsSimpleQuotas) { btrfs::Quotas::Simple } else { btrfs::Quotas::Classic };
     if image.exists() {
-        return open_btrfs(&image, root).map(Ok).map_err(|why| PoolError::Image { image, why });
+        return open_btrfs(&image, root, quotas).map(Ok).map_err(|why| PoolError::Image { image, why });
+    }
+    if !features.has(Feature::Btrfs) {
+        return Ok(Err("the node was told to do without btrfs".into()));
     }
     // Sandboxes were made here when no image could be: mounting one now would hide them.
     if root.join(UPPERS).read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
@@ -314,14 +340,14 @@ fn choose(data_dir: &Path, root: &Path, choice: &PoolChoice) -> Result<Result<Ki
     if let Some(size) = size_bytes {
         fits(data_dir, *size).map_err(PoolError::Size)?;
     }
-    let made = make_image(data_dir, &image, *size_bytes).and_then(|()| open_btrfs(&image, root));
+    let made = make_image(data_dir, &image, *size_bytes).and_then(|()| open_btrfs(&image, root, quotas));
     Ok(made.inspect_err(|_| {
         let _ = fs::remove_file(&image);
     }))
 }
 
 /// The reasons are for people.
-fn open_btrfs(image_path: &Path, root: &Path) -> Result<Kind, String> {
+fn open_btrfs(image_path: &Path, root: &Path, quotas: btrfs::Quotas) -> Result<Kind, String> {
     let open = || OpenOptions::new().read(true).write(true).open(image_path).map_err(because("open it"));
     let image = open()?;
     rustix::fs::flock(&image, FlockOperation::NonBlockingLockExclusive)
@@ -341,7 +367,7 @@ fn open_btrfs(image_path: &Path, root: &Path) -> Result<Kind, String> {
         mounted.map_err(|errno| format!("could not mount it: {errno}"))?;
         make_room_for_metadata(root);
     }
-    let opened = directory::open(root).and_then(|inside| btrfs::enable_quotas(&inside));
+    let opened = directory::open(root).and_then(|inside| btrfs::enable_quotas(&inside, quotas));
     if let Err(error) = opened {
         unmount(root);
         return Err(format!("could not turn quotas on: {error}"));

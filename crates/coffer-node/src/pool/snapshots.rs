@@ -15,8 +15,6 @@ use super::btrfs::{self, Access};
 use super::{DRAFTS, FROZEN, Kind, Pool, SNAPSHOTS, UPPERS, Upper, directory};
 
 const FILES: &str = "files";
-/// The first Linux whose overlays take a writable layer with mapped ids.
-const MAPS_IDS: (u32, u32) = (5, 19);
 
 /// A snapshot that takes one more call to be there.
 #[derive(Debug)]
@@ -44,13 +42,7 @@ impl Pool {
         if !self.has_quota() {
             return Some("the files of sandboxes lie in plain directories, not on btrfs".into());
         }
-        let uname = rustix::system::uname();
-        let release = uname.release().to_string_lossy();
-        let (major, minor) = MAPS_IDS;
-        let old = version(&release).is_some_and(|version| version < MAPS_IDS);
-        old.then(|| {
-            format!("this is Linux {release}, and overlays of mapped files came with {major}.{minor}")
-        })
+        None
     }
 
     /// Gets ready for a snapshot of the files called `name`, so that little is left to do.
@@ -184,24 +176,5 @@ impl Pool {
         let gone = btrfs::group_ids(groups)?.into_iter().filter(|id| !alive.contains(id));
         stale.lock().expect("no holder panics").extend(gone);
         Ok(())
-    }
-}
-
-/// The first two numbers of a kernel's release.
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn releases_compare_as_numbers() {
-        assert_eq!(version("6.18.44-fc-v445"), Some((6, 18)));
-        assert!(version("5.4.0-generic").unwrap() < MAPS_IDS);
-        assert!(version("5.19-rc1").unwrap() >= MAPS_IDS);
-        assert_eq!(version("odd"), None);
     }
 }

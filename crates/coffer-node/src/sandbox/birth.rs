@@ -12,6 +12,7 @@ use coffer_wire::node::{CreateSandbox, NodeError, NodeErrorCode, TemplateInfo};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::cgroup::SandboxCgroup;
+use crate::features::Feature;
 use crate::files::{self, Inherited};
 use crate::journal::{Durability, Entry, Files, Phase};
 use crate::memory;
@@ -281,11 +282,13 @@ pub(super) async fn prepare(
             uid_base: entry.uid_base,
             cgroup: cgroup.birthplace().map(Into::into),
             overlays,
+            recipe: node.recipe,
             agentd,
             binds: shown.binds(),
             hostname: entry.spec.hostname.clone(),
             cpus: entry.cpus.clone(),
             tmpfs_bytes: limits.memory_bytes() / 2,
+            sysfs: node.has(Feature::SysfsInSandbox),
             network: node.network.families(),
             gated: cgroup.needs_join(),
             restore,

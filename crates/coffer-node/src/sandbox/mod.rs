@@ -16,7 +16,7 @@ mod freeze;
 mod hibernation;
 mod live_snapshot;
 mod owner;
-mod process;
+pub(crate) mod process;
 mod refusal;
 mod rehearsal;
 mod revival;

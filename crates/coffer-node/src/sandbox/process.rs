@@ -132,8 +132,21 @@ pub(crate) fn identify(pid: i32, host_boot_id: &str) -> io::Result<Process> {
     Ok(Process { pid, start_ticks, pid_namespace, host_boot_id: host_boot_id.to_string() })
 }
 
+/// Whether the kernel tells how a process ended that is not our child.
+pub(crate) fn kernel_tells_exit() -> bool {
+    // It answers for a process that lives, with nothing in the answer.
+    let pidfd = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
+    pidfd.is_ok_and(|pidfd| get_info(pidfd).is_some())
+}
+
 /// The wait status of a reaped process, from Linux 6.15 on.
 fn exit_status(pidfd: impl AsFd) -> Option<i32> {
+    get_info(pidfd).flatten()
+}
+
+/// What the kernel tells of a process: nothing where it does not know the question, and no status before it was
+/// reaped.
+fn get_info(pidfd: impl AsFd) -> Option<Option<i32>> {
     #[repr(C)]
     struct PidfdInfo {
         mask: u64,
@@ -149,7 +162,7 @@ fn exit_status(pidfd: impl AsFd) -> Option<i32> {
     let mut info = PidfdInfo { mask: EXIT, cgroup: 0, ids: [0; 11], exit_code: 0 };
     // SAFETY: the request says how large the structure is, which is ours and lives through the call.
     let result = unsafe { libc::ioctl(pidfd.as_fd().as_raw_fd(), GET_INFO as libc::Ioctl, &raw mut info) };
-    (result == 0 && info.mask & EXIT != 0).then_some(info.exit_code)
+    (result == 0).then(|| (info.mask & EXIT != 0).then_some(info.exit_code))
 }
 
 #[cfg(test)]

@@ -198,6 +198,7 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spawner::request::{LayerForm, OverlayRecipe};
 
     fn request() -> SpawnRequest {
         SpawnRequest {
@@ -210,6 +211,8 @@ mod tests {
             hostname: "x".into(),
             cpus: Vec::new(),
             tmpfs_bytes: 0,
+            recipe: OverlayRecipe { layers: LayerForm::Detached, volatile: true },
+            sysfs: true,
             network: None,
             gated: false,
             restore: None,

@@ -87,7 +87,7 @@ pub(super) fn build(request: &SpawnRequest, handed: Handed) -> Result<(), SetupE
     let read_only = inert | MountAttrFlags::MOUNT_ATTR_RDONLY;
     mount_on(root.as_fd(), "proc", "proc", &[], inert)?;
     // Kernels refuse sysfs to a user namespace where the host itself sees only a part of it.
-    if mount_on(root.as_fd(), "sys", "sysfs", &[], read_only).is_err() {
+    if !request.sysfs || mount_on(root.as_fd(), "sys", "sysfs", &[], read_only).is_err() {
         mount_on(root.as_fd(), "sys", "tmpfs", &[("mode", "0555"), ("size", "4k")], read_only)?;
     }
     devices(root.as_fd(), inert)?;

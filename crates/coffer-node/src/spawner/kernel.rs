@@ -105,6 +105,15 @@ pub(super) fn close_on_exec_from(first: u32) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
+/// Whether the kernel takes system call filters.
+pub(super) fn has_seccomp_filter() -> Result<(), Errno> {
+    const SECCOMP_GET_ACTION_AVAIL: libc::c_long = 2;
+    let action: u32 = libc::SECCOMP_RET_ERRNO;
+    // SAFETY: the action lives through the call and is only read.
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
 /// Leaves the session keyring of whoever started us; keys of the host are not for a sandbox.
 pub(super) fn join_empty_session_keyring() {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;

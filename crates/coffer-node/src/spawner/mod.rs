@@ -14,6 +14,7 @@ mod filesystem;
 mod kernel;
 mod overlay;
 mod packet;
+mod probe;
 mod progress;
 pub(crate) mod request;
 mod restorer;
@@ -29,7 +30,9 @@ use std::process::{Child, Command, Stdio};
 
 pub(crate) use client::{SpawnError, Spawned, SpawnerClient};
 pub(crate) use filesystem::comes_from_outside;
+pub(crate) use probe::Prober;
 pub(crate) use progress::Progress;
+pub(crate) use request::OverlayRecipe;
 pub use serve::spawner_main;
 
 /// A running spawner, and how to start another one should it end.
@@ -56,6 +59,11 @@ impl Spawner {
         let (program, arguments) = (program.into(), arguments.into_iter().map(Into::into).collect());
         let (socket, process) = launch(&program, &arguments)?;
         Ok(Self { program, arguments, socket, process })
+    }
+
+    /// How to find out what this kernel can do.
+    pub(crate) fn prober(&self) -> Prober {
+        Prober { program: self.program.clone(), arguments: self.arguments.clone() }
     }
 
     /// The process, for whoever wants to watch it.

@@ -1,6 +1,7 @@
 //! Mounts that the spawner makes with the host's rights and hands to the child as descriptors. None of
 //! them ever has a place in the host's tree, so they end with the sandbox.
 
+use std::fmt::{self, Display};
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -8,10 +9,10 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 use super::kernel::{self, Cloned};
-use super::request::{Layer, OverlayMount};
+use super::request::{Layer, LayerForm, OverlayMount, OverlayRecipe};
 use super::setup_error::{Doing, Quoted, SetupError};
 
 pub(super) const IDS: u32 = 65_536;
@@ -28,7 +29,11 @@ pub(super) struct Detached {
     pub(super) plain_layers: u32,
 }
 
-pub(super) fn make(overlay: &OverlayMount, ids: &IdMap<'_>) -> Result<Detached, SetupError> {
+pub(super) fn make(
+    overlay: &OverlayMount,
+    ids: &IdMap<'_>,
+    recipe: OverlayRecipe,
+) -> Result<Detached, SetupError> {
     let mut plain_layers = 0;
     let mut lowers = Vec::with_capacity(overlay.layers.len());
     for layer in &overlay.layers {
@@ -44,21 +49,43 @@ pub(super) fn make(overlay: &OverlayMount, ids: &IdMap<'_>) -> Result<Detached, 
             .doing(format_args!("open `{name}` in {}", Quoted(&overlay.writable)))
     };
     let (upper, work) = (open(&overlay.upper)?, open(&overlay.work)?);
-
-    let context = context(&lowers, &upper, &work, Give::Descriptors)
-        .or_else(|_| context_named(&lowers, &upper, &work))
-        .doing(format_args!("describe the overlay for {}", Quoted(&overlay.target)))?;
-    rustix::mount::fsconfig_create(&context).map_err(|errno| {
-        let why = kernel_message(&context).unwrap_or_default();
-        SetupError::new(format_args!("make the overlay for {}{why}", Quoted(&overlay.target)), errno)
-    })?;
-    let mount = rustix::mount::fsmount(
-        &context,
-        FsMountFlags::FSMOUNT_CLOEXEC,
-        MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME,
-    )
-    .doing(format_args!("mount the overlay for {}", Quoted(&overlay.target)))?;
+    let attached = match recipe.layers {
+        LayerForm::Detached => None,
+        _ => Some(Attached::on(&overlay.writable, lowers.iter().chain([&writable]))?),
+    };
+    let mount = mount(&lowers, &upper, &work, recipe)
+        .map_err(|refusal| refusal.of(format_args!("make the overlay for {}", Quoted(&overlay.target))))?;
+    drop(attached);
     Ok(Detached { mount, plain_layers })
+}
+
+/// Layers that have a place in this process's own mount namespace, until this is dropped: kernels before
+/// 6.15 take no others. The overlay keeps copies of its own.
+struct Attached<'a> {
+    at: &'a Path,
+    count: usize,
+}
+
+impl<'a> Attached<'a> {
+    /// Puts all of them on one directory, on top of each other: they are found by descriptor.
+    fn on(at: &'a Path, mounts: impl Iterator<Item = &'a OwnedFd>) -> Result<Self, SetupError> {
+        let mut attached = Self { at, count: 0 };
+        for mount in mounts {
+            rustix::mount::move_mount(mount, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+                .doing(format_args!("attach a layer on {}", Quoted(at)))?;
+            attached.count += 1;
+        }
+        Ok(attached)
+    }
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        for _ in 0..self.count {
+            // What cannot be taken off goes with this process's mount namespace.
+            let _ = rustix::mount::unmount(self.at, UnmountFlags::DETACH);
+        }
+    }
 }
 
 /// A host file as a read-only mount of its own.
@@ -144,60 +171,109 @@ pub(super) fn map_ids(pid: i32, map: &str) -> Result<OwnedFd, SetupError> {
     rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).doing("open the user namespace")
 }
 
-#[derive(Clone, Copy)]
-enum Give {
-    Descriptors,
-    /// For kernels whose overlay takes layers by name only.
-    Names,
+/// Why the kernel made no overlay.
+pub(super) struct Refusal {
+    errno: Errno,
+    /// The kernel's own words, if it left any.
+    said: Option<String>,
 }
 
-fn context(lowers: &[OwnedFd], upper: &OwnedFd, work: &OwnedFd, give: Give) -> Result<OwnedFd, Errno> {
-    let context = new_context()?;
-    let set = |key: &str, fd: &OwnedFd| match give {
-        Give::Descriptors => rustix::mount::fsconfig_set_fd(&context, key, fd),
-        Give::Names => rustix::mount::fsconfig_set_string(&context, key, name_of(fd)),
-    };
-    for lower in lowers {
-        set("lowerdir+", lower)?;
+impl Refusal {
+    fn of(self, doing: impl Display) -> SetupError {
+        match self.said {
+            Some(said) => SetupError::new(format_args!("{doing} ({said})"), self.errno),
+            None => SetupError::new(doing, self.errno),
+        }
     }
-    set("upperdir", upper)?;
-    set("workdir", work)?;
-    Ok(context)
 }
 
-/// Layers one by one by name, or all in one option as before Linux 6.5.
-fn context_named(lowers: &[OwnedFd], upper: &OwnedFd, work: &OwnedFd) -> Result<OwnedFd, Errno> {
-    context(lowers, upper, work, Give::Names).or_else(|_| {
-        let context = new_context()?;
-        let joined = lowers.iter().map(name_of).collect::<Vec<_>>().join(":");
-        rustix::mount::fsconfig_set_string(&context, "lowerdir", joined)?;
-        rustix::mount::fsconfig_set_string(&context, "upperdir", name_of(upper))?;
-        rustix::mount::fsconfig_set_string(&context, "workdir", name_of(work))?;
-        Ok(context)
-    })
+impl Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.said {
+            Some(said) => write!(f, "{} ({said})", self.errno),
+            None => write!(f, "{}", self.errno),
+        }
+    }
 }
 
-fn new_context() -> Result<OwnedFd, Errno> {
-    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+/// Describes the overlay to the kernel as `recipe` says, and mounts it nowhere yet.
+pub(super) fn mount(
+    lowers: &[OwnedFd],
+    upper: &OwnedFd,
+    work: &OwnedFd,
+    recipe: OverlayRecipe,
+) -> Result<OwnedFd, Refusal> {
+    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)
+        .map_err(|errno| Refusal { errno, said: None })?;
+    let made = describe(&context, lowers, upper, work, recipe)
+        // Before Linux 6.5 any option can be set, and a bad one is refused only here.
+        .and_then(|()| rustix::mount::fsconfig_create(&context))
+        .and_then(|()| {
+            rustix::mount::fsmount(
+                &context,
+                FsMountFlags::FSMOUNT_CLOEXEC,
+                MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME,
+            )
+        });
+    made.map_err(|errno| Refusal { errno, said: context_message(&context).or_else(kernel_log) })
+}
+
+fn describe(
+    context: &OwnedFd,
+    lowers: &[OwnedFd],
+    upper: &OwnedFd,
+    work: &OwnedFd,
+    recipe: OverlayRecipe,
+) -> Result<(), Errno> {
     // Without `redirect_dir` renaming a directory of a layer fails with EXDEV.
     let options = [("source", "overlay"), ("redirect_dir", "on"), ("index", "off"), ("metacopy", "off")];
     for (key, value) in options {
-        rustix::mount::fsconfig_set_string(&context, key, value)?;
+        rustix::mount::fsconfig_set_string(context, key, value)?;
     }
-    // Files of a sandbox that ends go with it, so its last process need not wait until all of them
-    // are on disk; the node writes them out when it stops one to keep them. Before Linux 5.10: it waits.
-    let _ = rustix::mount::fsconfig_set_flag(&context, "volatile");
-    Ok(context)
+    if recipe.volatile {
+        // Files of a sandbox that ends go with it, so its last process need not wait until all of them
+        // are on disk; the node writes them out when it stops one to keep them.
+        rustix::mount::fsconfig_set_flag(context, "volatile")?;
+    }
+    let set = |key: &str, fd: &OwnedFd| match recipe.layers {
+        LayerForm::Detached | LayerForm::Descriptors => rustix::mount::fsconfig_set_fd(context, key, fd),
+        LayerForm::Appended | LayerForm::Joined => {
+            rustix::mount::fsconfig_set_string(context, key, name_of(fd))
+        }
+    };
+    if recipe.layers == LayerForm::Joined {
+        let joined = lowers.iter().map(name_of).collect::<Vec<_>>().join(":");
+        rustix::mount::fsconfig_set_string(context, "lowerdir", joined)?;
+    } else {
+        for lower in lowers {
+            set("lowerdir+", lower)?;
+        }
+    }
+    set("upperdir", upper)?;
+    set("workdir", work)
 }
 
+/// Has neither `:` nor `,` in it, whatever the path on the host.
 fn name_of(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// The kernel's own words about the last refusal, if it left any.
-fn kernel_message(context: &OwnedFd) -> Option<String> {
+/// What the kernel left in the mount's own log; overlays do so since Linux 6.5.
+fn context_message(context: &OwnedFd) -> Option<String> {
     let mut text = [0u8; 256];
     let read = File::from(context.try_clone().ok()?).read(&mut text).ok()?;
-    let text = String::from_utf8_lossy(&text[..read]);
-    Some(format!(" ({})", text.trim()))
+    let text = String::from_utf8_lossy(&text[..read]).trim().to_string();
+    (!text.is_empty()).then_some(text)
+}
+
+/// What overlays said last in the log of the whole kernel, where older ones leave their reasons.
+fn kernel_log() -> Option<String> {
+    const READ_ALL: libc::c_int = 3;
+    let mut text = vec![0u8; 64 * 1024];
+    let room = libc::c_int::try_from(text.len()).ok()?;
+    // SAFETY: the kernel writes at most `room` bytes into the buffer, which is that long.
+    let read = unsafe { libc::klogctl(READ_ALL, text.as_mut_ptr().cast(), room) };
+    let text = String::from_utf8_lossy(&text[..usize::try_from(read).ok()?]).into_owned();
+    let last = text.lines().rev().find_map(|line| Some(line[line.find("overlayfs: ")?..].to_string()));
+    last.map(|line| line.trim().to_string())
 }

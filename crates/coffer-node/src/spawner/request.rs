@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::features::{Feature, Features};
 use crate::memory::MountPoint;
 use crate::network::Families;
 
@@ -19,6 +20,7 @@ pub(crate) struct SpawnRequest {
     pub(crate) cgroup: Option<PathBuf>,
     /// The root first, then what lies on it.
     pub(crate) overlays: Vec<OverlayMount>,
+    pub(crate) recipe: OverlayRecipe,
     /// The static binary that becomes process 1.
     pub(crate) agentd: PathBuf,
     pub(crate) binds: Vec<FileBind>,
@@ -27,6 +29,8 @@ pub(crate) struct SpawnRequest {
     pub(crate) cpus: Vec<usize>,
     /// The size of `/dev/shm` and `/run`, each.
     pub(crate) tmpfs_bytes: u64,
+    /// Whether `/sys` shows anything.
+    pub(crate) sysfs: bool,
     /// What its network can have; nothing for `lo` alone.
     pub(crate) network: Option<Families>,
     pub(crate) gated: bool,
@@ -47,6 +51,45 @@ pub(crate) struct Restore {
     pub(crate) hook: PathBuf,
     /// Mounts that are not in the image.
     pub(crate) mounts: Vec<MountPoint>,
+}
+
+/// How overlays are described to this kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OverlayRecipe {
+    pub(crate) layers: LayerForm,
+    pub(crate) volatile: bool,
+}
+
+/// From the newest kernels to the oldest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LayerForm {
+    /// Descriptors of mounts that have no place in any tree.
+    Detached,
+    /// Descriptors of mounts that the spawner attaches for the moment.
+    Descriptors,
+    /// One by one by name.
+    Appended,
+    /// All in one option.
+    Joined,
+}
+
+impl OverlayRecipe {
+    /// The best that these features allow.
+    pub(crate) fn for_kernel(features: &Features) -> Self {
+        let append = features.has(Feature::OverlayAppend);
+        let descriptors = append && features.has(Feature::OverlayDescriptors);
+        let layers = if descriptors && features.has(Feature::OverlayDetached) {
+            LayerForm::Detached
+        } else if descriptors {
+            LayerForm::Descriptors
+        } else if append {
+            LayerForm::Appended
+        } else {
+            LayerForm::Joined
+        };
+        Self { layers, volatile: features.has(Feature::OverlayVolatile) }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

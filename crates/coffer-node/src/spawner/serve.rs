@@ -5,25 +5,34 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::mount::MountPropagationFlags;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Signal, Uid, WaitOptions};
+use rustix::thread::UnshareFlags;
 
 use super::child::{self, Inherited};
 use super::kernel::{self, Cloned};
 use super::overlay::{self, IdMap};
 use super::packet;
-use super::request::{SpawnRequest, SpawnerNews};
+use super::probe;
+use super::request::{LayerForm, SpawnRequest, SpawnerNews};
 use super::restorer;
 use super::setup_error::{Doing, Quoted, SetupError};
 
 /// The entry of the hidden subcommand `spawner`; its socket is the standard input.
 pub fn spawner_main() -> ExitCode {
-    match serve() {
+    let mut arguments = std::env::args_os().skip(2);
+    let outcome = match arguments.next() {
+        Some(word) if word == probe::WORD => probe::run(&arguments.map(PathBuf::from).collect::<Vec<_>>()),
+        _ => serve(),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nobody else would learn of it: the node sees only a closed socket.
@@ -39,6 +48,7 @@ fn serve() -> Result<(), SetupError> {
     let socket = rustix::stdio::stdin();
     let children_ended = kernel::child_signals().doing("watch for ended children")?;
     let mut tokens = HashMap::new();
+    let mut mounts = OwnMounts::default();
     loop {
         let mut polled = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&children_ended, PollFlags::IN)];
         match rustix::event::poll(&mut polled, None) {
@@ -60,7 +70,7 @@ fn serve() -> Result<(), SetupError> {
             };
             let request: SpawnRequest = serde_json::from_slice(&bytes)
                 .map_err(|_| SetupError::new("understand a request", Errno::PROTO))?;
-            answer(socket, &request, descriptors, &mut tokens)?;
+            answer(socket, &request, descriptors, &mut tokens, &mut mounts)?;
         }
     }
 }
@@ -85,9 +95,14 @@ fn answer(
     request: &SpawnRequest,
     descriptors: Vec<OwnedFd>,
     tokens: &mut HashMap<i32, u64>,
+    mounts: &mut OwnMounts,
 ) -> Result<(), SetupError> {
     let token = request.token;
-    match spawn(request, descriptors) {
+    let made = match request.recipe.layers {
+        LayerForm::Detached => Ok(()),
+        LayerForm::Descriptors | LayerForm::Appended | LayerForm::Joined => mounts.ensure(),
+    };
+    match made.and_then(|()| spawn(request, descriptors)) {
         Ok(made) => {
             tokens.insert(made.pid, token);
             let news = SpawnerNews::Spawned { token, pid: made.pid, plain_layers: made.plain_layers };
@@ -107,6 +122,27 @@ fn tell(
         // The node is gone, which the next receive finds too.
         Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
         sent => sent.doing("answer the node"),
+    }
+}
+
+/// A mount namespace of the spawner's own, in which layers can be attached for a moment. Made at the first
+/// request that needs it: by then the pool is mounted. Mounts and unmounts of the host still arrive in it.
+#[derive(Debug, Default)]
+pub(super) struct OwnMounts {
+    made: bool,
+}
+
+impl OwnMounts {
+    pub(super) fn ensure(&mut self) -> Result<(), SetupError> {
+        if !self.made {
+            // SAFETY: the spawner has one thread.
+            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
+                .doing("make a mount namespace for layers")?;
+            let downstream = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+            rustix::mount::mount_change("/", downstream).doing("keep layers out of the host's mounts")?;
+            self.made = true;
+        }
+        Ok(())
     }
 }
 
@@ -186,7 +222,7 @@ pub(super) fn send_mounts(
     let mut plain_layers = 0;
     let mut mounts = Vec::with_capacity(request.overlays.len() + 1 + request.binds.len());
     for overlay in &request.overlays {
-        let made = overlay::make(overlay, ids)?;
+        let made = overlay::make(overlay, ids, request.recipe)?;
         plain_layers += made.plain_layers;
         mounts.push(made.mount);
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use coffer_core::{Limits, SandboxId, SnapshotId};
 use coffer_engine::{Engine as _, EngineNotice, NodeEngine, Placement};
+use coffer_node::features::Lacking;
 use coffer_node::{NodeConfig, NodeFailure, PoolChoice, Spawner, WarmChoice};
 use coffer_wire::node::{CreateSandbox, SnapshotInfo};
 use tempfile::TempDir;
@@ -28,6 +29,15 @@ pub(crate) struct Home {
     pub(crate) ephemeral: bool,
     /// Off unless a test is about it: others count what there is.
     pub(crate) warm: WarmChoice,
+    /// Kernel features that its nodes do without.
+    pub(crate) lacking: Lacking,
+}
+
+/// Has every test run without these kernel features, as `make kernels` does.
+const LACKS: &str = "COFFER_KERNEL_LACKS";
+
+fn lacking() -> Lacking {
+    std::env::var(LACKS).unwrap_or_default().parse().unwrap()
 }
 
 impl Home {
@@ -40,6 +50,7 @@ impl Home {
             pool: PoolChoice::Auto { size_bytes: Some(POOL_BYTES) },
             ephemeral: true,
             warm: WarmChoice::OFF,
+            lacking: lacking(),
         }
     }
 
@@ -53,7 +64,13 @@ impl Home {
 
     fn config(&self) -> NodeConfig {
         let config = config(self.data_dir(), self.run.path().into(), self.template_dir());
-        NodeConfig { pool: self.pool.clone(), ephemeral: self.ephemeral, warm: self.warm, ..config }
+        NodeConfig {
+            pool: self.pool.clone(),
+            ephemeral: self.ephemeral,
+            warm: self.warm,
+            lacking: self.lacking.clone(),
+            ..config
+        }
     }
 
     pub(crate) fn template_dir(&self) -> PathBuf {
@@ -89,7 +106,8 @@ impl Home {
         command
             .arg("node")
             .args([self.data_dir(), self.run.path().to_path_buf(), self.template_dir()])
-            .arg(self.warm.max.to_string());
+            .arg(self.warm.max.to_string())
+            .env(LACKS, self.lacking.to_string());
         command
     }
 
@@ -275,6 +293,7 @@ fn config(data_dir: PathBuf, run_dir: PathBuf, template_dir: PathBuf) -> NodeCon
         authority: None,
         server_gid: 0,
         network: true,
+        lacking: lacking(),
         ephemeral: false,
     }
 }

@@ -15,6 +15,7 @@ mod agentd;
 mod harness;
 mod inside;
 mod isolation;
+mod kernels;
 mod leaks;
 mod lifecycle;
 mod limits;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
     for (name, test) in [
         lifecycle::TESTS,
         isolation::TESTS,
+        kernels::TESTS,
         limits::TESTS,
         restart::TESTS,
         snapshots::TESTS,

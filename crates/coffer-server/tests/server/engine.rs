@@ -356,6 +356,7 @@ impl Engine for FakeEngine {
             pool_free_bytes: None,
             warm_ready: 0,
             warnings: Vec::new(),
+            kernel: Vec::new(),
             orphans: self.inner.lock().unwrap().orphans.clone(),
         })
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use coffer_core::settings::{ByteSize, Period, SecretText};
 use coffer_node::WarmChoice;
+use coffer_node::features::{Lacking, UnknownFeature};
 use coffer_server::{
     ArtifactSettings, ForgeSettings, LimitSettings, MetricsSettings, OutputSettings, TaskSettings,
     TraceSettings, UsageSettings, WebhookSettings,
@@ -85,6 +86,10 @@ pub(crate) struct Node {
     /// Memory of the machine that sandboxes never get; an eighth, from 256 MiB to 2 GiB, by default.
     #[schemars(extend("x-env" = "COFFER_MEMORY_RESERVE"))]
     pub(crate) memory_reserve: Option<ByteSize>,
+    /// Kernel features to do without, as if the kernel lacked them ([names](kernels.md#features)): for tests, and
+    /// to get around a bug of a kernel.
+    #[schemars(extend("x-env" = "COFFER_KERNEL_LACKS"))]
+    pub(crate) kernel_lacks: Vec<String>,
 }
 
 /// What secrets are sealed under. By default a file `master-key` that the first start makes in the data
@@ -215,7 +220,8 @@ impl Default for Template {
 
 impl Default for Node {
     fn default() -> Self {
-        Self { pool_size: None, warm_slots: WarmChoice::default().max, memory_reserve: None }
+        let warm_slots = WarmChoice::default().max;
+        Self { pool_size: None, warm_slots, memory_reserve: None, kernel_lacks: Vec::new() }
     }
 }
 
@@ -298,7 +304,14 @@ impl Settings {
         filter.map_err(|_| {
             Complaint::of("log.filter", "must be a filter such as `info` or `coffer_node=debug`")
         })?;
+        self.kernel_lacks()?;
         self.nameservers().map(drop)
+    }
+
+    /// Kernel features that the node is to do without.
+    pub(crate) fn kernel_lacks(&self) -> Result<Lacking, Complaint> {
+        let names = self.node.kernel_lacks.join(",");
+        names.parse().map_err(|error: UnknownFeature| Complaint::of("node.kernel_lacks", &error.to_string()))
     }
 
     /// The nameservers to ask instead of the machine's own.

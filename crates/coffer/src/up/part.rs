@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::orphans::OwnChildren;
+use crate::printer::HostUnusable;
 
 /// A dead part is back within a second; one that keeps dying is tried less often.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -28,7 +29,8 @@ const HEALTHY: Duration = Duration::from_secs(1);
 const SERVER_SEES: [&str; 4] = ["PATH", "LANG", "LC_ALL", "TZ"];
 const SERVER_SEES_ALL_OF: [&str; 3] = ["RUST_", "PG", "SSL_CERT_"];
 /// What the privileged parts do not get: settings reach them as arguments, and secrets not at all.
-const NODE_LACKS: [&str; 3] = ["COFFER_", "E2B_", "GITHUB_"];
+/// Only `up` talks to systemd.
+const NODE_LACKS: [&str; 5] = ["COFFER_", "E2B_", "GITHUB_", "NOTIFY_SOCKET", "WATCHDOG_"];
 
 /// A running part and how to start it again.
 #[derive(Debug)]
@@ -129,6 +131,11 @@ impl Part {
 
     fn died_early(&self, ended: std::io::Result<ExitStatus>) -> anyhow::Error {
         match ended {
+            Ok(status) if status.code() == Some(HostUnusable::EXIT.into()) => HostUnusable::new(
+                "this host cannot run sandboxes; the reason is above",
+                "docs/kernels.md has what a host needs",
+            )
+            .into(),
             Ok(status) => {
                 anyhow::anyhow!("the {} ended before it was ready ({status}); its error is above", self.role)
             }
@@ -203,7 +210,7 @@ fn spawn(role: &'static str, arguments: &[String]) -> anyhow::Result<Child> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0(std::env::args_os().next().unwrap_or_else(|| "coffer".into()));
     match role {
-        "server" => {
+        "server" | "preflight" => {
             command.env_clear().envs(std::env::vars_os().filter(|(name, _)| server_sees(name)));
         }
         // It has no use for any, and is the first that a sandbox would break into.
@@ -217,7 +224,7 @@ fn spawn(role: &'static str, arguments: &[String]) -> anyhow::Result<Child> {
         .arg(role)
         .args(arguments)
         .stdin(if matches!(role, "egress" | "server") { Stdio::piped() } else { Stdio::null() })
-        .stdout(if role == "server" { Stdio::piped() } else { Stdio::null() })
+        .stdout(if matches!(role, "server" | "preflight") { Stdio::piped() } else { Stdio::null() })
         // Ctrl-C at the terminal must reach `up` alone, which then stops the parts in order.
         .process_group(0)
         .spawn()

@@ -1,0 +1,71 @@
+//! The role `coffer preflight`: proves that this host can run sandboxes, with one of its own.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use coffer_engine::{Engine as _, KernelFeature, NodeEngine};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use crate::logging::Logging;
+use crate::printer;
+use crate::privilege::{Identity, follow_parent};
+
+#[derive(Debug, Args)]
+pub(crate) struct Preflight {
+    #[arg(long)]
+    run_dir: PathBuf,
+    #[arg(long)]
+    uid: u32,
+    #[arg(long)]
+    gid: u32,
+    /// The process to end with
+    #[arg(long)]
+    parent: u32,
+    #[command(flatten)]
+    logging: Logging,
+}
+
+/// What `up` hears, as one line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) outcome: Result<Works, Fails>,
+    /// Sandboxes that live already, from an earlier start.
+    pub(crate) live: usize,
+    pub(crate) kernel: Vec<KernelFeature>,
+    pub(crate) warnings: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Works {
+    pub(crate) took_ms: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Fails {
+    pub(crate) why: String,
+    /// Whether waiting or freeing space may help.
+    pub(crate) may_pass: bool,
+}
+
+impl Preflight {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        Identity { uid: self.uid, gid: self.gid }.assume()?;
+        follow_parent(self.parent, Signal::KILL)?;
+        self.logging.start()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let report = runtime.block_on(async {
+            let engine = NodeEngine::start(self.run_dir.join("node.sock"), CancellationToken::new());
+            let info = engine.info().await?;
+            let live = engine.list().await?.len();
+            let outcome = match coffer_server::preflight(&engine).await {
+                Ok(took) => Ok(Works { took_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX) }),
+                Err(error) => Err(Fails { why: error.to_string(), may_pass: error.may_pass() }),
+            };
+            anyhow::Ok(Report { outcome, live, kernel: info.kernel, warnings: info.warnings })
+        })?;
+        printer::line(serde_json::to_string(&report)?);
+        Ok(())
+    }
+}
