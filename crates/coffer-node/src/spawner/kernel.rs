@@ -71,7 +71,8 @@ pub(super) fn lay_down_user() -> Result<(), Errno> {
     rustix::thread::set_thread_res_uid(None, Uid::ROOT, None)
 }
 
-/// Sets attributes of the mount that `mount` is, not of what lies on it.
+/// Sets attributes of the mount that `mount` is, not of what lies on it, and makes it private: a copy of a mount
+/// that the host shares, as systemd has all of them, would stay its peer inside the sandbox.
 pub(super) fn set_mount_attributes(
     mount: impl AsFd,
     set: u64,
@@ -80,7 +81,7 @@ pub(super) fn set_mount_attributes(
     let attributes = libc::mount_attr {
         attr_set: set | if id_map.is_some() { libc::MOUNT_ATTR_IDMAP } else { 0 },
         attr_clr: 0,
-        propagation: 0,
+        propagation: libc::MS_PRIVATE,
         userns_fd: id_map.map_or(0, |user_namespace| u64::from(user_namespace.as_raw_fd().cast_unsigned())),
     };
     // SAFETY: path and attributes live through the call, and the size is that of the attributes.

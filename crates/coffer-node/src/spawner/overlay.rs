@@ -205,16 +205,16 @@ pub(super) fn mount(
 ) -> Result<OwnedFd, Refusal> {
     let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)
         .map_err(|errno| Refusal { errno, said: None })?;
-    let made = describe(&context, lowers, upper, work, recipe)
-        // Before Linux 6.5 any option can be set, and a bad one is refused only here.
-        .and_then(|()| rustix::mount::fsconfig_create(&context))
-        .and_then(|()| {
-            rustix::mount::fsmount(
-                &context,
-                FsMountFlags::FSMOUNT_CLOEXEC,
-                MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME,
-            )
-        });
+    describe(&context, lowers, upper, work, recipe)
+        .map_err(|errno| Refusal { errno, said: context_message(&context) })?;
+    // Before Linux 6.5 any option can be set, and a bad one is refused only here, with a line in the kernel's log.
+    let made = rustix::mount::fsconfig_create(&context).and_then(|()| {
+        rustix::mount::fsmount(
+            &context,
+            FsMountFlags::FSMOUNT_CLOEXEC,
+            MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME,
+        )
+    });
     made.map_err(|errno| Refusal { errno, said: context_message(&context).or_else(kernel_log) })
 }
 
