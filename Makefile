@@ -12,7 +12,7 @@ COFFER := target/release/coffer
 CI := --profile ci --locked
 CI_COFFER := target/ci/coffer
 
-.PHONY: help build run demo test check unit e2e soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench screenshots
+.PHONY: help build run demo test check unit e2e vm soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench setup-vm screenshots
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
@@ -22,6 +22,7 @@ help:
 	@echo "make soak    kill every part at $(KILLS) random moments, and look for what was lost (SEED=, KILLS=);"
 	@echo "             pause and fork under write load, with kills in between (PAUSES=, FORKS=, IMAGES=);"
 	@echo "             kill servers and nodes over tasks that agents work on, on both databases (TASK_KILLS=)"
+	@echo "make vm      boot stock kernels in virtual machines and test there (VM=\"debian12 debian13 newest hybrid\")"
 	@echo "make bench   measure beside crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"
 	@echo "make fuzz    feed readers of hostile bytes with what they do not expect, a minute each"
 	@echo "make fmt     format the sources"
@@ -65,6 +66,10 @@ e2e: setup-test agentd ui
 	@$(CI_COFFER) template build base || echo "note: the template 'base' could not be built; 'host' stands in for it"
 	COFFER_BIN=$(CURDIR)/$(CI_COFFER) e2e/run
 
+# Stock Debian kernels in QEMU, with systemd. VM names some of the machines, VM_TESTS is for pytest.
+vm: setup-vm build template
+	e2e/vm/run $(VM) $(if $(VM_TESTS),-- $(VM_TESTS))
+
 # A real server with something to show, in Chromium.
 screenshots: setup-test build template
 	e2e/run screenshots
@@ -101,3 +106,6 @@ setup-test: setup-run
 
 setup-bench: setup-run
 	@scripts/setup bench
+
+setup-vm: setup-run
+	@scripts/setup vm

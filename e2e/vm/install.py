@@ -1,0 +1,131 @@
+"""Puts a built `coffer` into a virtual machine, as an operator would: binary, templates, CRIU and a unit of systemd."""
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from coffer_up import binary, eventually  # noqa: E402
+from images import HOME, ROOT, make_disk  # noqa: E402
+from machine import Machine  # noqa: E402
+
+import httpx  # noqa: E402
+
+TEMPLATES = pathlib.Path(os.environ.get("COFFER_TEMPLATE_DIR", "/var/cache/coffer/templates"))
+CRIU = pathlib.Path("/usr/local/lib/coffer/criu")
+UNIT = pathlib.Path(os.environ.get("COFFER_UNIT", ROOT / "packaging/coffer.service"))
+PAYLOAD_SIZE = "8G"  # sparse
+READY_S = 600
+
+SETTINGS = """
+listen = "0.0.0.0:3000"
+data_dir = "/var/lib/coffer"
+[node]
+pool_size = "6GiB"
+[template]
+build = false  # the machine reaches no mirror
+"""
+
+# The templates are on a separate disk, which the unit does not know about.
+DROP_IN = """
+[Unit]
+RequiresMountsFor=/var/cache/coffer/templates
+"""
+
+
+def payload() -> pathlib.Path:
+    """A disk with the files to install. Copying them by ssh would take minutes on emulated processors."""
+    home = HOME / "payload"
+    disk, stamp = home / "disk", home / "stamp"
+    key = _stamp([binary(), UNIT, CRIU / "command", *builds()])
+    if disk.exists() and stamp.exists() and stamp.read_text() == key:
+        return disk
+    shutil.rmtree(home, ignore_errors=True)
+    tree = home / "tree"
+    tree.mkdir(parents=True)
+    shutil.copy2(binary(), tree / "coffer")
+    shutil.copy2(UNIT, tree / "coffer.service")
+    (tree / "templates").mkdir()
+    copies = [(build, tree / "templates" / build.relative_to(TEMPLATES)) for build in builds()]
+    copies += [(CRIU, tree / "criu")] if CRIU.exists() else []
+    for source, target in copies:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Hard links are instant, but work only within one file system.
+        if subprocess.run(["cp", "-al", source, target], stderr=subprocess.DEVNULL).returncode:
+            shutil.rmtree(target, ignore_errors=True)
+            subprocess.run(["cp", "-a", source, target], check=True)
+    make_disk(tree, disk, "payload", PAYLOAD_SIZE)
+    shutil.rmtree(tree)
+    stamp.write_text(key)
+    return disk
+
+
+def builds() -> list[pathlib.Path]:
+    """The newest finished build of `base`; without one the machine has its own `host`."""
+    found = sorted(TEMPLATES.glob("base/*/manifest.json"), key=lambda path: path.stat().st_mtime_ns)
+    return [manifest.parent for manifest in found[-1:]]
+
+
+def _stamp(paths: list[pathlib.Path]) -> str:
+    facts = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.exists()]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def install(machine: Machine):
+    """From the payload; the unit is enabled and not yet started."""
+    machine.run("systemctl start mnt-payload.mount var-cache-coffer-templates.mount")
+    machine.run("install -m 755 /mnt/payload/coffer /usr/bin/coffer")
+    machine.run("install -D -m 644 /mnt/payload/coffer.service /etc/systemd/system/coffer.service")
+    machine.run("mkdir -p /usr/local/lib/coffer && { [ ! -d /mnt/payload/criu ] || cp -a /mnt/payload/criu /usr/local/lib/coffer/; }")
+    write(machine, "/etc/systemd/system/coffer.service.d/vm.conf", DROP_IN)
+    write(machine, "/etc/coffer/coffer.toml", SETTINGS)
+    machine.run("systemctl daemon-reload && systemctl enable coffer")
+
+
+def write(machine: Machine, path: str, text: str):
+    machine.run(f"mkdir -p $(dirname {path}) && cat >{path}", input=text)
+
+
+def start(machine: Machine, verb: str = "start"):
+    """Starts the unit and waits until it serves; on failure the error includes the journal."""
+    done = machine.run(f"systemctl reset-failed coffer; systemctl {verb} coffer", check=False)
+    try:
+        if done.returncode:
+            raise AssertionError(done.stderr)
+        eventually(lambda: serves(machine), "`coffer up` serves", READY_S)
+    except AssertionError as error:
+        raise RuntimeError(f"{machine.name}: coffer did not start: {error}\n{journal(machine)}") from None
+
+
+def serves(machine: Machine) -> bool:
+    if machine.run("systemctl is-failed --quiet coffer", check=False).returncode == 0:
+        raise AssertionError("the unit failed")
+    try:
+        return httpx.get(machine.api_url + "/health", timeout=30).is_success and bool(key(machine))
+    except httpx.TransportError:
+        return False
+
+
+def key(machine: Machine) -> str:
+    return machine.run("sed -n 's/^E2B_API_KEY=//p' /var/lib/coffer/env", check=False).stdout.strip()
+
+
+def journal(machine: Machine, lines: int = 60) -> str:
+    return machine.run(f"journalctl --no-pager -b -o cat -u coffer -n {lines}", check=False).stdout
+
+
+def client_env(machine: Machine) -> dict[str, str]:
+    """What E2B's SDKs on this side need."""
+    url = machine.api_url
+    secret = key(machine)
+    return {
+        "E2B_API_URL": url,
+        "E2B_SANDBOX_URL": url,
+        "E2B_VOLUME_API_URL": url,
+        "E2B_API_KEY": secret,
+        "COFFER_URL": url,
+        "COFFER_API_KEY": secret,
+    }
