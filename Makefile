@@ -12,7 +12,7 @@ COFFER := target/release/coffer
 CI := --profile ci --locked
 CI_COFFER := target/ci/coffer
 
-.PHONY: help build run demo test check unit e2e vm soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench setup-vm screenshots
+.PHONY: help build run demo test check unit e2e vm kernels soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench setup-vm screenshots
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
@@ -23,6 +23,7 @@ help:
 	@echo "             pause and fork under write load, with kills in between (PAUSES=, FORKS=, IMAGES=);"
 	@echo "             kill servers and nodes over tasks that agents work on, on both databases (TASK_KILLS=)"
 	@echo "make vm      boot stock kernels in virtual machines and test there (VM=\"debian12 debian13 newest hybrid\")"
+	@echo "make kernels run the node's tests as if on each known host's kernel, by doing without what it lacks"
 	@echo "make bench   measure beside crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"
 	@echo "make fuzz    feed readers of hostile bytes with what they do not expect, a minute each"
 	@echo "make fmt     format the sources"
@@ -69,6 +70,12 @@ e2e: setup-test agentd ui
 # Stock Debian kernels in QEMU, with systemd. VM names some of the machines, VM_TESTS is for pytest.
 vm: setup-vm build template
 	e2e/vm/run $(VM) $(if $(VM_TESTS),-- $(VM_TESTS))
+
+# Old kernels on this one: the whole node suite without what each host's kernel lacks. `make test` has a slice of it.
+KERNEL_HOSTS ?= debian12 ubuntu2404 debian13 cgroup1
+kernels: setup-test agentd
+	set -e; for host in $(KERNEL_HOSTS); do echo "as on $$host"; \
+		COFFER_KERNEL_HOST=$$host $(CARGO) test $(CI) -p coffer-node --test node; done
 
 # A real server with something to show, in Chromium.
 screenshots: setup-test build template

@@ -12,8 +12,8 @@ pub use behalf::{on_behalf, on_behalf_of};
 use coffer_core::network::{Policy, Refusals};
 use coffer_core::{SandboxId, SnapshotId};
 pub use coffer_wire::node::{
-    Capabilities, CreateSandbox, DeathCause, KernelFeature, NodeInfo, Notice, Orphan, Placement, RunState,
-    Sample, SandboxStatus, SnapshotInfo, TemplateInfo,
+    Capabilities, CreateSandbox, DeathCause, KernelFeature, NodeInfo, Notice, Orphan, Placement, Pressure,
+    RunState, Sample, SandboxStatus, SnapshotInfo, TemplateInfo,
 };
 pub use node::NodeEngine;
 use tokio::sync::broadcast;

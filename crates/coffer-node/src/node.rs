@@ -479,6 +479,7 @@ impl Node {
             pool_free_bytes: self.pool.free_bytes(),
             warm_ready: self.warm.ready(),
             warnings,
+            pressure: self.cgroups.pressure(),
             kernel: self.features.report(),
             orphans: self.orphans.get().cloned().unwrap_or_default(),
         }))

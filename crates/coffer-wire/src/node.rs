@@ -195,12 +195,25 @@ pub struct NodeInfo {
     pub warm_ready: u64,
     /// What this host lacks and what follows from it, for people.
     pub warnings: Vec<String>,
+    /// What part of the last ten seconds some process of a sandbox waited for each resource; empty where the kernel
+    /// does not tell.
+    #[serde(default)]
+    pub pressure: Vec<Pressure>,
     /// Every kernel feature that the node knows how to use.
     #[serde(default)]
     pub kernel: Vec<KernelFeature>,
     /// What the node found without an owner when it started, and removed.
     #[serde(default)]
     pub orphans: Vec<Orphan>,
+}
+
+/// How short all sandboxes together are of something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pressure {
+    /// `cpu`, `memory` or `io`.
+    pub resource: String,
+    /// The part of the time in which some process waited, in hundredths of a percent.
+    pub waiting_bp: u32,
 }
 
 /// Whether this host's kernel has a feature.

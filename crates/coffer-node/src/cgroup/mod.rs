@@ -13,6 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use coffer_core::SandboxId;
+use coffer_wire::node::Pressure;
 
 use crate::features::{Feature, Features};
 
@@ -188,6 +189,16 @@ impl Cgroups {
         warnings
     }
 
+    /// How short sandboxes are of processors, memory and disk, by v2's pressure files.
+    pub(crate) fn pressure(&self) -> Vec<Pressure> {
+        let Some(v2) = &self.v2 else { return Vec::new() };
+        let of = |resource: &str| {
+            let text = fs::read_to_string(v2.parent.join(format!("{resource}.pressure"))).ok()?;
+            Some(Pressure { resource: resource.into(), waiting_bp: stalled(&text)? })
+        };
+        ["cpu", "memory", "io"].into_iter().filter_map(of).collect()
+    }
+
     /// Memory that sandboxes leave to the host.
     pub(crate) const fn reserve_bytes(&self) -> u64 {
         self.reserve_bytes
@@ -280,6 +291,14 @@ fn open_v2(root: &Path, name: &str, features: &mut Features) -> io::Result<V2> {
     Ok(V2 { parent, controllers, powers })
 }
 
+/// The part of ten seconds in which some process stalled, in hundredths of a percent: the kernel writes
+/// `some avg10=1.50 avg60=…` for 150.
+fn stalled(text: &str) -> Option<u32> {
+    let percent = text.lines().find_map(|line| line.strip_prefix("some avg10="))?.split(' ').next()?;
+    let (whole, hundredths) = percent.split_once('.')?;
+    Some(whole.parse::<u32>().ok()? * 100 + hundredths.parse::<u32>().ok()?)
+}
+
 fn make_directory(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -311,6 +330,14 @@ mod tests {
             ],
         };
         assert_eq!(mounts, expected);
+    }
+
+    #[test]
+    fn pressure_is_read() {
+        let text =
+            "some avg10=12.50 avg60=1.00 avg300=0.10 total=99\nfull avg10=1.00 avg60=0 avg300=0 total=1\n";
+        assert_eq!(stalled(text), Some(1250));
+        assert_eq!(stalled(""), None);
     }
 
     #[test]

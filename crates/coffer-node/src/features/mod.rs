@@ -13,7 +13,7 @@ use std::str::FromStr;
 use coffer_wire::node::KernelFeature;
 
 pub use page::page;
-pub use table::{Feature, Need, Row, TABLE};
+pub use table::{Feature, KNOWN_HOSTS, KnownHost, Need, Row, TABLE};
 
 /// Features that the node is told to do without, as if the kernel lacked them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

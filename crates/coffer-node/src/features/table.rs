@@ -290,3 +290,35 @@ impl Feature {
         TABLE.iter().find(|row| row.name == name).map(|row| row.feature)
     }
 }
+
+/// A host that people have, by what its kernel lacks: tests take its place on any newer kernel.
+#[derive(Debug, Clone, Copy)]
+pub struct KnownHost {
+    pub name: &'static str,
+    pub lacks: &'static [Feature],
+}
+
+const BEFORE_6_15: &[Feature] = &[Feature::OverlayDescriptors, Feature::OverlayDetached, Feature::PidfdInfo];
+const BEFORE_6_7: &[Feature] = &[
+    Feature::OverlayAppend,
+    Feature::OverlayDescriptors,
+    Feature::OverlayDetached,
+    Feature::BtrfsSimpleQuotas,
+    Feature::PidfdInfo,
+];
+const CGROUP_V1: &[Feature] = &[
+    Feature::OverlayAppend,
+    Feature::OverlayDescriptors,
+    Feature::OverlayDetached,
+    Feature::BtrfsSimpleQuotas,
+    Feature::PidfdInfo,
+    Feature::CgroupV2,
+];
+
+/// Debian 12 has 6.1, Debian 13 has 6.12, Ubuntu 24.04 and the HWE kernel of 22.04 have 6.8.
+pub const KNOWN_HOSTS: &[KnownHost] = &[
+    KnownHost { name: "debian12", lacks: BEFORE_6_7 },
+    KnownHost { name: "ubuntu2404", lacks: BEFORE_6_15 },
+    KnownHost { name: "debian13", lacks: BEFORE_6_15 },
+    KnownHost { name: "cgroup1", lacks: CGROUP_V1 },
+];

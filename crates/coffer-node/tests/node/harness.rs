@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use coffer_core::{Limits, SandboxId, SnapshotId};
 use coffer_engine::{Engine as _, EngineNotice, NodeEngine, Placement};
-use coffer_node::features::Lacking;
+use coffer_node::features::{KNOWN_HOSTS, Lacking};
 use coffer_node::{NodeConfig, NodeFailure, PoolChoice, Spawner, WarmChoice};
 use coffer_wire::node::{CreateSandbox, SnapshotInfo};
 use tempfile::TempDir;
@@ -33,11 +33,19 @@ pub(crate) struct Home {
     pub(crate) lacking: Lacking,
 }
 
-/// Has every test run without these kernel features, as `make kernels` does.
+/// Runs every test as on a host of this name, as `make kernels` does.
+const HOST: &str = "COFFER_KERNEL_HOST";
+/// Runs a node of its own process without these kernel features.
 const LACKS: &str = "COFFER_KERNEL_LACKS";
 
 fn lacking() -> Lacking {
-    std::env::var(LACKS).unwrap_or_default().parse().unwrap()
+    if let Ok(lacks) = std::env::var(LACKS) {
+        return lacks.parse().unwrap();
+    }
+    let Ok(name) = std::env::var(HOST) else { return Lacking::default() };
+    let host = KNOWN_HOSTS.iter().find(|host| host.name == name);
+    let host = host.unwrap_or_else(|| panic!("{HOST}={name} is not one of {KNOWN_HOSTS:?}"));
+    host.lacks.iter().copied().collect()
 }
 
 impl Home {

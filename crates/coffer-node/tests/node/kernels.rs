@@ -5,7 +5,7 @@ use std::time::Duration;
 use coffer_core::SnapshotId;
 use coffer_engine::Engine as _;
 use coffer_node::NodeFailure;
-use coffer_node::features::{Feature, Lacking, Need, TABLE};
+use coffer_node::features::{Feature, KNOWN_HOSTS, KnownHost, Lacking, Need, TABLE};
 use coffer_wire::node::CreateSandbox;
 
 use crate::harness::{Home, TestNode, small, spec};
@@ -17,17 +17,6 @@ crate::tests!(
     a_host_without_a_required_feature_is_refused_by_name,
     the_node_reports_what_it_does_without,
 );
-
-/// What the kernels of known hosts lack, as far as this kernel has it.
-const HOSTS: [(&str, &str); 4] = [
-    ("Debian 12 (6.1)", "overlay_append,overlay_descriptors,overlay_detached,btrfs_simple_quotas,pidfd_info"),
-    ("Ubuntu 24.04 (6.8)", "overlay_descriptors,overlay_detached,pidfd_info"),
-    ("Debian 13 (6.12)", "overlay_descriptors,overlay_detached,pidfd_info"),
-    (
-        "cgroup v1 (5.19)",
-        "overlay_append,overlay_descriptors,overlay_detached,btrfs_simple_quotas,pidfd_info,cgroup_v2",
-    ),
-];
 
 fn home(lacking: Lacking) -> Home {
     let mut home = Home::new();
@@ -43,9 +32,10 @@ async fn every_fallback_carries_a_sandbox_through_its_life() {
 }
 
 async fn kernels_of_known_hosts_carry_a_sandbox_through_its_life() {
-    for (host, lacking) in HOSTS {
-        println!("{host}, without {lacking}");
-        live_through(lacking.parse().unwrap()).await;
+    for KnownHost { name, lacks } in KNOWN_HOSTS {
+        let lacking = Lacking::from_iter(lacks.iter().copied());
+        println!("{name}, without {lacking}");
+        live_through(lacking).await;
     }
 }
 

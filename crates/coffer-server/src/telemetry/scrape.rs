@@ -20,6 +20,7 @@ use crate::clock::now_ms;
 use crate::events::Events;
 use crate::fleet::Fleet;
 use coffer_core::compete::{CompetitionState, EntryState};
+use coffer_engine::Pressure;
 use coffer_forge::Forges;
 use coffer_store::{Store, WriteLoad};
 
@@ -115,6 +116,12 @@ async fn node(now: &mut Registry, fleet: &Fleet) {
         gauge(now, "coffer_pool_size_bytes", "What all sandboxes together may write", size as f64);
         gauge(now, "coffer_pool_free_bytes", "What of it is free", free as f64);
     }
+    let pressure: Levels<1> = Levels::default();
+    for Pressure { resource, waiting_bp } in info.pressure {
+        pressure.get_or_create(&[("resource", resource.into())]).set(f64::from(waiting_bp) / 10_000.0);
+    }
+    let help = "The part of ten seconds in which some process of a sandbox waited for a resource (cgroup v2)";
+    now.register("sandbox_pressure_ratio", help, pressure);
     gauge(
         now,
         "coffer_warm_sandboxes",

@@ -356,6 +356,7 @@ impl Engine for FakeEngine {
             pool_free_bytes: None,
             warm_ready: 0,
             warnings: Vec::new(),
+            pressure: vec![coffer_engine::Pressure { resource: "memory".into(), waiting_bp: 2500 }],
             kernel: Vec::new(),
             orphans: self.inner.lock().unwrap().orphans.clone(),
         })

@@ -186,6 +186,7 @@ async fn figures_are_for_operators_unless_they_are_opened() {
         ("sandbox_creation_duration_seconds_count{template=\"base\"}", 2.0),
         ("sandbox_orphan_total", 1.0),
         ("coffer_node_up", 1.0),
+        ("sandbox_pressure_ratio{resource=\"memory\"}", 0.25),
         ("coffer_event_readers", 0.0),
         ("coffer_http_requests_total{method=\"POST\",route=\"/v2/sandboxes\",status=\"201\"}", 2.0),
     ] {
