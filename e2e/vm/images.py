@@ -1,6 +1,8 @@
 """Disks of virtual machines with stock Debian, built from its packages once per recipe."""
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import os
 import pathlib
@@ -57,15 +59,25 @@ def public_key() -> pathlib.Path:
     return public
 
 
+@contextlib.contextmanager
+def building():
+    """One process builds at a time; the next one finds what the first has built."""
+    HOME.mkdir(parents=True, exist_ok=True)
+    with (HOME / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def image(name: str) -> Image:
     """The image of that machine, built first where there is none of its recipe."""
     recipe = MACHINES[name]
     kind = "image-" + "+".join(recipe.suites)
     home = HOME / f"{kind}-{recipe.key()}"
-    if not home.exists():
-        for stale in HOME.glob(f"{kind}-*"):
-            shutil.rmtree(stale)
-        build(recipe, home)
+    with building():
+        if not home.exists():
+            for stale in HOME.glob(f"{kind}-*"):
+                shutil.rmtree(stale)
+            build(recipe, home)
     return Image(home / "disk", home / "vmlinuz", home / "initrd", recipe.boot_options)
 
 

@@ -9,7 +9,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from coffer_up import binary, eventually  # noqa: E402
-from images import HOME, ROOT, make_disk  # noqa: E402
+from images import HOME, ROOT, building, make_disk  # noqa: E402
 from machine import Machine  # noqa: E402
 
 import httpx  # noqa: E402
@@ -17,7 +17,10 @@ import httpx  # noqa: E402
 TEMPLATES = pathlib.Path(os.environ.get("COFFER_TEMPLATE_DIR", "/var/cache/coffer/templates"))
 CRIU = pathlib.Path("/usr/local/lib/coffer/criu")
 UNIT = pathlib.Path(os.environ.get("COFFER_UNIT", ROOT / "packaging/coffer.service"))
+E2E = ROOT / "e2e"
+PYTHONS = ["3.11", "3.13"]  # of Debian 12 and 13
 PAYLOAD_SIZE = "8G"  # sparse
+KEPT_PAYLOADS = 3  # besides a new one
 READY_S = 600
 
 SETTINGS = """
@@ -38,17 +41,28 @@ RequiresMountsFor=/var/cache/coffer/templates
 
 def payload() -> pathlib.Path:
     """A disk with the files to install. Copying them by ssh would take minutes on emulated processors."""
-    home = HOME / "payload"
-    disk, stamp = home / "disk", home / "stamp"
-    key = _stamp([binary(), UNIT, CRIU / "command", *builds()])
-    if disk.exists() and stamp.exists() and stamp.read_text() == key:
-        return disk
-    shutil.rmtree(home, ignore_errors=True)
-    tree = home / "tree"
-    tree.mkdir(parents=True)
+    home = HOME / f"payload-{_stamp([binary(), UNIT, CRIU / 'command', *builds(), *E2E.rglob('*.py')])}"
+    with building():
+        if not home.exists():
+            # Machines that are up, or about to boot, may use the latest ones.
+            for stale in sorted(HOME.glob("payload-*"), key=lambda path: path.stat().st_mtime_ns)[:-KEPT_PAYLOADS]:
+                shutil.rmtree(stale)
+            _build_payload(home)
+    return home / "disk"
+
+
+def _build_payload(home: pathlib.Path):
+    draft = home.with_name("draft-" + home.name)
+    shutil.rmtree(draft, ignore_errors=True)
+    tree = draft / "tree"
+    (tree / "templates").mkdir(parents=True)
     shutil.copy2(binary(), tree / "coffer")
     shutil.copy2(UNIT, tree / "coffer.service")
-    (tree / "templates").mkdir()
+    shutil.copytree(E2E, tree / "e2e", ignore=shutil.ignore_patterns("__pycache__", "js", "ui"))
+    # Suites write their logs there.
+    (tree / "target/e2e").mkdir(parents=True)
+    for version in PYTHONS:
+        packages(tree / "python", version)
     copies = [(build, tree / "templates" / build.relative_to(TEMPLATES)) for build in builds()]
     copies += [(CRIU, tree / "criu")] if CRIU.exists() else []
     for source, target in copies:
@@ -57,10 +71,26 @@ def payload() -> pathlib.Path:
         if subprocess.run(["cp", "-al", source, target], stderr=subprocess.DEVNULL).returncode:
             shutil.rmtree(target, ignore_errors=True)
             subprocess.run(["cp", "-a", source, target], check=True)
-    make_disk(tree, disk, "payload", PAYLOAD_SIZE)
+    make_disk(tree, draft / "disk", "payload", PAYLOAD_SIZE)
     shutil.rmtree(tree)
-    stamp.write_text(key)
-    return disk
+    draft.rename(home)
+
+
+def packages(into: pathlib.Path, version: str):
+    """What the suites import, for a Python of that version. Kept between payloads: the registry need not answer."""
+    kept = HOME / f"python-{version}"
+    if not kept.exists():
+        wanted = ["e2b", *suites_packages()]
+        command = [sys.executable, "-m", "pip", "install", "-q", "--target", f"{kept}.new", "--only-binary=:all:"]
+        command += ["--python-version", version, "--implementation", "cp", *wanted]
+        shutil.rmtree(f"{kept}.new", ignore_errors=True)
+        subprocess.run(command, check=True)
+        os.rename(f"{kept}.new", kept)
+    shutil.copytree(kept, into / version)
+
+
+def suites_packages() -> list[str]:
+    return ["pytest>=8,<10", "pytest-timeout>=2.3,<3", "pytest-xdist>=3.5,<4", "httpx", "websockets>=13"]
 
 
 def builds() -> list[pathlib.Path]:
@@ -71,7 +101,7 @@ def builds() -> list[pathlib.Path]:
 
 def _stamp(paths: list[pathlib.Path]) -> str:
     facts = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.exists()]
-    return hashlib.sha256(repr(facts).encode()).hexdigest()
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
 
 def install(machine: Machine):

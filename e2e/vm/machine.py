@@ -65,6 +65,8 @@ class Machine:
 
     def boot(self, outlive: bool = False) -> float:
         """Boots on clean disks; returns the seconds until ssh answered. `outlive`: QEMU survives this process."""
+        if Machine.running(self.name):
+            raise RuntimeError(f"{self.name} is up already; hint: e2e/vm/shell --stop {self.name}")
         found = image(self.name)
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(parents=True)
