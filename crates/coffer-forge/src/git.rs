@@ -212,6 +212,8 @@ impl Git {
             ("GIT_NO_REPLACE_OBJECTS", "1"),
             ("GIT_NO_LAZY_FETCH", "1"),
             ("GIT_OPTIONAL_LOCKS", "0"),
+            // No transport at all, whatever the settings say: git reads and writes the one repository it is given.
+            ("GIT_ALLOW_PROTOCOL", ""),
         ]);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         for setting in SETTINGS.iter().copied().chain(config.iter().map(String::as_str)) {
@@ -258,7 +260,7 @@ pub(crate) struct Room {
 }
 
 /// What holds for every call.
-const SETTINGS: [&str; 20] = [
+const SETTINGS: [&str; 21] = [
     "core.hooksPath=/dev/null",
     "core.attributesFile=/dev/null",
     "core.excludesFile=/dev/null",
@@ -273,6 +275,7 @@ const SETTINGS: [&str; 20] = [
     "gc.auto=0",
     "maintenance.auto=false",
     "protocol.allow=never",
+    "protocol.file.allow=never",
     "safe.directory=*",
     "diff.renameLimit=1000",
     "merge.renameLimit=1000",
@@ -395,6 +398,32 @@ mod tests {
         drop((held, other, share));
         git.transfer(one).await.unwrap();
         assert_eq!(git.shares.lock().unwrap().len(), 1, "shares that nobody holds are forgotten");
+    }
+
+    #[tokio::test]
+    async fn git_follows_no_path_and_no_url() {
+        let (git, dir) = (Git::new(GitLimits::default()), tempfile::TempDir::new().unwrap());
+        let (one, two) = (dir.path().join("one.git"), dir.path().join("two.git"));
+        for place in [&one, &two] {
+            let call = Call { directory: None, ..Call::within(place) };
+            let path = place.to_string_lossy();
+            git.run(call, &["init", "--quiet", "--bare", "--template=", "--", &path])
+                .await
+                .unwrap()
+                .good()
+                .unwrap();
+        }
+        let pointer = dir.path().join("pointer");
+        std::fs::write(&pointer, format!("gitdir: {}\n", two.display())).unwrap();
+        for from in
+            [pointer.display().to_string(), two.display().to_string(), format!("file://{}", two.display())]
+        {
+            for config in [vec![], vec!["protocol.file.allow=always".to_string()]] {
+                let call = Call { config, ..Call::within(&one) };
+                let done = git.run(call, &["fetch", "--quiet", &from]).await.unwrap();
+                assert!(done.stderr.contains("transport 'file' not allowed"), "{from}: {}", done.stderr);
+            }
+        }
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! The forge that this server is: git in bare repositories, all else in the store.
 
 mod bare;
+mod bundle;
 mod diff;
 mod merge;
 mod shelve;

@@ -100,12 +100,9 @@ impl std::fmt::Debug for Incoming {
 /// What git answers, piece by piece; an error means that it is not whole.
 pub type Outgoing = BoxStream<'static, std::io::Result<Bytes>>;
 
-/// What is checked of objects from outside. Harmless flaws that old histories have are let through.
-pub(crate) fn strictness(of: &str) -> impl Iterator<Item = String> + use<> {
-    let flaws = ["zeroPaddedFilemode", "badTimezone", "missingSpaceBeforeDate", "missingSpaceBeforeEmail"];
-    let of = of.to_string();
-    flaws.into_iter().map(move |flaw| format!("{of}.fsck.{flaw}=warn"))
-}
+/// Harmless flaws that old histories have; all others are refused in objects from outside.
+pub(crate) const TOLERATED: [&str; 4] =
+    ["zeroPaddedFilemode", "badTimezone", "missingSpaceBeforeDate", "missingSpaceBeforeEmail"];
 
 /// Only what git defines, and nothing of it that we do not know.
 fn protocol(shown: Option<&str>) -> Vec<(&'static str, String)> {
@@ -117,7 +114,9 @@ fn protocol(shown: Option<&str>) -> Vec<(&'static str, String)> {
 fn settings(service: Service) -> Vec<String> {
     match service {
         Service::UploadPack => vec!["uploadpack.allowFilter=true".into()],
-        Service::ReceivePack => strictness("receive")
+        Service::ReceivePack => TOLERATED
+            .into_iter()
+            .map(|flaw| format!("receive.fsck.{flaw}=warn"))
             .chain(
                 [
                     "receive.fsckObjects=true",

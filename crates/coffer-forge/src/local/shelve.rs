@@ -7,10 +7,10 @@ use coffer_core::RepositoryId;
 use coffer_core::forge::{BranchName, RepositoryName};
 use coffer_store::{NewRepository, ProjectScope, RepositoryRow};
 use futures_util::{Stream, StreamExt};
-use tokio::io::AsyncWriteExt;
 
 use super::Bare;
-use crate::git::Call;
+use super::bundle::Upload;
+use crate::git::GitError;
 use crate::{ForgeError, Forges};
 
 type Answer<T> = Result<T, ForgeError>;
@@ -98,65 +98,46 @@ impl Forges {
         scope: &ProjectScope,
         row: &RepositoryRow,
         actor: &str,
-        bundle: impl Stream<Item = Result<Bytes, E>> + Unpin,
+        bundle: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
     ) -> Answer<RepositoryRow> {
         let forge = self.local(scope, row, actor)?;
-        let _room = self.git.transfer(row.project).await?;
-        if !forge.bare.tips(&[]).await?.is_empty() {
-            return Err(ForgeError::conflict("the repository is not empty; push to it instead"));
-        }
-        let file = self.shelf.root().join(format!("{COMING}{}.bundle", RepositoryId::generate()));
-        let done = async {
-            self.receive_file(&file, bundle).await?;
-            let call = Call {
-                config: crate::serve::strictness("fetch")
-                    .chain(["protocol.file.allow=always".into(), "transfer.fsckObjects=true".into()])
-                    .collect(),
-                time: Some(self.git.limits.transfer_time),
-                ..Call::within(&forge.bare.directory)
-            };
-            let path = file.to_string_lossy();
-            let fetch = ["fetch", "--quiet", "--no-write-fetch-head", "--no-auto-maintenance", "--no-tags"];
-            let refs = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"];
-            let done = self.git.run(call, &[&fetch[..], &[&*path], &refs].concat()).await?;
-            if done.code != Some(0) {
-                return Err(ForgeError::invalid("bundle", format!("cannot be read: {}", done.complaint())));
+        let room = self.git.transfer(row.project).await?;
+        let limits = self.git.limits.clone();
+        let bundle = bundle.map(|piece| piece.map_err(|error| error.to_string())).boxed();
+        let mut upload = Upload::new(bundle, limits.push.min(limits.repository), limits.silence);
+        let quarantine = self.shelf.root().join(format!("{COMING}{}", RepositoryId::generate()));
+        // A task of its own: it cleans up even if the client disconnects.
+        let done = tokio::spawn(async move {
+            let _room = room;
+            let fill = forge.fill(&quarantine, &mut upload);
+            let done = tokio::time::timeout(limits.transfer_time, fill).await;
+            if let Err(error) = tokio::fs::remove_dir_all(&quarantine).await
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                tracing::warn!("could not remove `{}`: {error}", quarantine.display());
             }
-            Ok(())
-        };
-        let done = done.await;
-        let _ = tokio::fs::remove_file(&file).await;
-        done?;
-        let tips = forge.bare.tips(&[]).await?;
-        if tips.is_empty() {
-            return Err(ForgeError::invalid("bundle", "has no branches"));
-        }
-        let payload = serde_json::json!({ "by": actor, "branches": tips.len() });
-        self.store.record_repository_event(scope, row.id, "repository.imported", payload).await?;
-        forge.settle_head(tips.keys()).await?;
+            let done = done.unwrap_or_else(|_| Err(GitError::TimedOut.into()));
+            if matches!(done, Err(ForgeError::Invalid { .. } | ForgeError::Conflict { .. })) {
+                upload.drain().await;
+            }
+            done
+        });
+        done.await.unwrap_or_else(|_| Err(ForgeError::Git("the import ended early".into())))?;
         let found = self.store.repository(scope, &row.id.to_string()).await?;
         found.ok_or_else(|| ForgeError::not_found("repository", &row.name))
     }
+}
 
-    async fn receive_file<E: std::fmt::Display>(
-        &self,
-        path: &Path,
-        mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
-    ) -> Answer<()> {
-        let mut file = tokio::fs::File::create_new(path).await.map_err(disk)?;
-        let (most, mut length) = (self.git.limits.push, 0);
-        loop {
-            let piece = tokio::time::timeout(self.git.limits.silence, body.next()).await;
-            let piece = piece.map_err(|_| ForgeError::invalid("bundle", "did not come in time"))?;
-            let Some(piece) = piece else { break };
-            let piece = piece.map_err(|_| ForgeError::invalid("bundle", "broke off"))?;
-            length += piece.len() as u64;
-            if length > most {
-                return Err(ForgeError::TooLarge { what: "the bundle", most });
-            }
-            file.write_all(&piece).await.map_err(disk)?;
+impl super::LocalForge {
+    async fn fill(&self, quarantine: &Path, upload: &mut Upload) -> Answer<()> {
+        if !self.bare.tips(&[]).await?.is_empty() {
+            return Err(ForgeError::conflict("the repository is not empty; push to it instead"));
         }
-        file.flush().await.map_err(disk)
+        self.bare.unbundle(quarantine, upload).await?;
+        let tips = self.bare.tips(&[]).await?;
+        let payload = serde_json::json!({ "by": self.actor, "branches": tips.len() });
+        self.store.record_repository_event(&self.scope, self.row.id, "repository.imported", payload).await?;
+        self.settle_head(tips.keys()).await
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Work {
 }
 
 /// Runs git as a person would, with nothing of this machine's settings.
-async fn git(at: &Path, args: &[&str]) -> Output {
+pub(crate) async fn git(at: &Path, args: &[&str]) -> Output {
     let mut command = Command::new("git");
     command.current_dir(at).args(args).env_clear();
     command.envs([
@@ -38,7 +38,7 @@ async fn git(at: &Path, args: &[&str]) -> Output {
 }
 
 #[track_caller]
-fn good(output: &Output) -> String {
+pub(crate) fn good(output: &Output) -> String {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && !told.contains("remote: error"), "{told}");
     String::from_utf8_lossy(&output.stdout).trim().to_string()
@@ -67,7 +67,7 @@ impl Work {
         work
     }
 
-    fn at(&self, clone: &str) -> PathBuf {
+    pub(crate) fn at(&self, clone: &str) -> PathBuf {
         self.dir.path().join(clone)
     }
 

@@ -8,6 +8,7 @@ mod agents;
 mod app;
 mod artifacts;
 mod breaker;
+mod bundles;
 mod competitions;
 mod deadlines;
 mod engine;

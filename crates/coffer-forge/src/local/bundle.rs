@@ -1,0 +1,280 @@
+//! Imports a bundle: the header is parsed here, and only the pack after it goes to git, on its standard input.
+//!
+//! Git is never given the path of an uploaded file. `git fetch <file>` takes a file that is no bundle for a
+//! repository, and follows `gitdir: <path>` in it to any repository that the server can read. Objects are checked in
+//! a directory of their own and moved into the repository once they are complete, so a refused bundle leaves nothing.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use coffer_core::forge::{BranchName, CommitId};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::{Bare, disk};
+use crate::ForgeError;
+use crate::git::{Call, GitError};
+
+type Answer<T> = Result<T, ForgeError>;
+
+const SIGNATURES: [&[u8]; 2] = [b"# v2 git bundle\n", b"# v3 git bundle\n"];
+const LONGEST_HEADER: usize = 8 << 20;
+const LONGEST_COMPLAINT: u64 = 4096;
+
+/// The upload, counted.
+pub(crate) struct Upload {
+    body: BoxStream<'static, Result<Bytes, String>>,
+    /// Read, but not yet used.
+    pending: Bytes,
+    length: u64,
+    most: u64,
+    silence: Duration,
+}
+
+impl Upload {
+    pub(crate) fn new(body: BoxStream<'static, Result<Bytes, String>>, most: u64, silence: Duration) -> Self {
+        Self { body, pending: Bytes::new(), length: 0, most, silence }
+    }
+
+    async fn next(&mut self) -> Answer<Option<Bytes>> {
+        if !self.pending.is_empty() {
+            return Ok(Some(std::mem::take(&mut self.pending)));
+        }
+        let piece = tokio::time::timeout(self.silence, self.body.next()).await;
+        let piece = piece.map_err(|_| ForgeError::invalid("bundle", "did not come in time"))?;
+        let piece = piece.transpose().map_err(|_| ForgeError::invalid("bundle", "broke off"))?;
+        self.length += piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        if self.length > self.most {
+            return Err(ForgeError::TooLarge { what: "the bundle", most: self.most });
+        }
+        Ok(piece)
+    }
+
+    /// Reads the header; the pack is what is left.
+    async fn header(&mut self) -> Answer<Header> {
+        let (mut taken, mut searched) = (BytesMut::new(), 0);
+        loop {
+            let lines = check_signature(&taken)?;
+            if let Some(end) = taken[searched..].windows(2).position(|pair| pair == b"\n\n") {
+                let end = searched + end + 1;
+                self.pending = taken.split_off(end + 1).freeze();
+                return Header::parse(taken.get(lines..end).unwrap_or_default());
+            }
+            if taken.len() > LONGEST_HEADER {
+                return Err(ForgeError::invalid("bundle", "has too many refs"));
+            }
+            searched = taken.len().saturating_sub(1);
+            match self.next().await? {
+                Some(piece) => taken.extend_from_slice(&piece),
+                None => return Err(ForgeError::invalid("bundle", "ends within its header")),
+            }
+        }
+    }
+
+    /// Reads the rest, so that the client hears the answer.
+    pub(crate) async fn drain(mut self) {
+        while let Ok(Some(_)) = self.next().await {}
+    }
+}
+
+/// Refuses what does not begin as a bundle does, and returns where its lines begin.
+fn check_signature(bytes: &[u8]) -> Answer<usize> {
+    let fits = |signature: &&&[u8]| bytes.starts_with(signature) || signature.starts_with(bytes);
+    let why = "is not a git bundle; hint: `git bundle create all.bundle --all`";
+    let found = SIGNATURES.iter().find(fits).ok_or_else(|| ForgeError::invalid("bundle", why))?;
+    Ok(found.len())
+}
+
+/// What a bundle says about itself: the branches and tags in it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Header {
+    refs: Vec<(String, CommitId)>,
+}
+
+impl Header {
+    /// Parses the lines between the signature and the pack.
+    fn parse(lines: &[u8]) -> Answer<Self> {
+        let bad = |why: &str| ForgeError::invalid("bundle", why);
+        let lines = std::str::from_utf8(lines).map_err(|_| bad("has refs that are not UTF-8"))?;
+        let mut header = Self::default();
+        for line in lines.lines() {
+            match line.as_bytes().first() {
+                Some(b'@') if line == "@object-format=sha1" => {}
+                Some(b'@') => return Err(bad("needs a capability that this server does not have")),
+                Some(b'-') => {
+                    return Err(bad("needs commits that it does not contain; create it with `--all`"));
+                }
+                _ => header.refs.extend(parse_ref(line)?),
+            }
+        }
+        Ok(header)
+    }
+}
+
+/// A branch or tag; other refs of a bundle, such as `HEAD`, are left out.
+fn parse_ref(line: &str) -> Answer<Option<(String, CommitId)>> {
+    let bad = || ForgeError::invalid("bundle", "has a line that names no ref");
+    let (id, name) = line.split_once(' ').ok_or_else(bad)?;
+    let id: CommitId = id.parse().map_err(|_| bad())?;
+    let kinds = ["refs/heads/", "refs/tags/"];
+    let Some(rest) = kinds.iter().find_map(|kind| name.strip_prefix(kind)) else { return Ok(None) };
+    if id.as_str().len() != 40 || id.is_zero() {
+        return Err(bad());
+    }
+    match rest.parse::<BranchName>() {
+        Ok(_) => Ok(Some((name.to_string(), id))),
+        Err(_) => Err(ForgeError::invalid("bundle", "has a ref whose name is not allowed")),
+    }
+}
+
+impl Bare {
+    /// Fills this empty repository; `quarantine` holds the objects until they are known to be complete.
+    pub(crate) async fn unbundle(&self, quarantine: &Path, upload: &mut Upload) -> Answer<()> {
+        let header = upload.header().await?;
+        if !header.refs.iter().any(|(name, _)| name.starts_with("refs/heads/")) {
+            return Err(ForgeError::invalid("bundle", "has no branches"));
+        }
+        tokio::fs::create_dir(quarantine).await.map_err(disk)?;
+        self.index_pack(quarantine, upload).await?;
+        self.check_connected(quarantine, &header).await?;
+        self.adopt(quarantine).await?;
+        let lines: String = header.refs.iter().map(|(name, id)| format!("create {name} {id}\n")).collect();
+        let call = Call { stdin: lines.into(), ..Call::within(&self.directory) };
+        let done = self.git.run(call, &["update-ref", "--stdin"]).await?;
+        match done.code {
+            Some(0) => Ok(()),
+            _ if done.stderr.contains("reference already exists") => {
+                Err(ForgeError::conflict("the repository is not empty; push to it instead"))
+            }
+            _ => Err(refused(&done.complaint())),
+        }
+    }
+
+    /// Writes the pack and its index to the quarantine, each object checked.
+    async fn index_pack(&self, quarantine: &Path, upload: &mut Upload) -> Answer<()> {
+        let strict = crate::serve::TOLERATED.map(|flaw| format!("{flaw}=warn")).join(",");
+        let args = ["index-pack", "--stdin", &format!("--strict={strict}")];
+        let environment = objects_in(quarantine);
+        let mut running = self.git.spawn(Some(&self.directory), &[], &environment, &args)?;
+        let (mut stdin, mut stdout, stderr) = running.pipes();
+        let silence = upload.silence;
+        let give = async move {
+            while let Some(piece) = upload.next().await? {
+                let given = tokio::time::timeout(silence, stdin.write_all(&piece)).await;
+                // Git has seen enough, and says why.
+                if given.map_err(|_| GitError::TimedOut)?.is_err() {
+                    break;
+                }
+            }
+            Ok::<_, ForgeError>(())
+        };
+        let (mut name, mut complaint) = (Vec::new(), Vec::new());
+        let hear = async {
+            let _ = (&mut stdout).take(LONGEST_COMPLAINT).read_to_end(&mut name).await;
+        };
+        let mut stderr = stderr.take(LONGEST_COMPLAINT);
+        let listen = async {
+            let _ = stderr.read_to_end(&mut complaint).await;
+            // Git goes on after warnings, however many there are.
+            let _ = tokio::io::copy(stderr.get_mut(), &mut tokio::io::sink()).await;
+        };
+        let (given, (), ()) = tokio::join!(give, hear, listen);
+        given?;
+        if running.wait().await? == Some(0) {
+            return Ok(());
+        }
+        let complaint = String::from_utf8_lossy(&complaint);
+        let line =
+            complaint.lines().rfind(|line| line.starts_with("fatal: ")).unwrap_or("its pack is broken");
+        Err(refused(&GitError::Failed(line.chars().filter(|c| !c.is_control()).take(300).collect())))
+    }
+
+    /// Whether everything that the refs lead to is in the pack.
+    async fn check_connected(&self, quarantine: &Path, header: &Header) -> Answer<()> {
+        let tips: String = header.refs.iter().map(|(_, id)| format!("{id}\n")).collect();
+        let call = Call {
+            environment: objects_in(quarantine),
+            stdin: tips.into(),
+            time: Some(self.git.limits.transfer_time),
+            ..Call::within(&self.directory)
+        };
+        let done = self.git.run(call, &["rev-list", "--objects", "--quiet", "--stdin"]).await?;
+        if done.code == Some(0) { Ok(()) } else { Err(refused(&done.complaint())) }
+    }
+
+    /// Moves the pack into the repository, its index last: git looks for indexes.
+    async fn adopt(&self, quarantine: &Path) -> Answer<()> {
+        let (from, to) = (quarantine.join("pack"), self.directory.join("objects/pack"));
+        tokio::fs::create_dir_all(&to).await.map_err(disk)?;
+        let mut names = Vec::new();
+        let mut entries = tokio::fs::read_dir(&from).await.map_err(disk)?;
+        while let Some(entry) = entries.next_entry().await.map_err(disk)? {
+            names.push(entry.file_name());
+        }
+        names.sort_by_key(|name| Path::new(name).extension().is_some_and(|end| end == "idx"));
+        for name in names {
+            tokio::fs::rename(from.join(&name), to.join(&name)).await.map_err(disk)?;
+        }
+        let directory = tokio::fs::File::open(&to).await.map_err(disk)?;
+        directory.sync_all().await.map_err(disk)
+    }
+}
+
+fn objects_in(quarantine: &Path) -> Vec<(&'static str, String)> {
+    vec![("GIT_OBJECT_DIRECTORY", quarantine.to_string_lossy().into_owned())]
+}
+
+fn refused(error: &GitError) -> ForgeError {
+    ForgeError::invalid("bundle", format!("cannot be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "30ac85f7734efef6cd1cb08d1c4c1ac3615bb592";
+
+    async fn read(pieces: &[&str]) -> Result<(Vec<String>, String), String> {
+        let pieces: Vec<_> = pieces.iter().map(|piece| Ok(Bytes::from((*piece).to_string()))).collect();
+        let body = futures_util::stream::iter(pieces).boxed();
+        let mut upload = Upload::new(body, 1 << 20, Duration::from_secs(5));
+        let header = upload.header().await.map_err(|error| error.to_string())?;
+        let pack = String::from_utf8(upload.next().await.unwrap().unwrap_or_default().to_vec()).unwrap();
+        Ok((header.refs.into_iter().map(|(name, _)| name).collect(), pack))
+    }
+
+    #[tokio::test]
+    async fn a_header_is_read_to_its_end_however_it_is_cut() {
+        let lines = ["refs/heads/main", "refs/tags/v1", "HEAD", "refs/pull/1/head"];
+        let lines = lines.map(|name| format!("{ID} {name}\n")).concat();
+        let text = format!("# v3 git bundle\n@object-format=sha1\n{lines}\nPACK");
+        let names = vec!["refs/heads/main".to_string(), "refs/tags/v1".to_string()];
+        for at in 0..text.len() - 4 {
+            let (first, second) = text.split_at(at);
+            assert_eq!(read(&[first, second]).await, Ok((names.clone(), "PACK".into())), "cut at {at}");
+        }
+        assert_eq!(read(&["# v2 git bundle\n\n"]).await, Ok((Vec::new(), String::new())));
+        assert!(read(&[&text[..60]]).await.is_err(), "it ends early");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_bundle_is_refused() {
+        for bad in [
+            "gitdir: /somewhere/else.git".to_string(),
+            "/proc/self/cwd".into(),
+            "# v1 git bundle\n\n".into(),
+            format!("# v2 git bundle\n-{ID} needed\n\n"),
+            "# v2 git bundle\ngitdir: /somewhere\n\n".into(),
+            "# v2 git bundle\n30ac refs/heads/main\n\n".into(),
+            format!("# v2 git bundle\n{ID} refs/heads/../../x\n\n"),
+            format!("# v2 git bundle\n{ID} refs/heads/a\tb\n\n"),
+            format!("# v2 git bundle\n{} refs/heads/main\n\n", "0".repeat(40)),
+            "# v3 git bundle\n@filter=blob:none\n\n".into(),
+            "# v3 git bundle\n@object-format=sha256\n\n".into(),
+        ] {
+            assert!(read(&[&bad]).await.is_err(), "{bad:?}");
+        }
+    }
+}
