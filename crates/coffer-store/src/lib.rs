@@ -98,7 +98,9 @@ pub use sandbox::{
 pub use scope::{Authenticated, Operator, Principal, ProjectScope, Scope};
 pub use sealing::{BadMasterKey, MasterKey};
 pub use secret::Secret;
-pub use secrets::{BadSecretName, MOST_SECRETS, SecretInfo, SecretName, SecretValues, UsableSecret};
+pub use secrets::{
+    BadSecretName, MOST_SECRETS, SecretInfo, SecretName, SecretTerms, SecretValues, UsableSecret,
+};
 pub use segments::{SegmentRow, SegmentState};
 pub use settings::{GitSettings, ProjectSettings, Retention, VersionedSettings};
 pub use snapshot::{

@@ -66,6 +66,8 @@ pub struct SecretInfo {
     pub version: i64,
     /// The hosts that it is for, in headers alone; `None` where it may be used anywhere.
     pub hosts: Option<Vec<String>>,
+    /// Whether headers may carry it over plain HTTP although it is limited to hosts.
+    pub plain_http: bool,
     pub created_ms: Millis,
     pub updated_ms: Millis,
 }
@@ -77,6 +79,16 @@ pub struct UsableSecret {
     /// `None` where it was sealed under a master key that is not here.
     pub value: Option<Secret>,
     pub hosts: Option<Vec<NamePattern>>,
+    pub plain_http: bool,
+}
+
+/// How a secret may be used. `None` keeps what an earlier value had, so that a new value does not loosen it.
+#[derive(Debug, Clone, Default)]
+pub struct SecretTerms {
+    /// Only in headers to these hosts; an empty list lifts the limit.
+    pub hosts: Option<Vec<NamePattern>>,
+    /// Also over plain HTTP, where it is limited to hosts.
+    pub plain_http: Option<bool>,
 }
 
 /// All values of a project at one time.
@@ -127,6 +139,17 @@ impl Store {
         value: &Secret,
         hosts: Option<Vec<NamePattern>>,
     ) -> Result<(SecretInfo, bool), SecretError> {
+        self.put_secret_on(scope, name, value, SecretTerms { hosts, plain_http: None }).await
+    }
+
+    /// The same, with all that limits its use.
+    pub async fn put_secret_on(
+        &self,
+        scope: &ProjectScope,
+        name: &SecretName,
+        value: &Secret,
+        terms: SecretTerms,
+    ) -> Result<(SecretInfo, bool), SecretError> {
         let (project, name) = (scope.project(), name.to_string());
         self.vault().ready(self.database(), project).await?;
         let (vault, value) = (self.vault().clone(), value.clone());
@@ -140,7 +163,7 @@ impl Store {
                 if before.is_none() && live_count(connection, project).await? >= MOST_SECRETS {
                     return Err(SecretError::TooMany);
                 }
-                let hosts = match hosts {
+                let hosts = match terms.hosts {
                     None => before.as_ref().and_then(|before| before.hosts.clone()),
                     Some(hosts) if hosts.is_empty() => None,
                     Some(hosts) => Some(hosts.iter().map(ToString::to_string).collect::<Vec<_>>()),
@@ -149,12 +172,16 @@ impl Store {
                     name,
                     version,
                     hosts,
+                    plain_http: terms
+                        .plain_http
+                        .unwrap_or_else(|| before.as_ref().is_some_and(|before| before.plain_http)),
                     created_ms: before.as_ref().map_or(now, |before| before.created_ms),
                     updated_ms: now,
                 };
                 sqlx::query(
-                    "INSERT INTO secrets (id, project_id, name, version, value_secret, hosts, created_ms, updated_ms)
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+                    "INSERT INTO secrets
+                     (id, project_id, name, version, value_secret, hosts, created_ms, updated_ms, plain_http)
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
                 )
                 .bind(SecretId::generate().to_string())
                 .bind(project.to_string())
@@ -164,6 +191,7 @@ impl Store {
                 .bind(info.hosts.as_ref().map(crate::columns::json))
                 .bind(info.created_ms)
                 .bind(now)
+                .bind(i64::from(info.plain_http))
                 .execute(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -180,7 +208,7 @@ impl Store {
     /// The project's secrets by name, without their values.
     pub async fn secrets(&self, scope: &ProjectScope) -> Result<Vec<SecretInfo>, StoreError> {
         let rows = sqlx::query(
-            "SELECT name, version, hosts, created_ms, updated_ms FROM secrets
+            "SELECT name, version, hosts, plain_http, created_ms, updated_ms FROM secrets
              WHERE project_id = $1 AND retired_ms IS NULL ORDER BY name",
         )
         .bind(scope.project().to_string())
@@ -239,7 +267,7 @@ impl Store {
         let cache = &self.inner.secrets;
         let _turn = cache.reading.lock().await;
         let rows = sqlx::query(
-            "SELECT id, name, version, value_secret, hosts, retired_ms FROM secrets
+            "SELECT id, name, version, value_secret, hosts, plain_http, retired_ms FROM secrets
              WHERE project_id = $1 AND (retired_ms IS NULL OR retired_ms > $2) ORDER BY id",
         )
         .bind(project.to_string())
@@ -261,7 +289,9 @@ impl Store {
             values.rows.push((row.try_get("id").doing(READ)?, retired));
             if retired.is_none() {
                 let hosts = hosts(row)?.map(|hosts| patterns(&hosts)).transpose()?;
-                values.live.insert(name, UsableSecret { version, value, hosts });
+                values
+                    .live
+                    .insert(name, UsableSecret { version, value, hosts, plain_http: plain_http(row)? });
             } else {
                 values.retired.extend(value);
             }
@@ -317,7 +347,7 @@ async fn retire(
 ) -> Result<Option<SecretInfo>, StoreError> {
     let row = sqlx::query(
         "UPDATE secrets SET retired_ms = $1 WHERE project_id = $2 AND name = $3 AND retired_ms IS NULL
-         RETURNING name, version, hosts, created_ms, updated_ms",
+         RETURNING name, version, hosts, plain_http, created_ms, updated_ms",
     )
     .bind(now)
     .bind(project.to_string())
@@ -355,9 +385,14 @@ fn info(row: &AnyRow) -> Result<SecretInfo, StoreError> {
         name: row.try_get("name").doing(READ)?,
         version: row.try_get("version").doing(READ)?,
         hosts: hosts(row)?,
+        plain_http: plain_http(row)?,
         created_ms: row.try_get("created_ms").doing(READ)?,
         updated_ms: row.try_get("updated_ms").doing(READ)?,
     })
+}
+
+fn plain_http(row: &AnyRow) -> Result<bool, StoreError> {
+    Ok(row.try_get::<i64, _>("plain_http").doing(READ)? != 0)
 }
 
 fn hosts(row: &AnyRow) -> Result<Option<Vec<String>>, StoreError> {

@@ -69,7 +69,8 @@ pub(super) struct HeaderRuleShape {
     /// Values may refer to secrets.
     #[schema(example = json!({"Authorization": "Bearer ${secret:NAME}"}))]
     headers: std::collections::BTreeMap<String, String>,
-    /// Also put them into plain HTTP at port 80; not by default.
+    /// Also put them into plain HTTP at port 80; not by default. Refused for a secret that is limited to hosts, unless
+    /// the secret itself allows it.
     plain_http: Option<bool>,
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use coffer_core::network::{HeaderRule, HeaderText, Policy};
 use coffer_core::{ProjectId, StateName};
 use coffer_engine::EngineNotice;
-use coffer_store::{MissingKey, SandboxRow, SecretValues, Store};
+use coffer_store::{MissingKey, SandboxRow, SecretValues, Store, UsableSecret};
 use coffer_wire::agentd::Init;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +32,13 @@ pub(crate) enum SecretUse {
     Unknown(String),
     #[error("the secret '{0}' is for headers to its own hosts only")]
     OtherHost(String),
+    #[error(
+        "the secret '{0}' is limited to hosts and may not be sent in plain HTTP; hint: leave out `plain_http`, or \
+         have an admin set `plain_http` on the secret"
+    )]
+    PlainHttp(String),
+    #[error("the secret '{0}' is limited to hosts and may not be sent in plain HTTP through `egressProxy`")]
+    PlainProxy(String),
     #[error("the secret '{0}' was sealed under a master key that is not here")]
     Sealed(String),
     #[error("the secret '{0}' cannot stand in a header: it has other than visible characters, or too many")]
@@ -60,10 +67,16 @@ pub(crate) fn variables(
 
 /// The policy with the values of secrets in place of their names.
 fn with_values(policy: Policy, values: &SecretValues) -> Result<Policy, SecretUse> {
-    policy.map_headers(|rule, text| filled(rule, text, values))
+    let proxied = policy.proxy().is_some();
+    policy.map_headers(|rule, text| filled(rule, text, proxied, values))
 }
 
-fn filled(rule: &HeaderRule, text: &HeaderText, values: &SecretValues) -> Result<HeaderText, SecretUse> {
+fn filled(
+    rule: &HeaderRule,
+    text: &HeaderText,
+    proxied: bool,
+    values: &SecretValues,
+) -> Result<HeaderText, SecretUse> {
     let mut rest = text.reveal();
     let mut whole = String::new();
     let mut last = None;
@@ -78,6 +91,7 @@ fn filled(rule: &HeaderRule, text: &HeaderText, values: &SecretValues) -> Result
         if !secret.hosts.as_ref().is_none_or(is_for) {
             return Err(SecretUse::OtherHost(name.to_string()));
         }
+        check_transport(rule, name, secret, proxied)?;
         let value = secret.value.as_ref().ok_or_else(|| SecretUse::Sealed(name.to_string()))?;
         whole.push_str(value.reveal());
         last = Some(name);
@@ -85,6 +99,23 @@ fn filled(rule: &HeaderRule, text: &HeaderText, values: &SecretValues) -> Result
     }
     whole.push_str(rest);
     HeaderText::parse(&whole).map_err(|_| SecretUse::NoHeader(last.unwrap_or_default().to_string()))
+}
+
+/// Refuses to send a secret that is limited to hosts where the host does not prove its name.
+///
+/// Over TLS it does, through a proxy too: egress verifies the certificate of the named host itself. Plain HTTP is
+/// answered by any address that the sandbox or its DNS names, and read by a proxy of the caller's choice.
+fn check_transport(
+    rule: &HeaderRule,
+    name: &str,
+    secret: &UsableSecret,
+    proxied: bool,
+) -> Result<(), SecretUse> {
+    match (secret.hosts.is_some() && rule.plain_http, secret.plain_http, proxied) {
+        (false, _, _) | (true, true, false) => Ok(()),
+        (true, false, _) => Err(SecretUse::PlainHttp(name.to_string())),
+        (true, true, true) => Err(SecretUse::PlainProxy(name.to_string())),
+    }
 }
 
 /// Whether the engine must be told secrets for this sandbox. Asked of every sandbox, often.
@@ -290,6 +321,7 @@ impl Fleet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coffer_store::SecretTerms;
     use serde_json::json;
 
     fn policy(value: &str, host: &str) -> Policy {
@@ -308,11 +340,14 @@ mod tests {
             panic!("a key of a project");
         };
         let hosts = vec![coffer_core::network::NamePattern::parse("*.a.com").unwrap()];
-        for (name, value, hosts) in
-            [("open", "open value", None), ("bound", "bound value", Some(hosts)), ("lines", "a\nb", None)]
-        {
-            let value = coffer_store::Secret::new(value);
-            store.put_secret(&whom.scope, &name.parse().unwrap(), &value, hosts).await.unwrap();
+        for (name, value, hosts, plain_http) in [
+            ("open", "open value", None, None),
+            ("bound", "bound value", Some(hosts.clone()), None),
+            ("plain", "plain value", Some(hosts), Some(true)),
+            ("lines", "a\nb", None, None),
+        ] {
+            let (value, terms) = (coffer_store::Secret::new(value), SecretTerms { hosts, plain_http });
+            store.put_secret_on(&whom.scope, &name.parse().unwrap(), &value, terms).await.unwrap();
         }
         store.secret_values(project).await.unwrap()
     }
@@ -336,6 +371,31 @@ mod tests {
             ("${e2b.identity.tokens.x}", "b.com", SecretUse::NoReference),
         ] {
             assert_eq!(filled(text, host), Err(why), "{text} {host}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_is_for_hosts_needs_a_host_that_proves_its_name() {
+        let values = values().await;
+        let judged = |name: &str, plain: bool, proxy: bool| {
+            let text = format!("${{secret:{name}}}");
+            let rule = json!({"hosts": ["x.a.com"], "headers": {"x": text}, "plain_http": plain});
+            let policy: Policy = serde_json::from_value(json!({"base": "web", "headers": [rule]})).unwrap();
+            let proxy =
+                proxy.then(|| coffer_core::network::Proxy::new("proxy.com:1080", None, None).unwrap());
+            with_values(policy.through(proxy), &values).err()
+        };
+        for (name, plain, proxy, why) in [
+            ("bound", false, false, None),
+            ("bound", false, true, None),
+            ("bound", true, false, Some(SecretUse::PlainHttp("bound".into()))),
+            ("bound", true, true, Some(SecretUse::PlainHttp("bound".into()))),
+            ("plain", false, true, None),
+            ("plain", true, false, None),
+            ("plain", true, true, Some(SecretUse::PlainProxy("plain".into()))),
+            ("open", true, true, None),
+        ] {
+            assert_eq!(judged(name, plain, proxy), why, "{name}, plain HTTP: {plain}, proxy: {proxy}");
         }
     }
 

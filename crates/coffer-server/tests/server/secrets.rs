@@ -157,6 +157,61 @@ async fn e2bs_rules_are_headers_too_and_are_not_shown() {
     assert_eq!(app.post("/v2/sandboxes", body).await.status, 422);
 }
 
+/// Plain HTTP is answered by any address, and read by a proxy of the caller's choice.
+#[tokio::test]
+async fn a_secret_for_hosts_leaves_by_verified_tls_alone() {
+    let app = TestApp::start().await;
+    let write = app.post("/api/v1/keys", json!({"name": "w", "role": "write"})).await.expect(201).json();
+    let write = write["key"].as_str().unwrap();
+    let bound =
+        |plain: Value| json!({"value": "canary-bound", "hosts": ["api.github.com"], "plain_http": plain});
+    app.put("/api/v1/secrets/github", bound(Value::Null)).await.expect(201);
+    let rule =
+        json!({"hosts": ["api.github.com"], "headers": {"Authorization": HEADERS}, "plain_http": true});
+    let plain = json!({"base": "public", "headers": [rule]});
+    let proxy = json!({"address": "proxy.example.com:1080"});
+    let by_proxy = json!({"policy": plain, "egressProxy": proxy});
+    let attempts = || {
+        let e2b = |network: &Value| json!({"templateID": "base", "timeout": 60, "network": network});
+        [
+            ("/api/v1/sandboxes", json!({"network": plain})),
+            ("/v2/sandboxes", e2b(&json!({"policy": plain}))),
+            ("/v2/sandboxes", e2b(&by_proxy)),
+        ]
+    };
+    for (path, body) in attempts() {
+        let answer = app.as_key(write, Method::POST, path, body).await;
+        assert_eq!(answer.status, 422, "{path}: {}", answer.text());
+        assert!(answer.text().contains("plain HTTP"), "{}", answer.text());
+    }
+    let id = make(&app, json!({"network": with_header()})).await;
+    until_told(&app, &id, Some("Bearer canary-bound")).await;
+    let own = format!("/api/v1/sandboxes/{id}/network");
+    app.as_key(write, Method::PUT, &own, plain.clone()).await.expect(422);
+    for update in [json!({"policy": plain}), by_proxy.clone()] {
+        let answer = app.as_key(write, Method::PUT, &format!("/sandboxes/{id}/network"), update).await;
+        assert_eq!(answer.status, 422, "{}", answer.text());
+    }
+    assert!(!app.engine.policy(id.parse().unwrap()).headers()[0].plain_http);
+    // Through a proxy, TLS is verified against the named host.
+    let by_tls = json!({"policy": with_header(), "egressProxy": proxy});
+    app.as_key(write, Method::PUT, &format!("/sandboxes/{id}/network"), by_tls).await.expect(204);
+    until_told(&app, &id, Some("Bearer canary-bound")).await;
+
+    // An admin may allow it on the secret, and take it back: what runs loses the header then.
+    app.put("/api/v1/secrets/github", bound(json!(true))).await.expect(200);
+    app.as_key(write, Method::PUT, &own, plain).await.expect(200);
+    until_told(&app, &id, Some("Bearer canary-bound")).await;
+    let kept = app.put("/api/v1/secrets/github", json!({"value": "canary-next"})).await.expect(200).json();
+    assert_eq!(kept["plain_http"], true, "a new value keeps it");
+    until_told(&app, &id, Some("Bearer canary-next")).await;
+    let answer = app.as_key(write, Method::PUT, &format!("/sandboxes/{id}/network"), by_proxy).await;
+    assert_eq!(answer.status, 422, "a proxy would read it: {}", answer.text());
+    app.put("/api/v1/secrets/github", bound(json!(false))).await.expect(200);
+    until_told(&app, &id, None).await;
+    assert!(app.engine.policy(id.parse().unwrap()).is_withheld());
+}
+
 #[tokio::test]
 async fn the_master_key_is_the_operators() {
     let app = TestApp::start().await;

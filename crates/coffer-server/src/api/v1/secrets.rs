@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use coffer_core::network::NamePattern;
-use coffer_store::{MOST_SECRETS, RotateError, Secret, SecretError, SecretInfo, SecretName};
+use coffer_store::{MOST_SECRETS, RotateError, Secret, SecretError, SecretInfo, SecretName, SecretTerms};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -36,6 +36,9 @@ pub(super) struct NewValue {
     #[serde(default, deserialize_with = "named")]
     #[schema(value_type = Option<Vec<String>>, example = json!(["api.example.com"]))]
     hosts: Option<Option<Vec<String>>>,
+    /// Lets headers carry it over plain HTTP although it is limited to hosts; everyone on the way can read it then.
+    /// Left out, one that exists keeps its setting.
+    plain_http: Option<bool>,
 }
 
 impl std::fmt::Debug for NewValue {
@@ -52,6 +55,8 @@ pub(super) struct Shown {
     /// Counts its values from 1.
     version: i64,
     hosts: Option<Vec<String>>,
+    /// Whether headers may carry it over plain HTTP although it is limited to hosts.
+    plain_http: bool,
     created_at: String,
     updated_at: String,
 }
@@ -62,6 +67,7 @@ impl From<SecretInfo> for Shown {
             name: info.name,
             version: info.version,
             hosts: info.hosts,
+            plain_http: info.plain_http,
             created_at: rfc3339(info.created_ms),
             updated_at: rfc3339(info.updated_ms),
         }
@@ -89,8 +95,8 @@ pub(super) struct Missing {
     sandboxes: i64,
 }
 
-/// The value, and the hosts as the store takes them: none where they stay, an empty list for any.
-fn checked(new: NewValue) -> Result<(Secret, Option<Vec<NamePattern>>), ApiError> {
+/// The value, and what limits its use.
+fn checked(new: NewValue) -> Result<(Secret, SecretTerms), ApiError> {
     if new.value.is_empty() || new.value.len() > LONGEST_VALUE || new.value.contains('\0') {
         return Err(ApiError::invalid(
             "value",
@@ -106,7 +112,8 @@ fn checked(new: NewValue) -> Result<(Secret, Option<Vec<NamePattern>>), ApiError
         let wrong = |_| ApiError::invalid("hosts", "must be host names, or `*.` and a name");
         hosts.iter().map(|host| NamePattern::parse(host).map_err(wrong)).collect()
     });
-    Ok((Secret::new(new.value), hosts.transpose()?))
+    let terms = SecretTerms { hosts: hosts.transpose()?, plain_http: new.plain_http };
+    Ok((Secret::new(new.value), terms))
 }
 
 /// Makes a secret, or replaces its value and leaves the hosts that it is for. Sandboxes get the new value at their
@@ -128,8 +135,8 @@ pub(super) async fn put(
     Id(name): Id<SecretName>,
     Checked(new): Checked<NewValue>,
 ) -> Result<(StatusCode, Json<Shown>), ApiError> {
-    let (value, hosts) = checked(new)?;
-    let put = app.store.put_secret(&caller.scope, &name, &value, hosts).await;
+    let (value, terms) = checked(new)?;
+    let put = app.store.put_secret_on(&caller.scope, &name, &value, terms).await;
     let (info, new) = put.map_err(|error| match error {
         SecretError::TooMany => ApiError::conflict(format!("a project may have {MOST_SECRETS} secrets"))
             .hint("delete one that nothing uses"),
