@@ -1,10 +1,27 @@
-// Compresses what was built, once, so that the server never has to; and holds the first load to its budget.
+// Names digests in index.html, compresses what was built, once, so that the server never has to, and holds the first load
+// to its budget.
+import { createHash } from "node:crypto";
 import { brotliCompressSync, constants, gzipSync } from "node:zlib";
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import path from "node:path";
 
 const DIST = new URL("dist/", import.meta.url).pathname;
 const BUDGET = 250 * 1024;
+
+// A browser runs what index.html names only as it was built, whatever a cache holds under that name.
+const page = path.join(DIST, "index.html");
+const named = /<(?:script|link)\b[^>]*?\b(?:src|href)="\/ui\/([^"]+\.(?:js|css))"/g;
+const plain = readFileSync(page, "utf8").replaceAll(/ integrity="[^"]*"/g, "");
+const guarded = plain.replaceAll(named, (tag, name) => {
+  const digest = createHash("sha384").update(readFileSync(path.join(DIST, name))).digest("base64");
+  return `${tag} integrity="sha384-${digest}"`;
+});
+const bare = [...guarded.matchAll(/<(?:script|link)\b[^>]*\.(?:js|css)"[^>]*>/g)].filter(([tag]) => !tag.includes("integrity="));
+if (bare.length > 0) {
+  console.error(`index.html names files without a digest: ${bare.join(" ")}`);
+  process.exit(1);
+}
+writeFileSync(page, guarded);
 
 const files = readdirSync(DIST, { recursive: true, withFileTypes: true })
   .filter((entry) => entry.isFile() && /\.(js|css|html|svg)$/.test(entry.name))

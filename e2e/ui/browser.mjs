@@ -9,6 +9,8 @@ import { chromium } from 'playwright-core'
 export const BASE = process.env.COFFER_URL
 export const KEY = process.env.COFFER_API_KEY
 export const DATA = process.env.COFFER_E2E_DATA_DIR
+/** A registrable domain whose names all lead to the server. */
+export const SITE = 'coffer.test'
 const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium'
 
 // Deadlines end a hang; no test waits for one.
@@ -34,7 +36,8 @@ export async function makeSandbox(body = {}) {
 let launched
 
 export async function browser() {
-  launched ??= chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox', '--disable-dev-shm-usage'] })
+  const names = `--host-resolver-rules=MAP *.${SITE} ${new URL(BASE).hostname}`
+  launched ??= chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox', '--disable-dev-shm-usage', names] })
   return launched
 }
 

@@ -137,6 +137,12 @@ pub async fn serve(
     stop: CancellationToken,
     ready: impl FnOnce(),
 ) -> Result<(), ServeError> {
+    if let Some(domain) = config.domain.as_deref().filter(|domain| may_share_site(domain)) {
+        tracing::warn!(
+            "sandboxes answer below {domain}, which may share a registrable domain with other sites: pages in sandboxes \
+             can then set cookies for those; hint: use a domain that serves nothing else, see docs/e2b.md"
+        );
+    }
     let forges = forges(&config, &listener, store.clone()).await?;
     let telemetry = telemetry::Telemetry::start(&config.metrics, &config.traces)
         .map_err(|error| ServeError(Box::new(error)))?;
@@ -276,6 +282,13 @@ pub async fn serve(
     Ok(())
 }
 
+/// Whether a domain has a parent that may serve other sites. Which suffixes are public is not known here, so
+/// `a.co.uk` counts too.
+fn may_share_site(domain: &str) -> bool {
+    let name = domain.split(':').next().unwrap_or(domain).trim_end_matches('.');
+    name.split('.').count() > 2 && name.parse::<std::net::IpAddr>().is_err() && !name.ends_with(".localhost")
+}
+
 /// The address of what this server commits by itself.
 fn noreply(domain: Option<&str>) -> String {
     format!("noreply@{}", domain.unwrap_or("localhost"))
@@ -305,4 +318,23 @@ async fn forges(
         extra_roots: config.extra_roots.clone(),
     };
     Ok(Arc::new(coffer_forge::Forges::start(config, store).await.map_err(failed)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_share_site;
+
+    #[test]
+    fn a_domain_below_another_is_pointed_out() {
+        for (domain, expected) in [
+            ("example.com", false),
+            ("sandboxes.example.com", true),
+            ("sandboxes.example.com:8443", true),
+            ("localhost", false),
+            ("a.b.localhost", false),
+            ("192.0.2.1", false),
+        ] {
+            assert_eq!(may_share_site(domain), expected, "{domain}");
+        }
+    }
 }

@@ -1,11 +1,15 @@
 //! Pages of any site may use the API, as they may E2B's: what counts is the key, which a browser
 //! never sends by itself.
+//!
+//! What the API answers is data, whatever a tenant put into it: no browser may guess another type for it, run it, or show
+//! it in a frame.
 
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
 use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_REQUEST_METHOD,
+    CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderValue, Method};
 
@@ -20,5 +24,10 @@ pub(super) async fn admit(request: Request, next: Next) -> Response {
     let answer = response.headers_mut();
     answer.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
     answer.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
+    answer.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // Pages of ours bring their own.
+    answer
+        .entry(CONTENT_SECURITY_POLICY)
+        .or_insert(HeaderValue::from_static("sandbox; default-src 'none'; frame-ancestors 'none'"));
     response
 }

@@ -8,7 +8,9 @@ use axum::Router;
 use axum::extract::Path;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
-use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, VARY};
+use http::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, VARY,
+};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::error::{ApiError, Code};
@@ -23,20 +25,48 @@ pub struct UiFile {
     pub brotli: Option<&'static [u8]>,
 }
 
-/// Nothing from elsewhere, no script but our files, no frame around us. Styles may be inline, because the
-/// terminal writes its own; what sandboxes say is only ever text.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
-    img-src 'self' blob: data:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
-    frame-ancestors 'none'";
-
-const GUARDS: [(&str, &str); 6] = [
-    ("content-security-policy", POLICY),
+/// Headers that every page of ours has, next to its policy.
+const GUARDS: [(&str, &str); 5] = [
     ("x-content-type-options", "nosniff"),
     ("x-frame-options", "DENY"),
     ("referrer-policy", "no-referrer"),
     ("cross-origin-opener-policy", "same-origin"),
     ("permissions-policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()"),
 ];
+
+/// Guards a page of ours, with that content security policy.
+pub(super) fn guard(page: &mut HeaderMap, policy: HeaderValue) {
+    page.insert(CONTENT_SECURITY_POLICY, policy);
+    for (name, value) in GUARDS {
+        page.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+}
+
+/// Nothing from elsewhere, no script but the files below `/ui/`, no frame around us. Styles may be inline, because
+/// the terminal writes its own; what sandboxes say is only ever text.
+///
+/// `'self'` would also mean `/files?…&signature=…`, which is a file of a sandbox. A path needs a host before it, which
+/// is the one that the browser asked for; a policy cannot name most addresses, so there `'self'` stays.
+fn policy(headers: &HeaderMap) -> HeaderValue {
+    let files = match headers.get(HOST).and_then(|host| host.to_str().ok()) {
+        Some(host) if can_be_named(host) => format!("{host}/ui/"),
+        _ => "'self'".to_string(),
+    };
+    let policy = format!(
+        "default-src 'none'; script-src {files}; style-src {files} 'unsafe-inline'; \
+         img-src {files} blob: data:; font-src {files}; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+         frame-ancestors 'none'"
+    );
+    HeaderValue::try_from(policy).expect("letters, digits and quotes")
+}
+
+/// Whether a policy can name this `Host`: a name or 127.0.0.1, with or without a port.
+fn can_be_named(host: &str) -> bool {
+    let (name, port) = host.split_once(':').unwrap_or((host, "80"));
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'.';
+    let is_name = !name.is_empty() && name.bytes().all(fits) && name.parse::<std::net::IpAddr>().is_err();
+    (is_name || name == "127.0.0.1") && !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit())
+}
 
 const NOT_BUILT: &str = "<!doctype html><html lang=en><meta charset=utf-8><title>Cofferdam</title>\
     <h1>Cofferdam</h1><p>This program was built without its web UI. \
@@ -70,9 +100,7 @@ fn answer(files: &[UiFile], path: &str, headers: &HeaderMap) -> Response {
     };
     let caching = if kept { "public, max-age=31536000, immutable" } else { "no-cache" };
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(caching));
-    for (name, value) in GUARDS {
-        response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
-    }
+    guard(response.headers_mut(), policy(headers));
     response
 }
 
@@ -137,6 +165,28 @@ mod tests {
             assert_eq!(header(&response, "content-type"), Some("text/html; charset=utf-8"));
             assert_eq!(header(&response, "cache-control"), Some("no-cache"));
             assert!(header(&response, "content-security-policy").unwrap().contains("script-src 'self';"));
+        }
+    }
+
+    #[test]
+    fn scripts_come_from_the_files_of_the_ui_alone() {
+        let script_src = |host: &str| {
+            let headers = HeaderMap::from_iter([(HOST, HeaderValue::try_from(host).unwrap())]);
+            let response = answer(FILES, "", &headers);
+            let policy = header(&response, "content-security-policy").unwrap();
+            policy.split("; ").find_map(|part| part.strip_prefix("script-src ")).unwrap().to_string()
+        };
+        for (host, expected) in [
+            ("coffer.example", "coffer.example/ui/"),
+            ("localhost:3000", "localhost:3000/ui/"),
+            ("127.0.0.1:3000", "127.0.0.1:3000/ui/"),
+            ("192.0.2.1:3000", "'self'"),
+            ("[::1]:3000", "'self'"),
+            ("a.b;script-src *", "'self'"),
+            ("* 'unsafe-inline'", "'self'"),
+            ("a.b:*", "'self'"),
+        ] {
+            assert_eq!(script_src(host), expected, "{host}");
         }
     }
 

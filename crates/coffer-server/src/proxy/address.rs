@@ -51,6 +51,11 @@ pub(super) fn address<B>(request: &Request<B>) -> Address {
     Address::Elsewhere
 }
 
+/// Whether the host name of a request names its sandbox, which is then an origin of its own.
+pub(super) fn is_by_host<B>(request: &Request<B>) -> bool {
+    matches!(host(request), Ok(Some(host)) if by_host(host).is_some())
+}
+
 /// The one host a request names, in `Host` or in an absolute target.
 fn host<B>(request: &Request<B>) -> Result<Option<&str>, &'static str> {
     let mut hosts = request.headers().get_all(HOST).iter();

@@ -35,6 +35,10 @@ pub(super) enum Refusal {
     /// A route that is for the server alone.
     NoSuchRoute,
     BadSignature,
+    /// The headers name a sandbox, but the path is one that the server answers itself.
+    OwnPath,
+    /// A browser would run the answer in the server's own origin.
+    RunsInOurOrigin,
     /// So many signatures of nobody's came from there that no more are looked at for now.
     TooManyGuesses,
     /// The configured host mask cannot be a header.
@@ -57,7 +61,8 @@ impl Refusal {
             Self::TooManyConnections | Self::NoRoom | Self::TooManyGuesses => StatusCode::TOO_MANY_REQUESTS,
             Self::NoSuchRoute => StatusCode::NOT_FOUND,
             Self::BadSignature => StatusCode::UNAUTHORIZED,
-            Self::Malformed(_) => StatusCode::BAD_REQUEST,
+            Self::RunsInOurOrigin => StatusCode::FORBIDDEN,
+            Self::OwnPath | Self::Malformed(_) => StatusCode::BAD_REQUEST,
         }
     }
 
@@ -79,6 +84,12 @@ impl Refusal {
             Self::NoRoom => "There is no room to resume the sandbox now",
             Self::NoSuchRoute => "There is no such route",
             Self::BadSignature => "invalid signature",
+            Self::OwnPath => {
+                "The path is one of the server's own. Address the sandbox by host name: <port>-<id>.<domain>"
+            }
+            Self::RunsInOurOrigin => {
+                "A browser may not load this at the server's address. Use the host name <port>-<id>.<domain>"
+            }
             Self::TooManyGuesses => "Too many invalid signatures. Try again in a moment.",
             Self::BadMask => "The sandbox's request host mask cannot be used as a Host header",
             Self::Malformed(why) => why,

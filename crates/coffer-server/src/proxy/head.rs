@@ -27,6 +27,11 @@ const CONTROL: [&str; 8] =
 ///
 /// Stricter than any router: a spelling that agentd does not take for `/init` today stays closed.
 pub(super) fn is_control(path: &str) -> bool {
+    leads_to(path, &CONTROL)
+}
+
+/// Whether the first segment of `path` could be one of `names`, however it is spelled.
+pub(super) fn leads_to(path: &str, names: &[&str]) -> bool {
     let decoded = percent_decode_str(path).decode_utf8_lossy();
     let mut depth = 0_usize;
     for segment in decoded.split(['/', '\\']) {
@@ -36,7 +41,7 @@ pub(super) fn is_control(path: &str) -> bool {
             segment => {
                 // Also what `..` takes back later: not every reader looks so far.
                 let name = segment.split([';', '\0']).next().unwrap_or(segment).trim();
-                if depth == 0 && CONTROL.iter().any(|control| name.eq_ignore_ascii_case(control)) {
+                if depth == 0 && names.iter().any(|wanted| name.eq_ignore_ascii_case(wanted)) {
                     return true;
                 }
                 depth += 1;
@@ -93,6 +98,11 @@ pub(super) fn toward_client(response: &mut response::Parts) {
         response.headers.remove(CONTENT_LENGTH);
     }
     strip_hop_by_hop(&mut response.headers);
+    // Orders to a reverse proxy in front of the server, such as which file of its own to send instead.
+    let orders: Vec<HeaderName> = response.headers.keys().filter(|name| is_order(name)).cloned().collect();
+    for name in orders {
+        response.headers.remove(name);
+    }
     if response.status == http::StatusCode::SWITCHING_PROTOCOLS {
         response.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         if let Some(protocol) = upgrade {
@@ -101,6 +111,10 @@ pub(super) fn toward_client(response: &mut response::Parts) {
     }
     response.version = Version::HTTP_11;
     response.extensions.clear();
+}
+
+fn is_order(name: &HeaderName) -> bool {
+    name.as_str().starts_with("x-accel-") || matches!(name.as_str(), "x-sendfile" | "x-lighttpd-send-file")
 }
 
 /// Turns an absolute target into a path and a `Host`, and makes sure that there is a `Host`.

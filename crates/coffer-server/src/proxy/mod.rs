@@ -21,6 +21,7 @@ mod guesses;
 mod head;
 mod inward;
 mod lane;
+mod origin;
 mod signed;
 mod starts;
 mod tls;
@@ -37,8 +38,8 @@ use std::time::Instant;
 use axum::body::Body;
 use coffer_core::SandboxId;
 use coffer_wire::agentd;
-use http::header::{CONTENT_LENGTH, CONTENT_SECURITY_POLICY, EXPECT, TRANSFER_ENCODING};
-use http::{HeaderValue, Method, Request, Response, StatusCode, request};
+use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use http::{Method, Request, Response, StatusCode, request};
 use hyper::body::{Body as _, Incoming};
 use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
@@ -48,11 +49,12 @@ pub(crate) use self::answer::allow_preflight;
 #[cfg(any(test, fuzzing))]
 pub use self::fuzz::fuzz_address;
 
-use self::address::{Address, address};
+use self::address::{Address, address, is_by_host};
 use self::answer::{Reader, Refusal};
 use self::body::{DRAINED, Relay, Source, Start, Upload};
 use self::guesses::Guesses;
 use self::lane::{Lanes, Slot};
+use self::origin::Named;
 use self::upstream::{Exchange, Speaks};
 use crate::drain::Drains;
 use crate::routing::{Client, Directory, Gate, Midway, Route, Target, Wake};
@@ -96,20 +98,21 @@ impl Proxy {
 
     /// Answers a request that [`claims`](Self::claims) took.
     pub(crate) async fn serve(&self, request: Request<Incoming>) -> Response<Body> {
-        let address = address(&request);
-        // A file at our own address is of our origin, where a tab of the web UI holds its key. A page or a
-        // picture with a script in it gets an origin of its own.
-        let of_our_origin = address == Address::Signed;
-        let (sandbox, port) = match address {
-            Address::Port { sandbox, port } => (sandbox, port),
+        let (sandbox, port, named) = match address(&request) {
+            Address::Port { sandbox, port } => {
+                (sandbox, port, (!is_by_host(&request)).then_some(Named::Headers))
+            }
             Address::Signed => match self.signer(&request) {
-                Ok(sandbox) => (sandbox.to_string(), agentd::PORT),
+                Ok(sandbox) => (sandbox.to_string(), agentd::PORT, Some(Named::Signature)),
                 Err(refusal) => return self.refuse(refusal, request, None, None),
             },
             Address::Preflight => return answer::allow_preflight(request.headers()),
             Address::Malformed(why) => return self.refuse(Refusal::Malformed(why), request, None, None),
             Address::Elsewhere => return self.refuse(Refusal::NoSuchRoute, request, None, None),
         };
+        if let Some(Err(refusal)) = named.map(|named| origin::check(&request, named, port)) {
+            return self.refuse(refusal, request, None, None);
+        }
         let target = match self.directory.route(&sandbox, wake(&request, port)).await {
             Route::Running(target) => target,
             Route::NotFound => return self.refuse(Refusal::NotFound, request, Some(&sandbox), None),
@@ -125,18 +128,17 @@ impl Proxy {
             return self.refuse(Refusal::TooManyConnections, request, Some(&sandbox), Some(port));
         };
         target.activity.note();
-        let request = if port == agentd::PORT && starts::could_start(request.uri().path()) {
-            match self.look(request, &target).await {
-                Ok(request) => request,
-                Err(answer) => return *answer,
-            }
+        let looked = if port == agentd::PORT && starts::could_start(request.uri().path()) {
+            self.look(request, &target).await
         } else {
-            request.map(Source::Client)
+            Ok(request.map(Source::Client))
         };
-        let mut answer = forward(request, target, port, slot, self.drains.clone()).await;
-        if of_our_origin {
-            let policy = HeaderValue::from_static("sandbox; default-src 'none'");
-            answer.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+        let mut answer = match looked {
+            Ok(request) => forward(request, target, port, slot, self.drains.clone()).await,
+            Err(answer) => *answer,
+        };
+        if let Some(named) = named {
+            origin::guard(answer.headers_mut(), named);
         }
         answer
     }

@@ -24,6 +24,7 @@ mod limits;
 mod listing;
 mod log_search;
 mod network;
+mod origin;
 mod output;
 mod policy;
 mod races;

@@ -40,9 +40,11 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::Router;
-use axum::response::{Html, IntoResponse};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
+use base64::Engine;
 use serde::Serialize;
+use sha2::Digest;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{Modify, OpenApi, ToSchema};
@@ -306,7 +308,30 @@ pub(super) fn router() -> Router<Arc<App>> {
             }),
         )
         .route("/metrics", get(scrape::show))
-        .route("/api/v1/docs", get(|| async { Html(include_str!("docs.html")) }))
+        .route("/api/v1/docs", get(docs))
+}
+
+const DOCS: &str = include_str!("docs.html");
+
+/// A page to read the description at. Its script and its style are the only ones that may run in it.
+async fn docs() -> Response {
+    let mut page = Html(DOCS).into_response();
+    let (script, style) = (digest_of("script"), digest_of("style"));
+    let policy = format!(
+        "default-src 'none'; script-src '{script}'; style-src '{style}'; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'"
+    );
+    let policy = http::HeaderValue::try_from(policy).expect("digests are ASCII");
+    crate::api::ui::guard(page.headers_mut(), policy);
+    page
+}
+
+/// The digest of what stands in the one element of that name, as a content security policy names it.
+fn digest_of(element: &str) -> String {
+    let text = DOCS.split_once(&format!("<{element}>")).map_or("", |(_, rest)| rest);
+    let text = text.split_once(&format!("</{element}>")).map_or("", |(text, _)| text);
+    let digest = base64::engine::general_purpose::STANDARD.encode(sha2::Sha256::digest(text));
+    format!("sha256-{digest}")
 }
 
 /// The idempotency key of a request, if it has one, with a digest of what it asks for.

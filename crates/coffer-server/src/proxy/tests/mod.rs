@@ -6,6 +6,7 @@ mod floods;
 mod hostile;
 mod listening;
 mod load;
+mod origin;
 mod routing;
 mod smuggling;
 mod starts;

@@ -1,0 +1,125 @@
+// The web UI and a hostile sandbox below one registrable domain, where they share a partition of the browser's cache.
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { after, before, test } from 'node:test'
+import { BASE, KEY, SITE, api, browser, closeBrowser, eventually, makeSandbox } from './browser.mjs'
+
+after(closeBrowser)
+
+const { port } = new URL(BASE)
+const APP = `http://app.${SITE}:${port}`
+
+// Answers every path with a script that a cache may keep for good, and whatever else it would like to leave behind.
+const HOSTILE = `
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self):
+        is_page = self.path == "/page"
+        body = b"<!doctype html><title>hostile</title>" if is_page else b"window.pwned = true"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html" if is_page else "text/javascript")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "public, max-age=31536000, immutable")
+        self.send_header("Access-Control-Allow-Origin", "*")
+        self.send_header("Set-Cookie", "planted=1; Path=/")
+        self.end_headers()
+        self.wfile.write(body)
+ThreadingHTTPServer(("", 8000), Answer).serve_forever()
+`
+
+let id
+
+before(async () => {
+  ;({ id } = await makeSandbox())
+  const files = `${BASE}/api/v1/sandboxes/${id}/files/tmp`
+  for (const [name, body] of [['hostile.py', HOSTILE], ['signed.js', 'window.pwned = true']]) {
+    const put = await fetch(`${files}/${name}`, { method: 'PUT', headers: { 'x-api-key': KEY }, body })
+    assert.ok(put.ok, await put.text())
+  }
+  await api('POST', `/api/v1/sandboxes/${id}/exec`, { command: 'python3 /tmp/hostile.py', background: true })
+  const headers = { 'e2b-sandbox-id': id, 'e2b-sandbox-port': '8000' }
+  await eventually(async () => (await fetch(`${BASE}/page`, { headers })).ok, 'the hostile server answers')
+})
+
+after(async () => {
+  await api('DELETE', `/api/v1/sandboxes/${id}`)
+})
+
+/** Fetches from a page, addressed to the sandbox by headers; tells the status and what came. */
+const fetchByHeaders = (page, url) =>
+  page.evaluate(
+    async ([url, id]) => {
+      const headers = { 'E2b-Sandbox-Id': id, 'E2b-Sandbox-Port': '8000' }
+      const answer = await fetch(url, { headers, cache: 'reload', credentials: 'same-origin' })
+      return [answer.status, (await answer.text()).includes('pwned')]
+    },
+    [url, id],
+  )
+
+test('a page in a sandbox puts nothing of its own into the cache or the cookies of the web UI', async () => {
+  const index = await (await fetch(`${BASE}/ui/`)).text()
+  const named = [...index.matchAll(/<(?:script|link)[^>]*(?:src|href)="(\/ui\/[^"]+\.(?:js|css))"[^>]*>/g)]
+  assert.ok(named.length >= 3, 'index.html names its files')
+  for (const [tag] of named) assert.match(tag, / integrity="sha384-/, 'a browser runs it only as it was built')
+
+  const context = await (await browser()).newContext()
+  const hostile = await context.newPage()
+  await hostile.goto(`http://8000-${id}.sandboxes.${SITE}:${port}/page`)
+  for (const path of ['/ui/', '/ui/theme.js', ...named.map(([, path]) => path), '/', '/api/v1/me', '/sandboxes']) {
+    assert.deepEqual(await fetchByHeaders(hostile, `${APP}${path}`), [400, false], path)
+  }
+
+  // The same from within the origin, as a script that got in would.
+  const page = await context.newPage()
+  const errors = []
+  page.on('pageerror', (error) => errors.push(error.message))
+  await page.goto(`${APP}/ui/`)
+  await page.getByLabel('API key').fill(KEY)
+  await page.getByRole('button', { name: 'Sign in' }).click()
+  await page.locator('header').waitFor()
+  assert.deepEqual(await fetchByHeaders(page, '/ui/theme.js'), [400, false])
+  assert.deepEqual(await fetchByHeaders(page, '/elsewhere.js'), [200, true], 'programs reach the sandbox')
+  const kept = await page.evaluate(async () => {
+    const cached = await fetch('/elsewhere.js', { cache: 'only-if-cached', mode: 'same-origin' }).catch(() => undefined)
+    return cached?.ok ?? false
+  })
+  assert.equal(kept, false, 'but their answers are not stored')
+
+  await page.reload()
+  await page.locator('header').waitFor()
+  assert.equal(await page.evaluate(() => window.pwned), undefined)
+  assert.deepEqual((await context.cookies(APP)).map(({ name }) => name), [])
+  assert.deepEqual(errors, [])
+  await context.close()
+})
+
+test('a signed file does not run as a script, a style or a worker of the web UI', async () => {
+  const { envdAccessToken: token } = await api('GET', `/sandboxes/${id}`)
+  const digest = createHash('sha256').update(`/tmp/signed.js:read::${token}`).digest('base64').replace(/=+$/, '')
+  const url = `/files?path=/tmp/signed.js&signature=${encodeURIComponent(`v1_${digest}`)}`
+  assert.equal(await (await fetch(`${BASE}${url}`)).text(), 'window.pwned = true', 'the signature is good')
+  for (const dest of ['script', 'style', 'worker', 'serviceworker']) {
+    const refused = await fetch(`${BASE}${url}`, { headers: { 'sec-fetch-dest': dest } })
+    assert.equal(refused.status, 403, dest)
+  }
+
+  const context = await (await browser()).newContext()
+  const page = await context.newPage()
+  await page.goto(`${APP}/ui/`)
+  const blocked = await page.evaluate(
+    (url) =>
+      new Promise((done) => {
+        document.addEventListener('securitypolicyviolation', (event) => done(event.effectiveDirective), { once: true })
+        const script = Object.assign(document.createElement('script'), { src: url })
+        script.addEventListener('load', () => done('it ran'))
+        document.head.append(script)
+      }),
+    url,
+  )
+  assert.equal(blocked, 'script-src-elem')
+  assert.equal(await page.evaluate(() => window.pwned), undefined)
+  // The page of the API's description has a policy of its own, and works under it.
+  await page.goto(`${APP}/api/v1/docs`)
+  await page.locator('summary', { hasText: '/api/v1/sandboxes' }).first().waitFor()
+  await context.close()
+})
