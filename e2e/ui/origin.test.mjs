@@ -4,8 +4,6 @@ import { createHash } from 'node:crypto'
 import { after, before, test } from 'node:test'
 import { BASE, KEY, SITE, api, browser, closeBrowser, eventually, makeSandbox } from './browser.mjs'
 
-after(closeBrowser)
-
 const { port } = new URL(BASE)
 const APP = `http://app.${SITE}:${port}`
 
@@ -43,6 +41,7 @@ before(async () => {
 
 after(async () => {
   await api('DELETE', `/api/v1/sandboxes/${id}`)
+  await closeBrowser()
 })
 
 /** Fetches from a page, addressed to the sandbox by headers; tells the status and what came. */

@@ -8,12 +8,12 @@
 
 use coffer_wire::agentd;
 use http::header::{
-    ALT_SVC, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, EXPIRES, SET_COOKIE,
+    ALT_SVC, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, EXPIRES, ORIGIN, SET_COOKIE,
     STRICT_TRANSPORT_SECURITY, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 
-use super::answer::Refusal;
+use super::answer::{Reader, Refusal};
 use super::head;
 
 /// First segments of the paths that the server answers itself.
@@ -102,7 +102,9 @@ fn is_own(path: &str, port: u16, headers: &HeaderMap) -> bool {
         return false;
     }
     // Programs may ask a server inside for its first page; to a browser `/` is the way to the UI.
-    let is_browser = headers.contains_key(FETCH_DEST) || headers.contains_key(FETCH_SITE);
+    // Browsers send `Sec-Fetch-…` by TLS and to the machine itself alone.
+    let is_browser = [FETCH_DEST, FETCH_SITE, ORIGIN].iter().any(|name| headers.contains_key(name))
+        || Reader::of(headers) == Reader::Browser;
     head::leads_to(path, &OWN) || (is_browser && path.chars().all(|c| matches!(c, '/' | '.' | '\\')))
 }
 
@@ -172,6 +174,9 @@ mod tests {
         assert_eq!(judged("/metrics", Named::Headers, 8000, &[]), Err(Refusal::OwnPath));
         let browser = [("sec-fetch-site", "same-origin"), ("sec-fetch-dest", "empty")];
         assert_eq!(judged("/", Named::Headers, 8000, &browser), Err(Refusal::OwnPath));
+        for sign in [("origin", "http://a.example"), ("user-agent", "Mozilla/5.0 (X11)")] {
+            assert_eq!(judged("/", Named::Headers, 8000, &[sign]), Err(Refusal::OwnPath), "{sign:?}");
+        }
         assert_eq!(judged("/process.Process/Start", Named::Headers, agentd::PORT, &browser), Ok(()));
     }
 
