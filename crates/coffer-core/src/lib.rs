@@ -29,7 +29,7 @@ pub use id::{
 };
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::{Limits, SizeWish};
-pub use role::{BadRole, Role};
+pub use role::{BadKeyKind, BadRole, KeyKind, Role};
 pub use state::{Cause, DestroyReason, Fault, Kept, Refused, SandboxState, StateName};
 pub use task::{Priority, TaskState};
 pub use template::{BadTemplateRef, TemplateRef};

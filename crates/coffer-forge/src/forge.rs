@@ -367,6 +367,8 @@ pub enum GitAccess {
     Fetch,
     /// Fetch, and push to this branch alone.
     Push(BranchName),
+    /// Fetch, and push to these branches alone.
+    PushAny(Vec<BranchName>),
 }
 
 /// Where git talks to. For the gate that stands between sandboxes and forges: the header must never be inside.

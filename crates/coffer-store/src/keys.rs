@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub(crate) use cache::Cache;
 use cache::KeyDigest;
-use coffer_core::{AgentId, BadRole, KeyId, Millis, ProjectId, Role};
+use coffer_core::{AgentId, BadKeyKind, BadRole, KeyId, KeyKind, Millis, ProjectId, Role};
 use sha2::{Digest, Sha256};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe, Row};
@@ -91,6 +91,8 @@ pub struct NewKey {
     /// For people, to tell keys apart.
     pub name: String,
     pub role: Role,
+    /// Whether a person or a service holds it; a key with an agent is the agent's.
+    pub kind: KeyKind,
     /// Whose it is; such a key can touch only what that agent owns.
     pub agent: Option<AgentId>,
     /// Refused from this time on.
@@ -98,9 +100,15 @@ pub struct NewKey {
 }
 
 impl From<&str> for NewKey {
-    /// A key that may do everything in its project.
+    /// A person's key that may do everything in its project.
     fn from(name: &str) -> Self {
-        Self { name: name.to_string(), role: Role::Admin, agent: None, expires_ms: None }
+        Self {
+            name: name.to_string(),
+            role: Role::Admin,
+            kind: KeyKind::Person,
+            agent: None,
+            expires_ms: None,
+        }
     }
 }
 
@@ -111,6 +119,7 @@ pub struct ApiKeyInfo {
     pub project: ProjectId,
     pub name: String,
     pub role: Role,
+    pub kind: KeyKind,
     pub agent: Option<AgentId>,
     /// Its first characters, by which its owner knows it.
     pub prefix: String,
@@ -176,7 +185,7 @@ impl Store {
     /// The keys in scope, oldest first, revoked ones included.
     pub async fn keys(&self, scope: &impl Scope) -> Result<Vec<ApiKeyInfo>, StoreError> {
         let rows = sqlx::query(
-            "SELECT id, project_id, name, role, agent_id, prefix, created_ms, expires_ms, revoked_ms,
+            "SELECT id, project_id, name, role, kind, agent_id, prefix, created_ms, expires_ms, revoked_ms,
                  last_used_ms
              FROM api_keys
              WHERE ($1 IS NULL OR project_id = $1 OR agent_id = $1)
@@ -229,7 +238,7 @@ impl Store {
             Box::pin(async move {
                 let now = now_ms();
                 let old = sqlx::query(
-                    "SELECT id, project_id, name, role, agent_id, prefix, created_ms, expires_ms, revoked_ms,
+                    "SELECT id, project_id, name, role, kind, agent_id, prefix, created_ms, expires_ms, revoked_ms,
                          last_used_ms
                      FROM api_keys
                      WHERE id = $1 AND project_id = $2 AND revoked_ms IS NULL
@@ -246,6 +255,7 @@ impl Store {
                 let successor = NewKey {
                     name: old.name,
                     role: old.role,
+                    kind: old.kind,
                     agent: old.agent,
                     // As long a life again as the old one had.
                     expires_ms: old.expires_ms.map(|expires| now + (expires - old.created_ms)),
@@ -298,11 +308,11 @@ impl Store {
             return Ok(Some(whom));
         }
         let rows = sqlx::query(
-            "SELECT k.id, k.project_id, k.role, k.agent_id, k.digest, k.expires_ms, k.revoked_ms
+            "SELECT k.id, k.project_id, k.role, k.kind, k.agent_id, k.digest, k.expires_ms, k.revoked_ms
              FROM api_keys AS k JOIN projects AS p ON p.id = k.project_id
              WHERE k.prefix = $1 AND p.removed_ms IS NULL
              UNION ALL
-             SELECT id, NULL, NULL, NULL, digest, expires_ms, revoked_ms FROM operator_keys WHERE prefix = $1",
+             SELECT id, NULL, NULL, NULL, NULL, digest, expires_ms, revoked_ms FROM operator_keys WHERE prefix = $1",
         )
         .bind(prefix.to_string())
         .fetch_all(self.database().readers())
@@ -364,8 +374,8 @@ async fn insert_key(
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
         "INSERT INTO api_keys
-             (id, project_id, name, role, agent_id, prefix, digest, created_ms, expires_ms)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+             (id, project_id, name, role, agent_id, prefix, digest, created_ms, expires_ms, kind)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     )
     .bind(secret.id.to_string())
     .bind(project.to_string())
@@ -376,6 +386,7 @@ async fn insert_key(
     .bind(secret.digest())
     .bind(now_ms())
     .bind(key.expires_ms)
+    .bind(key.agent.map_or(key.kind, |_| KeyKind::Agent).as_str().to_string())
     .execute(connection)
     .await
     .map(drop)
@@ -399,7 +410,7 @@ fn whom(row: &AnyRow) -> Result<Authenticated, StoreError> {
     let key = id(row, "id")?;
     let Some(project) = optional_id(row, "project_id")? else { return Ok(Authenticated::Operator { key }) };
     let scope = ProjectScope::new(project, optional_id(row, "agent_id")?);
-    Ok(Authenticated::Project(Principal { scope, key, role: role(row)? }))
+    Ok(Authenticated::Project(Principal { scope, key, role: role(row)?, kind: kind(row)? }))
 }
 
 fn role(row: &AnyRow) -> Result<Role, StoreError> {
@@ -408,12 +419,24 @@ fn role(row: &AnyRow) -> Result<Role, StoreError> {
         .map_err(|error: BadRole| StoreError::Unreadable { what: "role of a key", why: error.to_string() })
 }
 
+/// A key with an agent is the agent's, whatever else is on record.
+fn kind(row: &AnyRow) -> Result<KeyKind, StoreError> {
+    if row.try_get::<Option<String>, _>("agent_id").doing(READ)?.is_some() {
+        return Ok(KeyKind::Agent);
+    }
+    let text: String = row.try_get("kind").doing(READ)?;
+    let unreadable =
+        |error: BadKeyKind| StoreError::Unreadable { what: "kind of a key", why: error.to_string() };
+    text.parse().map_err(unreadable)
+}
+
 fn key_info(row: &AnyRow) -> Result<ApiKeyInfo, StoreError> {
     Ok(ApiKeyInfo {
         id: id(row, "id")?,
         project: id(row, "project_id")?,
         name: row.try_get("name").doing(READ)?,
         role: role(row)?,
+        kind: kind(row)?,
         agent: optional_id(row, "agent_id")?,
         prefix: row.try_get("prefix").doing(READ)?,
         created_ms: row.try_get("created_ms").doing(READ)?,

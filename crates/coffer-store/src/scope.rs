@@ -5,7 +5,7 @@
 //! ([`Operator::acting_for`]), and sees one project, or what one agent of it owns; an [`Operator`] sees all
 //! and is for the server's own work and for whoever shows an operator's key.
 
-use coffer_core::{AgentId, KeyId, ProjectId, Role};
+use coffer_core::{AgentId, KeyId, KeyKind, ProjectId, Role};
 
 /// Sees one project and nothing else; an agent's sees only the agent's own sandboxes there. Only
 /// authentication and the server itself make one.
@@ -58,6 +58,7 @@ pub struct Principal {
     pub scope: ProjectScope,
     pub key: KeyId,
     pub role: Role,
+    pub kind: KeyKind,
 }
 
 /// Whom a valid key belongs to.
@@ -76,6 +77,14 @@ impl Authenticated {
         match self {
             Self::Project(principal) => principal.key,
             Self::Operator { key } => *key,
+        }
+    }
+
+    /// What holds the key.
+    pub const fn kind(&self) -> KeyKind {
+        match self {
+            Self::Project(principal) => principal.kind,
+            Self::Operator { .. } => KeyKind::Operator,
         }
     }
 }

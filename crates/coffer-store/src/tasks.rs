@@ -176,6 +176,26 @@ impl Store {
         create.await
     }
 
+    /// The branches of an agent's tasks in a repository: what the agent may push to.
+    pub async fn task_branches(
+        &self,
+        scope: &ProjectScope,
+        agent: AgentId,
+        repository: &str,
+    ) -> Result<Vec<String>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT DISTINCT branch FROM tasks
+             WHERE project_id = $1 AND agent_id = $2 AND repository = $3 AND branch IS NOT NULL",
+        )
+        .bind(scope.project().to_string())
+        .bind(agent.to_string())
+        .bind(repository.to_string())
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        rows.iter().map(|row| row.try_get("branch").doing(READ)).collect()
+    }
+
     /// The task of that id, if the scope sees it: an agent sees those that it has.
     pub async fn task(&self, scope: &ProjectScope, task: TaskId) -> Result<Option<TaskRow>, StoreError> {
         let sql = format!(

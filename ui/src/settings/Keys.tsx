@@ -40,9 +40,10 @@ function NewKey({ onClose, onMade }: { onClose: () => void; onMade: (secret: str
   const agents = useAgents();
   const [name, setName] = useState("");
   const [role, setRole] = useState("write");
+  const [kind, setKind] = useState("service");
   const [agent, setAgent] = useState("");
   const [life, setLife] = useState("2592000");
-  const body = { name, role, ...(agent === "" ? {} : { agent_id: agent }), ...(life === "" ? {} : { expires_in_s: Number(life) }) };
+  const body = { name, role, ...(agent === "" ? { kind } : { agent_id: agent }), ...(life === "" ? {} : { expires_in_s: Number(life) }) };
   const make = useMutation({
     mutationFn: () => take(api.POST("/api/v1/keys", { body })),
     onSuccess: (made) => {
@@ -62,6 +63,10 @@ function NewKey({ onClose, onMade }: { onClose: () => void; onMade: (secret: str
           <option value="read">look at the project</option>
           <option value="write">also make, use and end sandboxes</option>
           <option value="admin" disabled={agent !== ""}>also change the project</option>
+        </SelectField>
+        <SelectField label="Held by" value={kind} disabled={agent !== ""} onChange={(event) => setKind(event.target.value)} hint="Only approvals of people count.">
+          <option value="service">a service</option>
+          <option value="person">a person</option>
         </SelectField>
         <SelectField label="Agent" value={agent} onChange={(event) => setAgent(event.target.value)} hint="An agent's key touches only its own sandboxes.">
           <option value="">None</option>

@@ -129,7 +129,8 @@ impl LocalForge {
         Ok(())
     }
 
-    /// How many approve of the head as it is; `None` where somebody wants changes. The author's own do not count.
+    /// How many approve of the head as it is; `None` where a reviewer wants changes. The author's own do not count, nor
+    /// those of agents, which could review before people alone could.
     async fn approvals(&self, pull: &PullRow) -> Result<Option<u32>, ForgeError> {
         let reviews = self.store.comments(
             &self.scope,
@@ -142,6 +143,9 @@ impl LocalForge {
         let mut last = std::collections::BTreeMap::new();
         for review in reviews.await? {
             if review.author == pull.author || review.verdict == Some(Verdict::Comment) {
+                continue;
+            }
+            if review.author.starts_with("agent:") && review.verdict == Some(Verdict::Approve) {
                 continue;
             }
             last.insert(review.author, (review.verdict, review.commit));

@@ -148,8 +148,13 @@ impl Commands {
                 (_, Some(GitAccess::Push(branch)), _) if !command.is_branch(branch) => {
                     format!("this pass is for the branch {branch}")
                 }
-                (_, Some(GitAccess::Push(_)), _) if command.new.is_zero() => {
-                    "this pass does not delete branches".to_string()
+                (_, Some(GitAccess::PushAny(all)), _)
+                    if !all.iter().any(|branch| command.is_branch(branch)) =>
+                {
+                    "an agent's key pushes to the branches of its own tasks alone".to_string()
+                }
+                (_, Some(GitAccess::Push(_) | GitAccess::PushAny(_)), _) if command.new.is_zero() => {
+                    "this credential does not delete branches".to_string()
                 }
                 (_, _, Some((_, rules))) if rules.require_pull && !command.old.is_zero() => {
                     "protected branch: open a pull request".to_string()

@@ -2,14 +2,15 @@
 //!
 //! A handler says what it needs by the type of its caller: `Caller<Read>`, `Caller<Write>`,
 //! `Caller<Admin>`, or [`Operating`]; one that names nothing does not compile. `Named` finds the sandbox
-//! of the path only where the caller sees it, so that no handler can forget to look.
+//! of the path only where the caller sees it, so that no handler can forget to look. Which routes a kind of key may call
+//! at all is in [`kinds`](super::kinds), and looked up wherever a key is shown.
 
 use std::marker::PhantomData;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams};
-use coffer_core::{KeyId, Role, SandboxId};
+use coffer_core::{KeyId, KeyKind, Role, SandboxId};
 use coffer_store::{Authenticated, Operator, ProjectScope, Secret};
 use http::request::Parts;
 use http::{HeaderMap, Method, header};
@@ -17,6 +18,7 @@ use http::{HeaderMap, Method, header};
 use super::App;
 use super::context::Of;
 use super::error::{ApiError, Code};
+use super::kinds;
 use crate::fleet::Record;
 use crate::limits::Pace;
 use crate::routing::Client;
@@ -54,6 +56,7 @@ pub(crate) struct Caller<N> {
     /// The key that was shown.
     pub(crate) key: Secret,
     pub(crate) role: Role,
+    pub(crate) kind: KeyKind,
     needs: PhantomData<fn() -> N>,
 }
 
@@ -82,6 +85,7 @@ impl<N: Need> FromRequestParts<Arc<App>> for Caller<N> {
             key_id: principal.key,
             key,
             role: principal.role,
+            kind: principal.kind,
             needs: PhantomData,
         })
     }
@@ -151,6 +155,8 @@ async fn authenticate(parts: &Parts, app: &App) -> Result<(Authenticated, Secret
         app.limiter.admit(whom.key(), key, pace(parts)).map_err(ApiError::too_fast)?;
         context.authenticated(whom);
     }
+    let route = parts.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
+    kinds::check(whom.kind(), &parts.method, route)?;
     Ok((whom, Secret::new(key)))
 }
 

@@ -44,8 +44,9 @@ pub(super) fn create(
     generation: Generation,
     policy: &LifetimePolicy,
     idempotency_key: Option<String>,
+    actor: &str,
 ) -> Result<CreateSpec, ApiError> {
-    let idempotency = idempotency_key.map(|key| idempotency(key, &new)).transpose()?;
+    let idempotency = idempotency_key.map(|key| idempotency(key, actor, &new)).transpose()?;
     let template =
         new.template_id.parse::<TemplateRef>().map_err(|error| ApiError::bad_request(error.to_string()))?;
     let timeout_s = new.timeout.unwrap_or(generation.default_timeout_s());
@@ -106,7 +107,11 @@ pub(super) fn create(
 }
 
 /// The key with a digest of everything that the request asks for.
-pub(super) fn idempotency(key: String, new: &impl Serialize) -> Result<(String, String), ApiError> {
+pub(super) fn idempotency(
+    key: String,
+    actor: &str,
+    new: &impl Serialize,
+) -> Result<(String, String), ApiError> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if key.is_empty() || key.len() > 255 || !key.bytes().all(fits) {
         let message = "Idempotency-Key must be 1 to 255 lower-case letters, digits and dashes";
@@ -114,7 +119,8 @@ pub(super) fn idempotency(key: String, new: &impl Serialize) -> Result<(String, 
     }
     let canonical = serde_json::to_vec(new).expect("plain data");
     let digest = Sha256::digest(canonical);
-    Ok((key, digest.iter().map(|byte| format!("{byte:02x}")).collect()))
+    // Another caller's key of that name is another key: guessing one does not return what others made.
+    Ok((format!("{actor}/{key}"), digest.iter().map(|byte| format!("{byte:02x}")).collect()))
 }
 
 pub(super) fn metadata(metadata: &BTreeMap<String, String>) -> Result<(), ApiError> {

@@ -21,6 +21,7 @@ use super::App;
 use super::auth::{Caller, Need, Read, Write};
 use super::error::{ApiError, Code};
 use super::query::Query;
+use crate::git::Branches;
 
 pub(super) fn router() -> Router<Arc<App>> {
     Router::new()
@@ -146,6 +147,10 @@ pub(super) async fn enter(
         return Err(ApiError::conflict(format!("repository {shown} is kept elsewhere")));
     }
     super::v1::keeper(app, &row)?;
+    let access = match (access, Branches::of(&app.store, &scope, &row).await?) {
+        (None, Branches::OfTasks(branches)) => Some(GitAccess::PushAny(branches)),
+        (access, _) => access,
+    };
     Ok(Entered { scope, row, actor, access })
 }
 

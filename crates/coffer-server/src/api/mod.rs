@@ -11,6 +11,7 @@ mod check;
 mod context;
 mod error;
 mod git;
+mod kinds;
 mod lfs;
 mod list;
 mod logs;

@@ -53,7 +53,7 @@ async fn create(
     generation: Generation,
     idempotency_key: Option<String>,
 ) -> Result<Created, ApiError> {
-    let spec = check::create(new, generation, &app.policy, idempotency_key)?;
+    let spec = check::create(new, generation, &app.policy, idempotency_key, &caller.actor())?;
     // Its timeout is E2B's to say; what bounds every sandbox of the project bounds this one too.
     let project = app.limiter.of(caller.scope.project());
     let bounds =

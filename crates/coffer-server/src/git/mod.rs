@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::KeyId;
+use coffer_core::forge::BranchName;
 use coffer_core::network::GATE_NAME;
 use coffer_forge::{Forge, Forges};
 use coffer_store::{GitOutcome, GitRemote, ProjectScope, RepositoryRow, Store};
@@ -70,6 +71,38 @@ struct Place {
     remote: GitRemote,
     row: RepositoryRow,
     forge: Arc<dyn Forge>,
+}
+
+/// Which branches a caller may push to, and open pull requests from.
+#[derive(Debug)]
+pub(crate) enum Branches {
+    Any,
+    /// Those of the agent's own tasks.
+    OfTasks(Vec<BranchName>),
+}
+
+impl Branches {
+    /// Those of a key's: an agent's reaches the branches of its tasks.
+    pub(crate) async fn of(
+        store: &Store,
+        scope: &ProjectScope,
+        row: &RepositoryRow,
+    ) -> Result<Self, ApiError> {
+        let Some(agent) = scope.agent() else { return Ok(Self::Any) };
+        let names = store.task_branches(scope, agent, row.name.as_str()).await.map_err(ApiError::store)?;
+        Ok(Self::OfTasks(names.iter().filter_map(|name| name.parse().ok()).collect()))
+    }
+
+    pub(crate) fn check(&self, branch: &BranchName) -> Result<(), ApiError> {
+        match self {
+            Self::OfTasks(names) if !names.contains(branch) => {
+                let message = format!("branch `{branch}` is not of a task of this agent");
+                Err(ApiError::of(Code::Forbidden, message)
+                    .hint("an agent's key pushes to the branches of its own tasks"))
+            }
+            Self::Any | Self::OfTasks(_) => Ok(()),
+        }
+    }
 }
 
 impl Git {

@@ -13,7 +13,7 @@ use super::orders::{
 };
 use super::routes::Opening;
 use super::status::WorkTree;
-use super::{Git, Large, Place, Run, Session, Signature, Submodules, explain, gate_url};
+use super::{Branches, Git, Large, Place, Run, Session, Signature, Submodules, explain, gate_url};
 use crate::api::{ApiError, Code};
 use crate::clock::now_ms;
 
@@ -316,6 +316,7 @@ impl Git {
                 Some(branch) => branch,
                 None => self.checked_out(session, &place.remote).await?,
             };
+            self.check_branch(session, &place, &branch).await?;
             let commit = self.tip(session, &place.remote, &branch).await?;
             let protection = match place.forge.protection(&branch).await {
                 // A token that may push need not see the rules. The forge knows them.
@@ -357,6 +358,19 @@ impl Git {
             })
         })
         .await
+    }
+
+    /// Whether the caller may move that branch. A run of the server's own shows no key, and names its branch itself.
+    async fn check_branch(
+        &self,
+        session: &Session,
+        place: &Place,
+        branch: &BranchName,
+    ) -> Result<(), ApiError> {
+        if session.key.is_none() {
+            return Ok(());
+        }
+        Branches::of(&self.store, &session.scope, &place.row).await?.check(branch)
     }
 
     /// Pushes, again where that may help, and never before the forge was asked what it has: that decides, not what git
@@ -437,6 +451,7 @@ impl Git {
                 Some(head) => head,
                 None => self.checked_out(session, &place.remote).await?,
             };
+            self.check_branch(session, &place, &head).await?;
             let repository = slug.clone();
             let found =
                 place.forge.pull_of_head(&head, order.base.as_ref()).await.map_err(ApiError::forge)?;

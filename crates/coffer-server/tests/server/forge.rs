@@ -15,7 +15,7 @@ pub(crate) struct Work {
     pub(crate) app: TestApp,
     dir: TempDir,
     pub(crate) path: String,
-    url: String,
+    pub(crate) url: String,
 }
 
 /// Runs git as a person would, with nothing of this machine's settings.
@@ -75,7 +75,7 @@ impl Work {
         good(&git(self.dir.path(), &["clone", "--quiet", &self.url, into]).await);
     }
 
-    async fn commit(&self, clone: &str, file: &str, text: &str) -> String {
+    pub(crate) async fn commit(&self, clone: &str, file: &str, text: &str) -> String {
         let at = self.at(clone);
         std::fs::write(at.join(file), text).unwrap();
         good(&git(&at, &["add", "--all"]).await);
@@ -284,7 +284,8 @@ async fn bad_refs_and_protected_branches_are_told_to_whoever_pushes() {
     let review = format!("{}/pulls/1/reviews", work.path);
     work.app.post(&review, json!({"verdict": "approve"})).await.expect(201);
     work.merge(1, Value::Null).await.expect(409);
-    let other = work.app.post("/api/v1/keys", json!({"name": "reviewer"})).await.expect(201).json();
+    let other =
+        work.app.post("/api/v1/keys", json!({"name": "reviewer", "kind": "person"})).await.expect(201).json();
     let other = other["key"].as_str().unwrap().to_string();
     let line = json!({"path": "new", "line": 1, "body": "why x?"});
     let body = json!({"verdict": "approve", "comments": [line]});

@@ -18,6 +18,7 @@ mod forks;
 mod guest;
 mod hostile;
 mod inside;
+mod kinds;
 mod lfs;
 mod lifecycle;
 mod limits;

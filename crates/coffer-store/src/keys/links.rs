@@ -3,7 +3,7 @@
 //! A link is a row among the keys, so that it is listed, expires and can be revoked as they do. Its mark is
 //! not that of a key: shown as one, it is refused.
 
-use coffer_core::{Millis, ProjectId, Role};
+use coffer_core::{KeyKind, Millis, ProjectId, Role};
 use sha2::{Digest, Sha256};
 use sqlx::Row;
 use subtle::ConstantTimeEq;
@@ -26,6 +26,7 @@ impl Store {
         let link = NewKey {
             name: "one-time link".to_string(),
             role: Role::Admin,
+            kind: KeyKind::Person,
             agent: None,
             expires_ms: Some(now_ms() + lasting_ms),
         };
@@ -51,7 +52,7 @@ impl Store {
         let redeem = self.database().write(DOING, move |connection| {
             Box::pin(async move {
                 let rows = sqlx::query(
-                    "SELECT k.id, k.project_id, k.name, k.role, k.agent_id, k.prefix, k.digest, k.created_ms,
+                    "SELECT k.id, k.project_id, k.name, k.role, k.kind, k.agent_id, k.prefix, k.digest, k.created_ms,
                          k.expires_ms, k.revoked_ms, k.last_used_ms
                      FROM api_keys AS k JOIN projects AS p ON p.id = k.project_id
                      WHERE k.prefix = $1 AND p.removed_ms IS NULL",
@@ -83,6 +84,7 @@ impl Store {
                     let key = NewKey {
                         name,
                         role: link.role,
+                        kind: link.kind,
                         agent: link.agent,
                         expires_ms: Some(now + lasting_ms),
                     };

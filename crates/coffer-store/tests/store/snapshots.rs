@@ -149,7 +149,7 @@ on_both! {
         let scope = project(&store, "p").await;
         let source = running(&store, &scope, sandbox()).await.id;
         let agent = store.create_agent(&scope, "a").await.unwrap().id;
-        let new = coffer_store::NewKey { name: "k".into(), agent: Some(agent), role: coffer_core::Role::Write, expires_ms: None };
+        let new = coffer_store::NewKey { agent: Some(agent), role: coffer_core::Role::Write, ..coffer_store::NewKey::from("k") };
         let key = store.create_key(&store.operator(), scope.project(), new).await.unwrap();
         let agents = comes_in(&store, key.reveal()).await.scope;
         let ours = ready(&store, &scope, snapshot(source, Some("n"))).await;

@@ -99,7 +99,7 @@ pub(super) async fn create(
     Checked(request): Checked<NewCompetition>,
 ) -> Result<(StatusCode, HeaderMap, Json<Competition>), ApiError> {
     by_people(&caller)?;
-    let idempotency = super::idempotency(&headers, &request)?;
+    let idempotency = super::idempotency(&headers, &caller.actor(), &request)?;
     let new = ask::checked(&app, &caller, request).await?;
     let new = NewRow { idempotency, ..new };
     let begun = app.store.create_competition(&caller.scope, new).await;

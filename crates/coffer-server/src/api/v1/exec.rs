@@ -255,7 +255,7 @@ async fn run(
     let scope = named.caller.scope;
     let record = app.fleet.find(&scope, named.id).ok_or_else(|| ApiError::no_sandbox(&named.text))?;
     let key = headers.get("idempotency-key").map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
-    let idempotency = key.map(|key| check::idempotency(key, &command)).transpose()?;
+    let idempotency = key.map(|key| check::idempotency(key, &named.caller.actor(), &command)).transpose()?;
     let order = command.checked()?;
     let guest = guest(&app, &record, &named.text).await?;
     if let Err(refused) = app.commands.permit(&record, &order.words).await {

@@ -131,7 +131,7 @@ pub(super) async fn fork(
     MaybeChecked(new): MaybeChecked<NewFork>,
 ) -> Result<(StatusCode, Json<Fork>), ApiError> {
     // The sandbox is part of what is asked for.
-    let idempotency = super::idempotency(&headers, &(named.record.id, &new))?;
+    let idempotency = super::idempotency(&headers, &caller.actor(), &(named.record.id, &new))?;
     let count = new.count.unwrap_or(1);
     if !(1..=MOST_CHILDREN).contains(&count) {
         return Err(ApiError::invalid("count", format!("must be between 1 and {MOST_CHILDREN}")));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::{AgentId, KeyId, Role};
+use coffer_core::{AgentId, KeyId, KeyKind, Role};
 use coffer_store::{ApiKeyInfo, ApiKeySecret, NewKey};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use crate::api::App;
 use crate::api::auth::{Admin, Caller, Id};
 use crate::api::body::{Checked, MaybeChecked};
 use crate::api::context::Context;
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Code};
 use crate::api::names::check_name;
 use crate::clock::{now_ms, rfc3339};
 
@@ -32,6 +32,10 @@ pub(super) struct NewKeyRequest {
     /// What it may do; `write` by default.
     #[schema(value_type = Option<String>, example = "write")]
     role: Option<Role>,
+    /// What holds it: `service` (a program of yours, the default) or `person`, whose approvals of pull requests count.
+    /// Only people make keys for people.
+    #[schema(value_type = Option<String>, example = "service")]
+    kind: Option<KeyKind>,
     /// Makes it the key of an agent, which can touch only what that agent owns.
     #[schema(value_type = Option<String>)]
     agent_id: Option<AgentId>,
@@ -47,6 +51,9 @@ pub(super) struct Key {
     name: String,
     #[schema(value_type = String, example = "write")]
     role: Role,
+    /// `person`, `service` or `agent`.
+    #[schema(value_type = String, example = "service")]
+    kind: KeyKind,
     agent_id: Option<String>,
     /// Its first characters, by which its owner knows it.
     prefix: String,
@@ -80,6 +87,7 @@ fn shown(key: ApiKeyInfo) -> Key {
         id: key.id.to_string(),
         name: key.name,
         role: key.role,
+        kind: key.kind,
         agent_id: key.agent.map(|agent| agent.to_string()),
         prefix: key.prefix,
         created_at: rfc3339(key.created_ms),
@@ -99,12 +107,29 @@ pub(super) fn checked(request: NewKeyRequest) -> Result<NewKey, ApiError> {
     if request.agent_id.is_some() && request.role == Some(Role::Admin) {
         return Err(ApiError::invalid("role", "of an agent's key must be read or write"));
     }
+    let kind = match (request.kind, request.agent_id) {
+        (None | Some(KeyKind::Agent), Some(_)) => KeyKind::Agent,
+        (None | Some(KeyKind::Service), None) => KeyKind::Service,
+        (Some(KeyKind::Person), None) => KeyKind::Person,
+        (Some(_), Some(_)) => return Err(ApiError::invalid("kind", "of an agent's key must be agent")),
+        (Some(_), None) => return Err(ApiError::invalid("kind", "must be person or service")),
+    };
     Ok(NewKey {
         name: request.name,
         role: request.role.unwrap_or(Role::Write),
+        kind,
         agent: request.agent_id,
         expires_ms,
     })
+}
+
+/// A service that could make a person's key would approve with it.
+fn by_person(caller: &Caller<Admin>, kind: KeyKind) -> Result<(), ApiError> {
+    if kind == KeyKind::Person && caller.kind != KeyKind::Person {
+        return Err(ApiError::of(Code::Forbidden, "only a person's key makes keys for people")
+            .hint("ask an admin of the project, or an operator"));
+    }
+    Ok(())
 }
 
 /// Makes a key for this project.
@@ -123,6 +148,7 @@ pub(super) async fn create(
     Checked(request): Checked<NewKeyRequest>,
 ) -> Result<(StatusCode, Json<MadeKey>), ApiError> {
     let key = checked(request)?;
+    by_person(&caller, key.kind)?;
     if let Some(agent) = key.agent {
         let known = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
         known.ok_or_else(|| ApiError::nothing("agent", agent))?;
@@ -186,6 +212,10 @@ pub(super) async fn rotate(
     let overlap_s = request.overlap_s.unwrap_or(USUAL_OVERLAP_S);
     if !(0..=LONGEST_OVERLAP_S).contains(&overlap_s) {
         return Err(ApiError::invalid("overlap_s", format!("must be between 0 and {LONGEST_OVERLAP_S}")));
+    }
+    let keys = app.store.keys(&caller.scope).await.map_err(ApiError::store)?;
+    if let Some(old) = keys.iter().find(|old| old.id == key) {
+        by_person(&caller, old.kind)?;
     }
     let secret = app.store.rotate_key(&caller.scope, key, overlap_s * 1000).await;
     Ok(made(&secret.map_err(|error| ApiError::name(error, "key", key))?))

@@ -337,11 +337,12 @@ fn digest_of(element: &str) -> String {
 /// The idempotency key of a request, if it has one, with a digest of what it asks for.
 fn idempotency(
     headers: &http::HeaderMap,
+    actor: &str,
     asked: &impl Serialize,
 ) -> Result<Option<(String, String)>, super::error::ApiError> {
     let key = headers.get("idempotency-key");
     let key = key.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
-    key.map(|key| super::check::idempotency(key, asked)).transpose()
+    key.map(|key| super::check::idempotency(key, actor, asked)).transpose()
 }
 
 /// The description as text, as it is kept in the repository.

@@ -1,6 +1,10 @@
 //! Pull requests, issues, and what is said of them, on whichever forge the repository is.
 
+use std::sync::Arc;
+
 use axum::Json;
+use axum::extract::State;
+use coffer_core::KeyKind;
 use coffer_core::forge::{
     BranchName, CommitId, DiffSide, IssueState, MergeMethod, PullState, StatusState, Verdict,
 };
@@ -15,10 +19,12 @@ use utoipa::{IntoParams, ToSchema};
 use super::ErrorShape;
 use super::page::{Page, PageQuery};
 use super::repositories::{Located, field, forge_part, listed};
+use crate::api::App;
 use crate::api::auth::{Read, Write};
 use crate::api::body::{Checked, MaybeChecked};
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Code};
 use crate::api::query::Query;
+use crate::git::Branches;
 
 const LONGEST_TITLE: usize = 256;
 const LONGEST_TEXT: usize = 65_536;
@@ -193,6 +199,7 @@ fn optional<T: std::str::FromStr<Err: std::fmt::Display>>(
     )
 )]
 pub(super) async fn create(
+    State(app): State<Arc<App>>,
     located: Located<Write>,
     Checked(new): Checked<OpenPull>,
 ) -> Result<(StatusCode, Json<Pull>), ApiError> {
@@ -203,6 +210,7 @@ pub(super) async fn create(
         base: optional("base", new.base.as_deref())?,
         draft: new.draft,
     };
+    Branches::of(&app.store, &located.scope, &located.row).await?.check(&new.head)?;
     let made = located.forge.create_pull(new).await.map_err(ApiError::forge)?;
     Ok((StatusCode::CREATED, Json(made)))
 }
@@ -340,6 +348,10 @@ pub(super) async fn review(
     located: Located<Write>,
     Checked(new): Checked<GiveReview>,
 ) -> Result<(StatusCode, Json<Review>), ApiError> {
+    if new.verdict == Verdict::Approve && located.kind != KeyKind::Person {
+        return Err(ApiError::of(Code::Forbidden, "only people approve; this is a service's key")
+            .hint("leave a comment, or use the key of a person (`\"kind\": \"person\"`)"));
+    }
     if new.comments.len() > MOST_LINE_COMMENTS {
         return Err(ApiError::invalid("comments", format!("must be at most {MOST_LINE_COMMENTS}")));
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, State};
+use coffer_core::KeyKind;
 use coffer_core::forge::{BranchName, ProtectionRules, RepositoryName};
 use coffer_forge::{Branch, Forge, Listed, Part as ForgePart, Protection, RepositoryInfo};
 use coffer_store::{ProjectScope, RepositoryRow};
@@ -99,6 +100,7 @@ impl Default for NewProtection {
 pub(super) struct Located<N> {
     pub(super) scope: ProjectScope,
     pub(super) actor: String,
+    pub(super) kind: KeyKind,
     pub(super) row: RepositoryRow,
     pub(super) forge: Arc<dyn Forge>,
     /// What else the path names.
@@ -123,7 +125,7 @@ impl<N: Need> FromRequestParts<Arc<App>> for Located<N> {
         keeper(app, &row)?;
         let actor = caller.actor();
         let forge = app.forges.open(&caller.scope, &row, &actor).await.map_err(ApiError::forge)?;
-        Ok(Self { scope: caller.scope, actor, row, forge, params, needs: PhantomData })
+        Ok(Self { scope: caller.scope, actor, kind: caller.kind, row, forge, params, needs: PhantomData })
     }
 }
 

@@ -273,7 +273,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     MaybeChecked(new): MaybeChecked<NewSandbox>,
 ) -> Result<(StatusCode, HeaderMap, Json<Sandbox>), ApiError> {
-    let idempotency = super::idempotency(&headers, &new)?;
+    let idempotency = super::idempotency(&headers, &caller.actor(), &new)?;
     let agent = match (caller.scope.agent(), new.agent_id) {
         (Some(own), None) => Some(own),
         (Some(own), Some(asked)) if own == asked => Some(own),

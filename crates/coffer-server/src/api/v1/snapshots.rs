@@ -143,7 +143,7 @@ pub(super) async fn create(
     MaybeChecked(new): MaybeChecked<NewSnapshot>,
 ) -> Result<(StatusCode, HeaderMap, Json<Snapshot>), ApiError> {
     // The sandbox is part of what is asked for.
-    let idempotency = super::idempotency(&headers, &(named.record.id, &new))?;
+    let idempotency = super::idempotency(&headers, &caller.actor(), &(named.record.id, &new))?;
     let name = new.name.as_deref().map(|name| checked_name(&caller.scope, name)).transpose();
     let name = name.map_err(|why| ApiError::of(Code::Invalid, why))?;
     if let Some(reference) = &name
