@@ -42,7 +42,7 @@ pub use lfs::{LfsFound, LfsOid};
 use local::{Bare, LocalForge};
 pub use passes::Pass;
 use passes::Passes;
-pub use private::PrivateHosts;
+pub use private::{PrivateHosts, class_of, is_own};
 pub use serve::{GitFigures, Incoming, Outgoing, Service};
 
 /// As whom the server itself commits: merges.

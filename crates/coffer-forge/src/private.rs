@@ -1,8 +1,8 @@
 //! Forges of the site's own, which an operator vouches for.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
-use coffer_core::network::{Class, HostName, Walls, parse_address, pass_on_site};
+use coffer_core::network::{Class, HostName, Walls, classify, normalise, parse_address, pass_on_site};
 
 /// The hosts that may be at private addresses. All others must be public: who connects a project to a forge chooses its
 /// address, and must not reach by it what only this server can.
@@ -33,9 +33,38 @@ impl PrivateHosts {
     }
 }
 
+/// Whether an address is one of this machine's, by asking the kernel for a socket there. Asked each time: addresses
+/// come and go.
+pub fn is_own(address: IpAddr) -> bool {
+    let binds = |address: IpAddr| UdpSocket::bind((address, 0)).is_ok();
+    // Where the kernel allows addresses that are not there (`ip_nonlocal_bind`), a socket says nothing.
+    binds(normalise(address)) && !binds(NOWHERE)
+}
+
+/// An address of the documentation's, which no machine has.
+const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+/// What kind of address it is, this machine's own included, as egress judges it.
+pub fn class_of(address: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> Class {
+    match classify(normalise(address)) {
+        Class::Public if is_own(address) => Class::Host,
+        class => class,
+    }
+}
+
 /// The address to dial, or why it is not.
-pub(crate) fn may_dial(on_site: bool, address: IpAddr) -> Result<IpAddr, Class> {
-    if on_site { pass_on_site(address) } else { Walls::default().pass(address) }
+pub(crate) fn may_dial(
+    on_site: bool,
+    address: IpAddr,
+    is_own: impl Fn(IpAddr) -> bool,
+) -> Result<IpAddr, Class> {
+    if on_site {
+        return pass_on_site(address);
+    }
+    match class_of(address, is_own) {
+        Class::Host => Err(Class::Host),
+        _ => Walls::default().pass(address),
+    }
 }
 
 #[cfg(test)]
@@ -62,8 +91,23 @@ mod tests {
 
     #[test]
     fn others_must_be_public() {
-        let to = |on_site, text: &str| may_dial(on_site, text.parse().unwrap()).is_ok();
+        let to = |on_site, text: &str| may_dial(on_site, text.parse().unwrap(), |_| false).is_ok();
         assert!(to(false, "140.82.112.3") && to(true, "10.0.0.7"));
         assert!(!to(false, "10.0.0.7") && !to(false, "127.0.0.1") && !to(true, "169.254.169.254"));
+    }
+
+    #[test]
+    fn this_machines_own_addresses_are_refused_however_public() {
+        assert!(is_own("127.0.0.1".parse().unwrap()));
+        assert!(is_own("::ffff:127.0.0.1".parse().unwrap()));
+        for other in ["192.0.2.1", "8.8.8.8", "1.1.1.1"] {
+            assert!(!is_own(other.parse().unwrap()), "{other}");
+        }
+        let own = |address: IpAddr| address.to_string() == "8.8.4.4";
+        let judged = |text: &str| may_dial(false, text.parse().unwrap(), own);
+        assert_eq!(judged("8.8.4.4"), Err(Class::Host));
+        assert_eq!(judged("8.8.8.8"), Ok("8.8.8.8".parse().unwrap()));
+        assert_eq!(judged("10.0.0.1"), Err(Class::Private));
+        assert!(may_dial(true, "8.8.4.4".parse().unwrap(), own).is_ok(), "the operator vouches for it");
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::ForgeError;
-use crate::private::may_dial;
+use crate::private::{is_own, may_dial};
 
 /// For connecting, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -220,7 +220,7 @@ impl Transport {
             tokio::net::lookup_host((host.as_str(), *port)).await.map_err(|error| error.to_string())?;
         let mut why = format!("`{host}` has no address");
         for to in found.take(MOST_ADDRESSES) {
-            let dialled = match may_dial(self.on_site, to.ip()) {
+            let dialled = match may_dial(self.on_site, to.ip(), is_own) {
                 Ok(address) => TcpStream::connect((address, *port)).await.map_err(|error| error.to_string()),
                 Err(class) => Err(format!(
                     "`{host}` is at a {class} address; an operator can allow that by `forge.private_hosts`"

@@ -27,8 +27,17 @@ pub(crate) struct Reported {
 impl Fleet {
     /// What was refused after that sequence. One that egress has not come to is of an egress before it.
     pub(crate) async fn refusals(&self, record: &Record, after: u64) -> Result<Refusals, EngineError> {
-        let refusals = self.engine.refusals(record.id, after).await?;
-        if refusals.total < after { self.engine.refusals(record.id, 0).await } else { Ok(refusals) }
+        let mut refusals = self.engine.refusals(record.id, after).await?;
+        if refusals.total < after {
+            refusals = self.engine.refusals(record.id, 0).await?;
+        }
+        // What a name stands for inside the operator's network is not the tenant's to know.
+        for refusal in &mut refusals.refusals {
+            if refusal.name.is_some() && refusal.rule.starts_with("never:") {
+                refusal.address = None;
+            }
+        }
+        Ok(refusals)
     }
 
     /// Takes down what a sandbox has sent and received, and what it was refused since the last time.

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use coffer_core::network::{Class, classify, normalise};
+use coffer_core::network::{Class, normalise};
+use coffer_forge::{class_of, is_own};
 use http::Uri;
 
 const LONGEST_URL: usize = 2048;
@@ -47,7 +48,7 @@ impl Target {
             return Err("must name a host and, where it has one, a port above 0".into());
         }
         if let Ok(address) = host.parse::<IpAddr>() {
-            admit(address, local, is_tls)?;
+            admit(&host, address, local, is_tls, is_own)?;
         }
         let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_string();
@@ -61,7 +62,7 @@ impl Target {
         let mut allowed = Vec::new();
         let mut refused = None;
         for address in found {
-            match admit(address.ip(), local, self.is_tls) {
+            match admit(&self.host, address.ip(), local, self.is_tls, is_own) {
                 Ok(ip) => allowed.push(SocketAddr::new(ip, self.port)),
                 Err(why) => refused = refused.or(Some(why)),
             }
@@ -74,18 +75,28 @@ impl Target {
     }
 }
 
-/// The address to dial, or why it is not dialled.
-fn admit(address: IpAddr, local: bool, is_tls: bool) -> Result<IpAddr, String> {
-    let class = classify(address);
-    let near = matches!(class, Class::Loopback | Class::Private | Class::UniqueLocal | Class::CarrierShared);
+/// The address to dial, or why it is not dialled. The reason names the host as it was given: what a name stands for
+/// inside the operator's network is not the tenant's to know.
+fn admit(
+    host: &str,
+    address: IpAddr,
+    local: bool,
+    is_tls: bool,
+    is_own: impl Fn(IpAddr) -> bool,
+) -> Result<IpAddr, String> {
+    let class = class_of(address, is_own);
+    let near = matches!(
+        class,
+        Class::Loopback | Class::Private | Class::UniqueLocal | Class::CarrierShared | Class::Host
+    );
     match class {
         Class::Public if is_tls => Ok(normalise(address)),
-        Class::Public => Err(format!("{address} is public, where nothing is sent without TLS")),
+        Class::Public => Err(format!("`{host}` is public, where nothing is sent without TLS")),
         _ if near && local => Ok(normalise(address)),
         _ if near => Err(format!(
-            "{address} is a {class} address, which the operator has to allow by `webhooks.local_targets`"
+            "`{host}` is at a {class} address, which the operator has to allow by `webhooks.local_targets`"
         )),
-        _ => Err(format!("{address} is a {class} address, where nothing is sent")),
+        _ => Err(format!("`{host}` is at a {class} address, where nothing is sent")),
     }
 }
 
@@ -167,5 +178,18 @@ mod tests {
         let target = Target::parse("http://localhost:9/", true).unwrap();
         let allowed = target.addresses(true).await.unwrap();
         assert!(!allowed.is_empty() && allowed.iter().all(|address| address.ip().is_loopback()));
+    }
+
+    #[test]
+    fn this_machines_own_addresses_are_the_operators_to_allow_and_are_not_told() {
+        let own = |address: IpAddr| address.to_string() == "8.8.4.4";
+        let judged =
+            |host: &str, address: &str, local| admit(host, address.parse().unwrap(), local, true, own);
+        assert!(judged("a.com", "8.8.8.8", false).is_ok());
+        assert!(judged("a.com", "8.8.4.4", true).is_ok(), "the operator allows it");
+        for address in ["8.8.4.4", "10.1.2.3", "169.254.169.254"] {
+            let why = judged("inside.corp", address, false).unwrap_err();
+            assert!(why.contains("inside.corp") && !why.contains(address), "{why}");
+        }
     }
 }

@@ -238,13 +238,18 @@ impl FakeEngine {
 
     /// Refuses a sandbox a connection.
     pub(crate) fn refuse(&self, id: SandboxId, address: &str, rule: &str) {
+        self.refuse_named(id, None, address, rule);
+    }
+
+    /// The same of a connection that was opened by name.
+    pub(crate) fn refuse_named(&self, id: SandboxId, name: Option<&str>, address: &str, rule: &str) {
         let mut inner = self.inner.lock().unwrap();
         let kept = inner.refusals.entry(id).or_default();
         kept.push(Refusal {
             sequence: kept.len() as u64 + 1,
             at_ms: jiff::Timestamp::now().as_millisecond(),
             kind: RefusedKind::Connection,
-            name: None,
+            name: name.map(|name| name.parse().unwrap()),
             address: Some(address.parse().unwrap()),
             port: Some(443),
             rule: rule.into(),

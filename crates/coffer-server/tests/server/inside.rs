@@ -177,6 +177,36 @@ async fn wrong_orders_are_refused_with_their_codes() {
     app.as_key(reader, Method::POST, &exec, json!({"command": "x"})).await.expect(403);
 }
 
+/// `/proc/1/environ` has the secrets of a sandbox in it.
+#[tokio::test]
+async fn the_kernels_files_are_not_for_keys_that_only_read() {
+    let app = TestApp::start().await;
+    let (_, path) = sandbox(&app).await;
+    let files = format!("{path}/files");
+    let reader = app.post("/api/v1/keys", json!({"name": "r", "role": "read"})).await.expect(201).json();
+    let reader = reader["key"].as_str().unwrap();
+    for place in [
+        "/proc/1/environ",
+        "//proc/1/environ",
+        "/proc/self/mem",
+        "/sys/kernel/x",
+        "/dev/fd/%2e%2e/environ",
+        "/~/%2e%2e/%2e%2e/proc/1/environ",
+        "?path=/proc",
+        "?path=/home/../proc/1",
+    ] {
+        for method in [Method::GET, Method::HEAD] {
+            if place.starts_with('?') && method == Method::HEAD {
+                continue;
+            }
+            let answer = app.as_key(reader, method.clone(), &format!("{files}{place}"), Value::Null).await;
+            assert_eq!(answer.status, 403, "{method} {place}: {}", answer.text());
+        }
+        assert_ne!(app.get(&format!("{files}{place}")).await.status, 403, "{place}");
+    }
+    assert_ne!(app.as_key(reader, Method::GET, &format!("{files}/home/proc"), Value::Null).await.status, 403);
+}
+
 #[tokio::test]
 async fn files_are_written_read_listed_moved_and_removed() {
     let app = TestApp::start().await;

@@ -65,6 +65,24 @@ async fn a_change_is_in_force_and_on_record_or_neither() {
     assert_eq!(app.engine.policy(id.parse().unwrap()), Policy::of(Base::Web));
 }
 
+/// A name of the operator's network is refused without telling what it stands for there.
+#[tokio::test]
+async fn a_refusal_does_not_tell_an_address_of_the_operators_network() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    let sandbox = id.parse().unwrap();
+    app.engine.refuse_named(sandbox, Some("db.corp.example"), "10.1.2.3", "never:private");
+    app.engine.refuse_named(sandbox, Some("shop.example"), "9.9.9.9", "deny:9.9.9.9/32");
+    app.engine.refuse(sandbox, "10.9.9.9", "never:private");
+    let told = reach(&app, &id).await;
+    let addresses: Vec<_> = (0..3).map(|at| told["refusals"][at]["address"].clone()).collect();
+    assert_eq!(addresses, [json!(null), json!("9.9.9.9"), json!("10.9.9.9")], "its own words it knows");
+    assert!(!told.to_string().contains("10.1.2.3"), "{told}");
+    app.delete(&format!("/sandboxes/{id}")).await.expect(204);
+    let recorded = app.events("sandbox.network_refused").await;
+    assert!(!recorded.is_empty() && !json!(recorded).to_string().contains("10.1.2.3"), "{recorded:?}");
+}
+
 #[tokio::test]
 async fn refusals_are_served_and_on_record_once() {
     let app = TestApp::start().await;

@@ -35,7 +35,7 @@ use super::inside::{self, WatchQuery, guest};
 use super::page::{Page, PageQuery, Part};
 use crate::agent::{Guest, GuestError, accepted};
 use crate::api::App;
-use crate::api::auth::{Named, Read, Write};
+use crate::api::auth::{Caller, Named, Read, Write};
 use crate::api::body::Checked;
 use crate::api::error::{ApiError, Code};
 use crate::api::query::Query;
@@ -171,6 +171,22 @@ fn checked(path: &str) -> Result<&str, ApiError> {
     Ok(path)
 }
 
+/// Keeps a key that may only look away from the kernel's files: they show the environments and the memory of processes,
+/// secrets included. `/dev` leads there by links, and `..` by way of any of them.
+fn check_reader(path: &str, writer: &Result<Caller<Write>, ApiError>) -> Result<(), ApiError> {
+    if writer.is_ok() || !may_lead_to_the_kernel(path) {
+        return Ok(());
+    }
+    let message = "this key may only read, and `/proc`, `/sys`, `/dev` and paths with `..` need write";
+    Err(ApiError::of(Code::Forbidden, message))
+}
+
+fn may_lead_to_the_kernel(path: &str) -> bool {
+    let mut parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
+    let first = if path.starts_with('/') { parts.clone().next() } else { None };
+    matches!(first, Some("proc" | "sys" | "dev")) || parts.any(|part| part == "..")
+}
+
 /// What stands in the URL after `files/`: an absolute path, or one below `~`.
 fn path_of(parts: &Parts, id: &str) -> Result<String, ApiError> {
     let encoded = parts.uri.path().split_once("/files/").map(|(_, path)| path);
@@ -230,6 +246,7 @@ fn directory(path: &str) -> ApiError {
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
+    writer: Result<Caller<Write>, ApiError>,
     named: Named<Read>,
     query: Query,
 ) -> Result<Json<Page<Entry>>, ApiError> {
@@ -240,6 +257,7 @@ pub(super) async fn list(
     }
     let user = user(&query)?;
     let path = checked(query.text("path").unwrap_or_default())?.to_string();
+    check_reader(&path, &writer)?;
     let guest = inside::guest_for(&app, &named.record, &named.id, &query).await?;
     listing(&app, &guest, user.as_deref(), path, depth, &part).await.map(Json)
 }
@@ -286,11 +304,12 @@ async fn listing(
 )]
 pub(super) async fn read(
     State(app): State<Arc<App>>,
+    writer: Result<Caller<Write>, ApiError>,
     named: Named<Read>,
     query: Query,
     request: Request,
 ) -> Result<Response, ApiError> {
-    contents(&app, &named, &query, &request.into_parts().0).await
+    contents(&app, &named, &writer, &query, &request.into_parts().0).await
 }
 
 /// What `GET` would answer, without the contents.
@@ -306,20 +325,23 @@ pub(super) async fn read(
 )]
 pub(super) async fn look(
     State(app): State<Arc<App>>,
+    writer: Result<Caller<Write>, ApiError>,
     named: Named<Read>,
     query: Query,
     request: Request,
 ) -> Result<Response, ApiError> {
-    contents(&app, &named, &query, &request.into_parts().0).await
+    contents(&app, &named, &writer, &query, &request.into_parts().0).await
 }
 
 async fn contents(
     app: &App,
     named: &Named<Read>,
+    writer: &Result<Caller<Write>, ApiError>,
     query: &Query,
     parts: &Parts,
 ) -> Result<Response, ApiError> {
     let path = path_of(parts, &named.id)?;
+    check_reader(&path, writer)?;
     let user = user(query)?;
     let guest = inside::guest_for(app, &named.record, &named.id, query).await?;
     let mut asked = guest.request(parts.method.clone(), &contents_of(&path, user.as_deref()), None);
@@ -550,5 +572,28 @@ impl hyper::body::Body for Upload {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_lead_to_the_kernel;
+
+    #[test]
+    fn ways_to_the_kernels_files_are_known() {
+        for path in [
+            "/proc",
+            "/proc/1/environ",
+            "//proc/1/mem",
+            "/./sys/x",
+            "/dev/fd/../environ",
+            "~/../../proc/1/environ",
+            "a/..",
+        ] {
+            assert!(may_lead_to_the_kernel(path), "{path}");
+        }
+        for path in ["", "~", "proc", "~/proc", "/home/user/proc", "/etc/hostname", "/home/a..b"] {
+            assert!(!may_lead_to_the_kernel(path), "{path}");
+        }
     }
 }
