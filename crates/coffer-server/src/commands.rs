@@ -14,7 +14,7 @@ use coffer_store::{AuditRecord, Store, StoreError, VersionedPolicy};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::AuditLog;
+use crate::audit::AuditLog;
 use crate::clock::now_ms;
 use crate::fleet::{Fleet, Record};
 use crate::output::Output;

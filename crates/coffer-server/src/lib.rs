@@ -9,6 +9,7 @@
 mod agent;
 mod api;
 mod artifacts;
+mod audit;
 mod breaker;
 mod clock;
 mod commands;
@@ -168,20 +169,20 @@ pub async fn serve(
         limiter.clone(),
         stop.child_token(),
     );
+    let written = CancellationToken::new();
+    let (audit, audit_writer) = audit::AuditLog::start(store.clone(), written.clone());
     let fleet = fleet::Fleet::start(
         store.clone(),
         engine,
         config.lifetime,
         config.default_limits,
-        fleet::Books { telemetry: telemetry.clone(), usage, output: output.clone() },
+        fleet::Books { telemetry: telemetry.clone(), usage, output: output.clone(), audit: audit.clone() },
         stop.child_token(),
     )
     .await
     .map_err(|error| ServeError(Box::new(error)))?;
     let commands = commands::Commands::start(store.clone(), output.clone(), stop.child_token());
     let commands = commands.await.map_err(failed)?;
-    let written = CancellationToken::new();
-    let (audit, audit_writer) = api::AuditLog::start(store.clone(), written.clone());
     let gate = commands::Gatekeeper {
         fleet: fleet.clone(),
         commands: commands.clone(),

@@ -148,20 +148,24 @@ pub(super) async fn accompany(
     if stranger && answer.status() == StatusCode::UNAUTHORIZED {
         tracing::debug!(request.id = %id, %method, "refused a request without a good key");
     }
-    if !stranger && is_told(&method, answer.status()) {
-        app.audit
-            .write(AuditRecord {
-                id,
-                project: context.project(),
-                actor: context.actor(),
-                action: format!("{method} {}", route.as_deref().unwrap_or("unknown")),
-                subject: context.subject.get().cloned().or(named),
-                status: answer.status().as_u16(),
-                code: refusal,
-                request_id: id.to_string(),
-                at_ms: now_ms(),
-            })
-            .await;
+    let changes = is_told(&method, answer.status());
+    if !stranger && (changes || route.as_deref().is_some_and(|route| READS.contains(&route))) {
+        let record = AuditRecord {
+            id,
+            project: context.project(),
+            actor: context.actor(),
+            action: format!("{method} {}", route.as_deref().unwrap_or("unknown")),
+            subject: context.subject.get().cloned().or(named),
+            status: answer.status().as_u16(),
+            code: refusal,
+            request_id: id.to_string(),
+            at_ms: now_ms(),
+        };
+        if changes {
+            app.audit.write(record).await;
+        } else {
+            app.audit.write_read(record);
+        }
     }
     answer
 }
@@ -199,6 +203,25 @@ fn end_trace(traced: &mut Active, context: &Of, id: AuditId, status: StatusCode,
         traced.fail(|| status.to_string());
     }
 }
+
+/// Routes whose answers are what tenants keep in sandboxes: files, logs, output, artifacts. Reads of these are recorded.
+const READS: [&str; 15] = [
+    "/api/v1/sandboxes/{id}/files",
+    "/api/v1/sandboxes/{id}/files/{*path}",
+    "/api/v1/sandboxes/{id}/logs",
+    "/api/v1/sandboxes/{id}/stream",
+    "/api/v1/sandboxes/{id}/diff",
+    "/api/v1/sandboxes/{id}/executions",
+    "/api/v1/executions/{execution}",
+    "/api/v1/executions/{execution}/output",
+    "/api/v1/logs",
+    "/api/v1/artifacts/{artifact}",
+    "/api/v1/artifacts/{artifact}/content",
+    "/sandboxes/{id}/logs",
+    "/v2/sandboxes/{id}/logs",
+    "/git/{project}/{repository}/info/lfs/objects/{oid}",
+    "/api/v1/sandboxes/fork/{fork}/entries/{entry}/diff",
+];
 
 /// Whatever would change something, and whatever was not allowed.
 fn is_told(method: &Method, status: StatusCode) -> bool {

@@ -3,7 +3,6 @@
 //! A handler authenticates, checks the request into domain types, calls the fleet once and maps
 //! the outcome. Success codes are exact and every refusal has E2B's shape: SDKs depend on both.
 
-mod audit;
 mod auth;
 mod body;
 mod browser;
@@ -38,6 +37,7 @@ use coffer_store::Store;
 use http::{Method, Uri};
 use tokio::sync::Semaphore;
 
+use crate::audit::AuditLog;
 use crate::commands::Commands;
 use crate::events::Events;
 use crate::fleet::Fleet;
@@ -45,7 +45,6 @@ use crate::limits::Limiter;
 use crate::output::Output;
 use crate::tasks::Tasks;
 use crate::telemetry::Telemetry;
-pub(crate) use audit::AuditLog;
 use auth::{Caller, Write};
 pub(crate) use context::Of;
 use error::Shape;

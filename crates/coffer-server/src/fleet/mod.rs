@@ -52,6 +52,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::agent::AgentError;
+use crate::audit::AuditLog;
 use crate::clock::now_ms;
 use crate::output::Output;
 use crate::telemetry::{self, Telemetry};
@@ -91,6 +92,7 @@ pub(crate) struct Fleet {
     telemetry: Arc<Telemetry>,
     pub(crate) usage: Arc<Usage>,
     output: Arc<Output>,
+    audit: AuditLog,
     /// A secret has changed, and the engine has not heard of it.
     tell_secrets: Notify,
     /// A sandbox has repositories on record that its gate may not lead to.
@@ -131,6 +133,7 @@ pub(crate) struct Books {
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) usage: Arc<Usage>,
     pub(crate) output: Arc<Output>,
+    pub(crate) audit: AuditLog,
 }
 
 /// Why a sandbox was not made, changed or found.
@@ -200,7 +203,7 @@ impl Fleet {
         engine: Arc<dyn Engine>,
         policy: LifetimePolicy,
         limits: Limits,
-        Books { telemetry, usage, output }: Books,
+        Books { telemetry, usage, output, audit }: Books,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, FleetError> {
         let fleet = Arc::new(Self {
@@ -219,6 +222,7 @@ impl Fleet {
             telemetry,
             usage,
             output,
+            audit,
             tell_secrets: Notify::new(),
             gates: Notify::new(),
             full: quota::Full::default(),

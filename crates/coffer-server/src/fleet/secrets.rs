@@ -4,26 +4,29 @@
 //! sandbox may reach, and again for the latter when a secret has changed or the engine was away: it keeps
 //! values in memory only.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use coffer_core::network::{HeaderRule, HeaderText, Policy};
-use coffer_core::{ProjectId, StateName};
+use coffer_core::{AuditId, ProjectId, StateName};
 use coffer_engine::EngineNotice;
-use coffer_store::{MissingKey, SandboxRow, SecretValues, Store, UsableSecret};
+use coffer_store::{AuditRecord, MissingKey, SandboxRow, SecretValues, Store, UsableSecret};
 use coffer_wire::agentd::Init;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::create::chain;
 use super::{Fleet, FleetError, Record, Step, network_of};
+use crate::clock::now_ms;
 use crate::output::{Patterns, Values};
 
 /// How often another server's changes of secrets are looked for.
 const LOOK: Duration = Duration::from_secs(10);
 const BEGIN: &str = "${secret:";
+/// The action of the record that says that a sandbox was given a secret.
+const SECRET_USED: &str = "secret.used";
 
 /// Why a secret cannot be used as it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -126,6 +129,15 @@ fn has_secrets(row: &SandboxRow) -> bool {
     is_there(&network["rules"])
         || is_there(&network["egressProxy"])
         || is_there(&network["policy"]["headers"])
+}
+
+/// The secrets that headers of a sandbox's requests refer to, by its network settings.
+pub(super) fn header_secrets(network: Option<&serde_json::Value>) -> BTreeSet<String> {
+    let Some(network) = network else { return BTreeSet::new() };
+    let text = [&network["rules"], &network["policy"]["headers"]].map(ToString::to_string).concat();
+    let mut parts = text.split(BEGIN);
+    parts.next();
+    parts.filter_map(|part| part.split_once('}')).map(|(name, _)| name.to_string()).collect()
 }
 
 /// Says at the start what cannot be read for lack of a master key, and what to do about it.
@@ -233,7 +245,27 @@ impl Fleet {
             let values = self.store.secret_values(project).await?;
             init.env_vars.extend(variables(&names, &values)?);
         }
+        let in_headers = header_secrets(record.live().row.network.as_ref());
+        self.note_secrets(record, names.into_values().chain(in_headers).collect());
         Ok(init)
+    }
+
+    /// Puts on record that a sandbox was given secrets: in its environment, or in headers of its requests.
+    pub(super) fn note_secrets(&self, record: &Record, names: BTreeSet<String>) {
+        for name in names {
+            let id = AuditId::generate();
+            self.audit.write_read(AuditRecord {
+                id,
+                project: Some(record.project),
+                actor: format!("sandbox:{}", record.id),
+                action: SECRET_USED.to_string(),
+                subject: Some(name),
+                status: 200,
+                code: None,
+                request_id: id.to_string(),
+                at_ms: now_ms(),
+            });
+        }
     }
 
     /// Has the engine hear of changed secrets soon.
@@ -304,6 +336,7 @@ impl Fleet {
         match self.reach_of(row.project, policy.clone()).await {
             Ok((reach, version)) => {
                 self.engine.set_network(row.id, &reach).await?;
+                self.note_secrets(record, header_secrets(row.network.as_ref()));
                 // Where no header refers to anything, the version does not matter and is that of now.
                 let now =
                     self.store.cached_secret_values(row.project).map_or(version, |values| values.version);
@@ -397,6 +430,17 @@ mod tests {
         ] {
             assert_eq!(judged(name, plain, proxy), why, "{name}, plain HTTP: {plain}, proxy: {proxy}");
         }
+    }
+
+    #[test]
+    fn secrets_of_headers_are_found_in_both_forms() {
+        let network = json!({
+            "policy": {"base": "web", "headers": [{"hosts": ["a.com"], "headers": {"x": "${secret:a} ${secret:b}"}}]},
+            "rules": {"c.com": [{"transform": {"headers": {"x": "Bearer ${secret:c}", "y": "plain"}}}]},
+        });
+        let found: Vec<_> = header_secrets(Some(&network)).into_iter().collect();
+        assert_eq!(found, ["a", "b", "c"]);
+        assert!(header_secrets(None).is_empty() && header_secrets(Some(&json!({}))).is_empty());
     }
 
     #[tokio::test]

@@ -110,6 +110,7 @@ impl Fleet {
             let (reach, told) = fleet.reach_of(row.project, reach).await?;
             let reach = claim.record.git.opens(reach).map_err(|_| FleetError::Broken)?;
             fleet.engine.set_network(row.id, &reach).await?;
+            fleet.note_secrets(&claim.record, super::secrets::header_secrets(Some(&network)));
             claim.record.told.store(told, std::sync::atomic::Ordering::Relaxed);
             let operator = fleet.store.operator();
             fleet.store.set_network(&operator, row.id, Some(network.clone()), allow_internet_access).await?;

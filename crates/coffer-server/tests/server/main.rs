@@ -7,6 +7,7 @@ mod agentd;
 mod agents;
 mod app;
 mod artifacts;
+mod audit;
 mod breaker;
 mod bundles;
 mod competitions;

@@ -17,13 +17,14 @@ use crate::api::error::ApiError;
 use crate::api::query::Query;
 use crate::clock::rfc3339;
 
-/// A request that changed something, or was not allowed.
+/// A request that changed something, was not allowed, or read files, logs, output or artifacts; or the use of a secret.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Audited {
     id: String,
-    /// `key:<id>`, `agent:<id>`, `operator:<id>` or `unknown`.
+    /// `key:<id>`, `agent:<id>`, `operator:<id>`, `token:<sandbox>`, `sandbox:<id>`, `server` or `unknown`.
     actor: String,
-    /// The method and the route.
+    /// The method and the route; `secret.used` where a sandbox was given the secret `subject`; `audit.dropped` where as many
+    /// reads as `subject` says did not fit.
     #[schema(example = "POST /api/v1/sandboxes")]
     action: String,
     /// The id of what it was about.
