@@ -11,13 +11,15 @@ COFFER := target/release/coffer
 # What the checks build and run.
 CI := --profile ci --locked
 CI_COFFER := target/ci/coffer
+# Lints while it compiles: clippy-driver is rustc with lints, so that nothing is compiled twice for them.
+LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS='-Dwarnings__CLIPPY_HACKERY__' $(CARGO)
 
-.PHONY: help build run demo test check unit e2e vm kernels soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench setup-vm screenshots
+.PHONY: help build run demo test check unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench setup-vm screenshots
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
 	@echo "make demo    a task, three agents that compete for it in forks, and the winner's pull request; offline (KEEP=1)"
-	@echo "make test    set up, then every check: format, lints, unit, store, engine and SDK tests"
+	@echo "make test    set up, then every check: format, lints, unit, store, engine and SDK tests, and Debian 12 in QEMU"
 	@echo "make build   the release binary, at $(COFFER)"
 	@echo "make soak    kill every part at $(KILLS) random moments, and look for what was lost (SEED=, KILLS=);"
 	@echo "             pause and fork under write load, with kills in between (PAUSES=, FORKS=, IMAGES=);"
@@ -51,31 +53,36 @@ demo: build template
 template: setup-run build
 	@$(COFFER) template build base || echo "note: the template 'base' could not be built; 'host' stands in for it"
 
-test: check unit e2e
+test: check unit e2e vm-ci
 
 check: setup-build agentd ui
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy $(CI) --workspace --all-targets -- -D warnings
+	$(LINTED) test $(CI) --workspace --no-run
 	@[ ! -d ui/node_modules ] || npm --prefix ui run --silent test
 
 unit: setup-test agentd ui
-	$(CARGO) test $(CI) --workspace --no-fail-fast
+	$(LINTED) test $(CI) --workspace --no-fail-fast
 
 e2e: setup-test agentd ui
 	@# As the tests' build has it: with other targets other features of crates would be chosen, and all be compiled again.
-	$(CARGO) build $(CI) --workspace --bin coffer --test coffer
+	$(LINTED) build $(CI) --workspace --bin coffer --test coffer
 	@$(CI_COFFER) template build base || echo "note: the template 'base' could not be built; 'host' stands in for it"
 	COFFER_BIN=$(CURDIR)/$(CI_COFFER) e2e/run
 
-# Stock Debian kernels in QEMU, with systemd. VM names some of the machines, VM_TESTS is for pytest.
+# Stock Debian kernels in QEMU, with systemd. VM names some of the machines, VM_TESTS is for pytest, VM_WHOLE=1 runs
+# all tests that make sense there.
 vm: setup-vm build template
-	e2e/vm/run $(VM) $(if $(VM_TESTS),-- $(VM_TESTS))
+	e2e/vm/run $(if $(VM_WHOLE),--whole) $(VM) $(if $(VM_TESTS),-- $(VM_TESTS))
+
+# The least of it: stock Debian 12 with what the tests above were run with.
+vm-ci: setup-vm
+	COFFER_BIN=$(CURDIR)/$(CI_COFFER) e2e/vm/run --ci debian12
 
 # Old kernels on this one: the whole node suite without what each host's kernel lacks. `make test` has a slice of it.
 KERNEL_HOSTS ?= debian12 ubuntu2404 debian13 cgroup1
 kernels: setup-test agentd
 	set -e; for host in $(KERNEL_HOSTS); do echo "as on $$host"; \
-		COFFER_KERNEL_HOST=$$host $(CARGO) test $(CI) -p coffer-node --test node; done
+		COFFER_KERNEL_HOST=$$host $(LINTED) test $(CI) --workspace --test node; done
 
 # A real server with something to show, in Chromium.
 screenshots: setup-test build template

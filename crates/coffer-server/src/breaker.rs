@@ -3,4 +3,4 @@
 mod engine;
 
 pub(crate) use coffer_forge::breaker::{Breaker, Policy};
-pub(crate) use engine::GuardedEngine;
+pub(crate) use engine::{GuardedEngine, HostFailures};

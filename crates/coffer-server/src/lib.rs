@@ -148,6 +148,7 @@ pub async fn serve(
     let telemetry = telemetry::Telemetry::start(&config.metrics, &config.traces)
         .map_err(|error| ServeError(Box::new(error)))?;
     let (engine, breaker) = breaker::GuardedEngine::start(engine, stop.child_token());
+    let host_failures = engine.failures();
     telemetry.watch(breaker);
     let telemetry = Arc::new(telemetry);
     let usage = Arc::new(usage::Usage::new(config.usage, store.clone()));
@@ -243,6 +244,7 @@ pub async fn serve(
     let webhooks = webhooks.await.map_err(failed)?;
     let app = api::App {
         fleet: fleet.clone(),
+        host_failures,
         store: store.clone(),
         policy: config.lifetime,
         limits: config.default_limits,

@@ -66,6 +66,7 @@ pub(crate) enum Code {
     QuotaExceeded,
     RateLimited,
     Internal,
+    HostFailed,
     NotSupported,
     Unavailable,
     ForgeUnreachable,
@@ -97,7 +98,7 @@ impl Code {
             Self::OtherInstallation => StatusCode::MISDIRECTED_REQUEST,
             Self::Gone => StatusCode::GONE,
             Self::QuotaExceeded | Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Internal | Self::HostFailed => StatusCode::INTERNAL_SERVER_ERROR,
             Self::NotSupported => StatusCode::NOT_IMPLEMENTED,
             Self::Unavailable | Self::ForgeUnreachable => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -132,6 +133,7 @@ impl Code {
             Self::QuotaExceeded => "quota_exceeded",
             Self::RateLimited => "rate_limited",
             Self::Internal => "internal",
+            Self::HostFailed => "host_failed",
             Self::NotSupported => "not_supported",
             Self::Unavailable => "unavailable",
             Self::ForgeUnreachable => "forge_unreachable",
@@ -379,7 +381,8 @@ impl ApiError {
             }
             EngineError::Failed(why) => {
                 tracing::error!("the engine failed: {why}");
-                Self::internal()
+                Self::of(Code::HostFailed, "the host of the sandboxes failed to do this")
+                    .hint("an operator finds the reason at /api/v1/admin/host, by the id of this request")
             }
         }
     }

@@ -38,6 +38,7 @@ use http::{Method, Uri};
 use tokio::sync::Semaphore;
 
 use crate::audit::AuditLog;
+use crate::breaker::HostFailures;
 use crate::commands::Commands;
 use crate::events::Events;
 use crate::fleet::Fleet;
@@ -56,6 +57,8 @@ pub use ui::UiFile;
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) fleet: Arc<Fleet>,
+    /// What the host failed lately, for operators.
+    pub(crate) host_failures: HostFailures,
     pub(crate) store: Store,
     pub(crate) policy: LifetimePolicy,
     pub(crate) limits: Limits,

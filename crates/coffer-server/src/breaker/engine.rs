@@ -1,7 +1,8 @@
 //! The engine behind a breaker.
 
+use std::collections::VecDeque;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,17 +17,50 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use super::{Breaker, Policy};
+use crate::clock::now_ms;
 
 /// A call waits half a minute for a node that is away, so these are five such waits; a restart, which
 /// takes a second, fails none.
 const POLICY: Policy =
     Policy { failures: 5, pause: Duration::from_secs(1), longest_pause: Duration::from_secs(30) };
 
+/// Failures that are remembered for operators.
+const REMEMBERED: usize = 20;
+
+/// A request that the host itself failed, with its reason: for operators, never for tenants.
+#[derive(Debug, Clone)]
+pub(crate) struct HostFailure {
+    pub(crate) at_ms: i64,
+    pub(crate) request_id: Option<String>,
+    pub(crate) why: String,
+}
+
+/// The latest failures of the host, oldest first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HostFailures(Arc<Mutex<VecDeque<HostFailure>>>);
+
+impl HostFailures {
+    fn note(&self, why: &str) {
+        let request_id = coffer_engine::on_behalf().map(|id| id.to_string());
+        let failure = HostFailure { at_ms: now_ms(), request_id, why: why.to_string() };
+        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if failures.len() == REMEMBERED {
+            failures.pop_front();
+        }
+        failures.push_back(failure);
+    }
+
+    pub(crate) fn list(&self) -> Vec<HostFailure> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
 /// An engine that is left alone while it does not answer.
 #[derive(Debug)]
 pub(crate) struct GuardedEngine {
     engine: Arc<dyn Engine>,
     breaker: Arc<Breaker>,
+    failures: HostFailures,
 }
 
 impl GuardedEngine {
@@ -47,7 +81,12 @@ impl GuardedEngine {
                 }
             }
         });
-        (Arc::new(Self { engine, breaker: breaker.clone() }), breaker)
+        (Arc::new(Self { engine, breaker: breaker.clone(), failures: HostFailures::default() }), breaker)
+    }
+
+    /// What the host failed lately; goes on filling.
+    pub(crate) fn failures(&self) -> HostFailures {
+        self.failures.clone()
     }
 
     async fn ask<T>(&self, call: impl Future<Output = Result<T, EngineError>>) -> Result<T, EngineError> {
@@ -60,6 +99,10 @@ impl GuardedEngine {
         let answer = call.await;
         match &answer {
             Err(EngineError::Unavailable(_)) => leave.failed(),
+            Err(EngineError::Failed(why)) => {
+                self.failures.note(why);
+                leave.answered();
+            }
             _ => leave.answered(),
         }
         answer

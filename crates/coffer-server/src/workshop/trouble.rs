@@ -33,6 +33,7 @@ pub(super) fn may_pass(error: &ApiError) -> bool {
         | Code::RateLimited
         | Code::RequestTimeout
         | Code::Internal
+        | Code::HostFailed
         | Code::Conflict => true,
         Code::GitFailed => {
             error.message().contains(".lock'") || error.message().contains("Another git process")

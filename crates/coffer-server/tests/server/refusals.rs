@@ -237,6 +237,25 @@ async fn a_create_that_the_engine_refuses_leaves_only_its_record() {
 }
 
 #[tokio::test]
+async fn what_the_host_fails_is_told_to_operators_alone() {
+    let app = TestApp::start().await;
+    app.engine.fail(Op::Create, Some(EngineError::Failed("overlayfs: secret detail".into())));
+    let refused = app.post("/api/v1/sandboxes", json!({})).await.expect(500);
+    let (body, request_id) = (refused.json(), refused.header("x-request-id").unwrap().to_string());
+    assert_eq!((&body["code"], &body["request_id"]), (&json!("host_failed"), &json!(request_id)));
+    assert!(!body.to_string().contains("secret"), "{body}");
+    app.get("/api/v1/admin/host").await.expect(403);
+    let operator = app.store.create_operator_key(&app.store.operator(), "root").await.unwrap();
+    let asked = app.as_key(operator.reveal(), Method::GET, "/api/v1/admin/host", json!(null)).await;
+    let report = asked.expect(200).json();
+    let failure = &report["failures"][0];
+    assert_eq!(
+        (&failure["why"], &failure["request_id"]),
+        (&json!("overlayfs: secret detail"), &json!(request_id))
+    );
+}
+
+#[tokio::test]
 async fn a_create_whose_agent_misbehaves_leaves_only_its_record() {
     let app = TestApp::start().await;
     for manners in [Manners::Broken, Manners::Endless] {

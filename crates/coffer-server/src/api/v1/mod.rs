@@ -99,6 +99,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(health))
         .routes(routes!(ready))
         .routes(routes!(host::show))
+        .routes(routes!(host::inspect))
         .routes(routes!(sandboxes::create, sandboxes::list))
         .routes(routes!(sandboxes::list_all))
         .routes(routes!(sandboxes::detail, sandboxes::destroy))
