@@ -63,8 +63,6 @@ pub enum NodeFailure {
     Uids(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("could not look at the host's processors and control groups")]
     Host(#[source] io::Error),
-    #[error("could not find out what the kernel can do: {0}")]
-    Probe(String),
     #[error(transparent)]
     Unusable(Unusable),
 }
@@ -326,13 +324,20 @@ fn probe(
     template_dir: &Path,
     features: &mut Features,
 ) -> Result<(), NodeFailure> {
-    let scratch = pool.scratch().map_err(NodeFailure::Host)?;
-    let missing = prober.probe(&scratch, template_dir).map_err(NodeFailure::Probe)?;
-    if let Err(error) = pool.clear_scratch() {
-        tracing::warn!("could not remove `{}`: {error}", scratch.display());
+    let scratch = pool.scratch().map_err(|error| format!("could not make a scratch directory: {error}"));
+    match scratch.and_then(|scratch| prober.probe(&scratch, template_dir)) {
+        Ok(missing) => missing.into_iter().for_each(|(feature, why)| features.lack(feature, why)),
+        // A full pool, say: sandboxes that exist must be taken up all the same, and what the oldest kernels know
+        // works on all.
+        Err(why) => {
+            tracing::warn!("could not try out kernel features, so fallbacks are used: {why}");
+            for feature in OverlayRecipe::NEWER {
+                features.lack(feature, "it could not be tried out");
+            }
+        }
     }
-    for (feature, why) in missing {
-        features.lack(feature, why);
+    if let Err(error) = pool.clear_scratch() {
+        tracing::warn!("could not remove the scratch directory of the pool: {error}");
     }
     if !process::kernel_tells_exit() {
         features.lack(Feature::PidfdInfo, "the kernel does not know PIDFD_GET_INFO");

@@ -46,7 +46,7 @@ use coffer_store::Store;
 pub use git::ForgeSettings;
 pub use limits::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings};
 pub use output::OutputSettings;
-pub use preflight::{PreflightError, preflight};
+pub use preflight::{PreflightError, is_preflight, preflight};
 pub use tasks::{OtherArena, OtherWorkshop, TaskSettings};
 pub use telemetry::{BadTraceSetting, MetricsSettings, TraceSettings};
 use tokio::net::TcpListener;

@@ -25,6 +25,9 @@ const EXPECTED: &str = "ready\n0\n";
 /// Long, for hosts that emulate their processor; a real one takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Ids of preflights begin as those of 1970 would, so that what a killed one left can be told from all others.
+const PREFIX: &str = "0000000000";
+
 /// Why the first sandbox did not work.
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
@@ -44,10 +47,16 @@ impl PreflightError {
     }
 }
 
-/// Creates, uses and destroys a sandbox; gives how long that took.
+/// Creates, uses and destroys a sandbox; gives how long that took. Before that it removes what an earlier one left
+/// that was killed on its way.
 pub async fn preflight(engine: &dyn Engine) -> Result<Duration, PreflightError> {
+    for left in engine.list().await.map_err(PreflightError::Create)? {
+        if is_preflight(left.sandbox) {
+            engine.destroy(left.sandbox).await.map_err(PreflightError::Destroy)?;
+        }
+    }
     let started = Instant::now();
-    let sandbox = SandboxId::generate();
+    let sandbox = new_id();
     let spec = CreateSandbox {
         sandbox,
         template: TEMPLATE.into(),
@@ -72,6 +81,16 @@ pub async fn preflight(engine: &dyn Engine) -> Result<Duration, PreflightError> 
     used.map_err(PreflightError::Use)?;
     destroyed.map_err(PreflightError::Destroy)?;
     Ok(started.elapsed())
+}
+
+fn new_id() -> SandboxId {
+    let random = SandboxId::generate().to_string();
+    format!("{PREFIX}{}", &random[PREFIX.len()..]).parse().expect("the letters of another id")
+}
+
+/// Whether a sandbox is a preflight's, and so no tenant's.
+pub fn is_preflight(sandbox: SandboxId) -> bool {
+    sandbox.to_string().starts_with(PREFIX)
 }
 
 /// Runs the script as any client would.
@@ -122,4 +141,15 @@ async fn run(sandbox: SandboxId, socket: std::path::PathBuf) -> Result<(), Strin
         }
     }
     Err("a command ended without an exit code".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preflights_are_told_from_sandboxes() {
+        assert!(is_preflight(new_id()) && new_id() != new_id());
+        assert!(!is_preflight(SandboxId::generate()));
+    }
 }

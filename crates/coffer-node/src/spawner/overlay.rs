@@ -173,9 +173,9 @@ pub(super) fn map_ids(pid: i32, map: &str) -> Result<OwnedFd, SetupError> {
 
 /// Why the kernel made no overlay.
 pub(super) struct Refusal {
-    errno: Errno,
+    pub(super) errno: Errno,
     /// The kernel's own words, if it left any.
-    said: Option<String>,
+    pub(super) said: Option<String>,
 }
 
 impl Refusal {

@@ -61,14 +61,15 @@ pub(super) fn run(directories: &[PathBuf]) -> Result<(), SetupError> {
     let [scratch, templates] = directories else {
         return Err(SetupError::new("find the directories to probe in", Errno::INVAL));
     };
-    let missing = look(scratch, templates);
+    let missing = look(scratch, templates)?;
     let answer =
         serde_json::to_vec(&missing).map_err(|_| SetupError::new("write the answer", Errno::PROTO))?;
     rustix::io::write(rustix::stdio::stdout(), &answer).doing("answer")?;
     Ok(())
 }
 
-fn look(scratch: &Path, templates: &Path) -> Missing {
+/// An error where something could not be tried, which is not the same as a kernel that refuses it.
+fn look(scratch: &Path, templates: &Path) -> Result<Missing, SetupError> {
     let mut missing = Missing::new();
     let mut note = |feature, found: Result<(), String>| {
         if let Err(why) = found {
@@ -90,21 +91,15 @@ fn look(scratch: &Path, templates: &Path) -> Missing {
         Ok(ids) => ids,
         Err(why) => {
             note(Feature::CloneThree, Err(why));
-            return missing;
+            return Ok(missing);
         }
     };
     if !has_api {
-        return missing;
+        return Ok(missing);
     }
     note(Feature::SysfsInSandbox, sysfs().map_err(|error| error.to_string()));
-    note(Feature::MappedMounts, mapped(templates, &ids).map(drop).map_err(|error| error.to_string()));
-    let trials = match Trials::prepare(scratch, &ids) {
-        Ok(trials) => trials,
-        Err(error) => {
-            note(Feature::OverlayMappedLayers, Err(error.to_string()));
-            return missing;
-        }
-    };
+    note(Feature::MappedMounts, map_templates(templates, &ids).map_err(|error| error.to_string()));
+    let trials = Trials::prepare(scratch, &ids)?;
     for (feature, layers, volatile) in [
         (Feature::OverlayMappedLayers, LayerForm::Joined, false),
         (Feature::OverlayVolatile, LayerForm::Joined, true),
@@ -112,9 +107,9 @@ fn look(scratch: &Path, templates: &Path) -> Missing {
         (Feature::OverlayDescriptors, LayerForm::Descriptors, false),
         (Feature::OverlayDetached, LayerForm::Detached, false),
     ] {
-        note(feature, trials.try_one(OverlayRecipe { layers, volatile }));
+        note(feature, trials.try_one(OverlayRecipe { layers, volatile })?);
     }
-    missing
+    Ok(missing)
 }
 
 /// Mounts sysfs as a sandbox does: in user, mount and network namespaces of its own.
@@ -148,12 +143,10 @@ fn detached(path: &Path) -> Result<OwnedFd, SetupError> {
     rustix::mount::open_tree(CWD, path, flags).doing(format_args!("open {}", Quoted(path)))
 }
 
-/// A directory as a layer: read-only, with the ids of a sandbox.
-fn mapped(path: &Path, ids: &OwnedFd) -> Result<OwnedFd, SetupError> {
-    let layer = detached(path)?;
-    kernel::set_mount_attributes(&layer, libc::MOUNT_ATTR_RDONLY, Some(ids.as_fd()))
-        .doing(format_args!("map {IDS} ids of {}", Quoted(path)))?;
-    Ok(layer)
+/// Whether the files of templates can have the ids of a sandbox.
+fn map_templates(path: &Path, ids: &OwnedFd) -> Result<(), SetupError> {
+    kernel::set_mount_attributes(detached(path)?, libc::MOUNT_ATTR_RDONLY, Some(ids.as_fd()))
+        .doing(format_args!("map {IDS} ids of {}", Quoted(path)))
 }
 
 /// Overlays that are made and dropped at once.
@@ -175,8 +168,16 @@ impl<'a> Trials<'a> {
         Ok(Self { scratch, ids })
     }
 
-    fn try_one(&self, recipe: OverlayRecipe) -> Result<(), String> {
-        self.overlay(recipe).map_err(|error| error.to_string())?.map_err(|refusal| refusal.to_string())
+    fn try_one(&self, recipe: OverlayRecipe) -> Result<Result<(), String>, SetupError> {
+        match self.overlay(recipe)? {
+            // The disk is full or broken: that says nothing about the kernel.
+            Err(refusal)
+                if matches!(refusal.errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO) =>
+            {
+                Err(SetupError::new("try an overlay", refusal.errno))
+            }
+            tried => Ok(tried.map_err(|refusal| refusal.to_string())),
+        }
     }
 
     /// Each has an upper of its own: a volatile one refuses to be mounted again.
@@ -186,7 +187,14 @@ impl<'a> Trials<'a> {
         for path in [writable_path.clone(), writable_path.join("upper"), writable_path.join("work")] {
             fs::create_dir(&path).doing(format_args!("make {}", Quoted(&path)))?;
         }
-        let lower = mapped(&self.scratch.join(LOWER), self.ids)?;
+        let lower = detached(&self.scratch.join(LOWER))?;
+        let read_only = libc::MOUNT_ATTR_RDONLY;
+        if let Err(errno) = kernel::set_mount_attributes(&lower, read_only, Some(self.ids.as_fd())) {
+            return Ok(Err(overlay::Refusal {
+                errno,
+                said: Some("the pool's files cannot be id-mapped".into()),
+            }));
+        }
         let writable = detached(&writable_path)?;
         let open = |name: &str| {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -75,6 +75,10 @@ pub(crate) enum LayerForm {
 }
 
 impl OverlayRecipe {
+    /// What it can do without on any kernel.
+    pub(crate) const NEWER: [Feature; 3] =
+        [Feature::OverlayAppend, Feature::OverlayDescriptors, Feature::OverlayDetached];
+
     /// The best that these features allow.
     pub(crate) fn for_kernel(features: &Features) -> Self {
         let append = features.has(Feature::OverlayAppend);

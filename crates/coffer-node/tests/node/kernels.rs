@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use coffer_core::SnapshotId;
 use coffer_engine::Engine as _;
-use coffer_node::NodeFailure;
 use coffer_node::features::{Feature, KNOWN_HOSTS, KnownHost, Lacking, Need, TABLE};
+use coffer_node::{NodeFailure, PoolChoice};
 use coffer_wire::node::CreateSandbox;
 
 use crate::harness::{Home, TestNode, small, spec};
@@ -16,6 +16,7 @@ crate::tests!(
     what_cannot_be_replaced_is_a_typed_refusal,
     a_host_without_a_required_feature_is_refused_by_name,
     the_node_reports_what_it_does_without,
+    a_pool_that_nothing_can_be_tried_in_keeps_the_oldest_ways,
 );
 
 fn home(lacking: Lacking) -> Home {
@@ -114,5 +115,21 @@ async fn the_node_reports_what_it_does_without() {
     }
     let spec = CreateSandbox { template: "no-such".into(), ..spec(small()) };
     assert!(node.engine.create(&spec).await.is_err());
+    node.stop().await;
+}
+
+/// A full pool must not keep a node from taking up the sandboxes that are in it.
+async fn a_pool_that_nothing_can_be_tried_in_keeps_the_oldest_ways() {
+    let mut home = home(Lacking::default());
+    home.pool = PoolChoice::Directory;
+    // In the way of the scratch directory.
+    std::fs::create_dir_all(home.data_dir().join("pool")).unwrap();
+    std::fs::write(home.data_dir().join("pool/probe"), "").unwrap();
+    let node = home.start().await;
+    let kernel = node.engine.info().await.unwrap().kernel;
+    let missing: Vec<_> = kernel.iter().filter(|one| !one.present).map(|one| one.name.as_str()).collect();
+    assert!(missing.contains(&"overlay_append") && missing.contains(&"overlay_detached"), "{missing:?}");
+    let sandbox = node.create(small()).await;
+    assert_eq!(sandbox.output("echo works").await, "works");
     node.stop().await;
 }
