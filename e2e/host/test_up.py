@@ -1,13 +1,16 @@
 """`coffer up` as its operator sees it."""
 
+import os
+import pty
 import signal
 import stat
+import subprocess
 
 import httpx
 import pytest
 from e2b import AuthenticationException, Sandbox
 
-from coffer_up import eventually, inventory
+from coffer_up import binary, eventually, inventory
 
 NAMES = {"E2B_API_URL", "E2B_SANDBOX_URL", "E2B_VOLUME_API_URL", "E2B_API_KEY", "COFFER_URL", "COFFER_API_KEY"}
 
@@ -20,8 +23,31 @@ def test_env_is_private_and_can_be_sourced(server):
     assert env["E2B_API_URL"] == f"http://127.0.0.1:{up.port}"
     assert env["E2B_API_KEY"].startswith("e2b_") and len(env["E2B_API_KEY"]) == 44
     int(env["E2B_API_KEY"][4:], 16)
+    # The log is no terminal, and more people may read it than may have keys.
+    eventually(lambda: "The operator's key" in up.log.read_text(), "what `coffer up` prints")
     printed = up.log.read_text()
-    assert all(f"{name}=" in printed for name in NAMES)
+    assert "Cofferdam is ready at" in printed and str(up.data_dir / "env") in printed
+    assert env["E2B_API_KEY"] not in printed and "#token=" not in printed
+    assert stat.S_IMODE((up.data_dir / "sign-in").stat().st_mode) == 0o600
+    assert "/#token=link_" in (up.data_dir / "sign-in").read_text()
+
+
+def test_a_terminal_is_shown_keys_and_a_link(tmp_path):
+    terminal, theirs = pty.openpty()
+    command = [binary(), "up", "--ephemeral", "--no-build", "--listen", "127.0.0.1:0", "--pool-size", "1GiB"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("E2B_", "GITHUB_"))}
+    command += ["--data-dir", tmp_path / "data"]
+    up = subprocess.Popen(command, stdout=theirs, stdin=subprocess.DEVNULL, env=env)
+    os.close(theirs)
+    try:
+        shown = b""
+        while b"#token=" not in shown:
+            shown += os.read(terminal, 4096)
+        assert all(f"{name}=".encode() in shown for name in NAMES)
+    finally:
+        up.terminate()
+        assert up.wait(150) == 0
+        os.close(terminal)
 
 
 def test_two_side_by_side(server):

@@ -205,13 +205,7 @@ impl Plan {
             return Ok(None);
         }
         let identity = Identity::of_egress(dir, server)?;
-        let mut arguments = vec![
-            flag("run-dir", &dir.run_dir()),
-            format!("--uid={}", identity.uid),
-            format!("--gid={}", identity.gid),
-            format!("--parent={}", std::process::id()),
-        ];
-        arguments.extend(self.logging.arguments());
+        let arguments = self.unprivileged_arguments(dir, identity);
         let roots = authority::roots(self.settings().network.extra_roots.as_deref())?;
         let mut egress = Part::start("egress", arguments, children)?;
         egress.tell(surroundings::follow(self.nameservers.clone(), authority::load(dir)?, roots));
@@ -250,15 +244,20 @@ impl Plan {
         listen: SocketAddr,
         mint_key: bool,
     ) -> Vec<String> {
+        let mut arguments = vec![format!("--listen={listen}"), flag("server-dir", &dir.server())];
+        arguments.extend(mint_key.then(|| "--mint-key".to_string()));
+        arguments.extend(self.unprivileged_arguments(dir, identity));
+        arguments
+    }
+
+    /// What every part is told that gives up root.
+    fn unprivileged_arguments(&self, dir: &DataDir, identity: Identity) -> Vec<String> {
         let mut arguments = vec![
-            format!("--listen={listen}"),
-            flag("server-dir", &dir.server()),
             flag("run-dir", &dir.run_dir()),
             format!("--uid={}", identity.uid),
             format!("--gid={}", identity.gid),
             format!("--parent={}", std::process::id()),
         ];
-        arguments.extend(mint_key.then(|| "--mint-key".to_string()));
         arguments.extend(self.logging.arguments());
         arguments
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::part::Part;
-use super::{OwnChildren, Plan, flag};
+use super::{OwnChildren, Plan};
 use crate::data_dir::DataDir;
 use crate::preflight::{Fails, Report, Works};
 use crate::printer::{self, HostUnusable};
@@ -20,14 +20,7 @@ impl Plan {
         identity: Identity,
         children: &OwnChildren,
     ) -> anyhow::Result<()> {
-        let mut arguments = vec![
-            flag("run-dir", &dir.run_dir()),
-            format!("--uid={}", identity.uid),
-            format!("--gid={}", identity.gid),
-            format!("--parent={}", std::process::id()),
-        ];
-        arguments.extend(self.logging.arguments());
-        let mut part = Part::start("preflight", arguments, children)?;
+        let mut part = Part::start("preflight", self.unprivileged_arguments(dir, identity), children)?;
         let report: Report = part.first_line(PATIENCE).await?;
         part.stop(Duration::from_secs(5)).await;
         if self.check {

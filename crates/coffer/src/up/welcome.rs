@@ -14,13 +14,14 @@ pub(super) fn welcome(
     key: &str,
     link: Option<&str>,
 ) -> anyhow::Result<()> {
-    let env = env_text(listen, key);
-    dir.write_env(&env)?;
     let link = link.map(|token| sign_in_link(listen, token));
     match &link {
         Some(link) => dir.write_sign_in(&format!("{link}\n"))?,
         None => dir.remove_sign_in(),
     }
+    // Last: programs wait for this file.
+    let env = env_text(listen, key);
+    dir.write_env(&env)?;
     let (url, file, operator) = (url(listen), dir.env_file(), dir.operator_key_file());
     let (file, operator) = (file.display(), operator.display());
     let mut text = format!("\nCofferdam is ready at {url}\n\n");
