@@ -37,4 +37,5 @@ mod warm;
 
 pub use config::{NodeConfig, PoolChoice, WarmChoice};
 pub use node::{NodeFailure, run};
+pub use pool::mounted_pools;
 pub use spawner::{Spawner, spawner_main};

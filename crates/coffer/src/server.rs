@@ -222,23 +222,11 @@ fn reach_own_directory(server_dir: &Path, at: &Path) -> anyhow::Result<()> {
     // A copy of a pool's mount here would keep the pool busy after its node let go of it, whichever
     // installation it belongs to.
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("could not list the mounts")?;
-    for pool in pools(&mounts) {
+    for pool in coffer_node::mounted_pools(&mounts) {
         let _ = umount2(&pool, MntFlags::MNT_DETACH);
     }
     mount(Some(server_dir), at, none, MsFlags::MS_BIND, none)
         .with_context(|| format!("could not show the server its directory `{}`", server_dir.display()))
-}
-
-/// Where nodes have mounted their pools.
-fn pools(mountinfo: &str) -> Vec<PathBuf> {
-    let pool = |line: &str| {
-        let (mount, source) = line.split_once(" - ")?;
-        let on_loop = source.starts_with("btrfs /dev/loop");
-        // The kernel writes spaces and the like as octal numbers.
-        let at = mount.split(' ').nth(4)?.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\");
-        (on_loop && at.ends_with("/node/pool")).then(|| PathBuf::from(at))
-    };
-    mountinfo.lines().filter_map(pool).collect()
 }
 
 /// Whether a key that was written down is one of this database's.
@@ -246,20 +234,4 @@ async fn is_good(store: &Store, key: Option<&str>) -> anyhow::Result<bool> {
     let Some(key) = key else { return Ok(false) };
     let principal = store.authenticate(key).await.context("could not look up the API key")?;
     Ok(principal.is_some())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pools_of_all_installations_are_found() {
-        let mounts = "\
-            28 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
-            87 28 0:39 / /tmp/a\\040b/node/pool rw,noatime - btrfs /dev/loop0 rw,subvol=/\n\
-            88 28 0:40 / /srv/node/pool rw shared:3 - btrfs /dev/loop12 rw\n\
-            89 28 0:41 / /home rw - btrfs /dev/loop3 rw\n\
-            90 28 0:42 / /mnt/node/pool rw - btrfs /dev/sda1 rw\n";
-        assert_eq!(pools(mounts), [PathBuf::from("/tmp/a b/node/pool"), PathBuf::from("/srv/node/pool")]);
-    }
 }

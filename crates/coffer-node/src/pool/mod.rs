@@ -451,6 +451,19 @@ fn draft_image(data_dir: &Path, draft: &Path, size: Option<u64>) -> Result<(), S
     Ok(())
 }
 
+/// Where the nodes of all installations have mounted their pools. A copy of such a mount in another mount namespace
+/// keeps the pool busy after its node let go of it.
+pub fn mounted_pools(mountinfo: &str) -> Vec<PathBuf> {
+    let pool = |line: &str| {
+        let (mount, source) = line.split_once(" - ")?;
+        let on_loop = source.starts_with("btrfs /dev/loop");
+        // The kernel writes spaces and the like as octal numbers.
+        let at = mount.split(' ').nth(4)?.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\");
+        (on_loop && at.ends_with("/node/pool")).then(|| PathBuf::from(at))
+    };
+    mountinfo.lines().filter_map(pool).collect()
+}
+
 fn is_mounted(root: &Path) -> bool {
     let Some(parent) = root.parent() else { return false };
     let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev);
@@ -485,5 +498,24 @@ fn unmount(root: &Path) {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_of_all_installations_are_found() {
+        let mounts = "\
+            28 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+            87 28 0:39 / /tmp/a\\040b/node/pool rw,noatime - btrfs /dev/loop0 rw,subvol=/\n\
+            88 28 0:40 / /srv/node/pool rw shared:3 - btrfs /dev/loop12 rw\n\
+            89 28 0:41 / /home rw - btrfs /dev/loop3 rw\n\
+            90 28 0:42 / /mnt/node/pool rw - btrfs /dev/sda1 rw\n";
+        assert_eq!(
+            mounted_pools(mounts),
+            [PathBuf::from("/tmp/a b/node/pool"), PathBuf::from("/srv/node/pool")]
+        );
     }
 }

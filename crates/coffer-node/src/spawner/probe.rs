@@ -160,7 +160,7 @@ const WRITABLE: &str = "writable";
 
 impl<'a> Trials<'a> {
     fn prepare(scratch: &'a Path, ids: &'a OwnedFd) -> Result<Self, SetupError> {
-        OwnMounts::default().ensure()?;
+        OwnMounts::default().ensure(Some(scratch))?;
         for directory in [LOWER, WRITABLE] {
             let path = scratch.join(directory);
             fs::create_dir(&path).doing(format_args!("make {}", Quoted(&path)))?;

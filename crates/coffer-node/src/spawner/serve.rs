@@ -5,13 +5,13 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::MountPropagationFlags;
+use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Signal, Uid, WaitOptions};
 use rustix::thread::UnshareFlags;
@@ -100,7 +100,9 @@ fn answer(
     let token = request.token;
     let made = match request.recipe.layers {
         LayerForm::Detached => Ok(()),
-        LayerForm::Descriptors | LayerForm::Appended | LayerForm::Joined => mounts.ensure(),
+        LayerForm::Descriptors | LayerForm::Appended | LayerForm::Joined => {
+            mounts.ensure(request.overlays.first().map(|overlay| overlay.writable.as_path()))
+        }
     };
     match made.and_then(|()| spawn(request, descriptors)) {
         Ok(made) => {
@@ -133,13 +135,20 @@ pub(super) struct OwnMounts {
 }
 
 impl OwnMounts {
-    pub(super) fn ensure(&mut self) -> Result<(), SetupError> {
+    /// `own` lies on the pool that is needed; those of other installations are let go of.
+    pub(super) fn ensure(&mut self, own: Option<&Path>) -> Result<(), SetupError> {
         if !self.made {
             // SAFETY: the spawner has one thread.
             unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
                 .doing("make a mount namespace for layers")?;
             let downstream = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
             rustix::mount::mount_change("/", downstream).doing("keep layers out of the host's mounts")?;
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo").doing("list the mounts")?;
+            for pool in crate::mounted_pools(&mounts) {
+                if own.is_none_or(|own| !own.starts_with(&pool)) {
+                    let _ = rustix::mount::unmount(&pool, UnmountFlags::DETACH);
+                }
+            }
             self.made = true;
         }
         Ok(())
