@@ -9,7 +9,7 @@ const INTRODUCTION: &str = "\
      `COFFER_UPDATE=1 cargo test -p coffer-node --lib page`. -->
 
 Cofferdam works on **Linux 5.19 and later** with cgroup v2, v1 or both, and has all its features from **6.15**
-on. Nothing is decided by version: the node tries each feature when it starts, takes another way where there is
+on. The oldest kernel it was run on is 6.1; 5.19 follows from the features below. Nothing is decided by version: the node tries each feature when it starts, takes another way where there is
 one, and logs what is missing. `coffer up --check` does only that: it starts on a scratch directory, creates
 one sandbox, uses it, destroys it, and exits with 0, or with 3 and the reason.
 
