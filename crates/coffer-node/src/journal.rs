@@ -43,7 +43,8 @@ pub(crate) struct Files {
     /// The ids in them are stored relative to this. Nothing where that is the sandbox's own range, as it is
     /// unless they came from a snapshot.
     pub(crate) stored_uid_base: Option<u32>,
-    /// What of them is in snapshots, too, and counts as the sandbox's own even when it has let go of it.
+    /// What of them is in snapshots, too, and counts against the sandbox's limit all the same: what it wrote
+    /// before the snapshot, or, with classic quotas, what it inherited.
     pub(crate) sealed_bytes: u64,
     /// Snapshots that they come from.
     pub(crate) depth: u32,

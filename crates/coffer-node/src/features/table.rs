@@ -178,8 +178,8 @@ pub const TABLE: &[Row] = &[
         "btrfs_simple_quotas",
         "6.7",
         "disk limits that stay cheap with any number of snapshots",
-        "classic quota groups: a fork counts what it inherited against its disk limit, so one of a nearly full \
-         sandbox is refused; snapshots get slower with their number",
+        "classic quota groups: a fork's limit is raised by what it inherited, all of which counts; snapshots get \
+         slower with their number",
     ),
     fallback(
         Feature::CgroupV2,

@@ -199,7 +199,7 @@ pub(super) fn limit(inside: &File, bytes: u64) -> io::Result<()> {
     call(inside, QGROUP_LIMIT, &mut QgroupLimitArgs::new(0, MAX_REFERENCED, bytes))
 }
 
-/// Holds a quota group at `bytes`, whatever its own limit is.
+/// Holds a quota group at `bytes` that it has alone, whatever its own limit is.
 pub(super) fn hold(root: &File, id: u64, bytes: u64) -> io::Result<()> {
     call(root, QGROUP_LIMIT, &mut QgroupLimitArgs::new(id, MAX_EXCLUSIVE, bytes))
 }
@@ -215,6 +215,8 @@ pub(super) fn let_go(root: &File, id: u64) -> io::Result<()> {
 pub(super) struct Group {
     pub(super) id: u64,
     pub(super) used: u64,
+    /// What no other subvolume has. The same with simple quotas, which charge an extent only once.
+    pub(super) exclusive: u64,
     /// By [`hold`].
     pub(super) held: bool,
 }
@@ -226,7 +228,10 @@ pub(super) fn groups(quota_groups: &Path) -> io::Result<impl Iterator<Item = Gro
         // One that is gone meanwhile cannot be read.
         let flags = std::fs::read_to_string(at.join(format!("0_{id}/limit_flags"))).ok()?;
         let flags: u64 = flags.trim().parse().ok()?;
-        Some(Group { id, used: used_bytes_now(&at, id).ok()?, held: flags & MAX_EXCLUSIVE != 0 })
+        let unwritten = unwritten_bytes(&at, id).ok()?;
+        let counted = |name| Some(group_number(&at, id, name).ok()?.saturating_add(unwritten));
+        let (used, exclusive) = (counted("referenced")?, counted("exclusive")?);
+        Some(Group { id, used, exclusive, held: flags & MAX_EXCLUSIVE != 0 })
     }))
 }
 

@@ -53,8 +53,8 @@ impl Pool {
                     levels.much >> 20
                 );
             }
-            for group in btrfs::groups(groups)?.filter(|group| !group.held && group.used > levels.much) {
-                unless_gone(btrfs::hold(&self.uppers, group.id, group.used))?;
+            for group in btrfs::groups(groups)?.filter(|group| !group.held && group.exclusive > levels.much) {
+                unless_gone(btrfs::hold(&self.uppers, group.id, group.exclusive))?;
             }
         } else if free > levels.enough && self.tight.swap(false, Ordering::Relaxed) {
             for group in btrfs::groups(groups)?.filter(|group| group.held) {

@@ -46,7 +46,7 @@ pub(super) async fn plan(node: &Arc<Node>, spec: &CreateSandbox) -> Result<Entry
             Some(snapshot) => {
                 let manifest = node.snapshots.get(snapshot)?;
                 resume.check(&manifest)?;
-                inherit(&manifest, 0)
+                inherit(&node, &manifest, 0)
             }
             None => {
                 let Template { info, overlays, .. } = find_template(&node, &spec.template)?;
@@ -69,11 +69,17 @@ pub(super) async fn plan(node: &Arc<Node>, spec: &CreateSandbox) -> Result<Entry
 }
 
 /// What a sandbox is made of that gets the files of a snapshot.
-pub(super) fn inherit(snapshot: &Manifest, generation: u32) -> (TemplateInfo, Vec<OverlaySpec>, Files) {
+pub(super) fn inherit(
+    node: &Node,
+    snapshot: &Manifest,
+    generation: u32,
+) -> (TemplateInfo, Vec<OverlaySpec>, Files) {
+    // Where all who have an extent are charged for it, what was inherited must leave room for its own.
+    let sealed_bytes = if node.pool.charges_makers() { 0 } else { snapshot.info.files_bytes };
     let files = Files {
         generation,
         stored_uid_base: Some(snapshot.stored_uid_base),
-        sealed_bytes: 0,
+        sealed_bytes,
         depth: snapshot.info.depth,
     };
     (snapshot.info.template.clone(), snapshot.overlays.clone(), files)

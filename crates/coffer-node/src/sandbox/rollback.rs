@@ -111,7 +111,7 @@ async fn prepare(
         resume.check(&manifest)?;
         birth::check_room(&node)?;
         let (template, overlays, files) =
-            birth::inherit(&manifest, before.files.generation.saturating_add(1));
+            birth::inherit(&node, &manifest, before.files.generation.saturating_add(1));
         let after = Entry { template, overlays, files, phase: Phase::Starting, ..before };
         // Of an attempt that failed.
         node.pool.delete(&after.files_name()).map_err(internal("delete what was there"))?;

@@ -342,10 +342,11 @@ async fn limits_count_what_is_written_after() {
     node.engine.stop(source.id).await.unwrap();
     node.engine.start(source.id, false).await.unwrap();
     source.output("echo more > /root/more && sync").await;
-    // A child may write as much as its limit says, and no more.
+    // A child may write as much as its limit says, and no more than that and what it inherited.
     let child = node.child(&snapshot).await;
+    child.output("head -c 40000000 /dev/zero > /root/own && rm /root/own && sync").await;
     child.output(fill).await;
-    let (code, said) = child.script("head -c 40000000 /dev/zero > /root/over && sync").await;
+    let (code, said) = child.script("head -c 80000000 /dev/zero > /root/over && sync").await;
     assert!(code != 0 && said.contains("quota"), "{code} {said}");
     // One that has no room left can stand still, go on, and have a snapshot.
     node.engine.freeze(child.id).await.unwrap();
