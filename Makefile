@@ -57,6 +57,7 @@ test: check unit e2e vm-ci
 
 check: setup-build agentd ui
 	$(CARGO) fmt --all --check
+	scripts/deny
 	$(LINTED) test $(CI) --workspace --no-run
 	@[ ! -d ui/node_modules ] || npm --prefix ui run --silent test
 
