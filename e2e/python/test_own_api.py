@@ -242,3 +242,18 @@ def test_events_come_over_a_websocket(api, make):
             if event["subject"] == sandbox.sandbox_id:
                 kinds.append(event["kind"])
     assert kinds == ["sandbox.creating", "sandbox.running"]
+
+
+def test_links_do_not_lead_readers_to_the_kernels_files(api, box):
+    """`/proc/1/environ` has the secrets of a sandbox, and whoever writes inside makes links."""
+    box.commands.run("ln -sfn /proc/1 ~/one; ln -sfn /proc/self/environ ~/own; ln -sfn /sys/kernel ~/sys; echo x > ~/plain")
+    made = api.post("/keys", json={"name": f"reader-{uuid.uuid4().hex[:8]}", "role": "read"}).raise_for_status().json()
+    with httpx.Client(base_url=str(api.base_url), headers={"X-API-KEY": made["key"]}, timeout=60) as reader:
+        files = f"/sandboxes/{box.sandbox_id}/files"
+        for path in ("one/environ", "one/root/proc/self/environ", "own", "sys/notes"):
+            answer = reader.get(f"{files}/~/{path}")
+            assert answer.status_code == 403, (path, answer.text)
+            assert api.get(f"{files}/~/{path}").status_code == 200, path
+        assert reader.get(f"{files}/~/plain").text == "x\n"
+        assert reader.get(f"{files}/~/one/root/etc/hostname").status_code == 200
+    api.delete(f"/keys/{made['id']}").raise_for_status()

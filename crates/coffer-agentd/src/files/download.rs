@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FsWord, Mode, OFlags, PROC_SUPER_MAGIC};
 
 use super::encoding::{self, Coding};
 use super::off_thread;
@@ -55,7 +55,9 @@ async fn serve(
     let path =
         path::resolve(asked, &account, init.default_workdir.as_deref()).map_err(Refusal::bad_request)?;
     let name = path::base_name(&path);
-    let mut opened = off_thread(move || Opened::open(&path))
+    // The server asks so for who may only read: links inside must not lead them to what processes have in memory.
+    let kernel_files = query.get("kernel") != Some("false");
+    let mut opened = off_thread(move || Opened::open(&path, kernel_files))
         .await
         .map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error))??;
     let mut coding =
@@ -111,6 +113,13 @@ async fn serve(
     Ok(reply)
 }
 
+/// Whether the kernel makes a file up, as in `/proc` and `/sys`, whatever path led to it.
+fn is_of_the_kernel(file: &File) -> io::Result<bool> {
+    const SYSFS_MAGIC: FsWord = 0x6265_6572;
+    let kind = rustix::fs::fstatfs(file)?.f_type;
+    Ok(kind == PROC_SUPER_MAGIC || kind == SYSFS_MAGIC)
+}
+
 /// A file that can be served.
 struct Opened {
     file: File,
@@ -120,7 +129,7 @@ struct Opened {
 }
 
 impl Opened {
-    fn open(path: &Path) -> Result<Self, Refusal> {
+    fn open(path: &Path, kernel_files: bool) -> Result<Self, Refusal> {
         let shown = path.display();
         // Not blocking, so that a pipe without a writer cannot hold us up.
         let opened = rustix::fs::open(
@@ -138,6 +147,12 @@ impl Opened {
             }
         };
         let fail = |error| Refusal::from_io(&format!("error reading file '{shown}'"), &error);
+        if !kernel_files && is_of_the_kernel(&file).map_err(fail)? {
+            return Err(Refusal::new(
+                StatusCode::FORBIDDEN,
+                format!("path '{shown}' leads to the kernel's files"),
+            ));
+        }
         let found = file.metadata().map_err(fail)?;
         if found.is_dir() {
             return Err(Refusal::bad_request(format!("path '{shown}' is a directory")));

@@ -344,7 +344,12 @@ async fn contents(
     check_reader(&path, writer)?;
     let user = user(query)?;
     let guest = inside::guest_for(app, &named.record, &named.id, query).await?;
-    let mut asked = guest.request(parts.method.clone(), &contents_of(&path, user.as_deref()), None);
+    let mut wanted = contents_of(&path, user.as_deref());
+    if writer.is_err() {
+        // A link inside may lead anywhere, which only agentd sees.
+        wanted.push_str("&kernel=false");
+    }
+    let mut asked = guest.request(parts.method.clone(), &wanted, None);
     for name in &ASKED {
         for value in parts.headers.get_all(name) {
             asked = asked.header(name, value);

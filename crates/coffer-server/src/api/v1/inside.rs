@@ -73,6 +73,7 @@ pub(super) fn refusal(error: GuestError) -> ApiError {
         GuestError::Gone => ApiError::conflict("the sandbox ended or was paused meanwhile"),
         GuestError::Refused { code, message } => match code.as_str() {
             "not_found" | "404" => ApiError::of(Code::NotFound, message),
+            "403" => ApiError::of(Code::Forbidden, message).hint("use a key with the role write"),
             "already_exists" => ApiError::conflict(message),
             "invalid_argument" | "unauthenticated" | "out_of_range" | "400" | "401" => {
                 ApiError::of(Code::Invalid, message)
