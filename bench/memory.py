@@ -27,6 +27,7 @@ while True:
 """
 OWN = Path("/usr/local/lib/coffer/criu/command")
 CRIU, PAUSE, RESUME, FORK = "criu dump + criu restore", "pause to disk", "resume from disk", "live fork, 1 child"
+PLAIN = ", plain"
 
 
 def criu() -> list[str]:
@@ -81,7 +82,32 @@ def alone(directory: Path) -> float:
     return took
 
 
-def measure(report: Report, up: CofferUp, rounds: int):
+def once(client: Client) -> tuple[dict[str, float], float]:
+    """Milliseconds of each step, and how long the source of a snapshot stood still."""
+    took = {}
+    sandbox = begin(client)
+    before = count(client, sandbox)
+    since = time.perf_counter()
+    child = client.fork(sandbox, 1, memory=True)[0]["sandbox"]
+    took[FORK] = (time.perf_counter() - since) * 1000
+    child = client.connect(child["id"])
+    goes_on(client, child, before)
+    client.destroy(child)
+    snapshot = client.snapshot(sandbox, memory=True)
+    client.delete_snapshot(snapshot)
+    before = count(client, sandbox)
+    since = time.perf_counter()
+    client.pause(sandbox)
+    took[PAUSE] = (time.perf_counter() - since) * 1000
+    since = time.perf_counter()
+    sandbox = client.connect(sandbox["sandboxID"], resumes=True)
+    took[RESUME] = (time.perf_counter() - since) * 1000
+    goes_on(client, sandbox, before)
+    client.destroy(sandbox)
+    return took, snapshot["paused_us"] / 1000
+
+
+def measure(report: Report, up: CofferUp, start, rounds: int):
     client = Client(up.env())
     if lacks := lacking(client):
         report.skip("memory", lacks)
@@ -90,37 +116,31 @@ def measure(report: Report, up: CofferUp, rounds: int):
     report.say(
         f"A sandbox with a Python process that holds {MIB} MiB and counts, through the API, against CRIU alone with the "
         "same process on the host. A pause is answered when everything is on disk and checked; a fork and a resume when "
-        "the sandbox answers."
+        "the sandbox answers. Plain is with `node.encrypt_memory=false`."
     )
-    times: dict[str, list[float]] = {CRIU: [], PAUSE: [], RESUME: [], FORK: []}
-    stood: list[float] = []
+    unencrypted = start("plain-memory", "--pool-size", "2GiB", "--set", "node.encrypt_memory=false")
+    clients = {"": client, PLAIN: Client(unencrypted.env())}
+    times: dict[str, list[float]] = {CRIU: []}
+    stood: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="coffer-criu-") as directory:
         for number in range(rounds + 1):
             took = {CRIU: alone(Path(directory))}
-            sandbox = begin(client)
-            before = count(client, sandbox)
-            since = time.perf_counter()
-            child = client.fork(sandbox, 1, memory=True)[0]["sandbox"]
-            took[FORK] = (time.perf_counter() - since) * 1000
-            child = client.connect(child["id"])
-            goes_on(client, child, before)
-            client.destroy(child)
-            snapshot = client.snapshot(sandbox, memory=True)
-            stood.append(snapshot["paused_us"] / 1000)
-            client.delete_snapshot(snapshot)
-            before = count(client, sandbox)
-            since = time.perf_counter()
-            client.pause(sandbox)
-            took[PAUSE] = (time.perf_counter() - since) * 1000
-            since = time.perf_counter()
-            sandbox = client.connect(sandbox["sandboxID"], resumes=True)
-            took[RESUME] = (time.perf_counter() - since) * 1000
-            goes_on(client, sandbox, before)
-            client.destroy(sandbox)
+            for suffix, one in clients.items():
+                steps, still = once(one)
+                took |= {step + suffix: value for step, value in steps.items()}
+                if number:
+                    stood.setdefault(f"{MIB} MiB{suffix}", []).append(still)
             if number:  # the first one warms up
                 for name, value in took.items():
-                    times[name].append(value)
+                    times.setdefault(name, []).append(value)
             time.sleep(0.5)
-    client.close()
-    report.times("ms", times, {"this / CRIU alone": lambda _, p: f"{p / p50(times[CRIU]):.2f}"})
-    report.times("ms that the source of a snapshot with memory stands still", {"50 MiB": stood[1:]})
+    for one in clients.values():
+        one.close()
+    unencrypted.stop()
+
+    def beside_plain(name: str, p: float) -> str:
+        return f"{p / p50(times[name + PLAIN]):.2f}" if name + PLAIN in times else ""
+
+    beside_criu = {"this / CRIU alone": lambda _, p: f"{p / p50(times[CRIU]):.2f}", "this / plain": beside_plain}
+    report.times("ms", times, beside_criu)
+    report.times("ms that the source of a snapshot with memory stands still", stood)

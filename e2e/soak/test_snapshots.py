@@ -273,7 +273,10 @@ def damaged(manifest: pathlib.Path) -> list[str]:
     for file in json.loads(manifest.read_text())["files"]:
         path = manifest.with_name(file["name"])
         found = path.read_bytes() if path.exists() else b""
-        if (len(found), zlib.crc32(found)) != (file["bytes"], file["checksum"]):
+        # An encrypted one has tags of its own, under a key that is not in the pool: the next wake compares them.
+        tags = 16 * max(1, -(-file["bytes"] // (1 << 20))) if file["checksum"] is None else 0
+        same = tags or zlib.crc32(found) == file["checksum"]
+        if not same or len(found) != file["bytes"] + tags:
             wrong.append(f"{path} has {len(found)} bytes, not {file['bytes']}, or others")
     return wrong
 

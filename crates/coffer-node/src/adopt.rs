@@ -13,7 +13,6 @@ use rustix::process::Pid;
 
 use crate::cgroup::SandboxCgroup;
 use crate::journal::{Durability, Entry, Phase, Process};
-use crate::memory;
 use crate::node::Node;
 use crate::reaper::{Record, Remains};
 use crate::sandbox::{self, Found, Watched};
@@ -67,6 +66,10 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
     node.snapshots.load(&node.pool)?;
     let orphans = sweep(node, &kept)?;
     node.pool.sweep()?;
+    // A CRIU that an earlier node left may still write there; what it leaves the next start removes.
+    if let Err(error) = node.images.sweep() {
+        tracing::warn!("could not remove what is left of images: {error}");
+    }
     Ok(orphans)
 }
 
@@ -148,7 +151,7 @@ fn gone_with_the_host(node: &Arc<Node>, entry: &Entry, did: &str) -> Outcome {
     let stopped = Entry { phase: Phase::Stopped, ..entry.clone() };
     let taken_up = node.pool.find(&files).and_then(|_| {
         node.journal.write(&stopped, Durability::Synced)?;
-        memory::forget(&memory::directory(&node.pool, &entry.name().to_string()))?;
+        node.images.of_sandbox(&entry.name().to_string()).forget()?;
         node.pool.unmark_frozen(&files)
     });
     match taken_up {
@@ -216,7 +219,7 @@ fn as_it_runs(node: &Node, entry: Entry, found: &Found) -> Entry {
             let undone = node
                 .journal
                 .write(&entry, Durability::Synced)
-                .and_then(|()| memory::forget(&memory::directory(&node.pool, &entry.name().to_string())));
+                .and_then(|()| node.images.of_sandbox(&entry.name().to_string()).forget());
             if let Err(error) = undone {
                 tracing::warn!("sandbox {}, whose saved memory is old: {error}", entry.spec.sandbox);
             }
@@ -225,9 +228,12 @@ fn as_it_runs(node: &Node, entry: Entry, found: &Found) -> Entry {
         (phase @ Phase::Running { .. }, Found::Alive { .. }) => {
             let entry = Entry { phase, ..entry };
             // Of a dump that was cut off. A CRIU that still writes there fails, and lets the processes go on.
-            let directory = memory::directory(&node.pool, &entry.name().to_string());
-            if (0..FORGETS).all(|_| memory::forget(&directory).is_err()) {
-                tracing::warn!("could not remove `{}`, which is of no use", directory.display());
+            let image = node.images.of_sandbox(&entry.name().to_string());
+            if (0..FORGETS).all(|_| image.forget().is_err()) {
+                tracing::warn!(
+                    "could not remove the image of sandbox {}, which is of no use",
+                    entry.spec.sandbox
+                );
             }
             entry
         }
@@ -304,7 +310,7 @@ fn sweep(node: &Arc<Node>, kept: &Kept) -> io::Result<Vec<Orphan>> {
     let directories = [
         (node.run_dir.join("s"), ".sock", "a socket"),
         (node.pool.small_files(), "", "small files"),
-        (memory::directories(&node.pool), "", "saved memory"),
+        (node.images.directory().to_path_buf(), "", "saved memory"),
     ];
     for (directory, suffix, what) in directories {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {

@@ -25,6 +25,8 @@ pub struct NodeConfig {
     pub network: bool,
     /// The certificate of the authority that sandboxes are to trust, a PEM file.
     pub authority: Option<PathBuf>,
+    /// Encrypt images of sandboxes' memory on disk, each under a key of its own.
+    pub encrypt_memory: bool,
     /// Kernel features to do without, as if they were missing.
     pub lacking: Lacking,
     /// On stop, destroy everything instead of leaving it to the next node.

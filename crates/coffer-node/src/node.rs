@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 use crate::cgroup::{Cgroups, Controller};
 use crate::features::{Feature, Features, Need, Row, Unusable};
 use crate::journal::Journal;
+use crate::memory::Images;
 use crate::network::{self, Network};
 use crate::pool::{Fate, Pool};
 use crate::processors::Processors;
@@ -82,6 +83,7 @@ pub(crate) struct Node {
     pub(crate) journal: Journal,
     pub(crate) snapshots: Snapshots,
     pub(crate) pool: Pool,
+    pub(crate) images: Images,
     pub(crate) cgroups: Cgroups,
     pub(crate) uids: UidRanges,
     pub(crate) processors: Processors,
@@ -123,7 +125,7 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
         .expect("opening does not panic");
     let (node, lock, egress) = opened?;
     let strays = tokio::spawn(strays::clear_away());
-    memory::watch_leftovers(&memory::directories(&node.pool)).await;
+    memory::watch_leftovers(&node.data_dir).await;
     let adopted = tokio::task::spawn_blocking({
         let node = node.clone();
         move || adopt::adopt(&node)
@@ -156,16 +158,29 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     }
     node.reaper.finish().await;
     if let Some(node) = Arc::into_inner(node) {
-        let Node { spawner, pool, cgroups, uids, sandboxes, run_dir, templates, data_dir, snapshots, .. } =
-            node;
+        let Node {
+            spawner,
+            pool,
+            images,
+            cgroups,
+            uids,
+            sandboxes,
+            run_dir,
+            templates,
+            data_dir,
+            snapshots,
+            ..
+        } = node;
         // The last of its clients: the spawner ends.
         drop(spawner);
         let empty = sandboxes.into_inner().expect("no holder panics").values().all(Handle::holds_nothing);
         if empty && snapshots.is_empty() {
             templates.unregister(&data_dir);
         }
-        let closing =
-            tokio::task::spawn_blocking(move || close(pool, &cgroups, &uids, &run_dir, empty, ephemeral));
+        let closing = tokio::task::spawn_blocking(move || {
+            images.close();
+            close(pool, &cgroups, &uids, &run_dir, empty, ephemeral);
+        });
         closing.await.expect("closing does not panic");
     } else {
         tracing::warn!("leaving the pool mounted");
@@ -271,6 +286,15 @@ fn open(
             return Err(failure);
         }
     };
+    let images = match Images::open(&data_dir, &pool, config.encrypt_memory) {
+        Ok(images) => images,
+        Err(error) => {
+            let failure = doing("make room for images in", &data_dir)(error);
+            pool.close(Fate::Keep);
+            cgroups.remove();
+            return Err(failure);
+        }
+    };
     match memory::lacks() {
         None => tracing::info!("the memory of sandboxes can be saved, by CRIU"),
         Some(why) => features.lack(Feature::Criu, why),
@@ -296,6 +320,7 @@ fn open(
         journal,
         snapshots,
         pool,
+        images,
         cgroups,
         uids,
         processors,
@@ -421,7 +446,7 @@ impl Node {
             }
             Request::DeleteSnapshot { snapshot } => {
                 let node = self.clone();
-                blocking(move || match node.snapshots.delete(snapshot, &node.pool) {
+                blocking(move || match node.snapshots.delete(snapshot, &node.pool, &node.images) {
                     Ok(()) => Ok(Reply::Done),
                     Err(error) => {
                         let message = format!("could not delete snapshot {snapshot}: {error}");
@@ -536,7 +561,8 @@ impl Node {
         });
         futures_util::future::join_all(destroyed).await;
         let node = self.clone();
-        let deleted = tokio::task::spawn_blocking(move || node.snapshots.delete_all(&node.pool));
+        let deleted =
+            tokio::task::spawn_blocking(move || node.snapshots.delete_all(&node.pool, &node.images));
         deleted.await.expect("deleting snapshots does not panic");
     }
 

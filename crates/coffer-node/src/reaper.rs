@@ -7,7 +7,6 @@ use coffer_core::SandboxId;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-use crate::memory;
 use crate::node::Node;
 
 /// This many sandboxes are given back at once.
@@ -96,9 +95,8 @@ impl Remains {
         let mut clean = insist(name, "remove its cgroup", || cgroup.remove().inspect_err(|_| cgroup.kill()));
         clean &= insist(name, "delete its files", || node.pool.delete(&files));
         clean &= insist(name, "remove its small files", || node.files_of(name).remove());
-        clean &= insist(name, "remove its saved memory", || {
-            memory::forget(&memory::directory(&node.pool, &name.to_string()))
-        });
+        clean &=
+            insist(name, "remove its saved memory", || node.images.of_sandbox(&name.to_string()).forget());
         clean &= insist(name, "remove its socket", || remove_socket(&node, name));
         if !clean {
             // Ids whose files are still there must not go to another sandbox.

@@ -35,6 +35,9 @@ pub(crate) struct Node {
     /// Kernel features to do without
     #[arg(long, default_value_t)]
     kernel_lacks: Lacking,
+    /// Leave images of memory on disk as they are
+    #[arg(long)]
+    plain_memory: bool,
     #[arg(long)]
     ephemeral: bool,
     /// Sandboxes have no way out
@@ -73,6 +76,7 @@ impl Node {
             server_gid: self.server_gid,
             network: !self.no_network,
             authority: self.authority,
+            encrypt_memory: !self.plain_memory,
             lacking: self.kernel_lacks,
             ephemeral: self.ephemeral,
         };

@@ -224,6 +224,7 @@ impl Plan {
         ];
         arguments.extend(node.pool_size.map(|size| format!("--pool-size={}", size.as_bytes())));
         arguments.extend(node.memory_reserve.map(|size| format!("--memory-reserve={}", size.as_bytes())));
+        arguments.extend((!node.encrypt_memory).then(|| "--plain-memory".to_string()));
         if !node.kernel_lacks.is_empty() {
             arguments.push(format!("--kernel-lacks={}", node.kernel_lacks.join(",")));
         }

@@ -16,9 +16,8 @@ const HEAD: usize = 12;
 /// Both maps of one range each take 28 bytes.
 const LONGEST_MAP: usize = 4096;
 
-/// Checks the image in `from` and lays it out in `to` for a sandbox with the range at `uid_base`.
-pub(crate) fn copy_for(from: &Path, to: &Path, uid_base: u32) -> io::Result<Image> {
-    let image = image::check(from)?;
+/// Lays the image in `from` out in `to` for a sandbox with the range at `uid_base`.
+pub(super) fn lay_out(image: &Image, from: &Path, to: &Path, uid_base: u32) -> io::Result<()> {
     image::make_directory(to)?;
     for name in image.names() {
         let (source, copy) = (from.join(name), to.join(name));
@@ -28,7 +27,7 @@ pub(crate) fn copy_for(from: &Path, to: &Path, uid_base: u32) -> io::Result<Imag
             crate::files::link(&source, &copy)?;
         }
     }
-    Ok(image)
+    Ok(())
 }
 
 /// The same map onto another range of the host's ids. They are varints; those of our ranges are all as long.

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::cipher::Key;
+
 const MANIFEST: &str = "image.json";
 /// The program of the sandbox's first process, as it was when its memory was saved.
 const PROGRAM: &str = "agentd";
@@ -41,27 +43,132 @@ pub(crate) struct Image {
 struct Sealed {
     name: String,
     bytes: u64,
-    checksum: u32,
+    /// Of a file that lies there as it is. One that is encrypted has its tags.
+    #[serde(default)]
+    checksum: Option<u32>,
 }
 
 impl Image {
-    /// The names of the files that it consists of.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.files.iter().map(|file| file.name.as_str())
+    /// What lies in `kept`, together with what is encrypted on the way there.
+    pub(super) fn of(
+        kept: &Path,
+        encrypted: Option<(&Key, &Path)>,
+        uid_base: u32,
+        mounts: Vec<MountPoint>,
+    ) -> io::Result<Self> {
+        let mut files = Vec::new();
+        for name in names_in(kept)? {
+            let path = kept.join(&name);
+            let (bytes, checksum) = measure(&path)?;
+            let mode = if name == PROGRAM { 0o555 } else { 0o444 };
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+            files.push(Sealed { name, bytes, checksum: Some(checksum) });
+        }
+        if let Some((key, draft)) = encrypted {
+            for name in names_in(draft)? {
+                let path = draft.join(&name);
+                let bytes = key.encrypt(number(files.len())?, &path, &kept.join(&name))?;
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o444))?;
+                files.push(Sealed { name, bytes, checksum: None });
+            }
+        }
+        let bytes = files.iter().map(|file| file.bytes).sum();
+        Ok(Self { uid_base, mounts, bytes, files })
     }
+
+    /// Writes down what it consists of, all of which is on disk.
+    pub(super) fn write(&self, kept: &Path) -> io::Result<()> {
+        let draft = kept.join("image.json.new");
+        fs::write(&draft, serde_json::to_vec(self)?)?;
+        File::open(&draft)?.sync_all()?;
+        fs::rename(&draft, kept.join(MANIFEST))?;
+        File::open(kept)?.sync_all()
+    }
+
+    pub(super) fn read(kept: &Path) -> io::Result<Self> {
+        let image: Self = serde_json::from_slice(&fs::read(kept.join(MANIFEST))?)?;
+        // Names come from our own manifest; still, none leads elsewhere.
+        match image.files.iter().find(|file| file.name.contains('/')) {
+            Some(strange) => Err(strange.damaged()),
+            None => Ok(image),
+        }
+    }
+
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.files.iter().any(|file| file.checksum.is_none())
+    }
+
+    /// Compares the files that are not encrypted with what they were.
+    pub(super) fn check(&self, kept: &Path) -> io::Result<()> {
+        for file in &self.files {
+            if let Some(checksum) = file.checksum
+                && measure(&kept.join(&file.name))? != (file.bytes, checksum)
+            {
+                return Err(file.damaged());
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks all of it, and writes what was encrypted to `to` as it was.
+    pub(super) fn decrypt(&self, key: &Key, kept: &Path, to: &Path) -> io::Result<()> {
+        self.check(kept)?;
+        for (place, file) in self.files.iter().enumerate() {
+            if file.checksum.is_none() {
+                let (from, to) = (kept.join(&file.name), to.join(&file.name));
+                key.decrypt(number(place)?, &from, &to, file.bytes).map_err(|error| match error.kind() {
+                    io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => file.damaged(),
+                    _ => error,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of the files that CRIU reads.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|file| file.name.as_str()).filter(|&name| name != PROGRAM)
+    }
+}
+
+impl Sealed {
+    fn damaged(&self) -> io::Error {
+        io::Error::other(format!("`{}` of its image is damaged", self.name))
+    }
+}
+
+/// What a file of an image is called in its nonces.
+fn number(place: usize) -> io::Result<u32> {
+    u32::try_from(place).map_err(|_| io::Error::other("an image of too many files"))
+}
+
+fn names_in(directory: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !BESIDE.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Whether there is a whole image.
+pub(super) fn is_there(kept: &Path) -> bool {
+    kept.join(MANIFEST).is_file()
 }
 
 /// Makes an empty directory for an image, in place of whatever was there. Restored processes read the image
 /// themselves, with the sandbox's rights, through a descriptor; nobody else gets past the directory above.
-pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
-    forget(directory)?;
+pub(super) fn make_directory(directory: &Path) -> io::Result<()> {
+    remove(directory)?;
     if let Some(above) = directory.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(above)?;
     }
     fs::DirBuilder::new().mode(0o755).create(directory)
 }
 
-pub(crate) fn forget(directory: &Path) -> io::Result<()> {
+pub(super) fn remove(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -69,7 +176,7 @@ pub(crate) fn forget(directory: &Path) -> io::Result<()> {
 }
 
 /// Keeps the program that the first process runs: another node may bring another one, and a fork has none.
-pub(crate) fn keep_program(program: &Path, pid: i32, directory: &Path) -> io::Result<()> {
+pub(super) fn keep_program(program: &Path, pid: i32, directory: &Path) -> io::Result<()> {
     let kept = directory.join(PROGRAM);
     if program.is_file() {
         return crate::files::link(program, &kept);
@@ -80,45 +187,8 @@ pub(crate) fn keep_program(program: &Path, pid: i32, directory: &Path) -> io::Re
     io::copy(&mut from, &mut to).map(|_| ())
 }
 
-pub(crate) fn program(directory: &Path) -> PathBuf {
+pub(super) fn program(directory: &Path) -> PathBuf {
     directory.join(PROGRAM)
-}
-
-/// Writes down what the image consists of. The caller has everything written out; only then does the image
-/// exist, under its manifest's final name.
-pub(crate) fn seal(directory: &Path, uid_base: u32, mounts: Vec<MountPoint>) -> io::Result<Image> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !BESIDE.contains(&name.as_str()) {
-            let (bytes, checksum) = measure(&entry.path())?;
-            let mode = if name == PROGRAM { 0o555 } else { 0o444 };
-            fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode))?;
-            files.push(Sealed { name, bytes, checksum });
-        }
-    }
-    let bytes = files.iter().map(|file| file.bytes).sum();
-    let image = Image { uid_base, mounts, bytes, files };
-    let draft = directory.join("image.json.new");
-    fs::write(&draft, serde_json::to_vec(&image)?)?;
-    File::open(&draft)?.sync_all()?;
-    fs::rename(&draft, directory.join(MANIFEST))?;
-    File::open(directory)?.sync_all()?;
-    Ok(image)
-}
-
-/// Reads an image's manifest and compares it with what is there.
-pub(crate) fn check(directory: &Path) -> io::Result<Image> {
-    let image: Image = serde_json::from_slice(&fs::read(directory.join(MANIFEST))?)?;
-    for file in &image.files {
-        let damaged = || io::Error::other(format!("`{}` of its image is damaged", file.name));
-        // Names come from our own manifest; still, none leads elsewhere.
-        if file.name.contains('/') || measure(&directory.join(&file.name))? != (file.bytes, file.checksum) {
-            return Err(damaged());
-        }
-    }
-    Ok(image)
 }
 
 fn measure(path: &Path) -> io::Result<(u64, u32)> {
@@ -144,24 +214,43 @@ mod tests {
     #[test]
     fn an_image_that_changed_is_refused() {
         let home = tempfile::tempdir().unwrap();
-        let directory = home.path().join("image");
-        make_directory(&directory).unwrap();
-        fs::write(directory.join("pages-1.img"), vec![7; 3 << 20]).unwrap();
-        fs::write(directory.join("hook"), "#!").unwrap();
-        assert!(check(&directory).is_err(), "no manifest, no image");
-        let mounts = vec![MountPoint { path: "/dev/null".into(), is_directory: false }];
-        let image = seal(&directory, 1 << 16, mounts).unwrap();
-        assert_eq!(image.bytes, 3 << 20);
-        assert_eq!(check(&directory).unwrap(), image);
-        fs::write(directory.join("hook"), "another").unwrap();
-        assert_eq!(check(&directory).unwrap(), image);
-        let mut pages = vec![7; 3 << 20];
-        pages[1 << 20] = 8;
-        fs::write(directory.join("pages-1.img"), pages).unwrap();
-        assert!(check(&directory).unwrap_err().to_string().contains("pages-1.img"));
-        fs::remove_file(directory.join("pages-1.img")).unwrap();
-        assert!(check(&directory).is_err());
-        forget(&directory).unwrap();
-        forget(&directory).unwrap();
+        let key = Key::make(&home.path().join("key")).unwrap();
+        for encrypted in [false, true] {
+            let (kept, draft, back) =
+                (home.path().join("kept"), home.path().join("draft"), home.path().join("back"));
+            for directory in [&kept, &draft, &back] {
+                make_directory(directory).unwrap();
+            }
+            let written = if encrypted { &draft } else { &kept };
+            fs::write(written.join("pages-1.img"), vec![7; 3 << 20]).unwrap();
+            fs::write(written.join("hook"), "#!").unwrap();
+            fs::write(kept.join(PROGRAM), "agentd").unwrap();
+            assert!(Image::read(&kept).is_err() && !is_there(&kept), "no manifest, no image");
+            let mounts = vec![MountPoint { path: "/dev/null".into(), is_directory: false }];
+            let under = encrypted.then_some((&key, draft.as_path()));
+            Image::of(&kept, under, 1 << 16, mounts).unwrap().write(&kept).unwrap();
+            let image = Image::read(&kept).unwrap();
+            assert_eq!((image.bytes, image.is_encrypted()), ((3 << 20) + 6, encrypted));
+            assert_eq!(image.names().collect::<Vec<_>>(), ["pages-1.img"]);
+            let open = || {
+                make_directory(&back).unwrap();
+                image.decrypt(&key, &kept, &back)
+            };
+            open().unwrap();
+            if encrypted {
+                assert!(fs::read(back.join("pages-1.img")).unwrap() == vec![7; 3 << 20]);
+                assert!(!kept.join("hook").exists());
+            }
+            let mut pages = fs::read(kept.join("pages-1.img")).unwrap();
+            pages[1 << 20] ^= 1;
+            fs::write(kept.join("pages-1.img"), &pages).unwrap();
+            assert!(open().unwrap_err().to_string().contains("pages-1.img"));
+            fs::write(kept.join("pages-1.img"), &pages[..pages.len() - 1]).unwrap();
+            assert!(open().unwrap_err().to_string().contains("pages-1.img"));
+            fs::remove_file(kept.join("pages-1.img")).unwrap();
+            assert!(open().is_err());
+            remove(&kept).unwrap();
+            remove(&kept).unwrap();
+        }
     }
 }

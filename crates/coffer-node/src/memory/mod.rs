@@ -6,9 +6,11 @@
 //! - [`control`] has agentd give up its listener before a dump and take another afterwards.
 //! - [`hook`] is the moment in the middle: everything stands still, and we say whether to go on.
 //! - [`fork`] makes an image that of another sandbox.
-//! - [`dump`] writes an image, [`image`] seals it and checks it before it is used again.
+//! - [`dump`] writes an image; [`image`] says what belongs to it, and [`cipher`] is what it is under on disk.
+//! - [`places`] is where images lie: sealed, and checked before they are used again.
 //! - [`deadlock`] is what a kill at the wrong moment leads to, and the way out of it.
 
+mod cipher;
 mod control;
 mod criu;
 mod deadlock;
@@ -16,22 +18,19 @@ mod dump;
 mod fork;
 mod hook;
 mod image;
+mod places;
 
-use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use coffer_core::SnapshotId;
 use coffer_wire::node::{NodeError, NodeErrorCode};
-
-use crate::pool::Pool;
 
 pub(crate) use control::order;
 pub(crate) use criu::{Criu, complains, complaints};
 pub(crate) use deadlock::{deadlocked, watch_leftovers};
 pub(crate) use dump::{Afterwards, dump};
-pub(crate) use fork::copy_for;
 pub(crate) use hook::{Hook, Moment};
-pub(crate) use image::{Image, MountPoint, check, forget, keep_program, make_directory, program, seal};
+pub(crate) use image::{Image, MountPoint};
+pub(crate) use places::{Images, Opened, Place};
 
 /// Found out once, when the first node of this process starts.
 static TOOL: OnceLock<Result<Criu, String>> = OnceLock::new();
@@ -55,18 +54,4 @@ pub(crate) fn tool() -> Result<&'static Criu, NodeError> {
 pub(crate) fn unsupported() -> NodeError {
     let why = lacks().unwrap_or_else(|| "this version of the node does not".into());
     NodeError::new(NodeErrorCode::Unsupported, format!("memory cannot be saved here: {why}"))
-}
-
-/// Where the image of a hibernated sandbox lies, and what CRIU needs while it works on that sandbox.
-pub(crate) fn directory(pool: &Pool, name: &str) -> PathBuf {
-    directories(pool).join(name)
-}
-
-/// Where the image of a snapshot lies.
-pub(crate) fn of_snapshot(pool: &Pool, snapshot: SnapshotId) -> PathBuf {
-    pool.snapshot(&snapshot.to_string()).join("memory")
-}
-
-pub(crate) fn directories(pool: &Pool) -> PathBuf {
-    pool.binaries().with_file_name("m")
 }

@@ -57,7 +57,12 @@ impl Pool {
 
     /// Where a snapshot has its things.
     pub(crate) fn snapshot(&self, snapshot: &str) -> PathBuf {
-        self.root.join(SNAPSHOTS).join(snapshot)
+        self.snapshots_directory().join(snapshot)
+    }
+
+    /// Where all of them have theirs.
+    pub(crate) fn snapshots_directory(&self) -> PathBuf {
+        self.root.join(SNAPSHOTS)
     }
 
     pub(crate) fn has_snapshot(&self, snapshot: &str) -> bool {

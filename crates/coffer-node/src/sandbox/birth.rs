@@ -15,7 +15,6 @@ use crate::cgroup::SandboxCgroup;
 use crate::features::Feature;
 use crate::files::{self, Inherited};
 use crate::journal::{Durability, Entry, Files, Phase};
-use crate::memory;
 use crate::network::Listeners;
 use crate::node::{Node, blocking};
 use crate::snapshots::{self, Manifest};
@@ -279,7 +278,7 @@ pub(super) async fn prepare(
         }
         let agentd = match &restore {
             None => shown.keep_program(&node.agentd),
-            Some(restore) => shown.keep_program(&memory::program(&restore.images)),
+            Some(restore) => shown.keep_program(&restore.program),
         };
         let agentd = agentd.map_err(internal("keep its agentd"))?;
         let listener = listen(&node, entry.name()).map_err(internal("make its socket"))?;
@@ -351,8 +350,10 @@ async fn wait_for_agentd(progress: Progress) -> Result<Option<Listeners>, NodeEr
 
 pub(super) fn internal(what: &'static str) -> impl Fn(io::Error) -> NodeError {
     move |error| {
-        let code = match error.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT) => NodeErrorCode::NoCapacity,
+        let code = match (error.raw_os_error(), error.kind()) {
+            (Some(libc::ENOSPC | libc::EDQUOT), _) | (_, io::ErrorKind::OutOfMemory) => {
+                NodeErrorCode::NoCapacity
+            }
             _ => NodeErrorCode::Internal,
         };
         NodeError::new(code, format!("could not {what}: {error}"))

@@ -9,8 +9,9 @@ use coffer_wire::agentd::ControlOrder;
 use coffer_wire::node::{NodeError, NodeErrorCode, Reply};
 
 use crate::journal::{Durability, Phase, Process};
-use crate::memory::{self, Afterwards, MountPoint};
+use crate::memory::{self, Afterwards, MountPoint, Place};
 use crate::node::{Node, blocking};
+use crate::scarcity;
 
 use super::Want;
 use super::birth::{self, internal};
@@ -103,9 +104,8 @@ impl Owner {
                 }
                 let (node, name) = (self.node.clone(), self.entry.name());
                 let _ = tokio::task::spawn_blocking(move || {
-                    let directory = memory::directory(&node.pool, &name.to_string());
-                    if let Err(error) = memory::forget(&directory) {
-                        tracing::warn!("could not remove `{}`: {error}", directory.display());
+                    if let Err(error) = node.images.of_sandbox(&name.to_string()).forget() {
+                        tracing::warn!("could not remove the image of sandbox {id}: {error}");
                     }
                 })
                 .await;
@@ -116,49 +116,52 @@ impl Owner {
 
     async fn dump_and_end(&mut self, alive: &Alive, process: &Process) -> Result<(), NodeError> {
         let criu = memory::tool()?;
-        let directory = memory::directory(&self.node.pool, &self.entry.name().to_string());
-        let LetGo { listener, mounts } = self.let_go(alive, process.pid, &directory).await?;
+        let place = self.image();
+        let LetGo { listener, mounts } = self.let_go(alive, process.pid, &place).await?;
         self.entry.phase = Phase::Hibernating { process: process.clone() };
         let at_rest = {
-            let (node, directory, entry) = (self.node.clone(), directory.clone(), self.entry.clone());
+            let (node, place, entry) = (self.node.clone(), place.clone(), self.entry.clone());
             let mounts = mounts.clone();
             async move {
-                let (the_node, at, uid_base) = (node.clone(), directory.clone(), entry.uid_base);
+                let (the_node, at, uid_base) = (node.clone(), place.clone(), entry.uid_base);
                 let sealed = blocking(move || {
-                    let sealed = the_node.pool.sync().and_then(|()| memory::seal(&at, uid_base, mounts));
+                    let sealed = at.seal(uid_base, mounts, || the_node.pool.sync());
                     sealed.map_err(internal("write its memory out"))
                 });
                 let image = sealed.await.map_err(|error| error.message)?;
-                rehearsal::rehearse(&node, &entry, &directory, &image)
-                    .await
-                    .map_err(|error| error.message)?;
+                rehearsal::rehearse(&node, &entry, &place, &image).await.map_err(|error| error.message)?;
                 // From here on what counts is whether its processes live.
                 let noted = write(&node, &entry, Durability::Synced).await;
                 noted.map_err(|error| error.message)
             }
         };
-        let dumped = memory::dump(criu, process.pid, &directory, &mounts, Afterwards::End, at_rest).await;
+        let dumped = memory::dump(criu, process.pid, place.draft(), &mounts, Afterwards::End, at_rest).await;
         if let Err(why) = dumped {
             self.listen_again(alive, process.pid, listener).await;
             let message = format!("its memory could not be saved, and it goes on: {why}");
             return Err(NodeError::new(NodeErrorCode::Internal, message));
         }
+        leave(place).await;
         Ok(())
     }
 
-    /// Has agentd let go of what leads out of the sandbox, and makes room for an image in `directory`.
-    pub(super) async fn let_go(&self, alive: &Alive, pid: i32, directory: &Path) -> Result<LetGo, NodeError> {
+    /// Where its image lies, if it has one.
+    fn image(&self) -> Place {
+        self.node.images.of_sandbox(&self.entry.name().to_string())
+    }
+
+    /// Has agentd let go of what leads out of the sandbox, and makes room for an image.
+    pub(super) async fn let_go(&self, alive: &Alive, pid: i32, place: &Place) -> Result<LetGo, NodeError> {
         let room = alive.cgroup.usage().memory_bytes + BESIDE_MEMORY;
         let overlays: Vec<_> =
             self.entry.overlays.iter().skip(1).map(|overlay| overlay.target.clone()).collect();
         let first = hold(alive)?;
-        let (node, name, directory) = (self.node.clone(), self.entry.name(), directory.to_path_buf());
+        let (node, name, place) = (self.node.clone(), self.entry.name(), place.clone());
         blocking(move || {
             has_room(&node, room)?;
             let mounts = from_outside(&node, name, pid, &overlays).map_err(internal("read its mounts"))?;
-            memory::make_directory(&directory).map_err(internal("make room for its memory"))?;
-            memory::keep_program(&node.files_of(name).program(), pid, &directory)
-                .map_err(internal("keep its agentd"))?;
+            place.make().map_err(internal("make room for its memory"))?;
+            place.keep_program(&node.files_of(name).program(), pid).map_err(internal("keep its agentd"))?;
             // Connections from now on wait for whoever takes this listener.
             let listener = birth::listen(&node, name).map_err(internal("make its socket"))?;
             let shut = memory::order(first.as_fd(), pid, ControlOrder::Shut, None);
@@ -194,15 +197,16 @@ impl Owner {
     pub(super) async fn wake(&mut self) -> (State, Result<Reply, NodeError>) {
         match self.try_wake().await {
             Ok(alive) => {
-                let directory = memory::directory(&self.node.pool, &self.entry.name().to_string());
+                let place = self.image();
                 // Its agentd has answered; nobody needs the image any more.
-                let forgotten = tokio::task::spawn_blocking(move || memory::forget(&directory)).await;
+                let forgotten = tokio::task::spawn_blocking(move || place.forget()).await;
                 if let Ok(Err(error)) = forgotten {
                     tracing::warn!("could not remove an image: {error}");
                 }
                 (State::Running(alive), self.placed())
             }
             Err(error) => {
+                leave(self.image()).await;
                 let (node, entry) = (self.node.clone(), self.entry.clone());
                 let noted = blocking(move || {
                     clear_processes(&node, entry.name());
@@ -217,15 +221,13 @@ impl Owner {
     }
 
     async fn try_wake(&mut self) -> Result<Alive, NodeError> {
-        let directory = memory::directory(&self.node.pool, &self.entry.name().to_string());
-        let source = {
-            let directory = directory.clone();
-            blocking(move || {
-                let image = memory::check(&directory).map_err(internal("read the image of its memory"))?;
-                Ok(Source { image, directory, is_fork: false })
-            })
-            .await?
-        };
+        let (node, place) = (self.node.clone(), self.image());
+        let source = blocking(move || {
+            let opened = has_memory(&node, || place.memory_needed()).and_then(|()| place.open());
+            let opened = opened.map_err(internal("read the image of its memory"))?;
+            Ok(Source { opened, program: place.program(), is_fork: false })
+        })
+        .await?;
         let born = revival::restore(&self.node, &self.entry, &source).await?;
         let alive = Alive { watched: born.watched, cgroup: born.cgroup, quota: born.quota };
         self.entry.phase = Phase::Running { process: born.process };
@@ -241,14 +243,14 @@ impl Owner {
 
     /// Gives up the memory of a hibernated sandbox and boots it.
     pub(super) async fn start_cold(&mut self) -> (State, Result<Reply, NodeError>) {
-        let directory = memory::directory(&self.node.pool, &self.entry.name().to_string());
+        let place = self.image();
         let before = std::mem::replace(&mut self.entry.phase, Phase::Stopped);
         // The record first: an image that nobody speaks of is swept, a record without one is not.
         if let Err(error) = write(&self.node, &self.entry, Durability::Synced).await {
             self.entry.phase = before;
             return (State::Hibernated, Err(error));
         }
-        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || memory::forget(&directory)).await {
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || place.forget()).await {
             tracing::warn!("could not remove an image: {error}");
         }
         self.start(Resume::Boot).await
@@ -259,7 +261,32 @@ fn hold(alive: &Alive) -> Result<OwnedFd, NodeError> {
     alive.watched.pidfd().try_clone_to_owned().map_err(internal("hold its first process"))
 }
 
+/// Lets go of what an image took in memory.
+async fn leave(place: Place) {
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || place.leave()).await {
+        tracing::warn!("could not remove a decrypted image: {error}");
+    }
+}
+
+/// Whether the host has as much memory as an image takes while CRIU works on it.
+pub(super) fn has_memory(node: &Node, needed: impl FnOnce() -> std::io::Result<u64>) -> std::io::Result<()> {
+    let Some(available) = scarcity::available_bytes() else { return Ok(()) };
+    let needed = needed()?;
+    let missing = needed.saturating_add(node.cgroups.reserve_bytes()).saturating_sub(available);
+    if needed == 0 || missing == 0 {
+        return Ok(());
+    }
+    let missing = missing.div_ceil(1 << 20);
+    Err(std::io::Error::new(
+        std::io::ErrorKind::OutOfMemory,
+        format!("the host lacks {missing} MiB of memory for an encrypted image (`node.encrypt_memory`)"),
+    ))
+}
+
 fn has_room(node: &Node, bytes: u64) -> Result<(), NodeError> {
+    if node.images.take_memory() {
+        has_memory(node, || Ok(bytes)).map_err(internal("save its memory"))?;
+    }
     match node.pool.free_bytes() {
         Some(free) if free < bytes => {
             let missing = (bytes - free).div_ceil(1 << 20);

@@ -36,8 +36,10 @@ impl Owner {
                 (state, Ok(Reply::Snapshot(manifest.info.clone())))
             }
             Err(error) => {
-                let deleted =
-                    tokio::task::spawn_blocking(move || node.pool.delete_snapshot(&snapshot.to_string()));
+                let deleted = tokio::task::spawn_blocking(move || {
+                    node.images.of_snapshot(snapshot).forget()?;
+                    node.pool.delete_snapshot(&snapshot.to_string())
+                });
                 if let Ok(Err(error)) = deleted.await {
                     tracing::error!("snapshot {snapshot}, which was not finished: {error}");
                 }
@@ -68,15 +70,15 @@ impl Owner {
             sealing.map_err(internal("make a place for its snapshot"))
         })
         .await?;
-        let directory = memory::of_snapshot(&self.node.pool, snapshot);
-        let LetGo { listener, mounts } = self.let_go(alive, pid, &directory).await?;
+        let place = self.node.images.of_snapshot(snapshot);
+        let LetGo { listener, mounts } = self.let_go(alive, pid, &place).await?;
         let at_rest = async move {
             let sealed = tokio::task::spawn_blocking(move || sealing.seal());
             let sealed = sealed.await.map_err(|error| error.to_string())?;
             sealed.map_err(|error| format!("could not make the snapshot of its files: {error}"))
         };
         let started = Instant::now();
-        let dumped = memory::dump(criu, pid, &directory, &mounts, Afterwards::GoOn, at_rest).await;
+        let dumped = memory::dump(criu, pid, place.draft(), &mounts, Afterwards::GoOn, at_rest).await;
         let paused = started.elapsed();
         self.listen_again(alive, pid, listener).await;
         if let Err(why) = dumped {
@@ -86,8 +88,8 @@ impl Owner {
         let (node, entry) = (self.node.clone(), self.entry.clone());
         blocking(move || {
             let finished = (|| {
-                node.pool.sync()?;
-                let image = memory::seal(&directory, entry.uid_base, mounts)?;
+                let image = place.seal(entry.uid_base, mounts, || node.pool.sync())?;
+                place.leave()?;
                 let files = manifest(&node, &entry, snapshot, paused);
                 let info = SnapshotInfo { memory: true, memory_bytes: image.bytes, ..files.info };
                 making.finish(Manifest { info, ..files })

@@ -4,7 +4,6 @@
 //! ends when everything is in its place and before anything runs: nobody outside can tell that it was, and its
 //! entry in the journal has the next node clear it away, should this one be killed.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use coffer_core::SandboxId;
@@ -12,7 +11,7 @@ use coffer_wire::node::{CreateSandbox, NodeError};
 use tokio::sync::Semaphore;
 
 use crate::journal::{Durability, Entry, Files, Phase};
-use crate::memory::{self, Image};
+use crate::memory::{Image, Place};
 use crate::node::{Node, blocking};
 use crate::reaper::Record;
 use crate::scarcity;
@@ -24,11 +23,11 @@ use super::revival::{self, Source};
 /// Each takes as much memory again as its sandbox has, so they take turns.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
-/// Restores the image that lies in `directory` and ends what came of it. Fails where the image does.
+/// Restores the image that was just sealed and ends what came of it. Fails where the image does.
 pub(super) async fn rehearse(
     node: &Arc<Node>,
     entry: &Entry,
-    directory: &Path,
+    place: &Place,
     image: &Image,
 ) -> Result<(), NodeError> {
     let _turn = TURNS.acquire().await.expect("the semaphore is never closed");
@@ -37,11 +36,11 @@ pub(super) async fn rehearse(
         tracing::warn!(sandbox.id = %id, "the saved memory of sandbox {id} is not tried out: {why}");
         return Ok(());
     }
-    let (node, entry, directory) = (node.clone(), entry.clone(), directory.to_path_buf());
+    let (node, entry, place, image) = (node.clone(), entry.clone(), place.clone(), image.clone());
     // A task of its own: it clears up after itself also where nobody waits for it any more.
     let rehearsing = node.owners.clone().spawn(async move {
         let double = plan(&node, &entry).await?;
-        let outcome = perform(&node, &entry, &double, &directory).await;
+        let outcome = perform(&node, &entry, &double, place, image).await;
         let remains = remains(&node, &double, Record::Removed);
         // A failure is in the log, and the next start tries again.
         let _ = tokio::task::spawn_blocking(move || remains.give_back()).await;
@@ -84,17 +83,23 @@ async fn plan(node: &Arc<Node>, entry: &Entry) -> Result<Entry, NodeError> {
     .await
 }
 
-async fn perform(node: &Arc<Node>, entry: &Entry, double: &Entry, directory: &Path) -> Result<(), NodeError> {
+async fn perform(
+    node: &Arc<Node>,
+    entry: &Entry,
+    double: &Entry,
+    place: Place,
+    image: Image,
+) -> Result<(), NodeError> {
     let source = {
-        let (node, files, directory) = (node.clone(), entry.files_name(), directory.to_path_buf());
-        let double = double.clone();
+        let (node, files, double) = (node.clone(), entry.files_name(), double.clone());
         blocking(move || {
             let copied = node.pool.create_copy(&files, &double.files_name(), double.disk_bytes());
             copied.map_err(internal("copy its files"))?;
-            let copy = memory::directory(&node.pool, &double.name().to_string());
-            let image = memory::copy_for(&directory, &copy, double.uid_base)
-                .map_err(internal("read the image of its memory"))?;
-            Ok(Source { image, directory: copy, is_fork: true })
+            let copy = node.images.of_sandbox(&double.name().to_string());
+            let opened = place
+                .share(&image, &copy, double.uid_base)
+                .map_err(internal("lay out the image of its memory"))?;
+            Ok(Source { opened, program: place.program(), is_fork: true })
         })
         .await?
     };

@@ -16,7 +16,7 @@ use rustix::thread::ThreadNameSpaceType;
 
 use crate::cgroup::SandboxCgroup;
 use crate::journal::{Durability, Entry, Phase};
-use crate::memory::{self, Criu, Hook, Image, Moment};
+use crate::memory::{self, Criu, Hook, Moment, Opened};
 use crate::network::Listeners;
 use crate::node::{Node, blocking};
 use crate::snapshots::Manifest;
@@ -24,6 +24,7 @@ use crate::spawner::request::Restore;
 use crate::spawner::{SpawnError, Spawned};
 
 use super::birth::{self, Born, Prepared, SPAWNERS, internal};
+use super::hibernation::has_memory;
 use super::process::{Exit, Watched, has_ended, identify};
 
 /// A gigabyte takes a second or two.
@@ -66,16 +67,22 @@ impl Resume {
 pub(super) async fn begin(node: &Arc<Node>, entry: &Entry, resume: Resume) -> Result<Born, NodeError> {
     let Resume::Memory(snapshot) = resume else { return birth::start(node, entry).await };
     // Beside what it may have of its own: should this fail, it still has that.
-    let work = memory::directory(&node.pool, &format!("{}.fork", entry.name()));
-    let (images, copy, uid_base) = (memory::of_snapshot(&node.pool, snapshot), work.clone(), entry.uid_base);
-    let image = blocking(move || {
-        memory::copy_for(&images, &copy, uid_base)
-            .map_err(internal("read the image of the snapshot's memory"))
+    let name = format!("{}.fork", entry.name());
+    let work = node.images.of_sandbox(&name);
+    let (the_node, uid_base) = (node.clone(), entry.uid_base);
+    let source = blocking(move || {
+        let from = the_node.images.of_snapshot(snapshot);
+        let opened = has_memory(&the_node, || from.memory_needed())
+            .and_then(|()| the_node.images.open_for(snapshot, &name, uid_base));
+        let opened = opened.map_err(internal("read the image of the snapshot's memory"))?;
+        Ok(Source { opened, program: from.program(), is_fork: true })
     })
-    .await?;
-    let source = Source { image, directory: work.clone(), is_fork: true };
-    let born = restore(node, entry, &source).await;
-    let forgotten = tokio::task::spawn_blocking(move || memory::forget(&work)).await;
+    .await;
+    let born = match source {
+        Ok(source) => restore(node, entry, &source).await,
+        Err(error) => Err(error),
+    };
+    let forgotten = tokio::task::spawn_blocking(move || work.forget()).await;
     if let Ok(Err(error)) = forgotten {
         tracing::warn!("could not remove what was used for a restore: {error}");
     }
@@ -85,9 +92,9 @@ pub(super) async fn begin(node: &Arc<Node>, entry: &Entry, resume: Resume) -> Re
 /// What to restore.
 #[derive(Debug)]
 pub(super) struct Source {
-    pub(super) image: Image,
-    /// Where it lies.
-    pub(super) directory: PathBuf,
+    pub(super) opened: Opened,
+    /// What its first process runs.
+    pub(super) program: PathBuf,
     /// Another sandbox than the one that it was made of: it bears its own name.
     pub(super) is_fork: bool,
 }
@@ -142,7 +149,7 @@ async fn restore_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Resul
         }
         Ok(()) => match tool.exit().await {
             Some(Exit::Code(0)) | None => Ok(()),
-            Some(_) => Err(failed(&said(&source.directory))),
+            Some(_) => Err(failed(&said(&source.opened.directory))),
         },
     };
     let hostname = source.is_fork.then(|| entry.spec.hostname.clone());
@@ -185,7 +192,7 @@ async fn rehearse_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Resu
 async fn came_back(hook: &mut Hook, tool: &Watched, first: i32, source: &Source) -> Result<(), NodeError> {
     tokio::select! {
         asked = hook.asked() => asked.map(drop).map_err(internal("hear CRIU")),
-        () = tool.ended() => Err(ended_early(&source.directory)),
+        () = tool.ended() => Err(ended_early(&source.opened.directory)),
         () = memory::deadlocked(first) => Err(killed_meanwhile()),
     }
 }
@@ -220,7 +227,7 @@ async fn set_out(
 ) -> Result<UnderWay, NodeError> {
     let criu = memory::tool()?;
     let cgroup = node.cgroups.of(entry.name());
-    let mut hook = Hook::new(&source.directory, moments).map_err(internal("write CRIU's hook"))?;
+    let mut hook = Hook::new(&source.opened.directory, moments).map_err(internal("write CRIU's hook"))?;
     let restore = describe(criu, source, hook.script())?;
     let Prepared { request, mut descriptors, gate, quota } =
         birth::prepare(node, entry, &cgroup, Some(restore)).await?;
@@ -244,7 +251,7 @@ async fn set_out(
             asked = hook.asked() => Some(asked.map_err(internal("hear CRIU"))?),
             () = tool.ended() => None,
         };
-        let Some(first) = first else { return Err(ended_early(&source.directory)) };
+        let Some(first) = first else { return Err(ended_early(&source.opened.directory)) };
         let (pidfd, listeners) = set_up(node, first).await?;
         hook.go_on().map_err(internal("answer CRIU"))?;
         Ok((first, pidfd, listeners))
@@ -270,10 +277,11 @@ fn describe(criu: &Criu, source: &Source, hook: &Path) -> Result<Restore, NodeEr
     let command = criu.words().iter().map(text).collect::<Option<Vec<_>>>();
     Ok(Restore {
         command: command.ok_or_else(|| failed("CRIU's command is no text"))?,
-        images: source.directory.clone(),
-        work: source.directory.clone(),
+        images: source.opened.directory.clone(),
+        program: source.program.clone(),
+        work: source.opened.directory.clone(),
         hook: hook.to_path_buf(),
-        mounts: source.image.mounts.clone(),
+        mounts: source.opened.image.mounts.clone(),
     })
 }
 

@@ -9,7 +9,6 @@ use coffer_core::SnapshotId;
 use coffer_wire::node::{NodeError, Reply};
 
 use crate::journal::{Durability, Entry, Phase};
-use crate::memory;
 use crate::node::{Node, blocking};
 
 use super::birth::{self, internal};
@@ -70,7 +69,7 @@ impl Owner {
     async fn forget_memory(&self) {
         let (node, name) = (self.node.clone(), self.entry.name().to_string());
         let forgotten = blocking(move || {
-            let forgotten = memory::forget(&memory::directory(&node.pool, &name));
+            let forgotten = node.images.of_sandbox(&name).forget();
             forgotten.map_err(internal("delete its saved memory"))
         });
         if let Err(error) = forgotten.await {

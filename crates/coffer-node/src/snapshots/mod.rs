@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use coffer_core::{SandboxId, SnapshotId};
 use coffer_wire::node::{NodeError, NodeErrorCode, SnapshotInfo};
 
+use crate::memory::Images;
 use crate::pool::Pool;
 
 pub(crate) use manifest::Manifest;
@@ -212,7 +213,7 @@ impl Snapshots {
 
     /// Nothing starts from it any more, and its files go; fine if there is none. The manifest goes first: a
     /// crash in between leaves what the next start sweeps.
-    pub(crate) fn delete(&self, id: SnapshotId, pool: &Pool) -> io::Result<()> {
+    pub(crate) fn delete(&self, id: SnapshotId, pool: &Pool, images: &Images) -> io::Result<()> {
         match self.lock().entry(id) {
             btree_map::Entry::Occupied(place) if !matches!(place.get(), Known::Making) => {
                 place.remove();
@@ -223,14 +224,15 @@ impl Snapshots {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
+        images.forget_snapshot(id)?;
         pool.delete_snapshot(&id.to_string())
     }
 
     /// Deletes all.
-    pub(crate) fn delete_all(&self, pool: &Pool) {
+    pub(crate) fn delete_all(&self, pool: &Pool, images: &Images) {
         let all: Vec<_> = self.lock().keys().copied().collect();
         for id in all {
-            if let Err(error) = self.delete(id, pool) {
+            if let Err(error) = self.delete(id, pool, images) {
                 tracing::error!("could not delete snapshot {id}: {error}");
             }
         }

@@ -46,6 +46,8 @@ pub(crate) struct Restore {
     pub(crate) command: Vec<String>,
     /// Only read.
     pub(crate) images: PathBuf,
+    /// What the first process runs.
+    pub(crate) program: PathBuf,
     /// Where it may write what it has to say.
     pub(crate) work: PathBuf,
     pub(crate) hook: PathBuf,

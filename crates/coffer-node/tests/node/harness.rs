@@ -31,6 +31,7 @@ pub(crate) struct Home {
     pub(crate) warm: WarmChoice,
     /// Kernel features that its nodes do without.
     pub(crate) lacking: Lacking,
+    pub(crate) encrypt_memory: bool,
 }
 
 /// Runs every test as on a host of this name, as `make kernels` does.
@@ -59,6 +60,8 @@ impl Home {
             ephemeral: true,
             warm: WarmChoice::OFF,
             lacking: lacking(),
+            // To compare the two.
+            encrypt_memory: std::env::var_os("COFFER_PLAIN_MEMORY").is_none(),
         }
     }
 
@@ -77,6 +80,7 @@ impl Home {
             ephemeral: self.ephemeral,
             warm: self.warm,
             lacking: self.lacking.clone(),
+            encrypt_memory: self.encrypt_memory,
             ..config
         }
     }
@@ -301,6 +305,7 @@ fn config(data_dir: PathBuf, run_dir: PathBuf, template_dir: PathBuf) -> NodeCon
         authority: None,
         server_gid: 0,
         network: true,
+        encrypt_memory: true,
         lacking: lacking(),
         ephemeral: false,
     }

@@ -20,6 +20,7 @@ mod leaks;
 mod lifecycle;
 mod limits;
 mod memory;
+mod memory_at_rest;
 mod memory_checked;
 mod network;
 mod restart;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         warm::TESTS,
         network::TESTS,
         memory::TESTS,
+        memory_at_rest::TESTS,
         memory_checked::TESTS,
     ]
     .concat()

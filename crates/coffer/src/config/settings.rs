@@ -86,6 +86,10 @@ pub(crate) struct Node {
     /// Memory of the machine that sandboxes never get; an eighth, from 256 MiB to 2 GiB, by default.
     #[schemars(extend("x-env" = "COFFER_MEMORY_RESERVE"))]
     pub(crate) memory_reserve: Option<ByteSize>,
+    /// Encrypt the saved memory of sandboxes on disk, each image under a key of its own that goes with it
+    /// ([why](secrets.md#saved-memory)). Off, images take no memory while they are saved and restored.
+    #[schemars(extend("x-env" = "COFFER_ENCRYPT_MEMORY"))]
+    pub(crate) encrypt_memory: bool,
     /// Kernel features to do without, as if the kernel lacked them ([names](kernels.md#features)): for tests, and
     /// to get around a bug of a kernel.
     #[schemars(extend("x-env" = "COFFER_KERNEL_LACKS"))]
@@ -221,7 +225,13 @@ impl Default for Template {
 impl Default for Node {
     fn default() -> Self {
         let warm_slots = WarmChoice::default().max;
-        Self { pool_size: None, warm_slots, memory_reserve: None, kernel_lacks: Vec::new() }
+        Self {
+            pool_size: None,
+            warm_slots,
+            memory_reserve: None,
+            encrypt_memory: true,
+            kernel_lacks: Vec::new(),
+        }
     }
 }
 
