@@ -7,38 +7,27 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
 use coffer_core::network::{Class, Walls, classify};
 use coffer_egress::{Authority, AuthorityText, Seams, Settings, Upstream, control};
-use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::net::unix::pipe;
 use tokio_util::sync::CancellationToken;
 
-use crate::logging::Logging;
-use crate::privilege::{Identity, follow_parent};
+use crate::privilege::Unprivileged;
 
 /// Where the node finds egress.
 pub(crate) const SOCKET: &str = "egress.sock";
 
 #[derive(Debug, Args)]
 pub(crate) struct Egress {
-    #[arg(long)]
-    run_dir: PathBuf,
-    #[arg(long)]
-    uid: u32,
-    #[arg(long)]
-    gid: u32,
-    /// The process to end with
-    #[arg(long)]
-    parent: u32,
     #[command(flatten)]
-    logging: Logging,
+    part: Unprivileged,
 }
 
 /// What egress must know of the machine and cannot see for itself, because it has no files and may not
@@ -57,12 +46,10 @@ pub(crate) struct Surroundings {
 impl Egress {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         confine::close_inherited()?;
-        let listener = listen(&self.run_dir.join(SOCKET))?;
-        confine::lose_files(&self.run_dir)?;
+        let listener = listen(&self.part.run_dir.join(SOCKET))?;
+        confine::lose_files(&self.part.run_dir)?;
         confine::lose_capabilities()?;
-        Identity { uid: self.uid, gid: self.gid }.assume()?;
-        follow_parent(self.parent, Signal::KILL)?;
-        self.logging.start()?;
+        self.part.give_up_root()?;
         confine::dump_no_core()?;
         let files = crate::privilege::raise_open_files();
         let settings = Settings::within_open_files(usize::try_from(files).unwrap_or(usize::MAX));

@@ -1,30 +1,17 @@
 //! The role `coffer preflight`: proves that this host can run sandboxes, with one of its own.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use coffer_engine::{Engine as _, KernelFeature, NodeEngine};
-use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::logging::Logging;
 use crate::printer;
-use crate::privilege::{Identity, follow_parent};
+use crate::privilege::Unprivileged;
 
 #[derive(Debug, Args)]
 pub(crate) struct Preflight {
-    #[arg(long)]
-    run_dir: PathBuf,
-    #[arg(long)]
-    uid: u32,
-    #[arg(long)]
-    gid: u32,
-    /// The process to end with
-    #[arg(long)]
-    parent: u32,
     #[command(flatten)]
-    logging: Logging,
+    part: Unprivileged,
 }
 
 /// What `up` hears, as one line of JSON.
@@ -51,12 +38,10 @@ pub(crate) struct Fails {
 
 impl Preflight {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        Identity { uid: self.uid, gid: self.gid }.assume()?;
-        follow_parent(self.parent, Signal::KILL)?;
-        self.logging.start()?;
+        self.part.give_up_root()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let report = runtime.block_on(async {
-            let engine = NodeEngine::start(self.run_dir.join("node.sock"), CancellationToken::new());
+            let engine = NodeEngine::start(self.part.run_dir.join("node.sock"), CancellationToken::new());
             let info = engine.info().await?;
             let live = engine.list().await?;
             let live = live.iter().filter(|one| !coffer_server::is_preflight(one.sandbox)).count();

@@ -1,14 +1,16 @@
 //! Whom the unprivileged parts run as, and how root is given up.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap::Args;
 use nix::unistd::{Gid, Uid, User, setgroups, setresgid, setresuid};
 use rustix::process::{
     Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
 };
 
 use crate::data_dir::DataDir;
+use crate::logging::Logging;
 
 /// Above every range that distributions and containers use, below the sandboxes' own.
 const FIRST_SPARE_UID: u32 = 0x6fff_0000;
@@ -62,6 +64,32 @@ impl Identity {
         setresgid(gid, gid, gid).context("could not change to the group")?;
         setresuid(uid, uid, uid).context("could not change to the user")?;
         rustix::thread::set_no_new_privs(true).context("could not forbid new privileges")
+    }
+}
+
+/// What every unprivileged part is told by `up`.
+#[derive(Debug, Args)]
+pub(crate) struct Unprivileged {
+    #[arg(long)]
+    pub(crate) run_dir: PathBuf,
+    #[arg(long)]
+    uid: u32,
+    #[arg(long)]
+    gid: u32,
+    /// The process to end with
+    #[arg(long)]
+    parent: u32,
+    #[command(flatten)]
+    logging: Logging,
+}
+
+impl Unprivileged {
+    /// Everything that needs root has been done: becomes who it is to be, ends with its parent, and logs.
+    pub(crate) fn give_up_root(&self) -> anyhow::Result<()> {
+        Identity { uid: self.uid, gid: self.gid }.assume()?;
+        // After the change of identity, which takes the signal back.
+        follow_parent(self.parent, Signal::KILL)?;
+        self.logging.start()
     }
 }
 

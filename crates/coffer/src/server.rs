@@ -14,16 +14,14 @@ use coffer_server::ServerConfig;
 use coffer_store::{ApiKeySecret, Store};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
-use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::config;
 use crate::github;
-use crate::logging::Logging;
 use crate::printer;
-use crate::privilege::{Identity, follow_parent};
+use crate::privilege::Unprivileged;
 
 /// More settings than this are none.
 const LONGEST_TOLD: u64 = 1 << 20;
@@ -35,19 +33,11 @@ pub(crate) struct Server {
     /// The server's own directory
     #[arg(long)]
     server_dir: PathBuf,
-    #[arg(long)]
-    run_dir: PathBuf,
-    #[arg(long)]
-    uid: u32,
-    #[arg(long)]
-    gid: u32,
     /// Make an API key and report it, unless the known one is good
     #[arg(long)]
     mint_key: bool,
-    #[arg(long)]
-    parent: u32,
     #[command(flatten)]
-    logging: Logging,
+    part: Unprivileged,
 }
 
 /// What the server is told on standard input, as one line of JSON. It holds secrets, and arguments can be
@@ -86,11 +76,9 @@ impl Server {
         let settings = config::take_over(told.settings.clone())?;
         // While it is root that reads.
         let extra_roots = settings.network.extra_roots.as_deref().map(crate::up::extra_roots).transpose()?;
-        let data = self.run_dir.join("data");
+        let data = self.part.run_dir.join("data");
         reach_own_directory(&self.server_dir, &data)?;
-        Identity { uid: self.uid, gid: self.gid }.assume()?;
-        follow_parent(self.parent, Signal::KILL)?;
-        self.logging.start()?;
+        self.part.give_up_root()?;
         crate::privilege::raise_open_files();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(self.serve(&data, told, settings, extra_roots))
@@ -146,7 +134,8 @@ impl Server {
         })?;
         let listen = listener.local_addr()?;
         // Not `stop`: steps under way need the engine until they are done.
-        let engine = Arc::new(NodeEngine::start(self.run_dir.join("node.sock"), CancellationToken::new()));
+        let engine =
+            Arc::new(NodeEngine::start(self.part.run_dir.join("node.sock"), CancellationToken::new()));
         let node = engine.info().await.context("could not ask the node what it has")?;
         let config = ServerConfig {
             listen,
