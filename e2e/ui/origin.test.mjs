@@ -92,6 +92,25 @@ test('a page in a sandbox puts nothing of its own into the cache or the cookies 
   await context.close()
 })
 
+test('a script that a page loads later runs only as it was built', async () => {
+  const index = await (await fetch(`${BASE}/ui/`)).text()
+  const later = [...index.matchAll(/"(\/ui\/assets\/[^"]+\.js)":"sha384-/g)].map(([, path]) => path)
+  const unnamed = later.filter((path) => !index.includes(`src="${path}"`) && !index.includes(`href="${path}"`))
+  assert.ok(unnamed.length > 10, 'the import map names the scripts of pages')
+
+  const context = await (await browser()).newContext()
+  const page = await context.newPage()
+  await page.goto(`${APP}/ui/`)
+  const load = (path) => page.evaluate((path) => import(path).then(() => 'ran', () => 'refused'), path)
+  assert.equal(await load(unnamed[0]), 'ran')
+  // As from a cache that somebody poisoned.
+  const body = `window.pwned = true;${await (await fetch(`${BASE}${unnamed[1]}`)).text()}`
+  await context.route(`**${unnamed[1]}`, (route) => route.fulfill({ contentType: 'text/javascript', body }))
+  assert.equal(await load(unnamed[1]), 'refused')
+  assert.equal(await page.evaluate(() => window.pwned), undefined)
+  await context.close()
+})
+
 test('a signed file does not run as a script, a style or a worker of the web UI', async () => {
   const { envdAccessToken: token } = await api('GET', `/sandboxes/${id}`)
   const digest = createHash('sha256').update(`/tmp/signed.js:read::${token}`).digest('base64').replace(/=+$/, '')

@@ -192,7 +192,7 @@ test('files: names and contents are text, whatever they say', async () => {
 test('it is served strictly, and is in nobody else’s way', async () => {
   const page = await fetch(`${BASE}/ui/sandboxes/abc`)
   assert.equal(page.headers.get('content-type'), 'text/html; charset=utf-8')
-  assert.match(page.headers.get('content-security-policy'), /default-src 'none'; script-src [^ ;']+\/ui\/;/)
+  assert.match(page.headers.get('content-security-policy'), /default-src 'none'; script-src [^ ;']+\/ui\/ 'sha256-[^']+';/)
   assert.equal(page.headers.get('cache-control'), 'no-cache')
   const script = /src="(\/ui\/assets\/[^"]+\.js)"/.exec(await page.text())[1]
   const served = await fetch(`${BASE}${script}`, { headers: { 'accept-encoding': 'br' } })

@@ -4,14 +4,19 @@
 //! `/` leads there. Pages are one document, whose script reads the rest of the path. Names below `assets/`
 //! bear a digest of what they are, so browsers keep them for good.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::Path;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
+use sha2::{Digest as _, Sha256};
 
 use super::error::{ApiError, Code};
 
@@ -47,13 +52,16 @@ pub(super) fn guard(page: &mut HeaderMap, policy: HeaderValue) {
 ///
 /// `'self'` would also mean `/files?…&signature=…`, which is a file of a sandbox. A path needs a host before it, which
 /// is the one that the browser asked for; a policy cannot name most addresses, so there `'self'` stays.
-fn policy(headers: &HeaderMap) -> HeaderValue {
+///
+/// The import map, which has the digests of scripts that pages load later, is the one script in the document itself.
+fn policy(headers: &HeaderMap, import_map: Option<&str>) -> HeaderValue {
     let files = match headers.get(HOST).and_then(|host| host.to_str().ok()) {
         Some(host) if can_be_named(host) => format!("{host}/ui/"),
         _ => "'self'".to_string(),
     };
+    let map = import_map.map(|digest| format!(" '{digest}'")).unwrap_or_default();
     let policy = format!(
-        "default-src 'none'; script-src {files}; style-src {files} 'unsafe-inline'; \
+        "default-src 'none'; script-src {files}{map}; style-src {files} 'unsafe-inline'; \
          img-src {files} blob: data:; font-src {files}; connect-src 'self'; base-uri 'none'; form-action 'none'; \
          frame-ancestors 'none'"
     );
@@ -75,9 +83,10 @@ const NOT_BUILT: &str = "<!doctype html><html lang=en><meta charset=utf-8><title
 
 /// The routes of the web UI.
 pub(super) fn router<S: Clone + Send + Sync + 'static>(files: &'static [UiFile]) -> Router<S> {
-    let page = move |headers: HeaderMap| async move { answer(files, "index.html", &headers) };
-    let file =
-        move |Path(path): Path<String>, headers: HeaderMap| async move { answer(files, &path, &headers) };
+    let ui = Arc::new(Ui::new(files));
+    let of_pages = ui.clone();
+    let page = move |headers: HeaderMap| async move { of_pages.answer("index.html", &headers) };
+    let file = move |Path(path): Path<String>, headers: HeaderMap| async move { ui.answer(&path, &headers) };
     Router::new()
         .route("/", get(|| async { Redirect::temporary("/ui/") }))
         .route("/ui", get(|| async { Redirect::temporary("/ui/") }))
@@ -85,23 +94,50 @@ pub(super) fn router<S: Clone + Send + Sync + 'static>(files: &'static [UiFile])
         .route("/ui/{*path}", get(file))
 }
 
-fn answer(files: &[UiFile], path: &str, headers: &HeaderMap) -> Response {
-    let find = |wanted: &str| files.iter().find(|file| file.path == wanted);
-    let kept = path.starts_with("assets/");
-    let mut response = match find(path) {
-        Some(file) => content(file, headers),
-        None if kept => {
-            let message = "the web UI has no such file; it may be of another version";
-            return ApiError::of(Code::NotFound, message).hint("load the page again").into_response();
-        }
-        None => {
-            find("index.html").map_or_else(|| Html(NOT_BUILT).into_response(), |page| content(page, headers))
-        }
-    };
-    let caching = if kept { "public, max-age=31536000, immutable" } else { "no-cache" };
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(caching));
-    guard(response.headers_mut(), policy(headers));
-    response
+#[derive(Debug)]
+struct Ui {
+    files: &'static [UiFile],
+    /// The digest of the import map in the document.
+    import_map: Option<String>,
+}
+
+impl Ui {
+    fn new(files: &'static [UiFile]) -> Self {
+        let mut ui = Self { files, import_map: None };
+        ui.import_map = ui.find("index.html").and_then(|page| {
+            let (_, after) =
+                std::str::from_utf8(page.plain).ok()?.split_once(r#"<script type="importmap">"#)?;
+            Some(digest_of(after.split_once("</script>")?.0))
+        });
+        ui
+    }
+
+    fn find(&self, path: &str) -> Option<&'static UiFile> {
+        self.files.iter().find(|file| file.path == path)
+    }
+
+    fn answer(&self, path: &str, headers: &HeaderMap) -> Response {
+        let kept = path.starts_with("assets/");
+        let mut response = match self.find(path) {
+            Some(file) => content(file, headers),
+            None if kept => {
+                let message = "the web UI has no such file; it may be of another version";
+                return ApiError::of(Code::NotFound, message).hint("load the page again").into_response();
+            }
+            None => self
+                .find("index.html")
+                .map_or_else(|| Html(NOT_BUILT).into_response(), |page| content(page, headers)),
+        };
+        let caching = if kept { "public, max-age=31536000, immutable" } else { "no-cache" };
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(caching));
+        guard(response.headers_mut(), policy(headers, self.import_map.as_deref()));
+        response
+    }
+}
+
+/// As a content security policy names what stands in an element.
+pub(super) fn digest_of(text: &str) -> String {
+    format!("sha256-{}", STANDARD.encode(Sha256::digest(text)))
 }
 
 fn content(file: &UiFile, headers: &HeaderMap) -> Response {
@@ -160,7 +196,7 @@ mod tests {
     #[test]
     fn a_path_of_a_page_is_the_document_and_is_asked_for_again() {
         for path in ["", "sandboxes/abc", "settings/keys"] {
-            let response = answer(FILES, path, &HeaderMap::new());
+            let response = Ui::new(FILES).answer(path, &HeaderMap::new());
             assert_eq!(response.status(), StatusCode::OK);
             assert_eq!(header(&response, "content-type"), Some("text/html; charset=utf-8"));
             assert_eq!(header(&response, "cache-control"), Some("no-cache"));
@@ -172,7 +208,7 @@ mod tests {
     fn scripts_come_from_the_files_of_the_ui_alone() {
         let script_src = |host: &str| {
             let headers = HeaderMap::from_iter([(HOST, HeaderValue::try_from(host).unwrap())]);
-            let response = answer(FILES, "", &headers);
+            let response = Ui::new(FILES).answer("", &headers);
             let policy = header(&response, "content-security-policy").unwrap();
             policy.split("; ").find_map(|part| part.strip_prefix("script-src ")).unwrap().to_string()
         };
@@ -191,10 +227,20 @@ mod tests {
     }
 
     #[test]
+    fn the_import_map_is_the_one_script_in_the_document() {
+        let page = br#"<head><script type="importmap">{"integrity":{}}</script><script src="/ui/theme.js"></script>"#;
+        let files: &'static [UiFile] = Box::leak(Box::new([UiFile { plain: page, ..FILES[0] }]));
+        let response = Ui::new(files).answer("", &HeaderMap::new());
+        let policy = header(&response, "content-security-policy").unwrap();
+        let digest = digest_of(r#"{"integrity":{}}"#);
+        assert!(policy.contains(&format!("script-src 'self' '{digest}';")), "{policy}");
+    }
+
+    #[test]
     fn files_with_a_digest_in_their_name_are_kept_and_missing_ones_are_no_page() {
-        let response = answer(FILES, "assets/a-1.js", &HeaderMap::new());
+        let response = Ui::new(FILES).answer("assets/a-1.js", &HeaderMap::new());
         assert_eq!(header(&response, "cache-control"), Some("public, max-age=31536000, immutable"));
-        let response = answer(FILES, "assets/b-2.js", &HeaderMap::new());
+        let response = Ui::new(FILES).answer("assets/b-2.js", &HeaderMap::new());
         assert_eq!(response.status(), StatusCode::NOT_FOUND);
     }
 
@@ -206,7 +252,7 @@ mod tests {
             ("br;q=0, gzip;q=0", None),
             ("", None),
         ] {
-            let response = answer(FILES, "", &accepting(codings));
+            let response = Ui::new(FILES).answer("", &accepting(codings));
             assert_eq!(header(&response, "content-encoding"), coding, "{codings}");
             assert_eq!(header(&response, "vary"), Some("accept-encoding"));
         }
@@ -214,7 +260,7 @@ mod tests {
 
     #[test]
     fn without_files_a_page_says_how_to_build_them() {
-        let response = answer(&[], "sandboxes", &HeaderMap::new());
+        let response = Ui::new(&[]).answer("sandboxes", &HeaderMap::new());
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(header(&response, "content-type"), Some("text/html; charset=utf-8"));
     }

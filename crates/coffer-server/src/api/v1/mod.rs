@@ -42,9 +42,7 @@ use axum::Json;
 use axum::Router;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
-use base64::Engine;
 use serde::Serialize;
-use sha2::Digest;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{Modify, OpenApi, ToSchema};
@@ -331,8 +329,7 @@ async fn docs() -> Response {
 fn digest_of(element: &str) -> String {
     let text = DOCS.split_once(&format!("<{element}>")).map_or("", |(_, rest)| rest);
     let text = text.split_once(&format!("</{element}>")).map_or("", |(text, _)| text);
-    let digest = base64::engine::general_purpose::STANDARD.encode(sha2::Sha256::digest(text));
-    format!("sha256-{digest}")
+    crate::api::ui::digest_of(text)
 }
 
 /// The idempotency key of a request, if it has one, with a digest of what it asks for.
