@@ -44,8 +44,9 @@ impl Shown {
         Self { directory }
     }
 
-    /// Writes all files anew, with a boot id that was never seen before.
-    pub(crate) fn write(&self, limits: &Limits, uid_base: u32) -> io::Result<()> {
+    /// Writes all files anew, with a boot id that was never seen before. They stay root's: a file's owner can take a
+    /// lease on it, which holds up whoever opens it.
+    pub(crate) fn write(&self, limits: &Limits) -> io::Result<()> {
         match fs::remove_dir_all(&self.directory) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -63,9 +64,13 @@ impl Shown {
             let path = self.directory.join(name);
             fs::write(&path, content)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o444))?;
-            chown(&path, Some(uid_base), Some(uid_base))?;
         }
         Ok(())
+    }
+
+    /// Takes files back that an earlier version gave to the sandbox.
+    pub(crate) fn take_back(&self) -> io::Result<()> {
+        PLACES.iter().try_for_each(|(name, _)| chown(self.directory.join(name), Some(0), Some(0)))
     }
 
     /// Whether they were written, by this node or another.
@@ -93,10 +98,13 @@ impl Shown {
         PLACES.iter().map(bind).collect()
     }
 
-    /// Shows what is used now. In place, because the sandbox sees this very file.
+    /// Shows what is used now. In place, because the sandbox sees this very file. Never waits for the sandbox: should
+    /// one hold a lease on it all the same, this fails.
     pub(crate) fn refresh_memory(&self, limit: u64, used: u64, cache: u64) -> io::Result<()> {
-        use std::os::unix::fs::FileExt as _;
-        let file = fs::OpenOptions::new().write(true).open(self.directory.join(MEMINFO))?;
+        use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+        let mut options = fs::OpenOptions::new();
+        options.write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+        let file = options.open(self.directory.join(MEMINFO))?;
         // One write of the same length each time: a reader sees the old or the new.
         file.write_all_at(meminfo(limit, used, cache).as_bytes(), 0)
     }
@@ -283,7 +291,7 @@ fn content(etc: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
     // A pipe is not waited for.
     let file = match open_beneath(etc, name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
         Ok(file) => fs::File::from(file),
-        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ACCESS) => return Ok(None),
+        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ACCESS | Errno::AGAIN) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     };
     let metadata = file.metadata()?;

@@ -461,17 +461,7 @@ impl Node {
             Request::List => {
                 Ok(Reply::Sandboxes { sandboxes: self.handles().iter().filter_map(Handle::status).collect() })
             }
-            Request::Stats => {
-                let node = self.clone();
-                let traffic = self.network.traffic().await;
-                blocking(move || {
-                    let handles = node.handles();
-                    let samples =
-                        handles.iter().filter_map(|handle| handle.sample(&node, &traffic)).collect();
-                    Ok(Reply::Stats { samples })
-                })
-                .await
-            }
+            Request::Stats => Ok(Reply::Stats { samples: crate::sandbox::sample_all(self).await }),
             Request::Templates => {
                 let node = self.clone();
                 blocking(move || {

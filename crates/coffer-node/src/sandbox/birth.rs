@@ -274,7 +274,9 @@ pub(super) async fn prepare(
         let shown = node.files_of(entry.name());
         // One that is restored goes on with those that it had.
         if restore.is_none() || !shown.exist() {
-            shown.write(limits, entry.uid_base).map_err(internal("write its small files"))?;
+            shown.write(limits).map_err(internal("write its small files"))?;
+        } else {
+            shown.take_back().map_err(internal("own its small files"))?;
         }
         let agentd = match &restore {
             None => shown.keep_program(&node.agentd),

@@ -15,6 +15,7 @@ mod death;
 mod freeze;
 mod hibernation;
 mod live_snapshot;
+mod meter;
 mod owner;
 pub(crate) mod process;
 mod refusal;
@@ -24,27 +25,23 @@ mod rollback;
 mod slot;
 mod snapshot;
 
-use std::collections::HashMap;
 use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use coffer_core::network::{Policy, Traffic};
+use coffer_core::network::Policy;
 use coffer_core::{SandboxId, SnapshotId};
-use coffer_wire::node::{
-    CreateSandbox, NodeError, NodeErrorCode, Placement, Reply, RunState, Sample, SandboxStatus,
-};
+use coffer_wire::node::{CreateSandbox, NodeError, NodeErrorCode, Placement, Reply, RunState, SandboxStatus};
 use tokio::sync::{mpsc, oneshot};
-
-use crate::cgroup::SandboxCgroup;
-use crate::files::Shown;
-use crate::node::Node;
 
 pub(crate) use birth::find_template;
 pub(crate) use clearing::{clear_processes, clear_run};
+pub(crate) use meter::sample_all;
 pub(crate) use owner::{Found, adopt, create};
 pub(crate) use process::Watched;
 pub(crate) use slot::Slot;
+
+use meter::Meter;
 
 /// Questions that may wait for an owner; it is busy for milliseconds at a time.
 const INBOX: usize = 32;
@@ -90,15 +87,6 @@ struct View {
     changing: bool,
 }
 
-/// Where a running sandbox's use is read.
-#[derive(Debug)]
-struct Meter {
-    cgroup: SandboxCgroup,
-    quota: Option<u64>,
-    shown: Shown,
-    memory_limit: u64,
-}
-
 impl Handle {
     pub(crate) async fn ask(&self, want: Want) -> Result<Reply, NodeError> {
         let (answer, answered) = oneshot::channel();
@@ -113,22 +101,8 @@ impl Handle {
         Some(SandboxStatus { sandbox: self.sandbox, run, placement, changing: view.changing })
     }
 
-    /// A sample of a sandbox that has processes. Also brings the memory figures inside up to date.
-    pub(crate) fn sample(&self, node: &Node, traffic: &HashMap<SandboxId, Traffic>) -> Option<Sample> {
-        let meter = self.view.lock().expect("no holder panics").meter.clone()?;
-        let usage = meter.cgroup.usage();
-        // Gone in the meantime, most likely.
-        let _ = meter.shown.refresh_memory(meter.memory_limit, usage.memory_bytes, usage.cache_bytes);
-        Some(Sample {
-            sandbox: self.sandbox,
-            time_ms: now_ms(),
-            cpu_us: usage.cpu_us,
-            memory_bytes: usage.memory_bytes,
-            cache_bytes: usage.cache_bytes,
-            disk_bytes: node.pool.used_bytes(meter.quota),
-            processes: usage.processes,
-            traffic: traffic.get(&self.sandbox).copied().unwrap_or_default(),
-        })
+    fn meter(&self) -> Option<Arc<Meter>> {
+        self.view.lock().expect("no holder panics").meter.clone()
     }
 
     pub(crate) const fn id(&self) -> SandboxId {
@@ -137,7 +111,7 @@ impl Handle {
 
     /// How many sockets are open in it; nothing while it has no processes.
     pub(crate) fn sockets(&self) -> Option<u64> {
-        let meter = self.view.lock().expect("no holder panics").meter.clone()?;
+        let meter = self.meter()?;
         let first = meter.cgroup.processes().into_iter().next()?;
         let text = fs::read_to_string(format!("/proc/{}/net/sockstat", first.as_raw_nonzero())).ok()?;
         text.lines().find_map(|line| line.strip_prefix("sockets: used ")?.trim().parse().ok())
@@ -145,7 +119,7 @@ impl Handle {
 
     /// Kills all of its processes. Its owner sees them end.
     pub(crate) fn kill(&self) {
-        if let Some(meter) = self.view.lock().expect("no holder panics").meter.clone() {
+        if let Some(meter) = self.meter() {
             meter.cgroup.kill();
         }
     }

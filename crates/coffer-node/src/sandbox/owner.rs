@@ -49,6 +49,10 @@ pub(crate) fn adopt(node: &Arc<Node>, entry: Entry, found: Found) -> Handle {
         Found::Alive { watched, quota, frozen } => {
             let alive = Alive { watched, cgroup: node.cgroups.of(entry.name()), quota };
             node.network.take_up(entry.spec.sandbox, &entry.spec.network, alive.watched.pidfd());
+            if let Err(error) = node.files_of(entry.name()).take_back() {
+                let sandbox = entry.spec.sandbox;
+                tracing::warn!(sandbox.id = %sandbox, "could not own what sandbox {sandbox} sees in /proc: {error}");
+            }
             if let (false, Phase::Running { process }, Ok(first)) =
                 (frozen, &entry.phase, alive.watched.pidfd().try_clone_to_owned())
             {
@@ -258,6 +262,7 @@ impl Owner {
                 quota: alive.quota,
                 shown: self.node.files_of(self.entry.name()),
                 memory_limit: self.entry.spec.limits.memory_bytes(),
+                turn: std::sync::Mutex::default(),
             })
         });
         *self.view.lock().expect("no holder panics") =

@@ -143,7 +143,7 @@ fn ended() -> io::Error {
 
 /// Nobody inside has had a chance to put a link there, and none would be followed.
 fn overwrite(root: &OwnedFd, path: &str, content: &str) -> io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let file =
         rustix::io::retry_on_intr(|| rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), resolve))?;

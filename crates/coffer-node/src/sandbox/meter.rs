@@ -1,0 +1,120 @@
+//! What sandboxes use, read from outside.
+//!
+//! Reading may wait for the disk or for a lock in the kernel that one sandbox keeps busy. Others must not wait with it:
+//! each has a bound of its own, and one that is still being read is left out.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use coffer_core::SandboxId;
+use coffer_core::network::Traffic;
+use coffer_wire::node::Sample;
+use tokio::sync::mpsc;
+
+use crate::cgroup::SandboxCgroup;
+use crate::files::Shown;
+use crate::node::Node;
+
+/// Reading takes less than a millisecond; after this long the others go on without.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Where a running sandbox's use is read.
+#[derive(Debug)]
+pub(super) struct Meter {
+    pub(super) cgroup: SandboxCgroup,
+    pub(super) quota: Option<u64>,
+    pub(super) shown: Shown,
+    pub(super) memory_limit: u64,
+    /// Held while it is read.
+    pub(super) turn: Mutex<()>,
+}
+
+impl Meter {
+    /// A sample; nothing while an earlier one is not done. Also brings the memory figures inside up to date.
+    fn read(&self, node: &Node, sandbox: SandboxId, traffic: Traffic) -> Option<Sample> {
+        let _turn = self.turn.try_lock().ok()?;
+        let usage = self.cgroup.usage();
+        // Gone in the meantime, most likely.
+        let _ = self.shown.refresh_memory(self.memory_limit, usage.memory_bytes, usage.cache_bytes);
+        Some(Sample {
+            sandbox,
+            time_ms: super::now_ms(),
+            cpu_us: usage.cpu_us,
+            memory_bytes: usage.memory_bytes,
+            cache_bytes: usage.cache_bytes,
+            disk_bytes: node.pool.used_bytes(self.quota),
+            processes: usage.processes,
+            traffic,
+        })
+    }
+}
+
+/// Samples of all sandboxes that have processes.
+pub(crate) async fn sample_all(node: &Arc<Node>) -> Vec<Sample> {
+    let traffic = node.network.traffic().await;
+    let of = |handle: super::Handle| Some((handle.sandbox, handle.meter()?));
+    let meters: Vec<_> = node.handles().into_iter().filter_map(of).collect();
+    let node = node.clone();
+    read_all(meters, PATIENCE, move |(sandbox, meter): (SandboxId, Arc<Meter>)| {
+        meter.read(&node, sandbox, traffic.get(&sandbox).copied().unwrap_or_default())
+    })
+    .await
+}
+
+/// Reads one after the other on one thread. Where one takes longer than `patience`, that thread is left to it and
+/// another goes on with the rest.
+async fn read_all<T: Send + 'static, S: Send + 'static>(
+    items: Vec<T>,
+    patience: Duration,
+    read: impl Fn(T) -> Option<S> + Send + Sync + 'static,
+) -> Vec<S> {
+    let (count, queue, read) = (items.len(), Arc::new(Mutex::new(items.into_iter())), Arc::new(read));
+    let (results, mut arrived) = mpsc::unbounded_channel();
+    let go_on = || {
+        let (queue, read, results) = (queue.clone(), read.clone(), results.clone());
+        tokio::task::spawn_blocking(move || {
+            let next = || queue.lock().expect("no holder panics").next();
+            while let Some(item) = next() {
+                if results.send(read(item)).is_err() {
+                    return;
+                }
+            }
+        });
+    };
+    go_on();
+    let mut all = Vec::with_capacity(count);
+    for _ in 0..count {
+        let result = loop {
+            match tokio::time::timeout(patience, arrived.recv()).await {
+                Ok(result) => break result.flatten(),
+                Err(_) if queue.lock().expect("no holder panics").len() > 0 => go_on(),
+                // Only those are left that are not done.
+                Err(_) => return all,
+            }
+        };
+        all.extend(result);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_that_hangs_delays_no_other() {
+        let (release, hangs) = std::sync::mpsc::channel::<()>();
+        let hangs = Mutex::new(hangs);
+        let begun = std::time::Instant::now();
+        let found = read_all((0..100).collect(), Duration::from_millis(50), move |item: u32| {
+            if item == 3 || item == 99 {
+                let _ = hangs.lock().unwrap().recv();
+            }
+            Some(item)
+        });
+        let found = found.await;
+        assert_eq!(found, (0..100).filter(|item| ![3, 99].contains(item)).collect::<Vec<_>>());
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        drop(release);
+    }
+}
