@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::network::NAME_SERVER;
 use crate::spawner::request::Layer;
 use crate::spawner::request::{FileBind, OverlayMount};
-use crate::template::OverlaySpec;
+use crate::template::{HOST_FILES, OverlaySpec};
 
 /// Host files that one sandbox sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -187,7 +187,12 @@ pub(crate) fn overlay_mounts(
         layers: overlay
             .layers
             .iter()
-            .map(|layer| Layer { path: layer.path.clone(), uid_base: layer.uid_base })
+            .map(|layer| Layer {
+                path: layer.path.clone(),
+                uid_base: layer.uid_base,
+                // Journals and snapshots of earlier versions name the host's files without the mark.
+                public_only: layer.public_only || layer.path == Path::new(HOST_FILES),
+            })
             .collect(),
         writable: upper.to_path_buf(),
         stored_uid_base,

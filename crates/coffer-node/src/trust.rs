@@ -69,7 +69,7 @@ impl Trust {
             }
         };
         drop(made);
-        root.layers.insert(0, LayerSpec { path: layer, uid_base: 0 });
+        root.layers.insert(0, LayerSpec::own(layer));
         for name in VARIABLES {
             template.info.env.entry(name.to_string()).or_insert_with(|| format!("/{BUNDLE}"));
         }
@@ -153,8 +153,7 @@ mod tests {
     use coffer_wire::node::TemplateInfo;
 
     fn template(layers: &[&Path], targets: &[&str]) -> Template {
-        let layers: Vec<_> =
-            layers.iter().map(|path| LayerSpec { path: path.to_path_buf(), uid_base: 0 }).collect();
+        let layers: Vec<_> = layers.iter().map(|path| LayerSpec::own(*path)).collect();
         let overlays =
             targets.iter().map(|target| OverlaySpec { target: target.into(), layers: layers.clone() });
         let info = TemplateInfo {

@@ -102,20 +102,36 @@ fn detached_copy(path: &Path) -> Result<OwnedFd, SetupError> {
     rustix::mount::open_tree(CWD, path, flags).doing(format_args!("open {}", Quoted(path)))
 }
 
-/// The writable files. Those that were another's before are mapped, and the host's root with them: it is root
-/// who makes whiteouts and what else an overlay needs for itself.
+/// The writable files. Those that were another's before are mapped, and the host's ids with them: it is root
+/// who makes whiteouts and what else an overlay needs for itself, and moved files of the host keep their owners.
 fn writable(overlay: &OverlayMount, ids: &IdMap<'_>) -> Result<OwnedFd, SetupError> {
     let mount = detached_copy(&overlay.writable)?;
     if overlay.stored_uid_base != ids.uid_base {
-        let shifted = user_namespace(&format!("{}\n0 0 1", range(overlay.stored_uid_base, ids.uid_base)))?;
+        let shifted =
+            user_namespace(&format!("{}\n0 0 {IDS}", range(overlay.stored_uid_base, ids.uid_base)))?;
         kernel::set_mount_attributes(&mount, 0, Some(shifted.as_fd()))
             .doing(format_args!("map the ids of {}", Quoted(&overlay.writable)))?;
     }
     Ok(mount)
 }
 
-/// A layer whose files belong to the sandbox's users, where its file system can do that.
+/// A layer as the sandbox sees it, and whether it was mapped as wanted.
+///
+/// The host's own files are not mapped. Ids that the sandbox does not have own them, so that no one inside is their
+/// owner or in their group, and the capabilities of root inside do not reach them: what remains are the rights of
+/// others, as the host has them at the time.
 fn lower(layer: &Layer, ids: &IdMap<'_>) -> Result<(OwnedFd, bool), SetupError> {
+    if layer.public_only {
+        return Ok((plain(layer)?, true));
+    }
+    match mapped(layer, ids)? {
+        Some(mapped) => Ok((mapped, true)),
+        None => Ok((plain(layer)?, false)),
+    }
+}
+
+/// A layer whose files belong to the sandbox's users; nothing where its file system cannot do that.
+fn mapped(layer: &Layer, ids: &IdMap<'_>) -> Result<Option<OwnedFd>, SetupError> {
     let mount = detached_copy(&layer.path)?;
     let read_only = libc::MOUNT_ATTR_RDONLY;
     let mapped = if layer.uid_base == 0 {
@@ -125,15 +141,18 @@ fn lower(layer: &Layer, ids: &IdMap<'_>) -> Result<(OwnedFd, bool), SetupError> 
         kernel::set_mount_attributes(&mount, read_only, Some(shifted.as_fd()))
     };
     match mapped {
-        Ok(()) => Ok((mount, true)),
-        // The file system cannot map ids: its files will show as nobody's.
-        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM) => {
-            kernel::set_mount_attributes(&mount, read_only, None)
-                .doing(format_args!("make {} read-only", Quoted(&layer.path)))?;
-            Ok((mount, false))
-        }
+        Ok(()) => Ok(Some(mount)),
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM) => Ok(None),
         Err(errno) => Err(SetupError::new(format_args!("map the ids of {}", Quoted(&layer.path)), errno)),
     }
+}
+
+/// A layer whose files show as nobody's.
+fn plain(layer: &Layer) -> Result<OwnedFd, SetupError> {
+    let mount = detached_copy(&layer.path)?;
+    kernel::set_mount_attributes(&mount, libc::MOUNT_ATTR_RDONLY, None)
+        .doing(format_args!("make {} read-only", Quoted(&layer.path)))?;
+    Ok(mount)
 }
 
 /// A line of an id map: `inside..inside + 65536` stand for `outside..`.

@@ -116,6 +116,8 @@ pub(crate) struct Layer {
     pub(crate) path: PathBuf,
     /// Ids in the layer are stored relative to this.
     pub(crate) uid_base: u32,
+    /// The host's own files: shown inside as far as any user of the host may read them.
+    pub(crate) public_only: bool,
 }
 
 /// A host file shown read-only inside.

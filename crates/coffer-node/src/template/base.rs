@@ -153,10 +153,7 @@ pub(super) fn build(
     manifest.suite = suite;
     manifest.notes = notes;
     manifest.env = super::environment();
-    manifest.overlays = vec![OverlaySpec {
-        target: "/".into(),
-        layers: vec![LayerSpec { path: "rootfs".into(), uid_base: 0 }],
-    }];
+    manifest.overlays = vec![OverlaySpec { target: "/".into(), layers: vec![LayerSpec::own("rootfs")] }];
     let template = draft.publish(manifest, Keep::AcrossReboots)?;
     progress(Progress { phase: Phase::Finish, done: 1, total: 1 });
     Ok(template)
@@ -190,7 +187,7 @@ mod tests {
         let store = TemplateStore::open(home.path()).unwrap();
         let draft = store.draft(BASE, &mut || panic!("nobody else builds")).unwrap();
         fs::create_dir(draft.directory().join("rootfs")).unwrap();
-        let layers = vec![LayerSpec { path: "rootfs".into(), uid_base: 0 }];
+        let layers = vec![LayerSpec::own("rootfs")];
         let overlays = vec![OverlaySpec { target: "/".into(), layers }];
         let suite = suite.map(String::from);
         let manifest = Manifest { fingerprint, suite, overlays, ..draft.manifest() };

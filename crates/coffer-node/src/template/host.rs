@@ -2,7 +2,11 @@
 //! and as good as what the host has installed.
 //!
 //! Two overlays: `/` is [`super::host_root`]'s; `/usr` is the host's with a thin layer of ours
-//! above it, which adds `python` and certificates and hides what may hold settings or secrets.
+//! above it, which adds `python` and certificates and hides what may hold settings.
+//!
+//! Of the host's `/usr` a sandbox sees what every user of the host may read ([`LayerSpec::public_only`]), whatever
+//! appears there later: its files belong to nobody inside. Directories near the top are in our layer too, as root's,
+//! so that root inside can add, replace and remove there ([`super::host_frame`]).
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -12,18 +16,15 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags, lsetxattr, mknodat};
 
 use super::store::Keep;
 use super::tree::Tree;
-use super::{BuildError, HOST, LayerSpec, OverlaySpec, Template, TemplateStore, host_root};
+use super::{BuildError, HOST, LayerSpec, OverlaySpec, Template, TemplateStore, host_frame, host_root};
 
 /// Raised when what we write changes, so that builds of older programs count as stale.
-const REVISION: u32 = 1;
+const REVISION: u32 = 2;
 
 /// Settings of the host that programs in `/usr` read from `/usr`: registries, tokens, proxies.
 const HIDDEN_DIRECTORIES: [&str; 2] = ["etc", "local/etc"];
 const HIDDEN_FILES: [&str; 4] =
     ["pip.conf", "local/pip.conf", "lib/node_modules/npm/npmrc", "local/lib/node_modules/npm/npmrc"];
-
-/// `/usr/local` holds what people put there; this much of it is looked at.
-const MOST_LOOKED_AT: usize = 20_000;
 
 /// Programs that the notes tell about.
 const TOLD: [&str; 7] = ["python3", "node", "npm", "git", "sudo", "curl", "gcc"];
@@ -40,7 +41,9 @@ fn ensure_from(store: &TemplateStore, host: &Path) -> Result<Template, BuildErro
     let fingerprint = fingerprint(host);
     let current = || {
         let (manifest, directory) = store.newest(HOST)?;
-        (manifest.fingerprint.as_ref() == Some(&fingerprint)).then(|| manifest.into_template(&directory))
+        let same = manifest.fingerprint.as_ref() == Some(&fingerprint);
+        let is_open = || host_frame::is_open(&directory.join("usr"), &host.join("usr"));
+        (same && store.agrees(&directory, is_open)).then(|| manifest.into_template(&directory))
     };
     if let Some(template) = current() {
         return Ok(template);
@@ -62,10 +65,12 @@ fn ensure_from(store: &TemplateStore, host: &Path) -> Result<Template, BuildErro
     manifest.fingerprint = Some(fingerprint);
     manifest.notes = notes;
     manifest.env = super::environment();
-    let layer = |path: PathBuf| LayerSpec { path, uid_base: 0 };
     manifest.overlays = vec![
-        OverlaySpec { target: "/".into(), layers: vec![layer("rootfs".into())] },
-        OverlaySpec { target: "/usr".into(), layers: vec![layer("usr".into()), layer(host.join("usr"))] },
+        OverlaySpec { target: "/".into(), layers: vec![LayerSpec::own("rootfs")] },
+        OverlaySpec {
+            target: "/usr".into(),
+            layers: vec![LayerSpec::own("usr"), LayerSpec::of_the_host(host.join("usr"))],
+        },
     ];
     draft.publish(manifest, Keep::UntilReboot)
 }
@@ -113,26 +118,17 @@ fn write_usr(tree: &Tree, host: &Path) -> Result<Vec<String>, BuildError> {
         lsetxattr(&directory, "trusted.overlay.opaque", b"y", XattrFlags::empty())
             .map_err(|errno| BuildError::file("mark", &directory)(errno.into()))?;
     }
+    host_frame::write(tree, &usr)?;
     for path in HIDDEN_FILES.iter().filter(|path| usr.join(path).exists()) {
         hide(tree, &usr, path)?;
     }
-    let (closed, complete) = closed_files(&usr.join("local"));
-    for path in &closed {
-        hide(tree, &usr, &format!("local/{path}"))?;
-    }
-    if !closed.is_empty() {
-        notes.push(format!(
-            "hidden: {} entries of /usr/local that not every user of the host may read",
-            closed.len()
-        ));
-    }
-    if !complete {
-        notes.push(format!(
-            "only the first {MOST_LOOKED_AT} entries of /usr/local were searched for files that are not public"
-        ));
-    }
     notes.push(
-        "the host's /usr, /usr/local included, can be read inside; /usr/etc and /usr/local/etc cannot".into(),
+        "files of the host's /usr can be replaced and removed inside near its top, and not changed in place"
+            .into(),
+    );
+    notes.push(
+        "what every user of the host may read in /usr can be read inside; /usr/etc and /usr/local/etc cannot"
+            .into(),
     );
 
     // OpenSSL, and so Python, looks here before it wants a directory of hashed names.
@@ -182,36 +178,6 @@ fn hide(tree: &Tree, usr: &Path, path: &str) -> Result<(), BuildError> {
 
 fn plain_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).map_or(true, |metadata| metadata.is_dir())
-}
-
-/// What below `directory` is closed to the host's own users, relative to it, and whether all
-/// of it was looked at. Root inside a sandbox could read it, so it must go.
-fn closed_files(directory: &Path) -> (Vec<String>, bool) {
-    let mut closed = Vec::new();
-    let mut looked_at = 0;
-    let mut pending = vec![PathBuf::new()];
-    while let Some(relative) = pending.pop() {
-        for entry in fs::read_dir(directory.join(&relative)).into_iter().flatten().flatten() {
-            looked_at += 1;
-            if looked_at > MOST_LOOKED_AT {
-                return (closed, false);
-            }
-            let Ok(metadata) = entry.metadata() else { continue };
-            let path = relative.join(entry.file_name());
-            let needed = if metadata.is_dir() { 0o005 } else { 0o004 };
-            if !metadata.is_symlink() && metadata.mode() & needed != needed {
-                closed.extend(path.to_str().map(String::from));
-            } else if metadata.is_dir()
-                && !HIDDEN_DIRECTORIES
-                    .iter()
-                    .any(|hidden| Path::new("local").join(&path) == Path::new(hidden))
-            {
-                pending.push(path);
-            }
-        }
-    }
-    closed.sort();
-    (closed, true)
 }
 
 /// Where a program lies in the host's `/usr`; links that lead out of it do not count.

@@ -2,6 +2,7 @@
 //! the shape of `/bin` and its like, links in `/etc/alternatives`, and public certificates.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -279,8 +280,15 @@ fn certificates(tree: &Tree, host: &Path) -> Result<Option<String>, BuildError> 
     while let Some(directory) = pending.pop() {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             match entry.metadata() {
-                Ok(metadata) if metadata.is_dir() => pending.push(entry.path()),
-                Ok(metadata) if metadata.is_file() && metadata.len() <= LONGEST_CERTIFICATE => {
+                // What other users of the host cannot read is not copied either.
+                Ok(metadata) if metadata.is_dir() && metadata.mode() & 0o005 == 0o005 => {
+                    pending.push(entry.path());
+                }
+                Ok(metadata)
+                    if metadata.is_file()
+                        && metadata.mode() & 0o004 != 0
+                        && metadata.len() <= LONGEST_CERTIFICATE =>
+                {
                     files.push(entry.path());
                 }
                 _ => {}

@@ -95,8 +95,7 @@ impl Manifest {
 
     /// The template, its layers as absolute paths below `directory`.
     pub(super) fn into_template(self, directory: &Path) -> Template {
-        let absolute =
-            |layer: LayerSpec| LayerSpec { path: directory.join(&layer.path), uid_base: layer.uid_base };
+        let absolute = |layer: LayerSpec| LayerSpec { path: directory.join(&layer.path), ..layer };
         Template {
             info: TemplateInfo {
                 name: self.name,

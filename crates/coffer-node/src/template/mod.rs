@@ -20,6 +20,7 @@ mod bootstrap;
 mod error;
 mod finish;
 mod host;
+mod host_frame;
 mod host_root;
 mod manifest;
 mod progress;
@@ -44,6 +45,8 @@ pub use store::TemplateStore;
 pub const BASE: &str = "base";
 /// The name of the template made of the host's own `/usr`.
 pub const HOST: &str = "host";
+/// What it shows of the host.
+pub(crate) const HOST_FILES: &str = "/usr";
 
 /// One finished build of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +74,21 @@ pub struct LayerSpec {
     pub path: PathBuf,
     /// The ids in this layer are stored relative to it; 0 when they are as inside.
     pub uid_base: u32,
+    /// The host's own files, of which a sandbox sees what any user of the host may read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub public_only: bool,
+}
+
+impl LayerSpec {
+    /// A layer made for sandboxes, with ids as inside.
+    pub fn own(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), uid_base: 0, public_only: false }
+    }
+
+    /// A directory of the host's own.
+    pub fn of_the_host(path: impl Into<PathBuf>) -> Self {
+        Self { public_only: true, ..Self::own(path) }
+    }
 }
 
 /// What every process of a sandbox finds in its environment: text is UTF-8.

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock, fsync, syncfs};
 use tracing::warn;
@@ -26,6 +26,8 @@ pub struct TemplateStore {
     directory: PathBuf,
     /// The newest builds, each with when its directory last changed: a build appears by one rename.
     newest: Arc<Mutex<HashMap<String, (SystemTime, Template)>>>,
+    /// Which build of `host` was last compared with the host's directories, and when.
+    compared: Arc<Mutex<Option<(PathBuf, Instant)>>>,
 }
 
 impl TemplateStore {
@@ -35,7 +37,7 @@ impl TemplateStore {
         DirBuilder::new().recursive(true).mode(0o755).create(&directory)?;
         // Layers are named to the kernel later, from processes with other working directories, and
         // compared with what other nodes call them.
-        Ok(Self { directory: directory.canonicalize()?, newest: Arc::default() })
+        Ok(Self { directory: directory.canonicalize()?, newest: Arc::default(), compared: Arc::default() })
     }
 
     /// The newest usable build of `name`.
@@ -84,6 +86,18 @@ impl TemplateStore {
     /// The `host` template, made anew when there is none or the host has changed since.
     pub fn ensure_host(&self) -> Result<Template, BuildError> {
         host::ensure(self)
+    }
+
+    /// Whether `compare` agrees, or did so a moment ago, of the build of `host` in this directory.
+    pub(super) fn agrees(&self, build: &Path, compare: impl FnOnce() -> bool) -> bool {
+        const LASTS: Duration = Duration::from_secs(5);
+        let mut compared = self.compared.lock().unwrap_or_else(PoisonError::into_inner);
+        if compared.as_ref().is_some_and(|(path, when)| path == build && when.elapsed() < LASTS) {
+            return true;
+        }
+        let agrees = compare();
+        *compared = agrees.then(|| (build.to_path_buf(), Instant::now()));
+        agrees
     }
 
     pub(super) fn directory(&self) -> &Path {
@@ -292,7 +306,7 @@ pub(super) mod tests {
         let rootfs = draft.directory().join("rootfs");
         fs::create_dir(&rootfs).unwrap();
         fs::write(rootfs.join("file"), "content").unwrap();
-        let layers = vec![LayerSpec { path: "rootfs".into(), uid_base: 0 }];
+        let layers = vec![LayerSpec::own("rootfs")];
         Manifest { overlays: vec![OverlaySpec { target: "/".into(), layers }], ..draft.manifest() }
     }
 

@@ -6,7 +6,7 @@
 use std::io::{Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
-use std::os::fd::FromRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
@@ -116,6 +116,17 @@ fn read_line(stream: &mut TcpStream) -> std::io::Result<String> {
     Err(std::io::ErrorKind::UnexpectedEof.into())
 }
 
+fn lease(path: &str) -> std::io::Result<()> {
+    let file = std::fs::File::open(path)?;
+    // SAFETY: takes numbers only, and the descriptor is open.
+    let leased = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
+    if leased != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    std::mem::forget(file);
+    Ok(())
+}
+
 fn obey(order: &str) -> String {
     let mut words = order.split_whitespace();
     let mut number = || words.next().and_then(|word| word.parse::<i64>().ok());
@@ -138,6 +149,11 @@ fn obey(order: &str) -> String {
             let result = unsafe { libc::syscall(call, a, b, c, d) };
             let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
             if result < 0 { errno.to_string() } else { "0".to_string() }
+        }
+        // A lease on a file, kept for ever; who breaks it is not heard. Tells the errno, or 0.
+        Some("lease") => {
+            let path = order.split_whitespace().nth(1).unwrap_or_default();
+            lease(path).map_or_else(|error| error.raw_os_error().unwrap_or(-1).to_string(), |()| "0".into())
         }
         Some("reach") => reach(order).map_or_else(no_way, |(_, greeting)| greeting),
         Some("hold") => reach(order).map_or_else(no_way, |(stream, greeting)| {

@@ -13,6 +13,7 @@
 
 mod agentd;
 mod harness;
+mod host_files;
 mod inside;
 mod isolation;
 mod kernels;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     for (name, test) in [
         lifecycle::TESTS,
         isolation::TESTS,
+        host_files::TESTS,
         kernels::TESTS,
         limits::TESTS,
         restart::TESTS,

@@ -39,18 +39,19 @@ fn machine() -> tempfile::TempDir {
         ("usr/etc/npmrc", 0o644),
         ("usr/local/etc/gitconfig", 0o644),
         ("usr/pip.conf", 0o644),
-        ("usr/local/token", 0o600),
         ("usr/local/share/keys/public", 0o644),
         ("root/.netrc", 0o600),
         ("etc/shadow", 0o640),
     ] {
         tree.file(path, mode, "hostsecret").unwrap();
     }
-    tree.directory("usr/local/share/closed", 0o750).unwrap();
     let certificate = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----";
     for name in ["a", "b"] {
         tree.file(&format!("usr/share/ca-certificates/mozilla/{name}.crt"), 0o644, certificate).unwrap();
     }
+    tree.file("usr/share/ca-certificates/mozilla/closed.crt", 0o640, certificate).unwrap();
+    tree.directory("usr/share/ca-certificates/closed", 0o750).unwrap();
+    tree.file("usr/share/ca-certificates/closed/c.crt", 0o644, certificate).unwrap();
     tree.link("usr/bin/vi", host.path().join("etc/alternatives/vi")).unwrap();
     for (name, target) in [
         ("vi", "/usr/bin/vim.tiny"),
@@ -104,17 +105,18 @@ fn what_may_be_secret_in_usr_is_covered() {
     let (host, (_directory, store)) = (machine(), store());
     let template = ensure_from(&store, host.path()).unwrap();
     let layer = &template.overlays[1].layers[0].path;
-    for path in ["pip.conf", "local/token", "local/share/closed"] {
-        let metadata = fs::symlink_metadata(layer.join(path)).unwrap();
-        assert!(metadata.file_type().is_char_device() && metadata.rdev() == 0, "{path}");
-    }
+    let metadata = fs::symlink_metadata(layer.join("pip.conf")).unwrap();
+    assert!(metadata.file_type().is_char_device() && metadata.rdev() == 0);
+    // What is closed on the host needs no cover: the layer shows only what is public.
+    let marks: Vec<_> = template.overlays.iter().flat_map(|overlay| &overlay.layers).collect();
+    assert_eq!(marks.iter().map(|layer| layer.public_only).collect::<Vec<_>>(), [false, false, true]);
     for path in ["etc", "local/etc"] {
         let mut value = [0; 4];
         let length =
             rustix::fs::lgetxattr(layer.join(path), "trusted.overlay.opaque", &mut value[..]).unwrap();
         assert_eq!(&value[..length], b"y", "{path}");
     }
-    assert!(!layer.join("local/share/keys").exists());
+    assert!(!layer.join("local/share/keys/public").exists());
     assert_eq!(fs::read_link(layer.join("local/bin/python")).unwrap(), Path::new("/usr/bin/python3"));
 }
 
@@ -144,6 +146,39 @@ fn it_is_made_once_and_again_when_the_host_changes() {
     assert_ne!(second.info.build, first.info.build);
     assert_eq!(store.get(HOST), Some(second));
     assert!(first.overlays[0].layers[0].path.is_dir(), "sandboxes may still use the older build");
+}
+
+#[test]
+fn roots_directories_and_programs_are_framed_and_nothing_closed() {
+    if !root_or_skip() {
+        return;
+    }
+    let (host, (_directory, store)) = (machine(), store());
+    let tree = Tree::at(host.path());
+    tree.directory("usr/local/share/closed/inner", 0o755).unwrap();
+    tree.directory("usr/local/share/closed", 0o750).unwrap();
+    tree.directory("usr/local/games", 0o2775).unwrap();
+    tree.own("usr/local/games", 0, 50).unwrap();
+    for (path, mode) in [("usr/bin/su", 0o4755), ("usr/bin/closed", 0o4750), ("usr/bin/plain", 0o755)] {
+        tree.file(path, mode, "program").unwrap();
+        tree.own(path, 0, 42).unwrap();
+        fs::set_permissions(tree.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let template = ensure_from(&store, host.path()).unwrap();
+    let layer = &template.overlays[1].layers[0].path;
+    let games = fs::metadata(layer.join("local/games")).unwrap();
+    assert_eq!((games.mode() & 0o7777, games.uid(), games.gid()), (0o2775, 0, 50));
+    let su = fs::metadata(layer.join("bin/su")).unwrap();
+    assert_eq!((su.mode() & 0o7777, su.uid(), su.gid()), (0o4755, 0, 42));
+    for path in ["bin/closed", "bin/plain", "local/share/closed", "local/share/keys/public"] {
+        assert!(!layer.join(path).exists(), "{path}");
+    }
+    // A directory that the host closes is in no later frame.
+    fs::set_permissions(host.path().join("usr/local/share/keys"), fs::Permissions::from_mode(0o700)).unwrap();
+    let later = TemplateStore::open(store.directory()).unwrap();
+    let second = ensure_from(&later, host.path()).unwrap();
+    assert_ne!(second.info.build, template.info.build);
+    assert!(!second.overlays[1].layers[0].path.join("local/share/keys").exists());
 }
 
 #[test]
