@@ -8,6 +8,8 @@
 //! 2. It writes the id maps and makes the overlays ([`overlay`]), and hands them to the child.
 //! 3. The [`child`] builds its tree ([`filesystem`]), drops its rights ([`seccomp`]), becomes agentd.
 
+mod bpf;
+mod calls;
 mod child;
 mod client;
 mod filesystem;

@@ -47,6 +47,7 @@ fn serve() -> Result<(), SetupError> {
     let _ = rustix::process::setsid();
     let socket = rustix::stdio::stdin();
     let children_ended = kernel::child_signals().doing("watch for ended children")?;
+    super::seccomp::prepared();
     let mut tokens = HashMap::new();
     let mut mounts = OwnMounts::default();
     loop {
