@@ -236,6 +236,19 @@ def test_other_system_call_tables(attacker):
     assert attacker.shell(program).stdout == "i386 1 x32 1\n"
 
 
+def test_calls_that_nobody_listed(attacker):
+    """Old calls that nobody uses, and those of kernels newer than the filter."""
+    found = attacker.attack(
+        """
+        numbers = [*range(459, 462), 468, 469, 470, 471, 500, 1000, 0x3fffffff]
+        if os.uname().machine == "x86_64":
+            numbers += [134, 136, 139, 156, 180, 212, 236, 335, 336, 400]  # uselib, ustat, sysfs, ...; uretprobe
+        report(**{str(number): call(number, 0, 0, 0, 0, 0, 0) for number in numbers})
+        """
+    )
+    refused(found, errors=("ENOSYS",))
+
+
 def test_unusual_sockets(attacker):
     """Families and protocols that nobody needs: kernel code that would be loaded for the asking; vsock leaves the
     network namespace."""

@@ -29,6 +29,29 @@ def test_switches_in_proc(attacker):
     assert before == {path: pathlib.Path(path).read_text() for path in before}
 
 
+def test_files_of_the_node_cannot_be_held(attacker, bystanders):
+    """A lease on a file that the node writes would keep it waiting, and with it the figures of all sandboxes."""
+    found = attacker.attack(
+        """
+        paths = ["/proc/meminfo", "/proc/cpuinfo", "/proc/sys/kernel/random/boot_id", "/run/coffer/agentd",
+                 "/sys/devices/system/cpu/online"]
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
+        def lease(path, kind):
+            return attempt(lambda: fcntl.fcntl(os.open(path, os.O_RDONLY), 1024, kind) and None)
+        def lock(path):
+            return attempt(lambda: fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB))
+        report(
+            leases={f"{path} {kind}": lease(path, kind) for path in paths for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK)},
+            locks={path: lock(path) for path in paths},  # which the node does not heed
+            modes={path: attempt(os.chmod, path, 0o666) for path in paths},
+        )
+        """
+    )
+    assert set(found["leases"].values()) <= {"EACCES", "EINVAL"} and "done" not in found["leases"].values(), found
+    assert set(found["modes"].values()) <= {"EPERM", "EROFS"}, found
+    bystanders.answer()
+
+
 def test_switches_in_sys(attacker):
     found = attacker.attack(
         """

@@ -177,7 +177,7 @@ def test_shared_memory_and_queues(attackers, user):
 
 
 def test_terminal_input(attacker):
-    """TIOCSTI types into a terminal as its user would; TIOCLINUX does more."""
+    """TIOCSTI types into a terminal as its user would; TIOCLINUX does more; TIOCSETD has the kernel load drivers."""
     found = attacker.attack(
         """
         leader, follower = os.openpty()
@@ -188,7 +188,8 @@ def test_terminal_input(attacker):
             # The kernel looks at the lower half of the number only; so must a filter.
             results = [attempt(fcntl.ioctl, follower, 0x5412, b"x"), attempt(fcntl.ioctl, follower, 0x541c, b"\\x02"),
                        call(SYS.ioctl, follower, 0x5412 | 7 << 32, b"y")]
-            os._exit(0 if results == ["EPERM"] * 3 else 1)
+            results += [attempt(fcntl.ioctl, follower, 0x5423, struct.pack("i", kind)) for kind in (3, 15, 21)]
+            os._exit(0 if results == ["EPERM"] * 6 else 1)
         report(refused=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0)
         """
     )
