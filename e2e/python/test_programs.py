@@ -90,7 +90,7 @@ mkdir ../use && cd ../use && npm init -y >/dev/null
 npm install --offline --no-audit --no-fund --silent ../package/*.tgz && node -e "require('package')"
 """
 
-STRACE = "strace -f -e trace=openat,execve -o trace sh -c 'cat /etc/hostname >/dev/null' && grep -c '/etc/hostname' trace"
+STRACE = "strace -f -e trace=openat,execve -o trace sh -c 'cat /etc/hostname >/dev/null' && grep -c 'openat.*"/etc/hostname"' trace"
 
 GDB = GCC.replace("&& ./main", "&&") + """
 gdb -q -batch -ex 'break work' -ex run -ex 'print *(int *)sum' -ex delete -ex continue ./main 2>&1 | grep -cE '^\\$1 = 0|^8000|^9000 1'

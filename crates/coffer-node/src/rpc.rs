@@ -73,6 +73,7 @@ async fn converse(node: &Arc<Node>, stream: UnixStream, stop: &CancellationToken
         let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
         let (node, answers) = (node.clone(), answers.clone());
         let requests = node.requests.clone();
+        let request_id = request_id.filter(|id| is_printable(id));
         let span = request_id.map_or_else(Span::none, |id| tracing::info_span!("request", request.id = %id));
         let answer = async move {
             let kind = describe(&request);
@@ -91,6 +92,12 @@ async fn converse(node: &Arc<Node>, stream: UnixStream, stop: &CancellationToken
         writer.abort();
     }
     ended
+}
+
+/// Whether a server's text can stand in the node's log, which root reads.
+fn is_printable(text: &str) -> bool {
+    const LONGEST: usize = 128;
+    text.len() <= LONGEST && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 async fn write(
@@ -135,5 +142,18 @@ fn describe(request: &Request) -> String {
         Request::List => "list".into(),
         Request::Stats => "stats".into(),
         Request::Templates => "templates".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_id_cannot_forge_a_line_of_the_log() {
+        assert!(is_printable("req_01h8-abc") && is_printable(""));
+        for id in ["a b", "a\nERROR forged", "\u{1b}[2J", "é", &"a".repeat(129)] {
+            assert!(!is_printable(id), "{id:?}");
+        }
     }
 }

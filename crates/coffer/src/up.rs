@@ -4,6 +4,7 @@ mod authority;
 mod orphans;
 mod part;
 mod preflight;
+mod ready;
 mod surroundings;
 mod systemd;
 mod welcome;
@@ -166,6 +167,7 @@ impl Plan {
             }
             ready = server.first_line(SERVER_START) => ready?,
         };
+        ready::check(&ready, self.settings().listen)?;
         let key = ready.api_key.or(known_key).context("the server made no API key")?;
         if let Some(key) = &ready.operator_key {
             dir.write_operator_key(key)?;

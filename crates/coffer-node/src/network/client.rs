@@ -67,13 +67,14 @@ struct Served {
 impl Served {
     fn traffic(&self) -> Traffic {
         let (before, last) = (&self.before, &self.last);
+        // Egress has fewer rights than the node: no figure of its may end a task here.
         Traffic {
-            sent_bytes: before.sent_bytes + last.sent_bytes,
-            received_bytes: before.received_bytes + last.received_bytes,
+            sent_bytes: before.sent_bytes.saturating_add(last.sent_bytes),
+            received_bytes: before.received_bytes.saturating_add(last.received_bytes),
             open: last.open,
-            opened: before.opened + last.opened,
-            failed: before.failed + last.failed,
-            questions: before.questions + last.questions,
+            opened: before.opened.saturating_add(last.opened),
+            failed: before.failed.saturating_add(last.failed),
+            questions: before.questions.saturating_add(last.questions),
             // The number of the last one, by which refusals are asked for: each egress counts its own.
             refused: last.refused,
         }

@@ -100,6 +100,10 @@ pub(super) fn check(spec: &CreateSandbox) -> Result<(), NodeError> {
     if spec.memory && spec.snapshot.is_none() {
         return refuse("memory comes from a snapshot, and none is named");
     }
+    // The journal has it, also where a snapshot decides.
+    if spec.template.len() > 512 || !spec.template.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return refuse("a template's name is at most 512 letters, digits and signs");
+    }
     let limits = &spec.limits;
     let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
     if spec.hostname.is_empty() || spec.hostname.len() > 64 || !spec.hostname.bytes().all(letters) {

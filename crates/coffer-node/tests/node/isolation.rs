@@ -127,9 +127,10 @@ async fn root_inside_has_few_rights() {
     );
     assert_eq!(sandbox.output("awk '/^NoNewPrivs/ {print $2}' /proc/self/status").await, "0");
     assert_eq!(sandbox.output("awk '/^Seccomp:/ {print $2}' /proc/self/status").await, "2");
-    // Files of the template are root's, and root may change and replace them.
-    assert_eq!(sandbox.output("stat -c %u:%g / /usr /usr/bin/env /etc /etc/hosts | sort -u").await, "0:0");
-    sandbox.output("mv /usr/share /usr/shared && echo x >> /usr/bin/env && chown 7:8 /etc/hosts").await;
+    // Files of the template are root's, and root may change and replace them; those of the host are replaced.
+    assert_eq!(sandbox.output("stat -c %u:%g / /usr /usr/bin /etc /etc/hosts | sort -u").await, "0:0");
+    sandbox.output("mv /usr/share /usr/shared && echo x >> /etc/profile && chown 7:8 /etc/hosts").await;
+    sandbox.output("cp /usr/bin/env /tmp/env && echo x >> /tmp/env && mv /tmp/env /usr/bin/env").await;
     sandbox.output("setpriv --reuid 1000 --regid 1000 --clear-groups true").await;
     // Without no_new_privs, set-user-id programs work: sudo is one.
     sandbox.output("cp /usr/bin/id /usr/local/bin/rootid && chmod 4755 /usr/local/bin/rootid").await;

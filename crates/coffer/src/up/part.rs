@@ -9,7 +9,7 @@ use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::watch;
@@ -23,6 +23,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A part that ran this long was healthy, and its pauses start over.
 const HEALTHY: Duration = Duration::from_secs(1);
+
+/// No part says more when it is ready.
+const LONGEST_LINE: u64 = 64 * 1024;
 
 /// What the server gets of the environment `up` was started in: it faces the network, and has no
 /// business with whatever else root keeps there.
@@ -111,7 +114,8 @@ impl Part {
     /// Waits for the line of JSON that a part prints when it is ready.
     pub(super) async fn first_line<T: DeserializeOwned>(&mut self, within: Duration) -> anyhow::Result<T> {
         let output = self.child.stdout.take().context("standard output was taken already")?;
-        let mut lines = BufReader::new(output).lines();
+        // A part says a few hundred bytes.
+        let mut lines = BufReader::new(output.take(LONGEST_LINE)).lines();
         let line = tokio::select! {
             line = lines.next_line() => line?,
             () = tokio::time::sleep(within) => {
