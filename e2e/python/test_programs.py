@@ -90,7 +90,7 @@ mkdir ../use && cd ../use && npm init -y >/dev/null
 npm install --offline --no-audit --no-fund --silent ../package/*.tgz && node -e "require('package')"
 """
 
-STRACE = "strace -f -e trace=openat,execve -o trace sh -c 'cat /etc/hostname >/dev/null' && grep -c 'openat.*"/etc/hostname"' trace"
+STRACE = "strace -f -e trace=openat -o trace sh -c 'cat /etc/hostname >/dev/null' && grep -c /etc/hostname trace"
 
 GDB = GCC.replace("&& ./main", "&&") + """
 gdb -q -batch -ex 'break work' -ex run -ex 'print *(int *)sum' -ex delete -ex continue ./main 2>&1 | grep -cE '^\\$1 = 0|^8000|^9000 1'
@@ -131,7 +131,7 @@ def test_programs_run_under_the_filter(template_box, program, user):
 def test_calls_of_newer_kernels_do_not_exist(template_box):
     """Whatever the host's kernel knows, numbers that the table does not know are missing inside."""
     script = "import ctypes, errno\nlibc = ctypes.CDLL(None, use_errno=True)\nfound = set()\n"
-    script += "for number in (335, 400, 459, 461, 468, 469, 470, 500, 599, 0x40000027):\n"
+    script += "for number in (400, 459, 461, 468, 469, 470, 500, 599, 0x40000027):\n"
     script += " assert libc.syscall(ctypes.c_long(number), 0, 0, 0, 0, 0, 0) == -1\n"
     script += " found.add(errno.errorcode[ctypes.get_errno()])\nprint(*found)"
     template_box.files.write("/tmp/calls.py", script)
