@@ -2,8 +2,8 @@
 //! get `ENOSYS`, as from a kernel that is older than they are, and do without. `docs/system-calls.md` is generated
 //! from here.
 //!
-//! The names are those that container runtimes allow by default, without what their answer depends on capabilities
-//! that nobody inside has.
+//! Allowed are the names that container runtimes allow by default, but not those that need a capability that nobody
+//! inside has.
 
 /// What becomes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -195,6 +195,7 @@ fn page() -> String {
 Every process of a sandbox runs under one filter. It knows the calls below; any other number, of a newer kernel or of
 another interface (32-bit, x32), gets `ENOSYS`, and programs do without as on an older kernel. Numbers are those of
 x86_64 and aarch64; names that one of them lacks are left out there.
+The kernel itself lets `uretprobe` past every filter: it works only from the kernel's own code.
 "
     .to_string();
     for (rule, title) in [
