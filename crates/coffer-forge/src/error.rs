@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use coffer_core::settings::ByteSize;
 use coffer_store::{ForgeRecordError, StoreError};
 
 use crate::git::GitError;
@@ -36,6 +37,9 @@ pub enum ForgeError {
     Invalid { field: &'static str, why: String },
     #[error("{what} is larger than {most} bytes")]
     TooLarge { what: &'static str, most: u64 },
+    /// What a push or a bundle brings.
+    #[error("the pack {why}")]
+    PackTooLarge { why: String },
     /// The forge does not answer, or is being left alone after it did not.
     #[error("the forge does not answer: {why}")]
     Unreachable { why: String, retry_after: Option<Duration> },
@@ -83,6 +87,22 @@ impl ForgeError {
         Self::Invalid { field, why: why.into() }
     }
 
+    /// There may be so many bytes at once, or so many are left.
+    pub(crate) fn pack_too_large(most: u64) -> Self {
+        let why = format!(
+            "is larger than {}, which is what is left of `forge.max_push` or `forge.max_repository`",
+            ByteSize::bytes(most)
+        );
+        Self::PackTooLarge { why }
+    }
+
+    /// Its objects do not fit the memory of one git process.
+    pub(crate) fn pack_needs_memory(most: u64) -> Self {
+        let why =
+            format!("needs more than {} of memory to unpack: `forge.git_memory`", ByteSize::bytes(most));
+        Self::PackTooLarge { why }
+    }
+
     /// What became of a record about `kind` `what`.
     pub(crate) fn record(error: ForgeRecordError, kind: &'static str, what: impl ToString) -> Self {
         match error {
@@ -110,6 +130,9 @@ impl From<GitError> for ForgeError {
         match error {
             GitError::Missing => Self::NoGit,
             GitError::Busy => Self::Busy,
+            GitError::OutOfMemory(most) => {
+                Self::TooLarge { what: "what git would need in memory for this", most }
+            }
             GitError::TimedOut | GitError::Failed(_) => Self::Git(error.to_string()),
         }
     }

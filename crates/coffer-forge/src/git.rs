@@ -1,20 +1,28 @@
-//! Runs git: directly, with nothing of this process's surroundings, for a bounded time.
+//! Runs git: confined to one repository, with nothing of this process's surroundings, in bounded time and memory.
 //!
 //! Whoever calls passes full ref names or hashes, never text of a client as it came, so no argument can be
 //! taken for an option. Repositories hold no hooks, and none would be run.
 
+mod calls;
+mod confine;
+mod process;
+mod runner;
+
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use coffer_core::ProjectId;
-use rustix::process::{Pid, Resource, Rlimit, Signal};
+use coffer_core::settings::ByteSize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+
+pub use confine::has_landlock;
+pub(crate) use process::Running;
+use process::Starter;
+pub use runner::GitRunner;
+use runner::Order;
 
 /// What git may use.
 #[derive(Debug, Clone)]
@@ -29,8 +37,10 @@ pub struct GitLimits {
     pub transfer_time: Duration,
     /// How long a client may send nothing, or take nothing.
     pub silence: Duration,
-    /// Address space of each process, in bytes.
+    /// Memory that each process may fill, in bytes.
     pub memory: u64,
+    /// The same for all transfers of a project together.
+    pub project_memory: u64,
     /// One push, in bytes.
     pub push: u64,
     /// One repository, in bytes.
@@ -45,10 +55,26 @@ impl Default for GitLimits {
             call_time: Duration::from_secs(60),
             transfer_time: Duration::from_secs(3600),
             silence: Duration::from_secs(120),
-            memory: 4 << 30,
+            memory: 512 << 20,
+            project_memory: 4 << 30,
             push: 2 << 30,
             repository: 10 << 30,
         }
+    }
+}
+
+/// How git processes are started.
+#[derive(Debug, Clone)]
+pub struct GitProcesses {
+    /// The socket of a [`GitRunner`]; without one, threads of this process do its work.
+    pub runner: Option<PathBuf>,
+    /// Whether to use Landlock. Only threads of this process ask.
+    pub landlock: bool,
+}
+
+impl Default for GitProcesses {
+    fn default() -> Self {
+        Self { runner: None, landlock: has_landlock() }
     }
 }
 
@@ -66,6 +92,9 @@ pub(crate) enum GitError {
     Busy,
     #[error("it took too long")]
     TimedOut,
+    /// More than this many bytes.
+    #[error("it needs more than {} of memory", ByteSize::bytes(*.0))]
+    OutOfMemory(u64),
     #[error("{0}")]
     Failed(String),
 }
@@ -78,6 +107,8 @@ pub(crate) struct Finished {
     pub(crate) stderr: String,
     /// There was more output than was asked for; git was ended early.
     pub(crate) cut: bool,
+    /// What it had, in bytes.
+    memory: u64,
 }
 
 impl Finished {
@@ -93,9 +124,22 @@ impl Finished {
     }
 
     pub(crate) fn complaint(&self) -> GitError {
+        if lacked_memory(&self.stderr) {
+            return GitError::OutOfMemory(self.memory);
+        }
+        if self.code.is_none() {
+            return GitError::Failed("a signal ended it; memory may have been short".into());
+        }
         let line = self.stderr.lines().find(|line| !line.trim().is_empty()).unwrap_or("it did not say why");
         GitError::Failed(line.chars().filter(|c| !c.is_control()).take(300).collect())
     }
+}
+
+/// Whether git complains of too little memory, itself or of one that it started.
+pub(crate) fn lacked_memory(complaint: &str) -> bool {
+    let words = ["out of memory", "malloc failed", "cannot allocate memory", "died of signal 9"];
+    let complaint = complaint.to_ascii_lowercase();
+    words.iter().any(|words| complaint.contains(words))
 }
 
 /// The git of this host.
@@ -105,20 +149,31 @@ pub(crate) struct Git {
     calls: Arc<Semaphore>,
     transfers: Arc<Semaphore>,
     /// Of the transfers one project may have half, so that none shuts the others out.
-    shares: Arc<Mutex<HashMap<ProjectId, Arc<Semaphore>>>>,
+    shares: Shares,
+    /// Of memory for transfers.
+    memory: Shares,
+    starter: Arc<Starter>,
     checked: Arc<OnceCell<()>>,
 }
+
+/// What each project has room for.
+type Shares = Arc<Mutex<HashMap<ProjectId, Arc<Semaphore>>>>;
 
 /// One call to be.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
+    /// The repository.
     pub(crate) directory: Option<&'a Path>,
+    /// Where else it writes.
+    pub(crate) also: Option<&'a Path>,
     pub(crate) config: Vec<String>,
     pub(crate) environment: Vec<(&'static str, String)>,
     pub(crate) stdin: Vec<u8>,
     /// More output than this is cut.
     pub(crate) most: usize,
     pub(crate) time: Option<Duration>,
+    /// More memory than calls have, where there is some to spare.
+    pub(crate) spare: Option<SpareMemory>,
 }
 
 impl<'a> Call<'a> {
@@ -126,46 +181,47 @@ impl<'a> Call<'a> {
     pub(crate) fn within(directory: &'a Path) -> Self {
         Self {
             directory: Some(directory),
+            also: None,
             config: Vec::new(),
             environment: Vec::new(),
             stdin: Vec::new(),
             most: 4 << 20,
             time: None,
+            spare: None,
         }
     }
 }
 
 impl Git {
-    pub(crate) fn new(limits: GitLimits) -> Self {
-        Self {
+    pub(crate) fn new(limits: GitLimits, processes: GitProcesses) -> std::io::Result<Self> {
+        Ok(Self {
             calls: Arc::new(Semaphore::new(limits.calls)),
             transfers: Arc::new(Semaphore::new(limits.transfers)),
             limits: Arc::new(limits),
             shares: Arc::default(),
+            memory: Arc::default(),
+            starter: Arc::new(Starter::new(processes)?),
             checked: Arc::default(),
-        }
+        })
     }
 
     /// Runs a short call.
-    pub(crate) async fn run<S: AsRef<OsStr>>(
-        &self,
-        call: Call<'_>,
-        args: &[S],
-    ) -> Result<Finished, GitError> {
+    pub(crate) async fn run<S: AsRef<str>>(&self, call: Call<'_>, args: &[S]) -> Result<Finished, GitError> {
         self.is_here().await?;
         let _turn = turn(&self.calls).await?;
         self.run_now(call, args).await
     }
 
-    async fn run_now<S: AsRef<OsStr>>(&self, call: Call<'_>, args: &[S]) -> Result<Finished, GitError> {
+    async fn run_now<S: AsRef<str>>(&self, mut call: Call<'_>, args: &[S]) -> Result<Finished, GitError> {
         let time = call.time.unwrap_or(self.limits.call_time);
-        let mut running = self.spawn(call.directory, &call.config, &call.environment, args)?;
-        let (mut stdin, stdout, stderr) = running.pipes();
-        let feed = async move {
-            // Git may be done before it has read everything; its own verdict tells.
-            let _ = stdin.write_all(&call.stdin).await;
-        };
+        let input = std::mem::take(&mut call.stdin);
         let all = async {
+            let mut running = self.spawn(&call, args).await?;
+            let (mut stdin, stdout, stderr) = running.pipes();
+            let feed = async move {
+                // Git may be done before it has read everything; its own verdict tells.
+                let _ = stdin.write_all(&input).await;
+            };
             let ((), (stdout, cut), (stderr, _)) =
                 tokio::join!(feed, take(stdout, call.most), async { take(stderr, LONGEST_COMPLAINT).await });
             if cut {
@@ -173,68 +229,64 @@ impl Git {
             }
             let code = running.wait().await?;
             let stderr = String::from_utf8_lossy(&stderr).into_owned();
-            Ok(Finished { code, stdout, stderr, cut })
+            Ok(Finished { code, stdout, stderr, cut, memory: self.memory_of(&call) })
         };
         tokio::time::timeout(time, all).await.unwrap_or(Err(GitError::TimedOut))
     }
 
     /// Room for a fetch or push of a project, which may take long.
     pub(crate) async fn transfer(&self, project: ProjectId) -> Result<Room, GitError> {
-        self.is_here().await?;
-        let share = {
-            let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-            // Whoever has one under way holds it, too.
-            shares.retain(|_, share| Arc::strong_count(share) > 1);
-            let most = (self.limits.transfers / 2).max(1);
-            shares.entry(project).or_insert_with(|| Arc::new(Semaphore::new(most))).clone()
-        };
-        Ok(Room { _share: turn(&share).await?, _whole: turn(&self.transfers).await? })
+        let memory = turn(&share(&self.memory, project, self.at_once())).await?;
+        Ok(Room { _memory: Some(memory), ..self.transfer_of_file(project).await? })
     }
 
-    /// Starts git, all three streams piped.
-    pub(crate) fn spawn<S: AsRef<OsStr>>(
+    /// The same where git takes no part.
+    pub(crate) async fn transfer_of_file(&self, project: ProjectId) -> Result<Room, GitError> {
+        self.is_here().await?;
+        let share = share(&self.shares, project, (self.limits.transfers / 2).max(1));
+        Ok(Room { _memory: None, _share: turn(&share).await?, _whole: turn(&self.transfers).await? })
+    }
+
+    /// As much memory again as a transfer has, of the project's share, if nobody uses it.
+    pub(crate) fn spare_memory(&self, project: ProjectId) -> Option<SpareMemory> {
+        let share = share(&self.memory, project, self.at_once());
+        share.try_acquire_owned().ok().map(|permit| SpareMemory { _permit: permit })
+    }
+
+    fn memory_of(&self, call: &Call<'_>) -> u64 {
+        self.limits.memory.saturating_mul(if call.spare.is_some() { WITH_SPARE } else { 1 })
+    }
+
+    /// How many transfers of a project have memory at a time.
+    fn at_once(&self) -> usize {
+        let most = self.limits.project_memory / self.limits.memory.max(1);
+        usize::try_from(most).unwrap_or(usize::MAX).clamp(1, Semaphore::MAX_PERMITS)
+    }
+
+    /// Starts git, all three streams piped. Besides the system's programs it reaches the call's directories alone.
+    pub(crate) async fn spawn<S: AsRef<str>>(
         &self,
-        directory: Option<&Path>,
-        config: &[String],
-        environment: &[(&'static str, String)],
+        call: &Call<'_>,
         args: &[S],
     ) -> Result<Running, GitError> {
-        let mut command = Command::new("git");
-        command.env_clear().envs([
-            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-            ("HOME", "/nonexistent"),
-            ("LC_ALL", "C"),
-            ("TZ", "UTC"),
-            ("GIT_CONFIG_NOSYSTEM", "1"),
-            ("GIT_CONFIG_GLOBAL", "/dev/null"),
-            ("GIT_ATTR_NOSYSTEM", "1"),
-            ("GIT_TERMINAL_PROMPT", "0"),
-            ("GIT_NO_REPLACE_OBJECTS", "1"),
-            ("GIT_NO_LAZY_FETCH", "1"),
-            ("GIT_OPTIONAL_LOCKS", "0"),
-            // No transport at all, whatever the settings say: git reads and writes the one repository it is given.
-            ("GIT_ALLOW_PROTOCOL", ""),
-        ]);
-        command.envs(environment.iter().map(|(name, value)| (name, value)));
-        for setting in SETTINGS.iter().copied().chain(config.iter().map(String::as_str)) {
-            command.args(["-c", setting]);
+        let mut arguments = Vec::new();
+        for setting in SETTINGS.iter().copied().chain(call.config.iter().map(String::as_str)) {
+            arguments.extend(["-c".to_string(), setting.to_string()]);
         }
-        if let Some(directory) = directory {
-            command.arg("--git-dir").arg(directory).current_dir(directory);
-        } else {
-            command.current_dir("/");
+        if let Some(directory) = call.directory {
+            arguments.extend(["--git-dir".to_string(), directory.to_string_lossy().into_owned()]);
         }
-        command.args(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A group of its own: git starts others, and they are to end with it.
-        command.process_group(0).kill_on_drop(true);
-        let child = command.spawn().map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => GitError::Missing,
-            _ => GitError::Failed(format!("it could not be started: {error}")),
-        })?;
-        let running = Running { child, is_over: false };
-        running.limit(self.limits.memory);
-        Ok(running)
+        arguments.extend(args.iter().map(|argument| argument.as_ref().to_string()));
+        let environment = ENVIRONMENT.map(|(name, value)| (name, value.to_string())).into_iter();
+        let environment = environment.chain(call.environment.iter().cloned());
+        let order = Order {
+            arguments,
+            environment: environment.map(|(name, value)| (name.to_string(), value)).collect(),
+            directory: call.directory.unwrap_or(Path::new("/")).to_path_buf(),
+            places: call.directory.into_iter().chain(call.also).map(Path::to_path_buf).collect(),
+            memory: self.memory_of(call),
+        };
+        self.starter.start(&order).await
     }
 
     /// Looks once whether git is there and new enough to merge without a work tree.
@@ -255,12 +307,41 @@ impl Git {
 /// Leave to fetch or push, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Room {
+    _memory: Option<OwnedSemaphorePermit>,
     _share: OwnedSemaphorePermit,
     _whole: OwnedSemaphorePermit,
 }
 
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Memory of a call that has some to spare, as a multiple of what others have.
+pub(crate) const WITH_SPARE: u64 = 2;
+
+/// Memory that a project does not use for transfers, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct SpareMemory {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// What every call sees of its surroundings: no file of settings but the repository's own.
+const ENVIRONMENT: [(&str, &str); 12] = [
+    ("PATH", PATH),
+    ("HOME", "/nonexistent"),
+    ("LC_ALL", "C"),
+    ("TZ", "UTC"),
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_ATTR_NOSYSTEM", "1"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_NO_REPLACE_OBJECTS", "1"),
+    ("GIT_NO_LAZY_FETCH", "1"),
+    ("GIT_OPTIONAL_LOCKS", "0"),
+    // No transport at all, whatever the settings say: git reads and writes the one repository it is given.
+    ("GIT_ALLOW_PROTOCOL", ""),
+];
+
 /// What holds for every call.
-const SETTINGS: [&str; 21] = [
+const SETTINGS: [&str; 23] = [
     "core.hooksPath=/dev/null",
     "core.attributesFile=/dev/null",
     "core.excludesFile=/dev/null",
@@ -271,7 +352,9 @@ const SETTINGS: [&str; 21] = [
     "core.packedGitLimit=512m",
     "core.bigFileThreshold=32m",
     "pack.threads=1",
+    "core.deltaBaseCacheLimit=96m",
     "pack.windowMemory=128m",
+    "pack.deltaCacheSize=64m",
     "gc.auto=0",
     "maintenance.auto=false",
     "protocol.allow=never",
@@ -283,6 +366,13 @@ const SETTINGS: [&str; 21] = [
     "log.showSignature=false",
     "advice.objectNameWarning=false",
 ];
+
+/// The share of a project. Whoever has something under way holds it, too; others are forgotten.
+fn share(shares: &Shares, project: ProjectId, most: usize) -> Arc<Semaphore> {
+    let mut shares = shares.lock().unwrap_or_else(PoisonError::into_inner);
+    shares.retain(|_, share| Arc::strong_count(share) > 1);
+    shares.entry(project).or_insert_with(|| Arc::new(Semaphore::new(most))).clone()
+}
 
 async fn turn(room: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, GitError> {
     let permit = tokio::time::timeout(TURN, room.clone().acquire_owned()).await;
@@ -298,65 +388,6 @@ async fn take(mut from: impl AsyncRead + Unpin, most: usize) -> (Vec<u8>, bool) 
     let cut = taken.len() > most;
     taken.truncate(most);
     (taken, cut)
-}
-
-/// A git that runs; it ends with this, and all that it has started.
-#[derive(Debug)]
-pub(crate) struct Running {
-    child: Child,
-    is_over: bool,
-}
-
-type Pipes = (tokio::process::ChildStdin, tokio::process::ChildStdout, tokio::process::ChildStderr);
-
-impl Running {
-    /// Its streams, once.
-    pub(crate) fn pipes(&mut self) -> Pipes {
-        let child = &mut self.child;
-        let all = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        match all {
-            (Some(stdin), Some(stdout), Some(stderr)) => (stdin, stdout, stderr),
-            _ => unreachable!("all three are piped, and taken once"),
-        }
-    }
-
-    /// Waits for its end; `None` where a signal ended it.
-    pub(crate) async fn wait(&mut self) -> Result<Option<i32>, GitError> {
-        let status = self.child.wait().await;
-        self.is_over = true;
-        status.map(|status| status.code()).map_err(|error| GitError::Failed(error.to_string()))
-    }
-
-    /// Ends it now.
-    pub(crate) fn end(&self) {
-        // Until it was waited for, its number is not another's.
-        if !self.is_over
-            && let Some(group) = self.pid()
-        {
-            let _ = rustix::process::kill_process_group(group, Signal::KILL);
-        }
-    }
-
-    fn pid(&self) -> Option<Pid> {
-        self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
-    }
-
-    /// Best effort, next to the settings that bound memory: what git starts in its first instant escapes it.
-    fn limit(&self, memory: u64) {
-        let Some(pid) = self.pid() else { return };
-        for (resource, most) in [(Resource::As, memory), (Resource::Core, 0)] {
-            let limit = Rlimit { current: Some(most), maximum: Some(most) };
-            if let Err(error) = rustix::process::prlimit(Some(pid), resource, limit) {
-                tracing::debug!("could not limit git: {error}");
-            }
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end();
-    }
 }
 
 /// Where repositories lie: paths are made of ids alone.
@@ -384,64 +415,4 @@ impl Shelf {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_project_has_half_of_the_room() {
-        let git = Git::new(GitLimits { transfers: 2, ..GitLimits::default() });
-        let (one, two) = (ProjectId::generate(), ProjectId::generate());
-        let held = git.transfer(one).await.unwrap();
-        let share = git.shares.lock().unwrap().get(&one).unwrap().clone();
-        assert_eq!(share.available_permits(), 0, "a second one of the same project waits");
-        let other = git.transfer(two).await.unwrap();
-        drop((held, other, share));
-        git.transfer(one).await.unwrap();
-        assert_eq!(git.shares.lock().unwrap().len(), 1, "shares that nobody holds are forgotten");
-    }
-
-    #[tokio::test]
-    async fn git_follows_no_path_and_no_url() {
-        let (git, dir) = (Git::new(GitLimits::default()), tempfile::TempDir::new().unwrap());
-        let (one, two) = (dir.path().join("one.git"), dir.path().join("two.git"));
-        for place in [&one, &two] {
-            let call = Call { directory: None, ..Call::within(place) };
-            let path = place.to_string_lossy();
-            git.run(call, &["init", "--quiet", "--bare", "--template=", "--", &path])
-                .await
-                .unwrap()
-                .good()
-                .unwrap();
-        }
-        let pointer = dir.path().join("pointer");
-        std::fs::write(&pointer, format!("gitdir: {}\n", two.display())).unwrap();
-        for from in
-            [pointer.display().to_string(), two.display().to_string(), format!("file://{}", two.display())]
-        {
-            for config in [vec![], vec!["protocol.file.allow=always".to_string()]] {
-                let call = Call { config, ..Call::within(&one) };
-                let done = git.run(call, &["fetch", "--quiet", &from]).await.unwrap();
-                assert!(done.stderr.contains("transport 'file' not allowed"), "{from}: {}", done.stderr);
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn what_takes_too_long_ends_with_all_it_started() {
-        let (git, dir) = (Git::new(GitLimits::default()), tempfile::TempDir::new().unwrap());
-        let told = dir.path().join("pid");
-        let alias = format!("alias.wait=!echo $$ > {}; sleep 600", told.display());
-        let call = Call { time: Some(Duration::from_secs(2)), ..Call::within(Path::new("/")) };
-        let slow = git.run(Call { directory: None, ..call }, &["-c", &alias, "wait"]).await;
-        assert_eq!(slow.err(), Some(GitError::TimedOut));
-        let pid: i32 = std::fs::read_to_string(told).unwrap().trim().parse().unwrap();
-        let pid = Pid::from_raw(pid).unwrap();
-        for _ in 0..500 {
-            if rustix::process::test_kill_process(pid).is_err() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("what git had started still runs");
-    }
-}
+mod tests;

@@ -218,7 +218,7 @@ impl Forges {
         oid: &LfsOid,
     ) -> Result<(u64, Outgoing), ForgeError> {
         let forge = self.local(scope, row, "")?;
-        let room = self.git.transfer(row.project).await?;
+        let room = self.git.transfer_of_file(row.project).await?;
         let mut file = match tokio::fs::File::open(oid.path(&forge.lfs_objects())).await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(ForgeError::not_found("object of Git LFS", oid));
@@ -267,7 +267,7 @@ impl Forges {
         if length > limits.push {
             return Err(ForgeError::TooLarge { what: "the object", most: limits.push });
         }
-        let _room = self.git.transfer(row.project).await?;
+        let _room = self.git.transfer_of_file(row.project).await?;
         let late = |_| ForgeError::invalid("object", "did not come in time");
         if forge.lfs_found(oid).await?.is_some() {
             // Somebody else brought it.

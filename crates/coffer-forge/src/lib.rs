@@ -34,8 +34,8 @@ pub use forge::{
     MissingPermission, NewInlineComment, NewPull, NewReview, NewStatus, Part, Permissions, Protection, Pull,
     PullChange, PullFilter, RepositoryInfo, Review, Status, Statuses, Upstream,
 };
-pub use git::GitLimits;
 use git::{Git, Shelf};
+pub use git::{GitLimits, GitProcesses, GitRunner, has_landlock};
 pub use github::GitHubFigures;
 use lfs::LfsUse;
 pub use lfs::{LfsFound, LfsOid};
@@ -61,6 +61,7 @@ pub struct ForgeConfig {
     pub here: String,
     pub identity: Identity,
     pub git: GitLimits,
+    pub git_processes: GitProcesses,
     /// Whether a forge may be reached without TLS: for tests.
     pub plain_http: bool,
     /// Forges that may be at private addresses.
@@ -92,7 +93,7 @@ impl Forges {
     pub async fn start(config: ForgeConfig, store: Store) -> std::io::Result<Self> {
         let forges = Self {
             store,
-            git: Git::new(config.git),
+            git: Git::new(config.git, config.git_processes)?,
             shelf: Shelf::new(config.repositories),
             identity: config.identity,
             here: config.here.into(),

@@ -1,7 +1,7 @@
 //! The forge that this server is: git in bare repositories, all else in the store.
 
 mod bare;
-mod bundle;
+pub(crate) mod bundle;
 mod diff;
 mod merge;
 mod shelve;

@@ -3,8 +3,8 @@
 //! A fetch is passed through as it comes. Of a push the commands are read before git is started, which is where
 //! refs, protection and passes are looked at; and what it did is on record before its client hears of it.
 
-mod commands;
-mod inflate;
+pub(crate) mod commands;
+pub(crate) mod inflate;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,14 +15,14 @@ use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::ChildStdin;
+use tokio::net::unix::pipe::Sender;
 use tokio::sync::{mpsc, oneshot};
 
 use commands::{Command, Commands};
 use inflate::Inflate;
 
 use crate::forge::GitAccess;
-use crate::git::{Git, GitError};
+use crate::git::{Call, Git, GitError, lacked_memory};
 use crate::local::LocalForge;
 use crate::{ForgeError, Forges};
 
@@ -35,6 +35,9 @@ const LONGEST_QUESTION: u64 = 64 << 20;
 const LONGEST_ADVERTISEMENT: usize = 32 << 20;
 /// What git says of a push.
 const LONGEST_REPORT: usize = 1 << 20;
+
+/// What git says of a pack that is longer than it was let.
+const TOO_LONG: &str = "pack exceeds maximum allowed size";
 
 /// What a client wants of git.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,11 +150,11 @@ impl Forges {
         let forge = self.local(scope, row, "")?;
         let protocol = protocol(shown);
         let is_v2 = service == Service::UploadPack && protocol.iter().any(|(_, value)| value == "version=2");
-        let call = crate::git::Call {
+        let call = Call {
             config: settings(service),
             environment: protocol,
             most: LONGEST_ADVERTISEMENT,
-            ..crate::git::Call::within(&forge.bare.directory)
+            ..Call::within(&forge.bare.directory)
         };
         let directory = forge.bare.directory.to_string_lossy().into_owned();
         let args = [service.verb(), "--stateless-rpc", "--advertise-refs", &directory];
@@ -248,11 +251,12 @@ async fn fetch(
     let directory = forge.bare.directory.to_string_lossy().into_owned();
     let args = ["upload-pack", "--strict", "--stateless-rpc", &directory];
     let environment = protocol(incoming.protocol.as_deref());
-    let mut running =
-        git.spawn(Some(&forge.bare.directory), &settings(Service::UploadPack), &environment, &args)?;
+    let config = settings(Service::UploadPack);
+    let call = Call { config, environment, ..Call::within(&forge.bare.directory) };
+    let mut running = git.spawn(&call, &args).await?;
     let (stdin, mut stdout, mut stderr) = running.pipes();
-    let body = Inflate::new(incoming.body, incoming.gzip, LONGEST_QUESTION);
-    let ask = feed(Bytes::new(), body, stdin, git.limits.silence);
+    let mut body = Inflate::new(incoming.body, incoming.gzip, LONGEST_QUESTION);
+    let ask = feed(Bytes::new(), &mut body, stdin, git.limits.silence);
     let answer = async {
         let mut sent = false;
         loop {
@@ -288,7 +292,7 @@ async fn fetch(
 async fn feed(
     first: Bytes,
     mut body: impl Stream<Item = Result<Bytes, String>> + Unpin,
-    mut stdin: ChildStdin,
+    mut stdin: Sender,
     silence: std::time::Duration,
 ) -> Result<(), GitError> {
     let late = |_| GitError::TimedOut;
@@ -323,6 +327,11 @@ async fn push(
         drain(body, limits.silence).await;
         return Ok((Bytes::new(), false));
     };
+    if !commands.reports {
+        // Without one, git itself does not say which refs it has moved.
+        drain(body, limits.silence).await;
+        return Err(ForgeError::invalid("the push", "is by a client that takes no report (`report-status`)"));
+    }
     let protections = forge.store.protections(&forge.scope, forge.row.id).await?;
     let refusals = commands.refusals(&protections, access.as_ref());
     let size = forge.bare.size().await?.saturating_add(forge.lfs_size().await?);
@@ -348,9 +357,10 @@ async fn push(
     let directory = forge.bare.directory.to_string_lossy().into_owned();
     let args = ["receive-pack", "--stateless-rpc", &directory];
     let environment = protocol(incoming.protocol.as_deref());
-    let mut running = git.spawn(Some(&forge.bare.directory), &config, &environment, &args)?;
+    let call = Call { config, environment, ..Call::within(&forge.bare.directory) };
+    let mut running = git.spawn(&call, &args).await?;
     let (stdin, mut stdout, mut stderr) = running.pipes();
-    let give = feed(first, body, stdin, limits.silence);
+    let give = feed(first, &mut body, stdin, limits.silence);
     let (mut report, mut complaint) = (Vec::new(), Vec::new());
     let hear = async {
         let _ = (&mut stdout).take(LONGEST_REPORT as u64).read_to_end(&mut report).await;
@@ -360,7 +370,23 @@ async fn push(
     };
     let (given, (), ()) = tokio::join!(give, hear, listen);
     let code = running.wait().await?;
-    let moved = commands.moved(&report, code == Some(0));
+    let moved = commands.moved(&report);
+    if moved.is_empty() && commands.brings_objects() {
+        let said = commands.said(&report) + &String::from_utf8_lossy(&complaint);
+        let refusal = if body.is_too_long() || said.contains(TOO_LONG) {
+            Some(ForgeError::pack_too_large(left))
+        } else if code.is_none() || lacked_memory(&said) {
+            Some(ForgeError::pack_needs_memory(limits.memory))
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            // The client hears of it once it has sent all; as much again is read for that.
+            drain(&mut body, limits.silence).await;
+            drain(up_to(limits.push, body.into_rest()), limits.silence).await;
+            return Ok((commands.refused(|_| format!("pack_too_large: {refusal}")), false));
+        }
+    }
     if moved.is_empty() && report.is_empty() {
         given?;
         let why = String::from_utf8_lossy(&complaint).lines().next().unwrap_or_default().to_string();
@@ -378,6 +404,18 @@ pub(crate) async fn drain(
     silence: std::time::Duration,
 ) {
     while let Ok(Some(Ok(_))) = tokio::time::timeout(silence, body.next()).await {}
+}
+
+/// What comes of `body` within so many bytes.
+fn up_to(
+    most: u64,
+    body: impl Stream<Item = Result<Bytes, String>> + Unpin,
+) -> impl Stream<Item = Result<Bytes, String>> + Unpin {
+    let within = move |left: &mut u64, piece: &Result<Bytes, String>| {
+        *left = left.saturating_sub(piece.as_ref().map_or(0, |piece| piece.len() as u64));
+        *left > 0
+    };
+    body.scan(most, move |left, piece| std::future::ready(within(left, &piece).then_some(piece)))
 }
 
 impl LocalForge {
@@ -398,10 +436,12 @@ impl LocalForge {
 
     /// Packs what many pushes have left, now and then.
     async fn tidy_objects(&self) {
-        let call = crate::git::Call {
+        let call = Call {
             config: ["gc.auto=2000", "gc.autoPackLimit=40", "gc.autoDetach=false"].map(String::from).to_vec(),
             time: Some(self.bare.git.limits.transfer_time),
-            ..crate::git::Call::within(&self.bare.directory)
+            // Millions of objects take more to pack than to receive.
+            spare: self.bare.git.spare_memory(self.row.project),
+            ..Call::within(&self.bare.directory)
         };
         if let Err(error) = self.bare.git.run(call, &["gc", "--auto", "--quiet"]).await {
             tracing::debug!(repository.id = %self.row.id, "could not pack a repository: {error}");

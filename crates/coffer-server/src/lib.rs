@@ -42,6 +42,7 @@ pub use api::UiFile;
 pub use artifacts::ArtifactSettings;
 use coffer_core::{LifetimePolicy, Limits};
 use coffer_engine::Engine;
+use coffer_forge::GitProcesses;
 use coffer_store::Store;
 pub use git::ForgeSettings;
 pub use limits::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings};
@@ -80,6 +81,8 @@ pub struct ServerConfig {
     pub webhooks: WebhookSettings,
     pub artifacts: ArtifactSettings,
     pub forge: ForgeSettings,
+    /// How git is started for local repositories.
+    pub git_processes: GitProcesses,
     /// Authorities that forges may be certified by, besides the machine's own; as PEM.
     pub extra_roots: Option<String>,
     /// For tests of what is around it: where tasks are worked on instead of in sandboxes.
@@ -112,6 +115,7 @@ impl Default for ServerConfig {
             webhooks: WebhookSettings::default(),
             artifacts: ArtifactSettings::default(),
             forge: ForgeSettings::default(),
+            git_processes: GitProcesses::default(),
             extra_roots: None,
             workshop: None,
             arena: None,
@@ -315,7 +319,8 @@ async fn forges(
             name: "Cofferdam".into(),
             email: noreply(config.domain.as_deref()),
         },
-        git: coffer_forge::GitLimits::default(),
+        git: config.forge.limits(),
+        git_processes: config.git_processes.clone(),
         plain_http: false,
         private_hosts: config.forge.hosts().unwrap_or_default(),
         extra_roots: config.extra_roots.clone(),

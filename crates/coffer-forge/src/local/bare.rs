@@ -46,7 +46,10 @@ impl Bare {
 
     /// Makes an empty one.
     pub(crate) async fn init(git: &Git, directory: &Path, default: &BranchName) -> Result<(), GitError> {
-        let call = Call { directory: None, ..Call::within(directory) };
+        // Here, because git may write nowhere else.
+        let made = tokio::fs::create_dir(directory).await;
+        made.map_err(|error| GitError::Failed(format!("`{}`: {error}", directory.display())))?;
+        let call = Call { directory: None, also: Some(directory), ..Call::within(directory) };
         let initial = format!("--initial-branch={default}");
         let path = directory.to_string_lossy().into_owned();
         git.run(call, &["init", "--quiet", "--bare", "--template=", &initial, "--", &path]).await?.good()?;

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{Bare, disk};
 use crate::ForgeError;
-use crate::git::{Call, GitError};
+use crate::git::{Call, GitError, lacked_memory};
 
 type Answer<T> = Result<T, ForgeError>;
 
@@ -38,7 +38,7 @@ impl Upload {
         Self { body, pending: Bytes::new(), length: 0, most, silence }
     }
 
-    async fn next(&mut self) -> Answer<Option<Bytes>> {
+    pub(crate) async fn next(&mut self) -> Answer<Option<Bytes>> {
         if !self.pending.is_empty() {
             return Ok(Some(std::mem::take(&mut self.pending)));
         }
@@ -47,13 +47,13 @@ impl Upload {
         let piece = piece.transpose().map_err(|_| ForgeError::invalid("bundle", "broke off"))?;
         self.length += piece.as_ref().map_or(0, |piece| piece.len() as u64);
         if self.length > self.most {
-            return Err(ForgeError::TooLarge { what: "the bundle", most: self.most });
+            return Err(ForgeError::pack_too_large(self.most));
         }
         Ok(piece)
     }
 
     /// Reads the header; the pack is what is left.
-    async fn header(&mut self) -> Answer<Header> {
+    pub(crate) async fn header(&mut self) -> Answer<Header> {
         let (mut taken, mut searched) = (BytesMut::new(), 0);
         loop {
             let lines = check_signature(&taken)?;
@@ -89,8 +89,8 @@ fn check_signature(bytes: &[u8]) -> Answer<usize> {
 
 /// What a bundle says about itself: the branches and tags in it.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Header {
-    refs: Vec<(String, CommitId)>,
+pub(crate) struct Header {
+    pub(crate) refs: Vec<(String, CommitId)>,
 }
 
 impl Header {
@@ -148,7 +148,7 @@ impl Bare {
             _ if done.stderr.contains("reference already exists") => {
                 Err(ForgeError::conflict("the repository is not empty; push to it instead"))
             }
-            _ => Err(refused(&done.complaint())),
+            _ => Err(refused(done.complaint())),
         }
     }
 
@@ -156,8 +156,8 @@ impl Bare {
     async fn index_pack(&self, quarantine: &Path, upload: &mut Upload) -> Answer<()> {
         let strict = crate::serve::TOLERATED.map(|flaw| format!("{flaw}=warn")).join(",");
         let args = ["index-pack", "--stdin", &format!("--strict={strict}")];
-        let environment = objects_in(quarantine);
-        let mut running = self.git.spawn(Some(&self.directory), &[], &environment, &args)?;
+        let call = self.call_in(quarantine);
+        let mut running = self.git.spawn(&call, &args).await?;
         let (mut stdin, mut stdout, stderr) = running.pipes();
         let silence = upload.silence;
         let give = async move {
@@ -182,26 +182,33 @@ impl Bare {
         };
         let (given, (), ()) = tokio::join!(give, hear, listen);
         given?;
-        if running.wait().await? == Some(0) {
+        let code = running.wait().await?;
+        if code == Some(0) {
             return Ok(());
         }
         let complaint = String::from_utf8_lossy(&complaint);
+        if code.is_none() || lacked_memory(&complaint) {
+            return Err(refused(GitError::OutOfMemory(self.git.limits.memory)));
+        }
         let line =
             complaint.lines().rfind(|line| line.starts_with("fatal: ")).unwrap_or("its pack is broken");
-        Err(refused(&GitError::Failed(line.chars().filter(|c| !c.is_control()).take(300).collect())))
+        Err(refused(GitError::Failed(line.chars().filter(|c| !c.is_control()).take(300).collect())))
     }
 
     /// Whether everything that the refs lead to is in the pack.
     async fn check_connected(&self, quarantine: &Path, header: &Header) -> Answer<()> {
         let tips: String = header.refs.iter().map(|(_, id)| format!("{id}\n")).collect();
-        let call = Call {
-            environment: objects_in(quarantine),
-            stdin: tips.into(),
-            time: Some(self.git.limits.transfer_time),
-            ..Call::within(&self.directory)
-        };
+        let time = Some(self.git.limits.transfer_time);
+        let call = Call { stdin: tips.into(), time, ..self.call_in(quarantine) };
         let done = self.git.run(call, &["rev-list", "--objects", "--quiet", "--stdin"]).await?;
-        if done.code == Some(0) { Ok(()) } else { Err(refused(&done.complaint())) }
+        if done.code == Some(0) { Ok(()) } else { Err(refused(done.complaint())) }
+    }
+
+    /// A call that finds and puts objects in the quarantine.
+    fn call_in<'a>(&'a self, quarantine: &'a Path) -> Call<'a> {
+        let objects = quarantine.to_string_lossy().into_owned();
+        let environment = vec![("GIT_OBJECT_DIRECTORY", objects)];
+        Call { environment, also: Some(quarantine), ..Call::within(&self.directory) }
     }
 
     /// Moves the pack into the repository, its index last: git looks for indexes.
@@ -222,12 +229,11 @@ impl Bare {
     }
 }
 
-fn objects_in(quarantine: &Path) -> Vec<(&'static str, String)> {
-    vec![("GIT_OBJECT_DIRECTORY", quarantine.to_string_lossy().into_owned())]
-}
-
-fn refused(error: &GitError) -> ForgeError {
-    ForgeError::invalid("bundle", format!("cannot be read: {error}"))
+fn refused(error: GitError) -> ForgeError {
+    match error {
+        GitError::OutOfMemory(most) => ForgeError::pack_needs_memory(most),
+        error => ForgeError::invalid("bundle", format!("cannot be read: {error}")),
+    }
 }
 
 #[cfg(test)]

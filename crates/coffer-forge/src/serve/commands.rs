@@ -53,7 +53,7 @@ impl Command {
 #[derive(Debug)]
 pub(crate) struct Commands {
     pub(crate) all: Vec<Command>,
-    reports: bool,
+    pub(crate) reports: bool,
     side_band: bool,
 }
 
@@ -108,9 +108,8 @@ impl Commands {
                 Some(end) => (&line[..end], String::from_utf8_lossy(&line[end + 1..]).into_owned()),
                 None => (&line[..], String::new()),
             };
-            if all.is_empty() && capabilities.is_empty() {
-                capabilities = more;
-            }
+            // As git does: those of any line count for all.
+            capabilities = [&capabilities, " ", &more].concat();
             let text = std::str::from_utf8(line).map_err(|_| bad())?;
             let text = text.strip_suffix('\n').unwrap_or(text);
             if text.starts_with("shallow ") {
@@ -171,9 +170,6 @@ impl Commands {
 
     /// Git's own report that nothing was done, and why.
     pub(crate) fn refused(&self, why: impl Fn(&str) -> String) -> Bytes {
-        if !self.reports {
-            return Bytes::new();
-        }
         let mut report = BytesMut::new();
         packet(&mut report, b"unpack ok\n");
         for command in &self.all {
@@ -191,12 +187,15 @@ impl Commands {
         banded.freeze()
     }
 
+    /// What git said to people in its report.
+    pub(crate) fn said(&self, report: &[u8]) -> String {
+        let said = if self.side_band { band(2, report) } else { report.to_vec() };
+        String::from_utf8_lossy(&said).into_owned()
+    }
+
     /// Which refs moved, by git's report.
-    pub(crate) fn moved(&self, report: &[u8], succeeded: bool) -> Vec<&Command> {
-        if !self.reports {
-            return if succeeded { self.all.iter().collect() } else { Vec::new() };
-        }
-        let inner = if self.side_band { first_band(report) } else { report.to_vec() };
+    pub(crate) fn moved(&self, report: &[u8]) -> Vec<&Command> {
+        let inner = if self.side_band { band(1, report) } else { report.to_vec() };
         let good: Vec<String> = packets(&inner)
             .filter_map(|line| {
                 let line = String::from_utf8_lossy(line).into_owned();
@@ -235,9 +234,9 @@ fn packets(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// What was sent on the first side band.
-fn first_band(bytes: &[u8]) -> Vec<u8> {
-    packets(bytes).filter_map(|packet| packet.split_first()).filter(|(band, _)| **band == 1).fold(
+/// What was sent on one side band.
+fn band(number: u8, bytes: &[u8]) -> Vec<u8> {
+    packets(bytes).filter_map(|packet| packet.split_first()).filter(|(band, _)| **band == number).fold(
         Vec::new(),
         |mut all, (_, data)| {
             all.extend_from_slice(data);
@@ -297,6 +296,18 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn capabilities_count_wherever_git_reads_them() {
+        let line = |name: &str, more: &str| {
+            let line = format!("{ZERO} {A} refs/heads/{name}\0{more}");
+            format!("{:04x}{line}", line.len() + 4)
+        };
+        let push = [line("a", "report-status"), line("b", "side-band-64k"), "0000".into()].concat();
+        let (commands, ..) = read(push.as_bytes(), 64).await.unwrap();
+        let commands = commands.unwrap();
+        assert!(commands.reports && commands.side_band, "git would answer on a side band");
+    }
+
     fn commands(lines: &[(&str, &str, &str)]) -> Commands {
         let command = |(old, new, name): &(&str, &str, &str)| Command {
             old: old.parse().unwrap(),
@@ -347,13 +358,13 @@ mod tests {
     fn a_report_reads_back() {
         let push = commands(&[(A, B, "refs/heads/a"), (A, B, "refs/heads/b")]);
         let refused = push.refused(|name| format!("no {name}"));
-        let inner = first_band(&refused);
+        let inner = band(1, &refused);
         let lines: Vec<_> = packets(&inner).map(|line| String::from_utf8_lossy(line).into_owned()).collect();
         assert_eq!(
             lines,
             ["unpack ok\n", "ng refs/heads/a no refs/heads/a\n", "ng refs/heads/b no refs/heads/b\n"]
         );
-        assert!(push.moved(&refused, false).is_empty());
+        assert!(push.moved(&refused).is_empty());
         let (mut report, mut banded) = (BytesMut::new(), BytesMut::new());
         packet(&mut report, b"unpack ok\n");
         packet(&mut report, b"ok refs/heads/b\n");
@@ -361,7 +372,7 @@ mod tests {
         report.extend_from_slice(b"0000");
         packet(&mut banded, &[&[2][..], b"progress"].concat());
         packet(&mut banded, &[&[1][..], &report].concat());
-        let moved = push.moved(&banded, true);
+        let moved = push.moved(&banded);
         assert_eq!(moved.iter().map(|command| &*command.name).collect::<Vec<_>>(), ["refs/heads/b"]);
     }
 }

@@ -21,6 +21,7 @@ pub(crate) struct Inflate {
     ready: VecDeque<Bytes>,
     left: u64,
     is_over: bool,
+    is_too_long: bool,
 }
 
 impl Inflate {
@@ -32,6 +33,7 @@ impl Inflate {
             ready: VecDeque::new(),
             left: most,
             is_over: false,
+            is_too_long: false,
         }
     }
 
@@ -43,10 +45,20 @@ impl Inflate {
         }
     }
 
+    /// Whether there was more than its bound.
+    pub(crate) const fn is_too_long(&self) -> bool {
+        self.is_too_long
+    }
+
+    /// The rest of what the client sends, as it comes.
+    pub(crate) fn into_rest(self) -> BoxStream<'static, Result<Bytes, String>> {
+        self.body
+    }
+
     fn counted(&mut self, piece: Bytes) -> Poll<Option<Result<Bytes, String>>> {
         let length = piece.len() as u64;
         if length > self.left {
-            self.is_over = true;
+            (self.is_over, self.is_too_long) = (true, true);
             return Poll::Ready(Some(Err("there is more than may be sent at once".into())));
         }
         self.left -= length;

@@ -13,9 +13,9 @@ use coffer_core::forge::{
     BranchName, DiffSide, ForgeKind, IssueState, MergeMethod, PullState, StatusState, Verdict,
 };
 use coffer_forge::{
-    Delivery, Forge, ForgeConfig, ForgeError, Forges, GitAccess, GitLimits, Identity, IssueChange,
-    MergeOrder, NewInlineComment, NewPull, NewReview, NewStatus, Part, PrivateHosts, PullChange, PullFilter,
-    WebhookError,
+    Delivery, Forge, ForgeConfig, ForgeError, Forges, GitAccess, GitLimits, GitProcesses, Identity,
+    IssueChange, MergeOrder, NewInlineComment, NewPull, NewReview, NewStatus, Part, PrivateHosts, PullChange,
+    PullFilter, WebhookError,
 };
 use coffer_store::{
     Authenticated, ConnectionRow, ConnectionTerms, Credential, NewConnection, ProjectScope, RepositoryRow,
@@ -88,6 +88,7 @@ impl Stage {
             here: "http://127.0.0.1:1".into(),
             identity: Identity { name: "Cofferdam".into(), email: "noreply@localhost".into() },
             git: GitLimits::default(),
+            git_processes: GitProcesses::default(),
             plain_http: true,
             private_hosts: PrivateHosts::parse(hosts.iter().copied()).unwrap(),
             extra_roots: None,

@@ -58,6 +58,7 @@ pub(crate) enum Code {
     PermissionMissing,
     TokenExpired,
     PreconditionFailed,
+    PackTooLarge,
     PayloadTooLarge,
     Invalid,
     IdempotencyKeyReused,
@@ -91,7 +92,7 @@ impl Code {
             | Self::PushRejected
             | Self::TokenExpired => StatusCode::CONFLICT,
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-            Self::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::PackTooLarge | Self::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Invalid | Self::CommitMessage | Self::IdempotencyKeyReused => {
                 StatusCode::UNPROCESSABLE_ENTITY
             }
@@ -125,6 +126,7 @@ impl Code {
             Self::PermissionMissing => "permission_missing",
             Self::TokenExpired => "token_expired",
             Self::PreconditionFailed => "precondition_failed",
+            Self::PackTooLarge => "pack_too_large",
             Self::PayloadTooLarge => "payload_too_large",
             Self::Invalid => "invalid",
             Self::IdempotencyKeyReused => "idempotency_key_reused",
@@ -317,6 +319,8 @@ impl ApiError {
             ForgeError::PullExists { number } => Self::conflict(message).details(json!({ "number": number })),
             ForgeError::Raced { .. } => Self::conflict(message),
             ForgeError::Invalid { .. } => Self::of(Code::Invalid, message),
+            ForgeError::PackTooLarge { .. } => Self::of(Code::PackTooLarge, message)
+                .hint("push it in smaller parts, keep large files in Git LFS, or have an operator raise the setting"),
             ForgeError::TooLarge { .. } => Self::of(Code::PayloadTooLarge, message),
             ForgeError::Unreachable { retry_after, .. } => {
                 Self::of(Code::ForgeUnreachable, message).retry_after(retry_after.map_or(1, wait))

@@ -19,7 +19,7 @@ fn place(work: &Work) -> PathBuf {
 }
 
 /// What a failed import may not leave: quarantines and packs.
-fn leftovers(app: &TestApp, repository: &str) -> Vec<PathBuf> {
+pub(crate) fn leftovers(app: &TestApp, repository: &str) -> Vec<PathBuf> {
     let shelf = app.config.server_dir.join("repositories");
     let below = |path: &Path| -> Vec<PathBuf> {
         std::fs::read_dir(path).into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
@@ -36,7 +36,7 @@ fn leftovers(app: &TestApp, repository: &str) -> Vec<PathBuf> {
 }
 
 /// A second project that tries to import into an empty repository of its own.
-async fn import(app: &TestApp, repository: &str, body: &[u8]) -> Answer {
+pub(crate) async fn import(app: &TestApp, repository: &str, body: &[u8]) -> Answer {
     let request = http::Request::builder()
         .method(Method::POST)
         .uri(format!("/api/v1/repositories/{repository}/import"))

@@ -28,6 +28,7 @@ mod log_search;
 mod network;
 mod origin;
 mod output;
+mod packs;
 mod policy;
 mod races;
 mod reconcile;

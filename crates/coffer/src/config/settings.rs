@@ -309,7 +309,7 @@ impl Settings {
         ensure(key, "e2b.api_key", "must be `e2b_` and 40 hexadecimal digits in lower case")?;
         let keys = self.secrets.key_source(Path::new(""));
         keys.map_err(|error| Complaint::of("secrets.master_key", &format!("must be one: {error}")))?;
-        self.forge.check().map_err(|why| Complaint::of("forge.private_hosts", &why))?;
+        self.forge.check().map_err(|(key, why)| Complaint::of(key, &why))?;
         let filter = tracing_subscriber::EnvFilter::try_new(&self.log.filter);
         filter.map_err(|_| {
             Complaint::of("log.filter", "must be a filter such as `info` or `coffer_node=debug`")

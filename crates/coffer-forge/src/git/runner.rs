@@ -1,0 +1,204 @@
+//! Starts git for the server. `coffer up` runs this as a process of its own, in a cgroup with a memory limit: git is
+//! born under that limit, where moving each process there would take the kernel about 10 ms. Without such a process,
+//! as in tests, threads of the server do the same.
+//!
+//! Each git process has a connection of its own. It carries the [`Order`] with git's three streams as descriptors, then
+//! [`STARTED`] and the [`Reply`]. A client that closes its end, or says that it sends no more, ends git.
+
+use std::io::{self, IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process_group, pidfd_open};
+use serde::{Deserialize, Serialize};
+
+use super::confine::Confinement;
+
+/// Address space besides memory that git fills: packs are mapped.
+const MAPPED: u64 = 4 << 30;
+/// Enough for a thread that starts git; many of them must fit the memory of one git.
+pub(super) const STACK: usize = 512 << 10;
+/// Says that git runs and is limited. JSON may begin with it.
+pub(super) const STARTED: u8 = b' ';
+const LONGEST_ORDER: usize = 16 << 20;
+/// The kernel ends git first when memory is short.
+const OOM_SCORE: &str = "1000";
+
+/// One git process to be.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub(super) arguments: Vec<String>,
+    pub(super) environment: Vec<(String, String)>,
+    pub(super) directory: PathBuf,
+    /// What it may read and change.
+    pub(super) places: Vec<PathBuf>,
+    /// Memory that it may fill, in bytes.
+    pub(super) memory: u64,
+}
+
+/// How it ended.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Reply {
+    /// Its exit code; none where a signal ended it.
+    Ended(Option<i32>),
+    Missing,
+    Failed(String),
+}
+
+/// Starts what comes on a socket, for as long as this process lives.
+#[derive(Debug)]
+pub struct GitRunner {
+    confinement: Arc<Confinement>,
+}
+
+impl GitRunner {
+    /// Without Landlock, git is confined by its user and a system call filter alone.
+    pub fn new(landlock: bool) -> io::Result<Self> {
+        Ok(Self { confinement: Arc::new(Confinement::new(landlock)?) })
+    }
+
+    /// Limits this process, and so whatever it starts, to what git of `memory` bytes may have at most, and lets the
+    /// kernel end it first.
+    pub fn limit_itself(memory: u64) -> io::Result<()> {
+        std::fs::write("/proc/self/oom_score_adj", OOM_SCORE)?;
+        for (resource, most) in limits(memory.saturating_mul(super::WITH_SPARE)) {
+            rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
+        }
+        Ok(())
+    }
+
+    pub fn serve(&self, listener: &UnixListener) -> io::Result<()> {
+        loop {
+            let (stream, _) = listener.accept()?;
+            self.attend(stream);
+        }
+    }
+
+    /// Does what one connection asks for, in a thread.
+    pub(super) fn attend(&self, stream: UnixStream) {
+        let confinement = self.confinement.clone();
+        let attend = move || {
+            if let Err(error) = attend(&stream, &confinement) {
+                tracing::debug!("a client of git's runner broke off: {error}");
+            }
+        };
+        // Dropped, the connection tells its client.
+        if let Err(error) =
+            std::thread::Builder::new().name("git runner".into()).stack_size(STACK).spawn(attend)
+        {
+            tracing::warn!("could not start a thread for git: {error}");
+        }
+    }
+}
+
+fn attend(stream: &UnixStream, confinement: &Confinement) -> io::Result<()> {
+    let Some((order, streams)) = receive(stream)? else { return Ok(()) };
+    let reply = match start(&order, streams, confinement) {
+        Ok(child) => {
+            // Even if nobody hears it: then there is nobody to watch for, either.
+            let _ = (&*stream).write_all(&[STARTED]);
+            watch(child, stream)?
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Reply::Missing,
+        Err(error) => Reply::Failed(format!("it could not be started: {error}")),
+    };
+    (&*stream).write_all(&serde_json::to_vec(&reply)?)
+}
+
+fn start(
+    order: &Order,
+    [stdin, stdout, stderr]: [OwnedFd; 3],
+    confinement: &Confinement,
+) -> io::Result<Child> {
+    // By its full path: looking it up in another `PATH` would make the standard library fork, which is slower.
+    let places = super::PATH.split(':').map(|place| Path::new(place).join("git"));
+    let program = places.into_iter().find(|program| program.is_file()).ok_or(io::ErrorKind::NotFound)?;
+    let mut command = Command::new(program);
+    let environment = order.environment.iter().map(|(name, value)| (name, value));
+    command.args(&order.arguments).env_clear().envs(environment).current_dir(&order.directory);
+    command.stdin(stdin).stdout(stdout).stderr(stderr);
+    // A group of its own: git starts others, and they are to end with it.
+    command.process_group(0);
+    let child = confinement.spawn(&mut command, &order.places)?;
+    // Git gets its input after this, and nothing large or of its own making before.
+    limit(&child, order.memory);
+    Ok(child)
+}
+
+/// What a process may fill and map.
+fn limits(memory: u64) -> [(Resource, u64); 3] {
+    [(Resource::Data, memory), (Resource::As, memory.saturating_add(MAPPED)), (Resource::Core, 0)]
+}
+
+/// Where a runner has limited itself, it has inherited no more than twice this.
+fn limit(child: &Child, memory: u64) {
+    let Some(pid) = pid(child) else { return };
+    for (resource, most) in limits(memory) {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        if let Err(error) = rustix::process::prlimit(Some(pid), resource, limit) {
+            tracing::debug!("could not limit git: {error}");
+        }
+    }
+    let scored = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), OOM_SCORE);
+    if let Err(error) = scored {
+        tracing::debug!("could not let the kernel end git first: {error}");
+    }
+}
+
+fn pid(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+}
+
+/// Waits for git, or for its client to leave.
+fn watch(mut child: Child, stream: &UnixStream) -> io::Result<Reply> {
+    let group = pid(&child).ok_or(io::ErrorKind::InvalidData)?;
+    // Until it was waited for, its number is not another's.
+    let end = || kill_process_group(group, Signal::KILL);
+    let watched = pidfd_open(group, PidfdFlags::empty()).and_then(|running| {
+        loop {
+            let mut both = [PollFd::new(&running, PollFlags::IN), PollFd::new(stream, PollFlags::RDHUP)];
+            match poll(&mut both, None) {
+                Err(rustix::io::Errno::INTR) => {}
+                outcome => return outcome,
+            }
+        }
+    });
+    // Whatever it has started ends with it.
+    let _ = end();
+    let status = child.wait()?;
+    watched?;
+    Ok(Reply::Ended(status.code()))
+}
+
+/// The order and git's streams; none where the client sends nothing.
+fn receive(stream: &UnixStream) -> io::Result<Option<(Order, [OwnedFd; 3])>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut length = [0; 4];
+    let received =
+        recvmsg(stream, &mut [IoSliceMut::new(&mut length)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let descriptors = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let streams: Vec<OwnedFd> = descriptors.flatten().collect();
+    let bad = || io::Error::from(io::ErrorKind::InvalidData);
+    let streams = streams.try_into().map_err(|_| bad())?;
+    let length = usize::try_from(u32::from_be_bytes(length)).map_err(|_| bad())?;
+    if received.bytes != 4 || length > LONGEST_ORDER {
+        return Err(bad());
+    }
+    let mut order = vec![0; length];
+    (&*stream).read_exact(&mut order)?;
+    Ok(Some((serde_json::from_slice(&order)?, streams)))
+}
