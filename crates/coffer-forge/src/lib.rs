@@ -10,6 +10,8 @@ pub mod breaker;
 mod connect;
 mod error;
 mod forge;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod git;
 mod github;
 mod lfs;
