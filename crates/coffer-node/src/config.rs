@@ -19,6 +19,8 @@ pub struct NodeConfig {
     pub warm: WarmChoice,
     /// Memory of the host that sandboxes never get; an eighth of it, from 256 MiB to 2 GiB, by default.
     pub memory_reserve: Option<u64>,
+    /// Memory of all git processes of the server together; a quarter of the host's by default.
+    pub git_memory: Option<u64>,
     /// Whoever has this group may use the node's and the sandboxes' sockets.
     pub server_gid: u32,
     /// Give sandboxes a way out, by the egress that listens in `run_dir`.

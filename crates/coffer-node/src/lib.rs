@@ -35,6 +35,7 @@ mod trust;
 mod uids;
 mod warm;
 
+pub use cgroup::enter_git_cgroup;
 pub use config::{NodeConfig, PoolChoice, WarmChoice};
 pub use node::{NodeFailure, run};
 pub use pool::mounted_pools;

@@ -12,13 +12,14 @@ use coffer_core::{SandboxId, SnapshotId};
 use coffer_wire::node::{
     Capabilities, CreateSandbox, NodeError, NodeErrorCode, NodeInfo, Notice, Orphan, PROTOCOL, Reply, Request,
 };
+use landlock::{ABI, Access as _, AccessFs, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _};
 use rustix::fs::FlockOperation;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::cgroup::{Cgroups, Controller};
+use crate::cgroup::{self, Cgroups, Controller};
 use crate::features::{Feature, Features, Need, Row, Unusable};
 use crate::journal::Journal;
 use crate::memory::Images;
@@ -255,10 +256,11 @@ fn open(
         .map_err(|error| NodeFailure::Uids(error.into()))?;
     let processors = Processors::of_this_process().map_err(NodeFailure::Host)?;
     let host_boot_id = fs::read_to_string(BOOT_ID).map_err(NodeFailure::Host)?;
-    let name = format!("coffer-{}", &hex(&Sha256::digest(data_dir.as_os_str().as_encoded_bytes()))[..8]);
+    let name = cgroup::name_of(&data_dir);
     let mut features = Features::all_but(&config.lacking);
     let (cgroups, mut warnings) =
-        Cgroups::open(&name, config.memory_reserve, &mut features).map_err(NodeFailure::Host)?;
+        Cgroups::open(&name, config.memory_reserve, config.git_memory, &mut features)
+            .map_err(NodeFailure::Host)?;
     // Whatever fails from here on gives these back; with sandboxes in them they stay.
     let opened = Pool::open(&data_dir, &config.pool, &mut features).inspect_err(|_| cgroups.remove());
     let pool = opened.map_err(|error| NodeFailure::Pool(error.into()))?;
@@ -367,7 +369,16 @@ fn probe(
     if !process::kernel_tells_exit() {
         features.lack(Feature::PidfdInfo, "the kernel does not know PIDFD_GET_INFO");
     }
+    if !has_landlock() {
+        features.lack(Feature::Landlock, "the kernel was built or booted without it, or is older");
+    }
     Unusable::of(features).map_or(Ok(()), |unusable| Err(NodeFailure::Unusable(unusable)))
+}
+
+/// Whether git can work under Landlock, which must let it move files between directories.
+fn has_landlock() -> bool {
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    ruleset.handle_access(AccessFs::from_all(ABI::V2)).and_then(Ruleset::create).is_ok()
 }
 
 /// Logs what this kernel lacks; gives what users will notice.

@@ -1,12 +1,13 @@
 //! `coffer`: one binary, several roles.
 //!
 //! This crate reads arguments, drops privilege and wires the parts together; it has no rules of its
-//! own. `up` is what people start; it runs `egress`, `node` and `server`, which are this same binary.
+//! own. `up` is what people start; it runs `egress`, `node`, `git` and `server`, which are this same binary.
 #![forbid(unsafe_code)]
 
 mod config;
 mod data_dir;
 mod egress;
+mod git;
 mod github;
 mod logging;
 mod node;
@@ -51,6 +52,9 @@ enum Verb {
     /// The unprivileged part that is sandboxes' way out (started by `up`)
     #[command(hide = true)]
     Egress(egress::Egress),
+    /// The unprivileged part that starts git for the server (started by `up`)
+    #[command(hide = true)]
+    Git(git::Git),
     /// The single-threaded part that clones (started by the node)
     #[command(hide = true)]
     Spawner {
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
         Verb::Preflight(preflight) => preflight.run(),
         Verb::Server(server) => server.run(),
         Verb::Egress(egress) => egress.run(),
+        Verb::Git(git) => git.run(),
         Verb::Spawner { .. } => return coffer_node::spawner_main(),
     };
     match outcome {

@@ -29,6 +29,9 @@ pub(crate) struct Node {
     warm_slots: usize,
     #[arg(long)]
     memory_reserve: Option<u64>,
+    /// Memory of all git processes of the server
+    #[arg(long)]
+    git_memory: Option<u64>,
     /// The group that may use the node's sockets
     #[arg(long)]
     server_gid: u32,
@@ -73,6 +76,7 @@ impl Node {
             pool: PoolChoice::Auto { size_bytes: self.pool_size },
             warm: WarmChoice::up_to(self.warm_slots),
             memory_reserve: self.memory_reserve,
+            git_memory: self.git_memory,
             server_gid: self.server_gid,
             network: !self.no_network,
             authority: self.authority,

@@ -10,6 +10,7 @@ use clap::Args;
 use coffer_core::ProjectId;
 use coffer_core::settings::SecretText;
 use coffer_engine::{Engine as _, NodeEngine};
+use coffer_forge::GitProcesses;
 use coffer_server::ServerConfig;
 use coffer_store::{ApiKeySecret, Store};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -137,6 +138,7 @@ impl Server {
         let engine =
             Arc::new(NodeEngine::start(self.part.run_dir.join("node.sock"), CancellationToken::new()));
         let node = engine.info().await.context("could not ask the node what it has")?;
+        let git_socket = self.run_dir.join(crate::git::SOCKET);
         let config = ServerConfig {
             listen,
             lifetime: settings.sandbox.lifetime(),
@@ -153,6 +155,8 @@ impl Server {
             webhooks: settings.webhooks,
             artifacts: settings.artifacts,
             forge: settings.forge,
+            // The runner knows whether there is Landlock.
+            git_processes: GitProcesses { runner: Some(git_socket), landlock: false },
             extra_roots,
             server_dir: data.to_path_buf(),
             ui: UI_FILES,
@@ -203,7 +207,7 @@ async fn first_key(
 ///
 /// The data directory may lie below one that only root may enter (`/root`, say). A bind mount in a
 /// mount namespace of the server's own needs no rights on the way and ends with the process.
-fn reach_own_directory(server_dir: &Path, at: &Path) -> anyhow::Result<()> {
+pub(crate) fn reach_own_directory(server_dir: &Path, at: &Path) -> anyhow::Result<()> {
     let none: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS).context("could not make a mount namespace for the server")?;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)

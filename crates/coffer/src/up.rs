@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use coffer_core::settings::ByteSize;
+use coffer_node::features::Feature;
 use coffer_node::template::{BASE, BaseOptions, TemplateStore};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,9 +35,11 @@ use part::Part;
 
 /// A first start formats and allocates the pool, which takes a while on a slow disk.
 const NODE_START: Duration = Duration::from_secs(300);
+const GIT_START: Duration = Duration::from_secs(30);
 const SERVER_START: Duration = Duration::from_secs(60);
 /// Longer than the server itself takes at most: it ends open requests, then steps under way.
 const SERVER_STOP: Duration = Duration::from_secs(25);
+const GIT_STOP: Duration = Duration::from_secs(5);
 const EGRESS_STOP: Duration = Duration::from_secs(5);
 /// Where `--check` works, in the data directory: what it finds out is true of that disk.
 const CHECK_DIR: &str = "check";
@@ -156,6 +159,8 @@ impl Plan {
         if self.check {
             return Ok(());
         }
+        let mut git = Part::start("git", self.git_arguments(dir, identity), children)?;
+        git.reachable(&dir.run_dir().join(crate::git::SOCKET), GIT_START).await?;
         let known_key = dir.known_key();
         let arguments = self.server_arguments(dir, identity, self.settings().listen, true);
         let mut server = Part::start("server", arguments, children)?;
@@ -163,6 +168,7 @@ impl Plan {
         let ready: Ready = tokio::select! {
             () = stop.cancelled() => {
                 server.stop(SERVER_STOP).await;
+                git.stop(GIT_STOP).await;
                 return Ok(());
             }
             ready = server.first_line(SERVER_START) => ready?,
@@ -180,6 +186,7 @@ impl Plan {
         tokio::select! {
             () = stop.cancelled() => {}
             () = node.keep_running() => {}
+            () = git.keep_running() => {}
             () = server.keep_running() => {}
             () = async {
                 match &mut builder {
@@ -190,6 +197,7 @@ impl Plan {
         }
         tracing::info!("stopping");
         server.stop(SERVER_STOP).await;
+        git.stop(GIT_STOP).await;
         if let Some(builder) = &mut builder {
             builder.stop(Duration::from_secs(5)).await;
         }
@@ -227,6 +235,9 @@ impl Plan {
         arguments.extend(node.pool_size.map(|size| format!("--pool-size={}", size.as_bytes())));
         arguments.extend(node.memory_reserve.map(|size| format!("--memory-reserve={}", size.as_bytes())));
         arguments.extend((!node.encrypt_memory).then(|| "--plain-memory".to_string()));
+        let forge = &self.settings().forge;
+        let total = forge.git_memory_total.map(|total| format!("--git-memory={}", total.as_bytes()));
+        arguments.extend(total);
         if !node.kernel_lacks.is_empty() {
             arguments.push(format!("--kernel-lacks={}", node.kernel_lacks.join(",")));
         }
@@ -237,6 +248,18 @@ impl Plan {
             arguments.push("--no-network".to_string());
         }
         arguments.extend(self.logging.arguments());
+        arguments
+    }
+
+    fn git_arguments(&self, dir: &DataDir, identity: Identity) -> Vec<String> {
+        let lacks = self.settings().kernel_lacks().unwrap_or_default();
+        let mut arguments = vec![
+            flag("server-dir", &dir.server()),
+            flag("node-dir", &dir.node()),
+            format!("--memory={}", self.settings().forge.git_memory.as_bytes()),
+        ];
+        arguments.extend(lacks.contains(Feature::Landlock).then(|| "--no-landlock".to_string()));
+        arguments.extend(self.unprivileged_arguments(dir, identity));
         arguments
     }
 
@@ -315,8 +338,10 @@ fn prepare(dir: &DataDir, identity: Identity) -> anyhow::Result<()> {
     // By itself, so that a strict umask does not close it to the server.
     make_dir(run.parent().unwrap_or(&run), 0o755)?;
     make_dir(&run, 0o750)?;
-    // A node that was killed with its `up` may still accept for a moment, and would be taken for the new one.
-    let _ = std::fs::remove_file(run.join("node.sock"));
+    // Parts that were killed with their `up` may still accept for a moment, and would be taken for the new ones.
+    for socket in ["node.sock", crate::git::SOCKET] {
+        let _ = std::fs::remove_file(run.join(socket));
+    }
     // The server sees its own directory here, by a mount of its own.
     make_dir(&run.join("data"), 0o700)?;
     let give = |path: &Path, uid: Option<u32>| {

@@ -4,6 +4,7 @@
 //! and killing; the limits are in v1. Moving a process into a v1 cgroup waits about 7 ms for the
 //! kernel, so the node does it while the new process sets itself up.
 
+mod git;
 mod sandbox;
 mod together;
 
@@ -17,6 +18,8 @@ use coffer_wire::node::Pressure;
 
 use crate::features::{Feature, Features};
 
+pub use git::enter_git_cgroup;
+pub(crate) use git::name as name_of;
 pub(crate) use sandbox::SandboxCgroup;
 use together::Together;
 
@@ -122,6 +125,7 @@ impl Cgroups {
     pub(crate) fn open(
         name: &str,
         memory_reserve: Option<u64>,
+        git_memory: Option<u64>,
         features: &mut Features,
     ) -> io::Result<(Self, Vec<String>)> {
         let mounts = Mounts::parse(&fs::read_to_string("/proc/self/mountinfo")?);
@@ -155,6 +159,7 @@ impl Cgroups {
         let together = Together::on_this_host(memory_reserve)?;
         let cgroups = Self { v2, v1, reserve_bytes: together.reserve_bytes };
         warnings.extend(cgroups.limit_together(&together));
+        warnings.extend(cgroups.limit_git(git_memory, together.machine_bytes()));
         for (controller, feature) in [
             (Controller::Memory, Feature::CgroupMemory),
             (Controller::Pids, Feature::CgroupPids),
@@ -242,6 +247,7 @@ impl Cgroups {
 
     /// Removes our own directories, which must have no sandbox left.
     pub(crate) fn remove(&self) {
+        self.remove_git();
         for parent in self.parents() {
             if let Err(error) = fs::remove_dir(parent) {
                 tracing::warn!("could not remove the cgroup `{}`: {error}", parent.display());

@@ -49,6 +49,11 @@ impl Together {
         }
     }
 
+    /// All that the host has.
+    pub(super) const fn machine_bytes(&self) -> u64 {
+        self.memory_bytes.saturating_add(self.reserve_bytes)
+    }
+
     pub(super) fn warning(&self) -> Option<String> {
         (self.processes < ENOUGH_PROCESSES).then(|| {
             format!(

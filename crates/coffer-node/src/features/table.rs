@@ -30,6 +30,7 @@ pub enum Feature {
     CgroupIo,
     Nftables,
     SysfsInSandbox,
+    Landlock,
     Criu,
 }
 
@@ -264,6 +265,14 @@ pub const TABLE: &[Row] = &[
         "4.2",
         "a `/sys` that shows the sandbox's own network",
         "`/sys` is empty; kernels refuse it where the host itself sees only a part of it, as in a container",
+    ),
+    optional(
+        Feature::Landlock,
+        "landlock",
+        "5.19",
+        "keeping each git process of the server to its own repository",
+        "git of the server can read the files that the server can, other projects' repositories among them",
+        "use a kernel with CONFIG_SECURITY_LANDLOCK, booted with `landlock` in `lsm=`",
     ),
     Row {
         fix: "install CRIU 4 (4.2 from Linux 6.16 on); `scripts/setup run` fetches it where it can be had",

@@ -302,6 +302,7 @@ fn config(data_dir: PathBuf, run_dir: PathBuf, template_dir: PathBuf) -> NodeCon
         pool: PoolChoice::Auto { size_bytes: Some(POOL_BYTES) },
         warm: WarmChoice::OFF,
         memory_reserve: None,
+        git_memory: None,
         authority: None,
         server_gid: 0,
         network: true,

@@ -217,8 +217,8 @@ fn spawn(role: &'static str, arguments: &[String]) -> anyhow::Result<Child> {
         "server" | "preflight" => {
             command.env_clear().envs(std::env::vars_os().filter(|(name, _)| server_sees(name)));
         }
-        // It has no use for any, and is the first that a sandbox would break into.
-        "egress" => drop(command.env_clear()),
+        // They have no use for any, and are the first that a sandbox or a push would break into.
+        "egress" | "git" => drop(command.env_clear()),
         _ => {
             let kept = |name: &OsStr| !starts_with(name, &NODE_LACKS);
             command.env_clear().envs(std::env::vars_os().filter(|(name, _)| kept(name)));
