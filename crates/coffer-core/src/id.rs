@@ -46,6 +46,10 @@ pub enum SecretValue {}
 #[derive(Debug)]
 pub enum Budget {}
 
+/// Marks ids of room that is held for something on its way.
+#[derive(Debug)]
+pub enum Reservation {}
+
 /// Marks ids of durable runs.
 #[derive(Debug)]
 pub enum Run {}
@@ -126,6 +130,8 @@ pub type TaskId = Id<Task>;
 pub type WebhookId = Id<Webhook>;
 /// Names one event on its way to a webhook, over all tries.
 pub type DeliveryId = Id<Delivery>;
+/// Names room that is held for something on its way.
+pub type ReservationId = Id<Reservation>;
 /// Names one thing that a run made and that is kept.
 pub type ArtifactId = Id<Artifact>;
 /// Names one competition.

@@ -24,8 +24,8 @@ mod template;
 
 pub use id::{
     AgentId, ArtifactId, AuditId, BadId, BudgetId, CommentId, CompetitionId, ConnectionId, DeliveryId,
-    ExecutionId, GitOperationId, Id, KeyId, ProjectId, RepositoryId, RunId, RunnerId, SandboxId, SecretId,
-    SnapshotId, TaskId, WebhookId,
+    ExecutionId, GitOperationId, Id, KeyId, ProjectId, RepositoryId, ReservationId, RunId, RunnerId,
+    SandboxId, SecretId, SnapshotId, TaskId, WebhookId,
 };
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::{Limits, SizeWish};

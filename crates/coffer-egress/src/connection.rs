@@ -23,13 +23,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use coffer_core::ProjectId;
 use coffer_core::network::{
     Class, Decision, Destination, HostName, Opened, Policy, Proxy, ProxyHost, RefusedKind, Rule, decide,
     needs_name,
 };
+use coffer_shares::Shares;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
@@ -53,14 +54,15 @@ const TLS_HANDSHAKE: u8 = 22;
 pub(crate) async fn serve(
     sandbox: Arc<Sandbox>,
     listener: TcpListener,
-    all_connections: Arc<Semaphore>,
+    all_connections: Shares<Option<ProjectId>>,
     tasks: TaskTracker,
 ) {
     while let Some(stream) = socket::accept(&listener, &sandbox.stop).await {
         let destination = sandbox.seams.original.of(&stream).ok();
         let own = Arc::clone(&sandbox.connections).try_acquire_owned().map_err(|_| Cause::ConnectionLimit);
-        let place = own.and_then(|own| match Arc::clone(&all_connections).try_acquire_owned() {
+        let place = own.and_then(|own| match all_connections.try_take(sandbox.policy().project()) {
             Ok(shared) => Ok((own, shared)),
+            Err(full) if full.held >= full.share => Err(Cause::ProjectConnectionLimit),
             Err(_) => Err(Cause::TotalConnectionLimit),
         });
         let refusal = match (destination, place) {

@@ -6,10 +6,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use coffer_core::SandboxId;
 use coffer_core::network::{Policy, Refusals, Traffic, Walls};
+use coffer_core::{ProjectId, SandboxId};
+use coffer_shares::{Shares, pool};
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -85,7 +85,7 @@ pub struct Egress {
     seams: Seams,
     walls: Mutex<Arc<Walls>>,
     standing: Standing,
-    connections: Arc<Semaphore>,
+    connections: Shares<Option<ProjectId>>,
     sandboxes: Mutex<HashMap<SandboxId, Arc<Sandbox>>>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -95,7 +95,7 @@ impl Egress {
     /// Makes an egress that serves nobody yet; `walls` know the machine's own addresses.
     pub fn new(settings: Settings, seams: Seams, walls: Walls) -> Self {
         Self {
-            connections: Arc::new(Semaphore::new(settings.connections_in_all)),
+            connections: Shares::with_total(pool::EGRESS_CONNECTIONS, settings.connections_in_all),
             settings: Arc::new(settings),
             seams,
             walls: Mutex::new(Arc::new(walls)),
@@ -136,7 +136,7 @@ impl Egress {
         drop(sandboxes);
         let Listeners { tcp, dns_udp, dns_tcp } = listeners;
         for listener in tcp {
-            let connections = Arc::clone(&self.connections);
+            let connections = self.connections.clone();
             let tasks = self.tasks.clone();
             self.tasks.spawn(connection::serve(Arc::clone(&sandbox), listener, connections, tasks));
         }

@@ -30,7 +30,9 @@ pub(crate) enum Cause {
     Rule(Rule),
     /// The sandbox has as many connections as it may have.
     ConnectionLimit,
-    /// The machine has.
+    /// The project has its share of what the machine may have.
+    ProjectConnectionLimit,
+    /// The machine has as many as it may have.
     TotalConnectionLimit,
     QuestionLimit,
     /// Where the connection was meant to go is not known.
@@ -51,6 +53,7 @@ impl fmt::Display for Cause {
         match self {
             Self::Rule(rule) => write!(f, "{rule}"),
             Self::ConnectionLimit => f.write_str("limit:connections"),
+            Self::ProjectConnectionLimit => f.write_str("limit:connections-of-project"),
             Self::TotalConnectionLimit => f.write_str("limit:connections-of-host"),
             Self::QuestionLimit => f.write_str("limit:questions"),
             Self::NoDestination => f.write_str("no-destination"),

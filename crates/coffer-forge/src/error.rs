@@ -40,12 +40,19 @@ pub enum ForgeError {
     /// What a push or a bundle brings.
     #[error("the pack {why}")]
     PackTooLarge { why: String },
+    #[error("{0}")]
+    OverQuota(coffer_store::OverQuota),
+    #[error(transparent)]
+    DiskLow(#[from] crate::DiskLow),
     /// The forge does not answer, or is being left alone after it did not.
     #[error("the forge does not answer: {why}")]
     Unreachable { why: String, retry_after: Option<Duration> },
-    /// This host is busy with other git work.
-    #[error("too much git work is under way; try again in a moment")]
+    /// What was recorded is not there yet.
+    #[error("the record is being written; try again in a moment")]
     Busy,
+    /// The project has as much git work under way as it may.
+    #[error(transparent)]
+    PoolBusy(#[from] coffer_shares::Full),
     #[error("the forge answered in a way that cannot be understood: {0}")]
     Strange(String),
     #[error("git failed: {0}")]
@@ -68,7 +75,7 @@ impl ForgeError {
     /// Whether the same request may do better later, with nothing changed.
     pub const fn is_transient(&self) -> bool {
         match self {
-            Self::RateLimited { .. } | Self::Unreachable { .. } | Self::Busy => true,
+            Self::RateLimited { .. } | Self::Unreachable { .. } | Self::Busy | Self::PoolBusy(_) => true,
             Self::Store(error) => matches!(error, StoreError::Transient { .. }),
             _ => false,
         }
@@ -129,7 +136,7 @@ impl From<GitError> for ForgeError {
     fn from(error: GitError) -> Self {
         match error {
             GitError::Missing => Self::NoGit,
-            GitError::Busy => Self::Busy,
+            GitError::Busy(full) => Self::PoolBusy(full),
             GitError::OutOfMemory(most) => {
                 Self::TooLarge { what: "what git would need in memory for this", most }
             }

@@ -8,15 +8,15 @@ mod confine;
 mod process;
 mod runner;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::ProjectId;
 use coffer_core::settings::ByteSize;
+use coffer_shares::{Full, Place, Shares, pool};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OnceCell;
 
 pub use confine::has_landlock;
 pub(crate) use process::Running;
@@ -63,6 +63,13 @@ impl Default for GitLimits {
     }
 }
 
+impl GitLimits {
+    /// How many transfers of a project have memory at a time.
+    fn transfers_in_memory(&self) -> usize {
+        usize::try_from(self.project_memory / self.memory.max(1)).unwrap_or(usize::MAX)
+    }
+}
+
 /// How git processes are started.
 #[derive(Debug, Clone)]
 pub struct GitProcesses {
@@ -78,8 +85,6 @@ impl Default for GitProcesses {
     }
 }
 
-/// How long a call waits for its turn.
-const TURN: Duration = Duration::from_secs(20);
 /// What is kept of what git says about a failure.
 const LONGEST_COMPLAINT: usize = 4096;
 
@@ -88,8 +93,8 @@ const LONGEST_COMPLAINT: usize = 4096;
 pub(crate) enum GitError {
     #[error("git is not installed, or too old")]
     Missing,
-    #[error("too much git work is under way")]
-    Busy,
+    #[error(transparent)]
+    Busy(#[from] Full),
     #[error("it took too long")]
     TimedOut,
     /// More than this many bytes.
@@ -146,18 +151,13 @@ pub(crate) fn lacked_memory(complaint: &str) -> bool {
 #[derive(Debug, Clone)]
 pub(crate) struct Git {
     pub(crate) limits: Arc<GitLimits>,
-    calls: Arc<Semaphore>,
-    transfers: Arc<Semaphore>,
-    /// Of the transfers one project may have half, so that none shuts the others out.
-    shares: Shares,
-    /// Of memory for transfers.
-    memory: Shares,
+    calls: Shares<Option<ProjectId>>,
+    transfers: Shares<ProjectId>,
+    /// A place is what one transfer's git may fill.
+    memory: Shares<ProjectId>,
     starter: Arc<Starter>,
     checked: Arc<OnceCell<()>>,
 }
-
-/// What each project has room for.
-type Shares = Arc<Mutex<HashMap<ProjectId, Arc<Semaphore>>>>;
 
 /// One call to be.
 #[derive(Debug)]
@@ -166,6 +166,8 @@ pub(crate) struct Call<'a> {
     pub(crate) directory: Option<&'a Path>,
     /// Where else it writes.
     pub(crate) also: Option<&'a Path>,
+    /// Whose repository it is about.
+    pub(crate) project: Option<ProjectId>,
     pub(crate) config: Vec<String>,
     pub(crate) environment: Vec<(&'static str, String)>,
     pub(crate) stdin: Vec<u8>,
@@ -182,6 +184,7 @@ impl<'a> Call<'a> {
         Self {
             directory: Some(directory),
             also: None,
+            project: Shelf::project_of(directory),
             config: Vec::new(),
             environment: Vec::new(),
             stdin: Vec::new(),
@@ -195,11 +198,10 @@ impl<'a> Call<'a> {
 impl Git {
     pub(crate) fn new(limits: GitLimits, processes: GitProcesses) -> std::io::Result<Self> {
         Ok(Self {
-            calls: Arc::new(Semaphore::new(limits.calls)),
-            transfers: Arc::new(Semaphore::new(limits.transfers)),
+            calls: Shares::with_total(pool::GIT_CALLS, limits.calls),
+            transfers: Shares::with_total(pool::GIT_TRANSFERS, limits.transfers),
+            memory: Shares::with_share(pool::GIT_MEMORY, limits.transfers_in_memory()),
             limits: Arc::new(limits),
-            shares: Arc::default(),
-            memory: Arc::default(),
             starter: Arc::new(Starter::new(processes)?),
             checked: Arc::default(),
         })
@@ -208,7 +210,7 @@ impl Git {
     /// Runs a short call.
     pub(crate) async fn run<S: AsRef<str>>(&self, call: Call<'_>, args: &[S]) -> Result<Finished, GitError> {
         self.is_here().await?;
-        let _turn = turn(&self.calls).await?;
+        let _turn = self.calls.take(call.project).await?;
         self.run_now(call, args).await
     }
 
@@ -236,31 +238,23 @@ impl Git {
 
     /// Room for a fetch or push of a project, which may take long.
     pub(crate) async fn transfer(&self, project: ProjectId) -> Result<Room, GitError> {
-        let memory = turn(&share(&self.memory, project, self.at_once())).await?;
+        let memory = self.memory.take(project).await?;
         Ok(Room { _memory: Some(memory), ..self.transfer_of_file(project).await? })
     }
 
     /// The same where git takes no part.
     pub(crate) async fn transfer_of_file(&self, project: ProjectId) -> Result<Room, GitError> {
         self.is_here().await?;
-        let share = share(&self.shares, project, (self.limits.transfers / 2).max(1));
-        Ok(Room { _memory: None, _share: turn(&share).await?, _whole: turn(&self.transfers).await? })
+        Ok(Room { _memory: None, _turn: self.transfers.take(project).await? })
     }
 
     /// As much memory again as a transfer has, of the project's share, if nobody uses it.
     pub(crate) fn spare_memory(&self, project: ProjectId) -> Option<SpareMemory> {
-        let share = share(&self.memory, project, self.at_once());
-        share.try_acquire_owned().ok().map(|permit| SpareMemory { _permit: permit })
+        self.memory.try_take(project).ok().map(|place| SpareMemory { _place: place })
     }
 
     fn memory_of(&self, call: &Call<'_>) -> u64 {
         self.limits.memory.saturating_mul(if call.spare.is_some() { WITH_SPARE } else { 1 })
-    }
-
-    /// How many transfers of a project have memory at a time.
-    fn at_once(&self) -> usize {
-        let most = self.limits.project_memory / self.limits.memory.max(1);
-        usize::try_from(most).unwrap_or(usize::MAX).clamp(1, Semaphore::MAX_PERMITS)
     }
 
     /// Starts git, all three streams piped. Besides the system's programs it reaches the call's directories alone.
@@ -307,9 +301,8 @@ impl Git {
 /// Leave to fetch or push, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Room {
-    _memory: Option<OwnedSemaphorePermit>,
-    _share: OwnedSemaphorePermit,
-    _whole: OwnedSemaphorePermit,
+    _memory: Option<Place<ProjectId>>,
+    _turn: Place<ProjectId>,
 }
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -320,7 +313,7 @@ pub(crate) const WITH_SPARE: u64 = 2;
 /// Memory that a project does not use for transfers, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct SpareMemory {
-    _permit: OwnedSemaphorePermit,
+    _place: Place<ProjectId>,
 }
 
 /// What every call sees of its surroundings: no file of settings but the repository's own.
@@ -367,18 +360,6 @@ const SETTINGS: [&str; 23] = [
     "advice.objectNameWarning=false",
 ];
 
-/// The share of a project. Whoever has something under way holds it, too; others are forgotten.
-fn share(shares: &Shares, project: ProjectId, most: usize) -> Arc<Semaphore> {
-    let mut shares = shares.lock().unwrap_or_else(PoisonError::into_inner);
-    shares.retain(|_, share| Arc::strong_count(share) > 1);
-    shares.entry(project).or_insert_with(|| Arc::new(Semaphore::new(most))).clone()
-}
-
-async fn turn(room: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, GitError> {
-    let permit = tokio::time::timeout(TURN, room.clone().acquire_owned()).await;
-    permit.map_err(|_| GitError::Busy)?.map_err(|_| GitError::Busy)
-}
-
 /// Reads up to `most` bytes; says whether there was more.
 async fn take(mut from: impl AsyncRead + Unpin, most: usize) -> (Vec<u8>, bool) {
     let mut taken = Vec::new();
@@ -411,6 +392,11 @@ impl Shelf {
         repository: coffer_core::RepositoryId,
     ) -> PathBuf {
         self.root.join(project.to_string()).join(format!("{repository}.git"))
+    }
+
+    /// Whose repository is at such a path.
+    fn project_of(path: &Path) -> Option<ProjectId> {
+        path.parent()?.file_name()?.to_str()?.parse().ok()
     }
 }
 

@@ -168,7 +168,7 @@ impl LocalForge {
 }
 
 /// What lies below a directory of objects, in bytes.
-fn count(objects: &Path) -> io::Result<u64> {
+pub(crate) fn count(objects: &Path) -> io::Result<u64> {
     let (mut total, mut directories) = (0, vec![(objects.to_path_buf(), 0)]);
     while let Some((directory, depth)) = directories.pop() {
         let entries = match fs::read_dir(&directory) {
@@ -275,6 +275,8 @@ impl Forges {
                 tokio::time::timeout(limits.transfer_time, crate::serve::drain(body, limits.silence)).await;
             return Ok(());
         }
+        self.floor.check()?;
+        let room = crate::storage::reserve(&self.store, row.project, length.max(LEAST_COUNTED)).await?;
         let reserved = forge.lfs_reserve(length).await?;
         let coming = Coming(self.shelf.root().join(format!("{COMING}{}.lfs", RepositoryId::generate())));
         let receive = receive(&coming.0, oid, length, body, limits.silence);
@@ -282,12 +284,17 @@ impl Forges {
         let (directory, oid) = (forge.bare.directory.clone(), oid.clone());
         // To its end, also when nobody waits any more: what was reserved and what is there must agree.
         let placed = tokio::task::spawn_blocking(move || {
-            if place(&directory, &oid, &coming.0)? {
+            let is_new = place(&directory, &oid, &coming.0)?;
+            if is_new {
                 reserved.keep();
             }
-            Ok::<_, io::Error>(())
+            Ok::<_, io::Error>(is_new)
         });
-        placed.await.map_err(io::Error::other).flatten().map_err(disk)
+        if placed.await.map_err(io::Error::other).flatten().map_err(disk)? {
+            self.store.add_repository_size(row.id, length.max(LEAST_COUNTED)).await?;
+        }
+        drop(room);
+        Ok(())
     }
 }
 

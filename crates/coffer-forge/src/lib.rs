@@ -19,6 +19,7 @@ mod local;
 mod passes;
 mod private;
 mod serve;
+mod storage;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -46,6 +47,7 @@ pub use passes::Pass;
 use passes::Passes;
 pub use private::{PrivateHosts, class_of, is_own};
 pub use serve::{GitFigures, Incoming, Outgoing, Service};
+pub use storage::{DiskFloor, DiskLow};
 
 /// As whom the server itself commits: merges.
 #[derive(Debug, Clone)]
@@ -64,6 +66,8 @@ pub struct ForgeConfig {
     pub identity: Identity,
     pub git: GitLimits,
     pub git_processes: GitProcesses,
+    /// Below so much free space on the disk of repositories nothing is written; 0 is no floor.
+    pub min_free_disk: u64,
     /// Whether a forge may be reached without TLS: for tests.
     pub plain_http: bool,
     /// Forges that may be at private addresses.
@@ -77,6 +81,7 @@ pub struct ForgeConfig {
 pub struct Forges {
     store: Store,
     git: Git,
+    floor: DiskFloor,
     shelf: Shelf,
     identity: Identity,
     here: Arc<str>,
@@ -96,6 +101,7 @@ impl Forges {
         let forges = Self {
             store,
             git: Git::new(config.git, config.git_processes)?,
+            floor: DiskFloor::new(config.repositories.clone(), config.min_free_disk),
             shelf: Shelf::new(config.repositories),
             identity: config.identity,
             here: config.here.into(),

@@ -5,7 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
-use coffer_core::RepositoryId;
+use coffer_core::{ProjectId, RepositoryId};
+use coffer_shares::{Place, Shares, pool};
 use coffer_store::{ProjectScope, Secret};
 
 use crate::ForgeError;
@@ -13,7 +14,6 @@ use crate::forge::GitAccess;
 
 /// By this they are told from keys.
 const MARK: &str = "cofpass_";
-const MOST: usize = 100_000;
 pub(crate) const LONGEST_PASS: Duration = Duration::from_secs(24 * 3600);
 
 /// What a pass allows.
@@ -26,9 +26,23 @@ pub struct Pass {
 }
 
 /// The passes of this process; they end with it, and whoever needs one asks for another.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Passes {
-    issued: Mutex<HashMap<Digest, (Instant, Pass)>>,
+    issued: Mutex<HashMap<Digest, Issued>>,
+    room: Shares<ProjectId>,
+}
+
+#[derive(Debug)]
+struct Issued {
+    until: Instant,
+    pass: Pass,
+    _place: Place<ProjectId>,
+}
+
+impl Default for Passes {
+    fn default() -> Self {
+        Self { issued: Mutex::default(), room: Shares::new(pool::GIT_PASSES) }
+    }
 }
 
 type Digest = [u8; 32];
@@ -47,13 +61,15 @@ impl Passes {
         let text = format!("{MARK}{}", hex::encode(rand::random::<[u8; 32]>()));
         let pass = Pass { scope: *scope, repository, access, actor: actor.to_string() };
         let mut issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
-        if issued.len() >= MOST {
-            issued.retain(|_, (until, _)| *until > now);
-        }
-        if issued.len() >= MOST {
-            return Err(ForgeError::Busy);
-        }
-        issued.insert(digest(&text), (now + lifetime.min(LONGEST_PASS), pass));
+        let place = match self.room.try_take(scope.project()) {
+            Ok(place) => place,
+            Err(_) => {
+                issued.retain(|_, issued| issued.until > now);
+                self.room.try_take(scope.project())?
+            }
+        };
+        let until = now + lifetime.min(LONGEST_PASS);
+        issued.insert(digest(&text), Issued { until, pass, _place: place });
         let basic = base64::engine::general_purpose::STANDARD.encode(format!("coffer:{text}"));
         Ok(Secret::new(format!("Basic {basic}")))
     }
@@ -65,7 +81,10 @@ impl Passes {
             return None;
         }
         let issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
-        issued.get(&digest(text)).filter(|(until, _)| *until > Instant::now()).map(|(_, pass)| pass.clone())
+        issued
+            .get(&digest(text))
+            .filter(|issued| issued.until > Instant::now())
+            .map(|issued| issued.pass.clone())
     }
 }
 

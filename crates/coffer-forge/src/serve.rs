@@ -24,6 +24,7 @@ use inflate::Inflate;
 use crate::forge::GitAccess;
 use crate::git::{Call, Git, GitError, lacked_memory};
 use crate::local::LocalForge;
+use crate::storage::{metered, reserve};
 use crate::{ForgeError, Forges};
 
 /// The answer to a fetch waits in so many pieces for its client.
@@ -148,6 +149,10 @@ impl Forges {
         shown: Option<&str>,
     ) -> Result<Bytes, ForgeError> {
         let forge = self.local(scope, row, "")?;
+        // Here git shows its people why; later it would show a status alone.
+        if service == Service::ReceivePack {
+            self.admit_writes(row.project).await?;
+        }
         let protocol = protocol(shown);
         let is_v2 = service == Service::UploadPack && protocol.iter().any(|(_, value)| value == "version=2");
         let call = Call {
@@ -217,6 +222,7 @@ impl Forges {
         incoming: Incoming,
     ) -> Result<Bytes, ForgeError> {
         let forge = self.local(scope, row, actor)?;
+        self.floor.check()?;
         let room = self.git.transfer(row.project).await?;
         let (git, figures) = (self.git.clone(), self.figures.clone());
         let (tell, told) = oneshot::channel();
@@ -348,6 +354,13 @@ async fn push(
             false,
         ));
     }
+    let room = match reserve(&forge.store, forge.row.project, first.len() as u64).await {
+        Err(ForgeError::OverQuota(over)) => {
+            drain(body, limits.silence).await;
+            return Ok((commands.refused(|_| over.to_string()), false));
+        }
+        room => room?,
+    };
     let mut config = settings(Service::ReceivePack);
     config.push(format!("receive.maxInputSize={}", left.max(1)));
     let guarded = |command: &Command| protections.iter().any(|(branch, _)| command.is_branch(branch));
@@ -360,7 +373,8 @@ async fn push(
     let call = Call { config, environment, ..Call::within(&forge.bare.directory) };
     let mut running = git.spawn(&call, &args).await?;
     let (stdin, mut stdout, mut stderr) = running.pipes();
-    let give = feed(first, &mut body, stdin, limits.silence);
+    let already = first.len() as u64;
+    let give = feed(first, metered(&mut body, room.clone(), already), stdin, limits.silence);
     let (mut report, mut complaint) = (Vec::new(), Vec::new());
     let hear = async {
         let _ = (&mut stdout).take(LONGEST_REPORT as u64).read_to_end(&mut report).await;
@@ -371,6 +385,9 @@ async fn push(
     let (given, (), ()) = tokio::join!(give, hear, listen);
     let code = running.wait().await?;
     let moved = commands.moved(&report);
+    if let Some(over) = room.refusal().filter(|_| moved.is_empty()) {
+        return Ok((commands.refused(|_| over.to_string()), false));
+    }
     if moved.is_empty() && commands.brings_objects() {
         let said = commands.said(&report) + &String::from_utf8_lossy(&complaint);
         let refusal = if body.is_too_long() || said.contains(TOO_LONG) {
@@ -394,6 +411,7 @@ async fn push(
     }
     if !moved.is_empty() {
         forge.pushed(&moved).await?;
+        forge.count_size().await?;
     }
     Ok((report.into(), !moved.is_empty()))
 }

@@ -467,7 +467,9 @@ impl Node {
                 .await
             }
             Request::Snapshots => Ok(Reply::Snapshots { snapshots: self.snapshots.list() }),
-            Request::SetNetwork { sandbox, policy } => self.ask(sandbox, Want::SetNetwork(policy)).await,
+            Request::SetNetwork { sandbox, policy } => {
+                self.ask(sandbox, Want::SetNetwork(Box::new(policy))).await
+            }
             Request::Refusals { sandbox, after } => self.refusals(sandbox, after).await,
             Request::List => {
                 Ok(Reply::Sandboxes { sandboxes: self.handles().iter().filter_map(Handle::status).collect() })

@@ -186,4 +186,25 @@ impl Gate for Gatekeeper {
             })
             .await;
     }
+
+    fn read(&self, sandbox: SandboxId, action: &'static str, status: u16) {
+        let Some(record) = self.fleet.any(sandbox) else { return };
+        let open = record.live().row.access_token.is_none();
+        // Anybody could fill the log with reads of one that takes no token.
+        if open && !self.may_tell(sandbox) {
+            return;
+        }
+        let id = AuditId::generate();
+        self.audit.write_read(AuditRecord {
+            id,
+            project: Some(record.project),
+            actor: format!("token:{sandbox}"),
+            action: action.to_string(),
+            subject: Some(sandbox.to_string()),
+            status,
+            code: None,
+            request_id: id.to_string(),
+            at_ms: now_ms(),
+        });
+    }
 }

@@ -4,33 +4,31 @@
 //! give up at the first failed write, and some send their next request to a connection that is just
 //! being closed. So what is left of a body is read away beside the answer, within bounds.
 
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use coffer_shares::{Shares, pool};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::limits::network_of;
 use crate::routing::Client;
 
 /// How long a body is read away, and how long between two pieces.
 const WITHIN: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Bodies read away at a time; the clients of further ones are cut off.
-const MOST: usize = 256;
-
-/// Reads away what clients still send.
+/// Reads away what clients still send; where there are too many, the clients of further ones are cut off.
 #[derive(Debug, Clone)]
-pub(crate) struct Drains(Arc<Semaphore>);
+pub(crate) struct Drains(Shares<IpAddr>);
 
 impl Default for Drains {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MOST)))
+        Self(Shares::new(pool::DRAINS))
     }
 }
 
@@ -40,10 +38,10 @@ impl Drains {
         if body.is_end_stream() {
             return;
         }
-        let Ok(permit) = self.0.clone().try_acquire_owned() else { return };
+        let Ok(place) = self.0.try_take(network_of(client.peer.ip())) else { return };
         let midway = client.hold_midway();
         let read_away = async move {
-            let _until_done = (permit, midway);
+            let _until_done = (place, midway);
             let mut read = 0;
             while let Ok(Some(Ok(frame))) = timeout(PAUSE, body.frame()).await {
                 read += frame.data_ref().map_or(0, Bytes::len);

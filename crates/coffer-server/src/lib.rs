@@ -43,9 +43,11 @@ pub use artifacts::ArtifactSettings;
 use coffer_core::{LifetimePolicy, Limits};
 use coffer_engine::Engine;
 use coffer_forge::GitProcesses;
+use coffer_shares::pool;
 use coffer_store::Store;
 pub use git::ForgeSettings;
-pub use limits::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings};
+pub use limits::{LimitSettings, PoolSettings, QuotaSettings, RateSettings, RetentionSettings};
+pub use listen::TrustedProxies;
 pub use output::OutputSettings;
 pub use preflight::{PreflightError, is_preflight, preflight};
 pub use tasks::{OtherArena, OtherWorkshop, TaskSettings};
@@ -85,6 +87,8 @@ pub struct ServerConfig {
     pub git_processes: GitProcesses,
     /// Authorities that forges may be certified by, besides the machine's own; as PEM.
     pub extra_roots: Option<String>,
+    /// Reverse proxies in front of this server.
+    pub trusted_proxies: TrustedProxies,
     /// For tests of what is around it: where tasks are worked on instead of in sandboxes.
     #[doc(hidden)]
     pub workshop: Option<OtherWorkshop>,
@@ -117,6 +121,7 @@ impl Default for ServerConfig {
             forge: ForgeSettings::default(),
             git_processes: GitProcesses::default(),
             extra_roots: None,
+            trusted_proxies: TrustedProxies::default(),
             workshop: None,
             arena: None,
             server_dir: PathBuf::from("."),
@@ -148,6 +153,7 @@ pub async fn serve(
              can then set cookies for those; hint: use a domain that serves nothing else, see docs/e2b.md"
         );
     }
+    let pools = config.limits.pools;
     let forges = forges(&config, &listener, store.clone()).await?;
     let telemetry = telemetry::Telemetry::start(&config.metrics, &config.traces)
         .map_err(|error| ServeError(Box::new(error)))?;
@@ -170,6 +176,7 @@ pub async fn serve(
         store.clone(),
         &output_dir,
         config.output,
+        &pools,
         telemetry.clone(),
         limiter.clone(),
         stop.child_token(),
@@ -181,7 +188,13 @@ pub async fn serve(
         engine,
         config.lifetime,
         config.default_limits,
-        fleet::Books { telemetry: telemetry.clone(), usage, output: output.clone(), audit: audit.clone() },
+        fleet::Books {
+            telemetry: telemetry.clone(),
+            usage,
+            output: output.clone(),
+            audit: audit.clone(),
+            pools,
+        },
         stop.child_token(),
     )
     .await
@@ -194,11 +207,17 @@ pub async fn serve(
         audit: audit.clone(),
         told: std::sync::Mutex::default(),
     };
-    let proxy = proxy::Proxy::new(Arc::new(fleet.clone()), Arc::new(gate));
+    let proxy = proxy::Proxy::new(Arc::new(fleet.clone()), Arc::new(gate), &pools);
     let errands = api::Errands { fleet: fleet.clone(), commands: commands.clone(), output: output.clone() };
     let git = git::Git::new(store.clone(), fleet.clone(), forges.clone(), errands.clone(), telemetry.clone());
     let git = Arc::new(git);
     tokio::spawn(git.clone().keep(stop.child_token()));
+    let counting = forges.clone();
+    tokio::spawn(async move {
+        if let Err(error) = counting.count_repositories().await {
+            tracing::warn!("repositories are counted at the next start: {error}");
+        }
+    });
     let bench = Arc::new(workshop::Workbench::new(workshop::Tools {
         store: store.clone(),
         fleet: fleet.clone(),
@@ -226,11 +245,13 @@ pub async fn serve(
         tasks::Tasks::start(store.clone(), config.tasks, place, kinds, &telemetry).await.map_err(failed)?;
     let tasks = Arc::new(tasks);
     tokio::spawn(reviews::follow(store.clone(), tasks.clone(), stop.child_token()));
+    let floor =
+        coffer_forge::DiskFloor::new(config.server_dir.clone(), config.limits.min_free_disk.as_bytes());
     let artifacts = artifacts::Artifacts::start(
         store.clone(),
         output.clone(),
         &config.server_dir.join("artifacts"),
-        config.artifacts,
+        (config.artifacts, &pools, floor),
         config.installation.clone(),
         stop.child_token(),
     );
@@ -242,6 +263,7 @@ pub async fn serve(
         output.clone(),
         telemetry.clone(),
         config.webhooks,
+        &pools,
         config.installation.as_deref(),
         stop.child_token(),
     );
@@ -258,9 +280,9 @@ pub async fn serve(
         started_ms: clock::now_ms(),
         audit,
         events: events::Events::new(store.clone(), stop.child_token()),
-        journals: tokio::sync::Semaphore::new(api::MOST_JOURNALS),
-        listings: tokio::sync::Semaphore::new(api::MOST_LISTINGS),
-        sockets: Arc::new(tokio::sync::Semaphore::new(api::MOST_SOCKETS)),
+        journals: pools.shares(pool::LOG_READS),
+        listings: pools.shares(pool::FILE_LISTS),
+        sockets: pools.shares(pool::EVENT_SOCKETS),
         commands,
         telemetry: telemetry.clone(),
         output: output.clone(),
@@ -274,7 +296,8 @@ pub async fn serve(
     let api = api::router(app, config.ui);
     tracing::info!("serving on {}", config.listen);
     ready();
-    listen::serve(listener, Arc::new(listen::Front { api, proxy }), stop).await;
+    let (seats, trusted) = (listen::Seats::new(&pools), config.trusted_proxies);
+    listen::serve(listener, Arc::new(listen::Front { api, proxy, seats, trusted }), stop).await;
     tasks.finish().await;
     webhooks.finish(LAST_STEPS).await;
     fleet.finish(LAST_STEPS).await;
@@ -319,8 +342,13 @@ async fn forges(
             name: "Cofferdam".into(),
             email: noreply(config.domain.as_deref()),
         },
-        git: config.forge.limits(),
+        git: coffer_forge::GitLimits {
+            calls: config.limits.pools.git_calls,
+            transfers: config.limits.pools.git_transfers,
+            ..config.forge.limits()
+        },
         git_processes: config.git_processes.clone(),
+        min_free_disk: config.limits.min_free_disk.as_bytes(),
         plain_http: false,
         private_hosts: config.forge.hosts().unwrap_or_default(),
         extra_roots: config.extra_roots.clone(),

@@ -1,6 +1,8 @@
 //! The port: accepts connections, tells sandbox traffic from the API, logs every request.
 
 mod buffers;
+mod proxies;
+mod seats;
 mod socket;
 
 use std::convert::Infallible;
@@ -10,27 +12,26 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
+use coffer_shares::Full;
 use http::header::EXPECT;
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{Instrument, Span};
 
 use self::buffers::{Buffers, Share};
+pub use self::proxies::TrustedProxies;
+pub(crate) use self::seats::{Seats, Taken};
 use self::socket::{Busy, Socket};
-use crate::api::Of;
+use crate::api::{self, ApiError, Of};
 use crate::drain::Drained;
 use crate::proxy::Proxy;
 use crate::routing::Client;
-
-/// Connections open at a time; further ones wait in the kernel's backlog.
-const MOST_CONNECTIONS: usize = 16_384;
 
 /// SDKs keep idle connections for 300 s; closing them earlier would race with their next request.
 const IDLE: Duration = Duration::from_secs(330);
@@ -55,19 +56,16 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) struct Front {
     pub(crate) api: Router,
     pub(crate) proxy: Proxy,
+    pub(crate) seats: Arc<Seats>,
+    pub(crate) trusted: TrustedProxies,
 }
 
 /// Serves until `stop`, then lets open requests finish for a moment.
 pub(crate) async fn serve(listener: TcpListener, front: Arc<Front>, stop: CancellationToken) {
-    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let buffers = Arc::new(Buffers::default());
     let connections = TaskTracker::new();
     let farewell = CancellationToken::new();
     loop {
-        let permit = tokio::select! {
-            () = stop.cancelled() => break,
-            permit = room.clone().acquire_owned() => permit.expect("the semaphore is never closed"),
-        };
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
             accepted = listener.accept() => accepted,
@@ -83,10 +81,23 @@ pub(crate) async fn serve(listener: TcpListener, front: Arc<Front>, stop: Cancel
         };
         let (front, stop, farewell) = (front.clone(), stop.clone(), farewell.clone());
         let busy = Busy::new(Share::of(&buffers));
-        connections.spawn(async move {
-            let _permit = permit;
-            connection(stream, peer, busy, front, stop, farewell).await;
-        });
+        if front.trusted.contains(peer.ip()) {
+            connections.spawn(async move {
+                let mut stream = stream;
+                let told = tokio::select! {
+                    () = stop.cancelled() => return,
+                    told = proxies::read_header(&mut stream) => told,
+                };
+                match told {
+                    Ok(source) => admit(stream, source.unwrap_or(peer), busy, front, stop, farewell).await,
+                    Err(error) => {
+                        tracing::debug!(%peer, "a proxy's connection begins with no header: {error}")
+                    }
+                }
+            });
+        } else {
+            connections.spawn(admit(stream, peer, busy, front, stop, farewell));
+        }
     }
     drop(listener);
     connections.close();
@@ -96,7 +107,8 @@ pub(crate) async fn serve(listener: TcpListener, front: Arc<Front>, stop: Cancel
     }
 }
 
-async fn connection(
+/// Serves a connection for which there is a place.
+async fn admit(
     stream: TcpStream,
     peer: SocketAddr,
     busy: Busy,
@@ -105,13 +117,40 @@ async fn connection(
     farewell: CancellationToken,
 ) {
     let abort = CancellationToken::new();
-    let client = Client::new(peer, abort.clone(), busy.midway());
-    let socket = Socket::new(stream, abort.clone(), busy.clone());
+    match front.seats.take(peer.ip(), busy.clone(), abort.clone()) {
+        Ok(seat) => connection(stream, peer, (busy, abort, seat), front, stop, farewell).await,
+        Err(full) => {
+            tracing::debug!(%peer, "closing a new connection: {full}");
+            let _ = stream.set_zero_linger();
+        }
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    (busy, abort, seat): (Busy, CancellationToken, Taken),
+    front: Arc<Front>,
+    stop: CancellationToken,
+    farewell: CancellationToken,
+) {
+    let client = Client::new(peer, abort.clone(), busy.midway()).seated(seat.clone());
+    let socket = Socket::new(stream, abort.clone(), busy.clone(), seat);
     let service = service_fn(move |mut request: Request<Incoming>| {
         let (front, busy) = (front.clone(), busy.clone());
         busy.begin();
-        request.extensions_mut().insert(client.clone());
-        async move { Ok::<_, Infallible>(busy.until_sent(front.answer(request, peer).await)) }
+        let client = client.clone();
+        async move {
+            let answer = match front.sender(&client, request.headers()) {
+                Ok(client) => {
+                    let peer = client.peer;
+                    request.extensions_mut().insert(client);
+                    front.answer(request, peer).await
+                }
+                Err(full) => api::refuse(ApiError::busy(full)),
+            };
+            Ok::<_, Infallible>(busy.until_sent(answer))
+        }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -141,6 +180,16 @@ async fn connection(
 }
 
 impl Front {
+    /// Who sent a request: who opened the connection, or, where that is a trusted proxy, whom it names.
+    fn sender(&self, client: &Client, headers: &HeaderMap) -> Result<Client, Full> {
+        let hop = client.peer.ip();
+        if !self.trusted.contains(hop) {
+            return Ok(client.clone());
+        }
+        let sender = self.trusted.sender(hop, headers);
+        client.sent_by(sender)
+    }
+
     async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
         let started = Instant::now();
         let id = format!("{:016x}", rand::random::<u64>());

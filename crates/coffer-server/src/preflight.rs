@@ -101,6 +101,7 @@ async fn run(sandbox: SandboxId, socket: std::path::PathBuf) -> Result<(), Strin
         .map_err(|error| failed("agentd does not answer", &error))?;
     let target = Target {
         sandbox,
+        project: coffer_core::ProjectId::generate(),
         socket,
         spare: Spare::default(),
         traffic_token: None,

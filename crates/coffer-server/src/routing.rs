@@ -1,29 +1,32 @@
 //! Between the sandbox traffic proxy and the rest of the server.
 //!
-//! The proxy asks a [`Directory`] where traffic for a sandbox goes; it knows nothing of projects,
-//! states or the engine. What it may do to the client's own connection is in [`Client`], which
+//! The proxy asks a [`Directory`] where traffic for a sandbox goes; of projects it knows
+//! only whose share of pools traffic counts in, and nothing of states or the engine. What it may do to the client's own connection is in [`Client`], which
 //! the listener puts into every request's extensions.
 //!
 //! What the listener expects of the proxy:
 //!
 //! ```text
-//! Proxy::new(directory: Arc<dyn Directory>, gate: Arc<dyn Gate>) -> Proxy
+//! Proxy::new(directory: Arc<dyn Directory>, gate: Arc<dyn Gate>, pools: &PoolSettings) -> Proxy
 //! Proxy::claims(&self, request: &Request<B>) -> bool      // sandbox traffic, or the REST API?
 //! Proxy::serve(&self, request: Request<Incoming>) -> Response<axum::body::Body>   // async
 //! ```
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use coffer_core::SandboxId;
 use coffer_core::command::CommandPolicy;
+use coffer_core::{ProjectId, SandboxId};
+use coffer_shares::Full;
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
+
+use crate::listen::Taken;
 
 /// Knows where each sandbox's traffic goes.
 #[async_trait]
@@ -44,6 +47,9 @@ pub(crate) trait Gate: Send + Sync + fmt::Debug {
 
     /// A client of the sandbox was refused a command.
     async fn refused(&self, sandbox: SandboxId, what: &RefusedCommand);
+
+    /// A client of the sandbox, whom its token or a signature let in, read what is kept in it.
+    fn read(&self, sandbox: SandboxId, action: &'static str, status: u16);
 }
 
 /// What stands before the commands of a sandbox.
@@ -92,6 +98,8 @@ pub(crate) enum Route {
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) sandbox: SandboxId,
+    /// Whose share of pools its traffic counts in.
+    pub(crate) project: ProjectId,
     /// Where its agentd answers, HTTP/1.1; other ports by `CONNECT 127.0.0.1:<port>`.
     pub(crate) socket: PathBuf,
     /// A connection to it that is open already, for the first who takes it.
@@ -171,11 +179,31 @@ pub(crate) struct Client {
     pub(crate) peer: SocketAddr,
     abort: CancellationToken,
     midway: Midway,
+    seat: Option<Taken>,
 }
 
 impl Client {
     pub(crate) fn new(peer: SocketAddr, abort: CancellationToken, midway: Midway) -> Self {
-        Self { peer, abort, midway }
+        Self { peer, abort, midway, seat: None }
+    }
+
+    /// The same, with its place among the port's connections.
+    pub(crate) fn seated(self, seat: Taken) -> Self {
+        Self { seat: Some(seat), ..self }
+    }
+
+    /// The same for a request that a trusted proxy passed on for `sender`; the connection counts for it.
+    pub(crate) fn sent_by(&self, sender: IpAddr) -> Result<Self, Full> {
+        if let Some(seat) = &self.seat {
+            seat.count_for_address(sender)?;
+        }
+        let peer = if sender == self.peer.ip() { self.peer } else { SocketAddr::new(sender, 0) };
+        Ok(Self { peer, ..self.clone() })
+    }
+
+    /// From now on the connection counts for a project, or for operators, and no longer for an address.
+    pub(crate) fn count_for(&self, project: Option<ProjectId>) -> Result<(), Full> {
+        self.seat.as_ref().map_or(Ok(()), |seat| seat.count_for(project))
     }
 
     /// As long as this is held, what the client sends belongs to the request that it is at, though it

@@ -245,7 +245,8 @@ pub(crate) async fn record_holding(
 async fn append(connection: &mut AnyConnection, event: NewEvent) -> Result<Quotas, StoreError> {
     let counter = sqlx::query(
         "UPDATE projects SET last_event = last_event + 1 WHERE id = $1
-         RETURNING last_event, most_sandboxes, most_cpus, most_memory_mib, most_disk_mib, most_forks, most_runs",
+         RETURNING last_event, most_sandboxes, most_cpus, most_memory_mib, most_disk_mib, most_forks, most_runs,
+             most_storage_mib",
     )
     .bind(event.project.to_string())
     .fetch_one(&mut *connection)

@@ -45,6 +45,7 @@ mod segments;
 mod settings;
 mod snapshot;
 mod snapshots;
+mod storage;
 mod tasks;
 mod usage;
 mod vault;
@@ -107,6 +108,7 @@ pub use snapshot::{
     FinishedSnapshot, InsertedSnapshot, NewSnapshot, SnapshotFacts, SnapshotFilter, SnapshotRow,
     SnapshotState,
 };
+pub use storage::Reservation;
 pub use tasks::{
     AboutPull, Attempt, AttemptNote, Attention, Heard, LogReader, NewTask, Place, ProjectBehind, SaidThere,
     StartTask, TaskEdit, TaskError, TaskFilter, TaskMessage, TaskMove, TaskOrder, TaskRow,

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use coffer_core::{Limits, Millis, ProjectId, SandboxId};
+use coffer_core::{Limits, Millis, ProjectId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sqlx::any::AnyRow;
@@ -17,7 +17,7 @@ use sqlx::{AnyConnection, Row};
 
 use crate::columns::bigint;
 use crate::error::Doing;
-use crate::{Operator, Scope, Store, StoreError, events, now_ms};
+use crate::{Operator, Scope, Store, StoreError, events, now_ms, storage};
 
 const READ: &str = "read quotas";
 const COUNT: &str = "count what a project uses";
@@ -37,6 +37,9 @@ pub struct Quotas {
     /// Runs that hold a slot; those beyond wait.
     #[serde(default)]
     pub runs: Option<i64>,
+    /// Repositories, Git LFS and artifacts together.
+    #[serde(default)]
+    pub storage_mib: Option<i64>,
 }
 
 /// How much of each there is.
@@ -47,6 +50,8 @@ pub struct InUse {
     pub cpus: i64,
     pub memory_mib: i64,
     pub disk_mib: i64,
+    /// Counted only where somebody wants to see it.
+    pub storage_mib: i64,
 }
 
 /// A project's quotas.
@@ -69,9 +74,10 @@ pub enum Quota {
     Cpus,
     MemoryMib,
     DiskMib,
-    /// Live forks of one sandbox.
+    /// Live forks.
     Forks,
     Snapshots,
+    StorageMib,
 }
 
 impl Quota {
@@ -83,6 +89,7 @@ impl Quota {
             Self::DiskMib => "disk_mib",
             Self::Forks => "forks",
             Self::Snapshots => "snapshots",
+            Self::StorageMib => "storage_mib",
         }
     }
 }
@@ -127,6 +134,7 @@ impl Quotas {
             disk_mib: self.disk_mib.or(others.disk_mib),
             forks: self.forks.or(others.forks),
             runs: self.runs.or(others.runs),
+            storage_mib: self.storage_mib.or(others.storage_mib),
         }
     }
 
@@ -162,6 +170,7 @@ fn whole(limits: &Limits) -> InUse {
         cpus: i64::from(limits.cpu_count),
         memory_mib: bigint(limits.memory_mib),
         disk_mib: bigint(limits.disk_mib),
+        storage_mib: 0,
     }
 }
 
@@ -172,6 +181,7 @@ impl InUse {
             cpus: self.cpus.saturating_add(other.cpus),
             memory_mib: self.memory_mib.saturating_add(other.memory_mib),
             disk_mib: self.disk_mib.saturating_add(other.disk_mib),
+            storage_mib: self.storage_mib.saturating_add(other.storage_mib),
         }
     }
 
@@ -181,6 +191,7 @@ impl InUse {
             cpus: self.cpus - other.cpus,
             memory_mib: self.memory_mib - other.memory_mib,
             disk_mib: self.disk_mib - other.disk_mib,
+            storage_mib: self.storage_mib - other.storage_mib,
         }
     }
 }
@@ -217,7 +228,8 @@ impl Store {
     ) -> Result<Option<ProjectQuotas>, StoreError> {
         let mut connection = self.database().readers().acquire().await.doing(READ)?;
         let row = sqlx::query(
-            "SELECT version, most_sandboxes, most_cpus, most_memory_mib, most_disk_mib, most_forks, most_runs
+            "SELECT version, most_sandboxes, most_cpus, most_memory_mib, most_disk_mib, most_forks, most_runs,
+                 most_storage_mib
              FROM projects WHERE id = $1 AND ($2 IS NULL OR id = $2) AND removed_ms IS NULL",
         )
         .bind(project.to_string())
@@ -228,6 +240,8 @@ impl Store {
         let Some(row) = row else { return Ok(None) };
         let (own, version) = (of_project(&row)?, row.try_get("version").doing(READ)?);
         let in_use = in_use(&mut connection, project, Counting::Everything).await?;
+        let storage_mib = storage::kept_mib(&mut connection, project).await?;
+        let in_use = InUse { storage_mib, ..in_use };
         Ok(Some(ProjectQuotas { own, in_force: own.or(self.default_quotas()), in_use, version }))
     }
 
@@ -243,8 +257,9 @@ impl Store {
             Box::pin(async move {
                 let changed = sqlx::query(
                     "UPDATE projects SET version = version + 1, most_sandboxes = $1, most_cpus = $2,
-                         most_memory_mib = $3, most_disk_mib = $4, most_forks = $5, most_runs = $6
-                     WHERE id = $7 AND ($8 IS NULL OR version = $8) AND removed_ms IS NULL
+                         most_memory_mib = $3, most_disk_mib = $4, most_forks = $5, most_runs = $6,
+                         most_storage_mib = $7
+                     WHERE id = $8 AND ($9 IS NULL OR version = $9) AND removed_ms IS NULL
                      RETURNING version",
                 )
                 .bind(quotas.sandboxes)
@@ -253,6 +268,7 @@ impl Store {
                 .bind(quotas.disk_mib)
                 .bind(quotas.forks)
                 .bind(quotas.runs)
+                .bind(quotas.storage_mib)
                 .bind(project.to_string())
                 .bind(version)
                 .fetch_optional(&mut *connection)
@@ -284,20 +300,19 @@ impl Store {
         with_hope(&mut connection, project, over).await.map(Some)
     }
 
-    /// Whether forks of a sandbox with these limits would be refused right now. Only [`Store::insert_sandbox`] decides;
+    /// Whether forks with these limits would be refused right now. Only [`Store::insert_sandbox`] decides;
     /// this tells before the sandbox stands still for it.
     pub async fn fork_refusal(
         &self,
         scope: &impl Scope,
         project: ProjectId,
-        parent: SandboxId,
         limits: &[Limits],
     ) -> Result<Option<OverQuota>, StoreError> {
         let Some(quotas) = self.quotas(scope, project).await? else { return Ok(None) };
         let mut connection = self.database().readers().acquire().await.doing(READ)?;
         if let Some(limit) = quotas.in_force.forks {
             let count = i64::try_from(limits.len()).unwrap_or(i64::MAX);
-            let used = live_forks(&mut connection, parent).await?;
+            let used = live_forks(&mut connection, project).await?;
             if used.saturating_add(count) > limit {
                 let (quota, asked) = (Quota::Forks, count);
                 return Ok(Some(OverQuota { quota, limit, used, asked, frees_in_ms: None }));
@@ -394,6 +409,7 @@ async fn in_use(
         cpus: row.try_get("cpus").doing(COUNT)?,
         memory_mib: row.try_get("memory").doing(COUNT)?,
         disk_mib: disk_mib.saturating_add(snapshots.disk_mib),
+        storage_mib: 0,
     })
 }
 
@@ -437,24 +453,24 @@ pub(crate) async fn check_snapshot(
     Ok(if used.saturating_add(asked) > limit { over(Quota::DiskMib, limit, used, asked) } else { None })
 }
 
-/// Says whether a fork of `parent`, which this transaction has put on record already, is one too many. The
+/// Says whether a fork, which this transaction has put on record already, is one too many of its project's. The
 /// transaction holds the project's row.
 pub(crate) async fn check_forks(
     connection: &mut AnyConnection,
     quotas: Quotas,
-    parent: SandboxId,
+    project: ProjectId,
 ) -> Result<Option<OverQuota>, StoreError> {
     let Some(limit) = quotas.forks else { return Ok(None) };
-    let used = live_forks(connection, parent).await? - 1;
+    let used = live_forks(connection, project).await? - 1;
     Ok((used >= limit).then_some(OverQuota { quota: Quota::Forks, limit, used, asked: 1, frees_in_ms: None }))
 }
 
-async fn live_forks(connection: &mut AnyConnection, parent: SandboxId) -> Result<i64, StoreError> {
+async fn live_forks(connection: &mut AnyConnection, project: ProjectId) -> Result<i64, StoreError> {
     let row = sqlx::query(
-        "SELECT COUNT(*) AS count FROM sandboxes WHERE parent_id = $1 AND fork_position IS NOT NULL
+        "SELECT COUNT(*) AS count FROM sandboxes WHERE project_id = $1 AND fork_position IS NOT NULL
              AND state IN ('creating', 'running', 'paused')",
     )
-    .bind(parent.to_string())
+    .bind(project.to_string())
     .fetch_one(connection)
     .await
     .doing(COUNT)?;
@@ -470,5 +486,6 @@ pub(crate) fn of_project(row: &AnyRow) -> Result<Quotas, StoreError> {
         disk_mib: row.try_get("most_disk_mib").doing(READ)?,
         forks: row.try_get("most_forks").doing(READ)?,
         runs: row.try_get("most_runs").doing(READ)?,
+        storage_mib: row.try_get("most_storage_mib").doing(READ)?,
     })
 }

@@ -158,6 +158,10 @@ impl Server {
             // The runner knows whether there is Landlock.
             git_processes: GitProcesses { runner: Some(git_socket), landlock: false },
             extra_roots,
+            trusted_proxies: coffer_server::TrustedProxies::parse(
+                settings.trusted_proxies.iter().map(String::as_str),
+            )
+            .unwrap_or_default(),
             server_dir: data.to_path_buf(),
             ui: UI_FILES,
             ..ServerConfig::default()

@@ -33,6 +33,11 @@ impl Ports {
         (self.first..=self.last).contains(&port)
     }
 
+    /// Says whether `is` holds for every port in the range.
+    pub(super) fn are_all(self, is: impl Fn(u16) -> bool) -> bool {
+        (self.first..=self.last).all(is)
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let number = |digits: &str| {
             let plain = digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0');

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::header::Opened;
 use super::{BadHeader, Entry, GitRoute, HeaderName, HeaderRule, HeaderText, HostName, Proxy};
+use crate::ProjectId;
 
 /// What may be reached where no list says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -27,6 +28,12 @@ impl Base {
             Self::Web => port == 80 || port == 443,
             Self::Public => true,
         }
+    }
+}
+
+impl Base {
+    const fn is_within(self, other: Self) -> bool {
+        matches!((self, other), (Self::None, _) | (Self::Web, Self::Web) | (_, Self::Public))
     }
 }
 
@@ -53,6 +60,7 @@ pub struct Policy {
     headers: Vec<HeaderRule>,
     git: Vec<GitRoute>,
     withheld: bool,
+    project: Option<ProjectId>,
 }
 
 /// A policy is larger than it may be.
@@ -91,6 +99,7 @@ impl Policy {
             headers: Vec::new(),
             git: Vec::new(),
             withheld: false,
+            project: None,
         }
     }
 
@@ -107,6 +116,28 @@ impl Policy {
     pub fn through(mut self, proxy: Option<Proxy>) -> Self {
         self.proxy = proxy;
         self
+    }
+
+    /// The same, counted for a project where projects have shares. It opens and closes nothing.
+    #[must_use]
+    pub fn of_project(mut self, project: ProjectId) -> Self {
+        self.project = Some(project);
+        self
+    }
+
+    /// Whose sandbox it is for, if that was said.
+    pub fn project(&self) -> Option<ProjectId> {
+        self.project
+    }
+
+    /// Whether it opens nothing that `base` alone does not: no port more, no other way, and nothing put into requests.
+    pub fn is_within(&self, base: Base) -> bool {
+        let opens = |entry: &Entry| base == Base::Public || entry.ports.are_all(|port| base.opens(port));
+        self.proxy.is_none()
+            && self.headers.is_empty()
+            && self.git.is_empty()
+            && self.base.is_within(base)
+            && self.allow.iter().all(opens)
     }
 
     /// The same, with headers that egress puts into requests.
@@ -162,6 +193,7 @@ impl Policy {
         };
         // Routes are the server's, and their windows are nobody else's business.
         self.git.clear();
+        self.project = None;
         self.clone().map_headers(hidden).unwrap_or(self)
     }
 
@@ -251,6 +283,8 @@ struct Written {
     /// Secrets were taken away before it was written down.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     withheld: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    project: Option<ProjectId>,
 }
 
 impl TryFrom<Written> for Policy {
@@ -258,15 +292,15 @@ impl TryFrom<Written> for Policy {
 
     fn try_from(written: Written) -> Result<Self, BadPolicy> {
         let mut policy = Self::new(written.base, written.allow, written.deny)?.through(written.proxy);
-        policy.withheld = written.withheld;
+        (policy.withheld, policy.project) = (written.withheld, written.project);
         policy.with_headers(written.headers)?.with_git(written.git)
     }
 }
 
 impl From<Policy> for Written {
     fn from(policy: Policy) -> Self {
-        let Policy { base, allow, deny, proxy, headers, git, withheld } = policy;
-        Self { base, allow, deny, proxy, headers, git, withheld }
+        let Policy { base, allow, deny, proxy, headers, git, withheld, project } = policy;
+        Self { base, allow, deny, proxy, headers, git, withheld, project }
     }
 }
 
@@ -287,6 +321,30 @@ mod tests {
         let written = serde_json::to_value(&proxied).unwrap();
         assert_eq!(serde_json::from_value::<Policy>(written).unwrap(), proxied);
         assert!(!serde_json::to_string(&proxied.shown()).unwrap().contains("hunter2"));
+    }
+
+    #[test]
+    fn a_policy_is_within_a_base_that_opens_all_that_it_opens() {
+        let policy = |written: serde_json::Value| serde_json::from_value::<Policy>(written).unwrap();
+        for within in [
+            json!({"base": "none"}),
+            json!({"base": "web", "deny": ["1.1.1.1"]}),
+            json!({"base": "none", "allow": ["a.com:443", "*.b.com:80"]}),
+        ] {
+            assert!(policy(within.clone()).is_within(Base::Web), "{within}");
+        }
+        for wider in [
+            json!({"base": "public"}),
+            json!({"base": "none", "allow": ["a.com"]}),
+            json!({"base": "web", "allow": ["*:22"]}),
+            json!({"base": "none", "allow": ["a.com:80-443"]}),
+            json!({"base": "none", "headers": [{"hosts": ["a.com"], "headers": {"X-Ref": "y"}}]}),
+        ] {
+            assert!(!policy(wider.clone()).is_within(Base::Web), "{wider}");
+        }
+        assert!(policy(json!({"base": "public", "allow": ["a.com", "*:22"]})).is_within(Base::Public));
+        let proxied = Policy::of(Base::None).through(Some(Proxy::new("a.com:1080", None, None).unwrap()));
+        assert!(!proxied.is_within(Base::Public));
     }
 
     #[test]

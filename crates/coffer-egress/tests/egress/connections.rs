@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use coffer_core::ProjectId;
 use coffer_core::network::RefusedKind;
 use coffer_core::network::{Base, Policy};
 use coffer_egress::Settings;
@@ -276,6 +277,28 @@ async fn whoever_does_not_answer_is_a_failure_and_no_refusal() {
     stream.write_all(&client_hello("none.com")).await.unwrap();
     assert_reset(&mut stream).await;
     assert_eq!(world.rules(1).await, ["name-without-address"]);
+}
+
+#[tokio::test]
+async fn a_project_with_many_sandboxes_leaves_connections_to_others() {
+    let settings = Settings { connections_in_all: 8, ..Settings::default() };
+    let (one, two) = (ProjectId::generate(), ProjectId::generate());
+    let world = World::with(Policy::of(Base::Web).of_project(one), settings).await;
+    let (again, other) = (world.neighbour(one).await, world.neighbour(two).await);
+    let server = world.internet.server("1.1.1.1:443").await;
+    let mut held = Vec::new();
+    for sandbox in [&world, &again, &world, &again] {
+        let stream = sandbox.connect("1.1.1.1:443").await;
+        held.push((stream, accepted(&server).await));
+    }
+    // Half of what the host has is the project's, however many sandboxes it has.
+    for sandbox in [&world, &again] {
+        assert_reset(&mut sandbox.connect("1.1.1.1:443").await).await;
+        assert_eq!(sandbox.rules(1).await, ["limit:connections-of-project"]);
+    }
+    let mut stream = other.connect("1.1.1.1:443").await;
+    let mut outside = accepted(&server).await;
+    other.round_trip(&mut stream, &mut outside).await;
 }
 
 #[tokio::test]

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use coffer_core::SandboxId;
 use coffer_core::network::{Base, HostName, Policy, Refusal, Walls};
+use coffer_core::{ProjectId, SandboxId};
 use coffer_egress::{
     Dialer, Egress, Family, Found, Listeners, LookupError, OriginalDestination, Resolver, Seams, Settings,
 };
@@ -126,6 +126,15 @@ impl World {
     pub(crate) async fn with(policy: Policy, settings: Settings) -> Self {
         let internet = Arc::new(Internet::default());
         let egress = egress_in(&internet, settings);
+        Self::of(policy, internet, egress).await
+    }
+
+    /// Another sandbox of the same egress, of a project.
+    pub(crate) async fn neighbour(&self, project: ProjectId) -> Self {
+        Self::of(Policy::of(Base::Web).of_project(project), self.internet.clone(), self.egress.clone()).await
+    }
+
+    async fn of(policy: Policy, internet: Arc<Internet>, egress: Arc<Egress>) -> Self {
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp6 = TcpListener::bind("[::1]:0").await.unwrap();
         let dns_tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();

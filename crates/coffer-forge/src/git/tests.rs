@@ -9,12 +9,18 @@ async fn a_project_has_half_of_the_room() {
     let git = git(GitLimits { transfers: 2, ..GitLimits::default() });
     let (one, two) = (ProjectId::generate(), ProjectId::generate());
     let held = git.transfer(one).await.unwrap();
-    let share = git.shares.lock().unwrap().get(&one).unwrap().clone();
-    assert_eq!(share.available_permits(), 0, "a second one of the same project waits");
+    assert_eq!(git.transfers.room(one), 0, "a second one of the same project waits");
     let other = git.transfer(two).await.unwrap();
-    drop((held, other, share));
+    drop((held, other));
     git.transfer(one).await.unwrap();
-    assert_eq!(git.shares.lock().unwrap().len(), 1, "shares that nobody holds are forgotten");
+}
+
+#[test]
+fn a_call_counts_for_the_project_of_its_repository() {
+    let (shelf, project) = (Shelf::new("/srv/repositories".into()), ProjectId::generate());
+    let path = shelf.path(project, coffer_core::RepositoryId::generate());
+    assert_eq!(Call::within(&path).project, Some(project));
+    assert_eq!(Call::within(Path::new("/")).project, None);
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use coffer_core::ProjectId;
 use coffer_core::forge::{BranchName, CommitId};
 
 use crate::git::{Call, Finished, Git, GitError};
@@ -45,11 +46,17 @@ impl Bare {
     }
 
     /// Makes an empty one.
-    pub(crate) async fn init(git: &Git, directory: &Path, default: &BranchName) -> Result<(), GitError> {
+    pub(crate) async fn init(
+        git: &Git,
+        directory: &Path,
+        default: &BranchName,
+        project: ProjectId,
+    ) -> Result<(), GitError> {
         // Here, because git may write nowhere else.
         let made = tokio::fs::create_dir(directory).await;
         made.map_err(|error| GitError::Failed(format!("`{}`: {error}", directory.display())))?;
-        let call = Call { directory: None, also: Some(directory), ..Call::within(directory) };
+        let project = Some(project);
+        let call = Call { directory: None, also: Some(directory), project, ..Call::within(directory) };
         let initial = format!("--initial-branch={default}");
         let path = directory.to_string_lossy().into_owned();
         git.run(call, &["init", "--quiet", "--bare", "--template=", &initial, "--", &path]).await?.good()?;

@@ -32,7 +32,7 @@ impl Forges {
         let coming = self.shelf.root().join(format!("{COMING}{id}"));
         let shelf = place.parent().unwrap_or(Path::new("/")).to_path_buf();
         tokio::fs::create_dir_all(&shelf).await.map_err(disk)?;
-        Bare::init(&self.git, &coming, &default_branch).await?;
+        Bare::init(&self.git, &coming, &default_branch, scope.project()).await?;
         tokio::fs::rename(&coming, &place).await.map_err(disk)?;
         let new = NewRepository { id, name: name.clone(), elsewhere: None, default_branch };
         match self.store.create_repository(scope, new).await {
@@ -101,9 +101,12 @@ impl Forges {
         bundle: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
     ) -> Answer<RepositoryRow> {
         let forge = self.local(scope, row, actor)?;
+        self.floor.check()?;
         let room = self.git.transfer(row.project).await?;
         let limits = self.git.limits.clone();
         let bundle = bundle.map(|piece| piece.map_err(|error| error.to_string())).boxed();
+        let reserved = crate::storage::reserve(&self.store, row.project, 1).await?;
+        let bundle = crate::storage::metered(bundle, reserved.clone(), 0);
         let mut upload = Upload::new(bundle, limits.push.min(limits.repository), limits.silence);
         let quarantine = self.shelf.root().join(format!("{COMING}{}", RepositoryId::generate()));
         // A task of its own: it cleans up even if the client disconnects.
@@ -116,7 +119,10 @@ impl Forges {
             {
                 tracing::warn!("could not remove `{}`: {error}", quarantine.display());
             }
-            let done = done.unwrap_or_else(|_| Err(GitError::TimedOut.into()));
+            let mut done = done.unwrap_or_else(|_| Err(GitError::TimedOut.into()));
+            if let (Err(_), Some(over)) = (&done, reserved.refusal()) {
+                done = Err(ForgeError::OverQuota(over));
+            }
             if matches!(done, Err(ForgeError::Invalid { .. } | ForgeError::Conflict { .. })) {
                 upload.drain().await;
             }
@@ -134,6 +140,7 @@ impl super::LocalForge {
             return Err(ForgeError::conflict("the repository is not empty; push to it instead"));
         }
         self.bare.unbundle(quarantine, upload).await?;
+        self.count_size().await?;
         let tips = self.bare.tips(&[]).await?;
         let payload = serde_json::json!({ "by": self.actor, "branches": tips.len() });
         self.store.record_repository_event(&self.scope, self.row.id, "repository.imported", payload).await?;

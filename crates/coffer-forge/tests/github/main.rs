@@ -89,6 +89,7 @@ impl Stage {
             identity: Identity { name: "Cofferdam".into(), email: "noreply@localhost".into() },
             git: GitLimits::default(),
             git_processes: GitProcesses::default(),
+            min_free_disk: 0,
             plain_http: true,
             private_hosts: PrivateHosts::parse(hosts.iter().copied()).unwrap(),
             extra_roots: None,

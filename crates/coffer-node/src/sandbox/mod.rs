@@ -58,7 +58,7 @@ pub(crate) enum Want {
     Hibernate,
     Snapshot { snapshot: SnapshotId, memory: bool },
     Rollback { snapshot: SnapshotId, memory: bool },
-    SetNetwork(Policy),
+    SetNetwork(Box<Policy>),
 }
 
 type Answer = oneshot::Sender<Result<Reply, NodeError>>;

@@ -330,7 +330,7 @@ impl Owner {
                 Want::SetNetwork(policy),
                 state @ (State::Running(_) | State::Frozen(_) | State::Stopped | State::Hibernated),
             ) => {
-                let result = self.set_network(policy, &state).await;
+                let result = self.set_network(*policy, &state).await;
                 (state, result)
             }
             (want @ (Want::Hibernate | Want::Snapshot { memory: true, .. }), state)

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams};
-use coffer_core::{KeyId, KeyKind, Role, SandboxId};
+use coffer_core::{KeyId, KeyKind, ProjectId, Role, SandboxId};
 use coffer_store::{Authenticated, Operator, ProjectScope, Secret};
 use http::request::Parts;
 use http::{HeaderMap, Method, header};
@@ -148,6 +148,9 @@ async fn authenticate(parts: &Parts, app: &App) -> Result<(Authenticated, Secret
         }
         return Err(refused("invalid API key"));
     };
+    if let Some(client) = parts.extensions.get::<Client>() {
+        client.count_for(project_of(&whom)).map_err(ApiError::busy)?;
+    }
     if let Some(context) = parts.extensions.get::<Arc<Of>>()
         && !context.is_authenticated()
     {
@@ -158,6 +161,13 @@ async fn authenticate(parts: &Parts, app: &App) -> Result<(Authenticated, Secret
     let route = parts.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
     kinds::check(whom.kind(), &parts.method, route)?;
     Ok((whom, Secret::new(key)))
+}
+
+fn project_of(whom: &Authenticated) -> Option<ProjectId> {
+    match whom {
+        Authenticated::Project(principal) => Some(principal.scope.project()),
+        Authenticated::Operator { .. } => None,
+    }
 }
 
 fn pace(parts: &Parts) -> Pace {

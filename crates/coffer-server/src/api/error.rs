@@ -6,7 +6,8 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use coffer_core::StateName;
 use coffer_engine::EngineError;
-use coffer_forge::ForgeError;
+use coffer_forge::{DiskLow, ForgeError};
+use coffer_shares::Full;
 use coffer_store::{NameError, OverQuota, StoreError};
 use coffer_wire::e2b::ErrorBody;
 use http::{HeaderValue, StatusCode, header};
@@ -65,12 +66,14 @@ pub(crate) enum Code {
     OtherInstallation,
     Gone,
     QuotaExceeded,
+    PoolBusy,
     RateLimited,
     Internal,
     HostFailed,
     NotSupported,
     Unavailable,
     ForgeUnreachable,
+    DiskLow,
 }
 
 impl Code {
@@ -98,10 +101,11 @@ impl Code {
             }
             Self::OtherInstallation => StatusCode::MISDIRECTED_REQUEST,
             Self::Gone => StatusCode::GONE,
-            Self::QuotaExceeded | Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
+            Self::QuotaExceeded | Self::PoolBusy | Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
             Self::Internal | Self::HostFailed => StatusCode::INTERNAL_SERVER_ERROR,
             Self::NotSupported => StatusCode::NOT_IMPLEMENTED,
             Self::Unavailable | Self::ForgeUnreachable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::DiskLow => StatusCode::INSUFFICIENT_STORAGE,
         }
     }
 
@@ -133,12 +137,14 @@ impl Code {
             Self::OtherInstallation => "other_installation",
             Self::Gone => "gone",
             Self::QuotaExceeded => "quota_exceeded",
+            Self::PoolBusy => "pool_busy",
             Self::RateLimited => "rate_limited",
             Self::Internal => "internal",
             Self::HostFailed => "host_failed",
             Self::NotSupported => "not_supported",
             Self::Unavailable => "unavailable",
             Self::ForgeUnreachable => "forge_unreachable",
+            Self::DiskLow => "disk_low",
         }
     }
 }
@@ -274,6 +280,7 @@ impl ApiError {
             }
             FleetError::Secret(_) => Self::of(Code::Invalid, error.to_string()),
             FleetError::OverQuota(over) => Self::over_quota(&over),
+            FleetError::Full(full) => Self::busy(full),
             FleetError::NoSnapshot(name) => {
                 let shown: String = name.chars().take(200).collect();
                 Self::of(Code::NotFound, format!("snapshot '{shown}' not found"))
@@ -325,6 +332,9 @@ impl ApiError {
             ForgeError::Unreachable { retry_after, .. } => {
                 Self::of(Code::ForgeUnreachable, message).retry_after(retry_after.map_or(1, wait))
             }
+            ForgeError::PoolBusy(full) => Self::busy(full),
+            ForgeError::OverQuota(over) => Self::over_storage(&over),
+            ForgeError::DiskLow(low) => Self::disk_low(low),
             ForgeError::Busy => Self::of(Code::Unavailable, message).retry_after(1),
             ForgeError::Strange(_) => Self::of(Code::ForgeUnreachable, message),
             ForgeError::NoGit => Self::of(Code::Unavailable, message),
@@ -351,6 +361,29 @@ impl ApiError {
             }
             _ => refusal,
         }
+    }
+
+    /// 429: the project may keep no more.
+    pub(crate) fn over_storage(over: &OverQuota) -> Self {
+        let hint = "delete repositories, Git LFS objects or artifacts, or have an operator raise it; GET /api/v1/quotas shows it";
+        Self::over_quota(over).hint(hint)
+    }
+
+    /// 507: the server's disk is nearly full, whoever filled it.
+    pub(crate) fn disk_low(low: DiskLow) -> Self {
+        tracing::warn!("a write was refused: {low}");
+        Self::of(Code::DiskLow, low.to_string())
+            .hint("an operator can free or add space, or lower `limits.min_free_disk`")
+            .retry_after(60)
+    }
+
+    /// 429: the project holds its share of a pool, or all of it is in use.
+    pub(crate) fn busy(full: Full) -> Self {
+        let details = json!({
+            "pool": full.pool.name, "places": full.total, "share": full.share, "held": full.held
+        });
+        let refusal = Self { details: Some(details), ..Self::of(Code::PoolBusy, full.to_string()) };
+        refusal.hint(full.hint()).retry_after(full.retry_after_s())
     }
 
     /// 429: this key, or this address, asks too often.

@@ -22,6 +22,7 @@ use super::auth::{Caller, Need, Read, Write};
 use super::error::{ApiError, Code};
 use super::query::Query;
 use crate::git::Branches;
+use crate::routing::Client;
 
 pub(super) fn router() -> Router<Arc<App>> {
     Router::new()
@@ -131,6 +132,9 @@ pub(super) async fn enter(
             }
             if service == Service::ReceivePack && pass.access == GitAccess::Fetch {
                 return Err(ApiError::of(Code::Forbidden, "this pass is for fetching"));
+            }
+            if let Some(client) = parts.extensions.get::<Client>() {
+                client.count_for(Some(pass.scope.project())).map_err(ApiError::busy)?;
             }
             (pass.scope, pass.actor, Some(pass.access))
         }

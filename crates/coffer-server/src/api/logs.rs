@@ -113,7 +113,7 @@ async fn entries(
     }
     if let Some(record) = app.fleet.find(scope, named.id) {
         // A sandbox that does not answer still has its history to show.
-        let _turn = app.journals.acquire().await;
+        let _turn = app.journals.take(record.project).await.map_err(ApiError::busy)?;
         app.output.catch_up(&record, PATIENCE).await;
     }
     let mut entries: Vec<Entry> = transitions.into_iter().map(of_transition).filter(&wanted).collect();

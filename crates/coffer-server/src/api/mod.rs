@@ -32,10 +32,10 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::routing::{any, delete, get, post, put};
-use coffer_core::{LifetimePolicy, Limits, Millis};
+use coffer_core::{LifetimePolicy, Limits, Millis, ProjectId};
+use coffer_shares::Shares;
 use coffer_store::Store;
 use http::{Method, Uri};
-use tokio::sync::Semaphore;
 
 use crate::audit::AuditLog;
 use crate::breaker::HostFailures;
@@ -69,11 +69,11 @@ pub(crate) struct App {
     pub(crate) audit: AuditLog,
     pub(crate) events: Events,
     /// Room for reading journals, which sandboxes may make as long as they can.
-    pub(crate) journals: Semaphore,
+    pub(crate) journals: Shares<ProjectId>,
     /// Room for lists of files and processes, which are as long as sandboxes make them.
-    pub(crate) listings: Semaphore,
+    pub(crate) listings: Shares<ProjectId>,
     /// Room for WebSockets.
-    pub(crate) sockets: Arc<Semaphore>,
+    pub(crate) sockets: Shares<ProjectId>,
     pub(crate) commands: Arc<Commands>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) output: Arc<Output>,
@@ -86,13 +86,13 @@ pub(crate) struct App {
     pub(crate) artifacts: Arc<crate::artifacts::Artifacts>,
 }
 
-/// Journals read at a time.
-pub(crate) const MOST_JOURNALS: usize = 8;
+pub(crate) use v1::{Errand, Errands, Returned, shown_event};
 
-/// Lists of files and processes read at a time.
-pub(crate) const MOST_LISTINGS: usize = 8;
-
-pub(crate) use v1::{Errand, Errands, MOST_SOCKETS, Returned, shown_event};
+/// A refusal of what no route has seen, in our own shape.
+pub(crate) fn refuse(error: ApiError) -> axum::response::Response {
+    let id = coffer_core::AuditId::generate();
+    error::Refusal::render(axum::response::IntoResponse::into_response(error), Shape::Own, id).0
+}
 
 /// Every route.
 pub(crate) fn router(app: App, ui: &'static [UiFile]) -> Router {

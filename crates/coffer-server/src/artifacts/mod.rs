@@ -5,33 +5,30 @@
 //! leaves over is a file without a row, which a look now and then removes.
 
 mod files;
-mod turns;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use coffer_core::settings::ByteSize;
-use coffer_core::{ArtifactId, RunId};
+use coffer_core::{ArtifactId, ProjectId, RunId};
+use coffer_forge::{DiskFloor, DiskLow};
+use coffer_shares::{Full, Shares, pool};
 use coffer_store::{
-    ArtifactContents, ArtifactError, ArtifactKind, ArtifactLinks, ArtifactRow, NewArtifact, ProjectScope,
-    Store,
+    ArtifactContents, ArtifactError, ArtifactKind, ArtifactLinks, ArtifactRow, ChangeError, NewArtifact,
+    OverQuota, ProjectScope, Store,
 };
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::limits::PoolSettings;
 use crate::output::Output;
 use files::Files;
-use turns::Turns;
 
-pub(crate) use turns::MOST_AT_ONCE;
-
-/// Texts of runs that are written at a time. They are there already, so none waits for long.
-const MOST_TEXTS: usize = 4;
 /// How often left-over files are looked for, and how old they must be: a row may be about to be written.
 const COLLECT_EVERY: Duration = Duration::from_secs(3600);
 const ORPHAN_AGE: Duration = Duration::from_secs(3600);
@@ -76,12 +73,28 @@ pub(crate) enum KeepError {
     #[error("the contents came too slowly")]
     TooSlow,
     /// Others of the project are being written, and go on for long.
-    #[error("the project writes {MOST_AT_ONCE} artifacts already")]
-    Busy,
+    #[error(transparent)]
+    Busy(#[from] Full),
     #[error(transparent)]
     Record(#[from] ArtifactError),
     #[error("could not write the contents")]
     Disk(#[source] std::io::Error),
+    #[error("{0}")]
+    OverQuota(OverQuota),
+    #[error(transparent)]
+    DiskLow(#[from] DiskLow),
+}
+
+impl From<ChangeError> for KeepError {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::OverQuota(over) => Self::OverQuota(over),
+            ChangeError::Store(error) => Self::Record(error.into()),
+            ChangeError::NotFound | ChangeError::Raced { .. } => {
+                Self::Record(ArtifactError::NoSuch("project"))
+            }
+        }
+    }
 }
 
 /// Why contents cannot be shown.
@@ -103,9 +116,10 @@ pub(crate) struct Artifacts {
     files: Files,
     settings: ArtifactSettings,
     installation: Option<String>,
-    turns: Turns,
+    uploads: Shares<ProjectId>,
     /// What runs made waits for no client.
-    texts: Semaphore,
+    texts: Shares<ProjectId>,
+    floor: DiskFloor,
 }
 
 impl Artifacts {
@@ -114,12 +128,14 @@ impl Artifacts {
         store: Store,
         output: Arc<Output>,
         dir: &Path,
-        settings: ArtifactSettings,
+        (settings, pools, floor): (ArtifactSettings, &PoolSettings, DiskFloor),
         installation: Option<String>,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let (files, turns, texts) = (Files::new(dir), Turns::default(), Semaphore::new(MOST_TEXTS));
-        let artifacts = Arc::new(Self { store, output, files, settings, installation, turns, texts });
+        let (uploads, texts) = (pools.shares(pool::ARTIFACT_UPLOADS), pools.shares(pool::ARTIFACT_TEXTS));
+        let files = Files::new(dir);
+        let artifacts =
+            Arc::new(Self { store, output, files, settings, installation, uploads, texts, floor });
         tokio::spawn(artifacts.clone().keep_collecting(stop));
         artifacts
     }
@@ -132,7 +148,7 @@ impl Artifacts {
         contents: impl Stream<Item = Result<Bytes, String>> + Send + Unpin,
     ) -> Result<ArtifactRow, KeepError> {
         self.check_room(scope).await?;
-        let _turn = self.turns.take(scope.project()).await.ok_or(KeepError::Busy)?;
+        let _place = self.uploads.take(scope.project()).await?;
         self.write(scope, label, contents).await
     }
 
@@ -151,9 +167,20 @@ impl Artifacts {
         label: Label,
         contents: impl Stream<Item = Result<Bytes, String>> + Send + Unpin,
     ) -> Result<ArtifactRow, KeepError> {
+        self.floor.check()?;
         let artifact = ArtifactId::generate();
         let largest = self.settings.most_per_artifact.as_bytes();
-        let written = self.files.write(scope.project(), artifact, largest, contents).await?;
+        // Room for what has come, until the row counts it.
+        let room = self.store.reserve_storage(scope.project(), 1).await?;
+        let came = AtomicU64::new(0);
+        let metered = contents.then(async |piece| {
+            let piece = piece?;
+            let came = came.fetch_add(piece.len() as u64, Ordering::Relaxed) + piece.len() as u64;
+            room.cover(came).await.map_err(|error| error.to_string())?;
+            Ok(piece)
+        });
+        let written = self.files.write(scope.project(), artifact, largest, std::pin::pin!(metered)).await;
+        let written = written.map_err(|error| room.refusal().map_or(error, KeepError::OverQuota))?;
         let contents = ArtifactContents::Kept { size_bytes: written.size_bytes, sha256: written.sha256 };
         let added = self.add(scope, artifact, label, contents).await;
         if !matches!(added, Ok((_, true))) {
@@ -190,7 +217,7 @@ impl Artifacts {
         self.store.secret_values(scope.project()).await.map_err(ArtifactError::Store)?;
         let text = self.output.patterns(scope.project()).redact(text);
         self.check_room(scope).await?;
-        let _turn = self.texts.acquire().await;
+        let _place = self.texts.take(scope.project()).await?;
         self.write(scope, label, stream::iter([Ok(Bytes::from(text))])).await
     }
 

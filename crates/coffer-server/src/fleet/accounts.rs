@@ -119,13 +119,13 @@ impl Fleet {
         let fleet = self.clone();
         match action {
             BudgetAction::End => {
-                self.in_background(async move {
+                self.in_background(Some(record.project), async move {
                     let _ = fleet.destroy(record, DestroyReason::Budget).await;
                 });
             }
             BudgetAction::Pause => {
                 let Some(claim) = record.try_claim(Step::Pause) else { return };
-                self.in_background(async move {
+                self.in_background(Some(record.project), async move {
                     const WHY: &str = "paused because its budget is spent";
                     let mut paused = fleet.pause_for(&claim, Kept::MemoryAndFiles, Some(WHY)).await;
                     if let Err(FleetError::Engine(EngineError::Unsupported(_))) = paused {

@@ -98,6 +98,7 @@ impl Fleet {
         mut spec: CreateSpec,
     ) -> Result<SandboxRow, FleetError> {
         self.usage.admits(scope.project(), None)?;
+        let place = self.host_calls.take(scope.project()).await?;
         let template = self.settle(&scope, &mut spec).await?;
         let limits = spec.size.over(spec.base.as_ref().map_or(self.limits, |base| base.limits));
         self.expect_room(scope.project(), &limits, Asking::ToBegin).await?;
@@ -113,6 +114,7 @@ impl Fleet {
         self.enrol(record.clone());
         let fleet = self.clone();
         self.carry_through(async move {
+            let _place = place;
             let (id, begun) = (new.id, std::time::Instant::now());
             let mut span = fleet.span("sandbox.create", &record);
             span.set("sandbox.template", || template.clone().into());

@@ -97,7 +97,7 @@ impl Fleet {
                 live.ending.get_or_insert(Ending::Destroyed(reason));
                 drop(live);
                 let fleet = self.clone();
-                self.in_background(async move {
+                self.in_background(Some(record.project), async move {
                     if let Some(claim) = record.claim_end(Ending::Destroyed(reason)).await {
                         fleet.end(claim).await;
                     }
@@ -106,7 +106,7 @@ impl Fleet {
             Due::Pause(kept, reason) => {
                 let Some(claim) = record.try_claim(Step::Pause) else { return };
                 let fleet = self.clone();
-                self.in_background(async move {
+                self.in_background(Some(record.project), async move {
                     let mut paused = fleet.pause_for(&claim, kept, Some(why(reason))).await;
                     if let Err(FleetError::Engine(EngineError::Unsupported(_))) = paused {
                         // Nobody is there to be told that this host cannot freeze: files are better

@@ -24,6 +24,7 @@ impl Fleet {
     ) -> Result<(), FleetError> {
         let fleet = self.clone();
         self.carry_through(async move {
+            let _place = fleet.ends.take(record.project).await;
             if let Some(claim) = record.claim_end(Ending::Destroyed(reason)).await {
                 fleet.end(claim).await;
             }

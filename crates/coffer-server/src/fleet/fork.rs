@@ -70,6 +70,7 @@ impl Fleet {
         if let Some(earlier) = self.forked_before(&scope, &spec).await? {
             return Ok(earlier);
         }
+        let place = self.host_calls.take(record.project).await?;
         let claim = record.claim(self.step_for(spec.wish)).await?;
         let fleet = self.clone();
         self.carry_through(async move {
@@ -82,7 +83,7 @@ impl Fleet {
             let project = source.project;
             let size = |at| spec.size(at, wanted.is_ok()).over(source.limits);
             let all: Vec<Limits> = (0..spec.count).map(size).collect();
-            let over = fleet.store.fork_refusal(&scope, project, source.id, &all).await?;
+            let over = fleet.store.fork_refusal(&scope, project, &all).await?;
             if let Some(over) = over {
                 return Err(fleet.over_quota(project, over));
             }
@@ -93,7 +94,8 @@ impl Fleet {
             let _working = fleet.at_work.begin(snapshot);
             let captured = fleet.capture(&record, snapshot, spec.wish, wanted).await;
             // The source is anybody's again: it stood still for the snapshot alone.
-            drop(claim);
+            // Each child takes a place of its own.
+            drop((claim, place));
             fleet.heal(&record).await;
             let Captured { info, note } = match captured {
                 Ok(captured) => captured,

@@ -49,7 +49,7 @@ impl Fleet {
                         self.steps.spawn(async move { fleet.fail(&record, fault_of(&cause)).await });
                     } else {
                         let fleet = self.clone();
-                        self.in_background(async move { fleet.destroy_quietly(sandbox).await });
+                        self.in_background(None, async move { fleet.destroy_quietly(sandbox).await });
                     }
                 }
                 // Notices may have been missed: only the list tells.
@@ -89,7 +89,7 @@ impl Fleet {
                 }
                 let (fleet, room) = (self.clone(), self.checks.clone());
                 self.steps.spawn(async move {
-                    let _permit = room.acquire_owned().await;
+                    let _place = room.take(record.project).await;
                     fleet.check(&record).await;
                 });
             }

@@ -34,8 +34,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use coffer_core::{LifetimePolicy, Limits, Refused, SandboxId, SnapshotId};
+use coffer_core::{LifetimePolicy, Limits, ProjectId, Refused, SandboxId, SnapshotId};
 use coffer_engine::{Engine, EngineError, NodeInfo, TemplateInfo};
+use coffer_shares::{Shares, pool};
 use coffer_store::{ChangeError, OverQuota, ProjectScope, Store, StoreError};
 pub(crate) use create::{CreateSpec, chain};
 pub(crate) use end::describe;
@@ -46,7 +47,7 @@ pub(crate) use secrets::{SecretUse, variables as secret_variables};
 use secrets::{explain_missing, patterns_of};
 pub(crate) use settings::network_of;
 pub(crate) use snapshots::{DEFAULT_TAG, MemoryWish, SnapshotSpec};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
@@ -54,6 +55,7 @@ use tracing::Instrument as _;
 use crate::agent::AgentError;
 use crate::audit::AuditLog;
 use crate::clock::now_ms;
+use crate::limits::PoolSettings;
 use crate::output::Output;
 use crate::telemetry::{self, Telemetry};
 use crate::usage::{Exhausted, Usage};
@@ -64,13 +66,6 @@ const DEFAULT_TEMPLATE: &str = "base";
 /// How long a list of templates is believed.
 const TEMPLATES_FRESH: Duration = Duration::from_secs(2);
 
-/// Steps that no client waits for, at a time.
-const MOST_BACKGROUND_STEPS: usize = 32;
-
-/// Health checks at a time. They wait for sandboxes, which may be slow on purpose, so they have
-/// room of their own.
-const MOST_CHECKS: usize = 64;
-
 /// Every live sandbox of the server.
 pub(crate) struct Fleet {
     store: Store,
@@ -80,8 +75,12 @@ pub(crate) struct Fleet {
     records: RwLock<HashMap<SandboxId, Arc<Record>>>,
     /// Steps under way; a stop waits for them.
     steps: TaskTracker,
-    background: Arc<Semaphore>,
-    checks: Arc<Semaphore>,
+    /// Steps that no client waits for; what is on no record is nobody's.
+    background: Shares<Option<ProjectId>>,
+    /// Health checks wait for sandboxes, which may be slow on purpose, so they have room of their own.
+    checks: Shares<ProjectId>,
+    host_calls: Shares<ProjectId>,
+    ends: Shares<ProjectId>,
     /// Held for reading while a sandbox runs and the store does not say so yet.
     recording: Arc<tokio::sync::RwLock<()>>,
     /// A sandbox began to run and has no sample yet.
@@ -134,6 +133,7 @@ pub(crate) struct Books {
     pub(crate) usage: Arc<Usage>,
     pub(crate) output: Arc<Output>,
     pub(crate) audit: AuditLog,
+    pub(crate) pools: PoolSettings,
 }
 
 /// Why a sandbox was not made, changed or found.
@@ -181,6 +181,8 @@ pub(crate) enum FleetError {
     Secret(#[from] SecretUse),
     #[error("the record of the sandbox was changed by somebody else")]
     Raced,
+    #[error(transparent)]
+    Full(#[from] coffer_shares::Full),
     #[error("a step of the server's own broke")]
     Broken,
 }
@@ -203,7 +205,7 @@ impl Fleet {
         engine: Arc<dyn Engine>,
         policy: LifetimePolicy,
         limits: Limits,
-        Books { telemetry, usage, output, audit }: Books,
+        Books { telemetry, usage, output, audit, pools }: Books,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, FleetError> {
         let fleet = Arc::new(Self {
@@ -213,8 +215,10 @@ impl Fleet {
             limits,
             records: RwLock::default(),
             steps: TaskTracker::new(),
-            background: Arc::new(Semaphore::new(MOST_BACKGROUND_STEPS)),
-            checks: Arc::new(Semaphore::new(MOST_CHECKS)),
+            background: pools.shares(pool::BACKGROUND_STEPS),
+            checks: pools.shares(pool::HEALTH_CHECKS),
+            host_calls: pools.shares(pool::HOST_CALLS),
+            ends: pools.shares(pool::ENDS),
             recording: Arc::default(),
             sample_soon: Notify::new(),
             templates: Mutex::default(),
@@ -298,10 +302,14 @@ impl Fleet {
     }
 
     /// Runs a step that no client waits for, a bounded number at a time.
-    fn in_background(self: &Arc<Self>, step: impl Future<Output = ()> + Send + 'static) {
+    fn in_background(
+        self: &Arc<Self>,
+        whose: Option<ProjectId>,
+        step: impl Future<Output = ()> + Send + 'static,
+    ) {
         let room = self.background.clone();
         self.steps.spawn(async move {
-            let _permit = room.acquire_owned().await;
+            let _place = room.take(whose).await;
             step.await;
         });
     }

@@ -45,9 +45,11 @@ impl Fleet {
         kept: Kept,
         healthy_guest: bool,
     ) -> Result<(), FleetError> {
+        let place = self.host_calls.take(record.project).await?;
         let claim = record.claim(Step::Pause).await?;
         let fleet = self.clone();
         self.carry_through(async move {
+            let _place = place;
             let asked = record.live().socket().filter(|_| healthy_guest);
             if let Some(socket) = asked {
                 agent::health(&socket, WAKE_PATIENCE).await.map_err(FleetError::GuestUnresponsive)?;
@@ -132,9 +134,11 @@ impl Fleet {
         boot: Boot,
         on_timeout: Option<OnTimeout>,
     ) -> Result<SandboxRow, FleetError> {
+        let place = self.host_calls.take(record.project).await?;
         let claim = record.claim(Step::Resume).await?;
         let fleet = self.clone();
         self.carry_through(async move {
+            let _place = place;
             let resumed = fleet.resume_claimed(&claim, timeout_ms, boot, on_timeout).await;
             drop(claim);
             fleet.heal(&record).await;
@@ -163,8 +167,13 @@ impl Fleet {
                 break (claim, paused);
             }
         };
+        let place = match paused {
+            true => Some(self.host_calls.take(record.project).await?),
+            false => None,
+        };
         let fleet = self.clone();
         self.carry_through(async move {
+            let _place = place;
             if !paused {
                 return fleet.extend_claimed(&claim, timeout_ms).await.map(Connected::Running);
             }

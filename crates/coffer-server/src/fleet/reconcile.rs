@@ -31,11 +31,14 @@ use tokio::task::JoinSet;
 use super::create::chain;
 use super::end::fault_of;
 use super::record::Claim;
-use super::{Fleet, FleetError, MOST_BACKGROUND_STEPS, Record, Step};
+use super::{Fleet, FleetError, Record, Step};
 use crate::agent;
 
 /// How long a sandbox whose making was cut off may take to say whose it is.
 const NAME_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Sandboxes that are compared at a time. No request waits for them, and each project is looked at in turn.
+const MOST_REPAIRS: usize = 32;
 
 /// How often a host is asked whether it is done with a sandbox, and for how long.
 const LOOK: Duration = Duration::from_millis(50);
@@ -76,7 +79,7 @@ impl Fleet {
             if comparable && status.as_ref().is_some_and(|status| status.changing) {
                 self.await_host(&record);
             } else if comparable && let Some(claim) = record.try_claim(Step::Update) {
-                if repairs.len() >= MOST_BACKGROUND_STEPS {
+                if repairs.len() >= MOST_REPAIRS {
                     repairs.join_next().await;
                 }
                 let fleet = self.clone();

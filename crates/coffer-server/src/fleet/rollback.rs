@@ -37,9 +37,11 @@ impl Fleet {
         }
         // With the same rules as a create from it.
         let memory = self.base_of(&found, memory)?.memory;
+        let place = self.host_calls.take(record.project).await?;
         let claim = record.claim(Step::Rollback).await?;
         let fleet = self.clone();
         self.carry_through(async move {
+            let _place = place;
             let mut span = fleet.span("sandbox.rollback", &record);
             let done = fleet.rollback_claimed(&claim, &found, memory, timeout_ms).await;
             if let Err(error) = &done {

@@ -37,6 +37,7 @@ fn verdict(record: &Record) -> Verdict {
             let Some(socket) = live.socket() else { return Verdict::NotFound };
             Verdict::Go(Box::new(Target {
                 sandbox: record.id,
+                project: record.project,
                 socket,
                 spare: record.spare.clone(),
                 traffic_token: live.row.traffic_token.as_ref().map(|token| token.reveal().to_string()),

@@ -196,6 +196,7 @@ impl Fleet {
         project: ProjectId,
         policy: Policy,
     ) -> Result<(Policy, u64), FleetError> {
+        let policy = policy.of_project(project);
         if policy.headers().is_empty() {
             return Ok((policy, 0));
         }
@@ -344,6 +345,7 @@ impl Fleet {
                 Ok(())
             }
             Err(error) => {
+                let policy = policy.of_project(row.project);
                 self.engine.set_network(row.id, &policy.without_secrets()).await?;
                 Err(error)
             }

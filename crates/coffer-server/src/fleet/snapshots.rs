@@ -91,9 +91,11 @@ impl Fleet {
         record: Arc<Record>,
         spec: SnapshotSpec,
     ) -> Result<SnapshotRow, FleetError> {
+        let place = self.host_calls.take(record.project).await?;
         let claim = record.claim(self.step_for(spec.wish)).await?;
         let fleet = self.clone();
         self.carry_through(async move {
+            let _place = place;
             let mut span = fleet.span("sandbox.snapshot", &record);
             let begun = Instant::now();
             let made = fleet.snapshot_claimed(scope, &claim, spec).await;
@@ -258,6 +260,7 @@ impl Fleet {
         self.held_here(&found)?;
         let fleet = self.clone();
         self.carry_through(async move {
+            let _place = fleet.ends.take(found.project).await;
             let _working = fleet.at_work.begin(snapshot);
             if fleet.store.begin_snapshot_deletion(&scope, snapshot).await?.is_some() {
                 fleet.drop_snapshot(snapshot, "deleted on request").await;

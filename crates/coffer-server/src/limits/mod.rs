@@ -21,9 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use projects::Projects;
 pub(crate) use projects::{InForce, Kept};
-pub(crate) use rate::TryAgainIn;
 use rate::{Buckets, Strangers};
-pub use settings::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings};
+pub(crate) use rate::{TryAgainIn, network_of};
+pub use settings::{LimitSettings, PoolSettings, QuotaSettings, RateSettings, RetentionSettings};
 
 /// Keeps callers within their limits.
 #[derive(Debug)]

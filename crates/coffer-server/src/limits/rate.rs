@@ -111,7 +111,7 @@ impl Strangers {
     }
 
     pub(super) fn may_try(&self, peer: IpAddr, key: &str, now: Instant) -> Result<(), TryAgainIn> {
-        self.wrong.look(&network(peer), now).or_else(|wait| {
+        self.wrong.look(&network_of(peer), now).or_else(|wait| {
             let key = self.hasher.hash_one(key);
             let known = self.known.read().unwrap_or_else(PoisonError::into_inner).contains(&key);
             if known { Ok(()) } else { Err(wait) }
@@ -119,12 +119,12 @@ impl Strangers {
     }
 
     pub(super) fn refused(&self, peer: IpAddr, now: Instant) {
-        let _ = self.wrong.take(network(peer), now);
+        let _ = self.wrong.take(network_of(peer), now);
     }
 }
 
 /// What one party is likely to have: an IPv4 address, or 64 bits of IPv6.
-fn network(peer: IpAddr) -> IpAddr {
+pub(crate) fn network_of(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(peer) => peer.into(),
         IpAddr::V6(peer) => Ipv6Addr::from_bits(peer.to_bits() & !u128::from(u64::MAX)).into(),

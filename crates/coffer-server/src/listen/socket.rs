@@ -19,6 +19,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::buffers::Share;
+use super::seats::Taken;
 use crate::routing::Midway;
 
 /// How long the head of a request may take from its first byte, and the first request from the
@@ -41,6 +42,8 @@ pub(super) struct Socket {
     head_since: Option<Instant>,
     /// Set only while a head came in part, so that ordinary requests pay for no timer.
     head_limit: Option<Pin<Box<Sleep>>>,
+    /// Until the connection is closed, whatever protocol it has switched to.
+    _seat: Taken,
 }
 
 /// Whether a request is being answered on a connection.
@@ -92,13 +95,13 @@ impl Busy {
         self.0.busy.store(false, Ordering::Relaxed);
     }
 
-    fn is(&self) -> bool {
+    pub(super) fn is(&self) -> bool {
         self.0.busy.load(Ordering::Relaxed) || self.0.midway.is_held()
     }
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, abort: CancellationToken, busy: Busy) -> Self {
+    pub(super) fn new(stream: TcpStream, abort: CancellationToken, busy: Busy, seat: Taken) -> Self {
         // Small frames of streams must not wait for a full segment.
         let _ = stream.set_nodelay(true);
         // Best effort: without them a dead peer is only noticed later.
@@ -107,7 +110,7 @@ impl Socket {
         let _ = sockopt::set_tcp_keepintvl(&stream, PROBE_EVERY);
         let _ = sockopt::set_tcp_keepcnt(&stream, PROBES);
         let _ = sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MS);
-        Self { stream, abort, busy, head_since: Some(Instant::now()), head_limit: None }
+        Self { stream, abort, busy, head_since: Some(Instant::now()), head_limit: None, _seat: seat }
     }
 }
 

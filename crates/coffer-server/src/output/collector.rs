@@ -336,6 +336,8 @@ impl Output {
         page: JournalPage,
         rest: Rest,
     ) -> Result<(Look, Option<JournalAck>), CollectError> {
+        // What a project writes must not keep every thread busy with looking for secrets in it.
+        let _place = self.redaction.take(record.project).await.map_err(io::Error::other)?;
         let mut state = match guard.take() {
             Some(state) => state,
             None => self.load(&record).await?,
@@ -377,6 +379,7 @@ impl Output {
             _ => Look::Something,
         };
         for item in page.records {
+            tokio::task::consume_budget().await;
             self.take_in(&record, &mut state, &mut intake, item, boot).await?;
         }
         state.next = state.next.max(page.next);
@@ -515,7 +518,7 @@ impl Output {
         intake.batch.close();
         let added: usize = intake.batch.additions.iter().map(|addition| addition.bytes.len()).sum();
         if added > 0 {
-            self.files.append(std::mem::take(&mut intake.batch.additions)).await?;
+            self.files.append(record.project, std::mem::take(&mut intake.batch.additions)).await?;
         }
         let end = intake.batch.position();
         let mut executions = intake.over;

@@ -10,12 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coffer_core::SandboxId;
+use coffer_core::{ProjectId, SandboxId};
+use coffer_shares::Shares;
 use coffer_store::{SegmentRow, SegmentState};
-use tokio::sync::Semaphore;
-
-/// Calls at a time; each has at most two files open.
-const MOST_CALLS: usize = 16;
 
 /// No segment is longer, compressed or not.
 const LONGEST: i64 = 4 << 20;
@@ -43,19 +40,21 @@ pub(crate) enum Contents {
 #[derive(Debug, Clone)]
 pub(crate) struct Files {
     dir: Arc<Path>,
-    room: Arc<Semaphore>,
+    /// Each call has at most two files open.
+    room: Shares<ProjectId>,
 }
 
 impl Files {
-    pub(crate) fn new(dir: &Path) -> Self {
-        Self { dir: dir.into(), room: Arc::new(Semaphore::new(MOST_CALLS)) }
+    pub(crate) fn new(dir: &Path, room: Shares<ProjectId>) -> Self {
+        Self { dir: dir.into(), room }
     }
 
     async fn call<T: Send + 'static>(
         &self,
+        whose: ProjectId,
         work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let _turn = self.room.acquire().await;
+        let _place = self.room.take(whose).await.map_err(io::Error::other)?;
         let dir = self.dir.clone();
         tokio::task::spawn_blocking(move || work(&dir))
             .await
@@ -63,15 +62,15 @@ impl Files {
     }
 
     /// Writes and syncs.
-    pub(crate) async fn append(&self, additions: Vec<Addition>) -> io::Result<()> {
-        self.call(move |dir| additions.iter().try_for_each(|addition| append(dir, addition))).await
+    pub(crate) async fn append(&self, whose: ProjectId, additions: Vec<Addition>) -> io::Result<()> {
+        self.call(whose, move |dir| additions.iter().try_for_each(|addition| append(dir, addition))).await
     }
 
     /// Whether the file of a segment has all that the index says.
     pub(crate) async fn is_whole(&self, segment: &SegmentRow) -> bool {
         let path = plain(&self.dir, segment.sandbox, segment.number);
         let bytes = segment.bytes;
-        let found = self.call(move |_| fs::metadata(path)).await;
+        let found = self.call(segment.project, move |_| fs::metadata(path)).await;
         segment.state == SegmentState::Plain
             && found.is_ok_and(|found| i64::try_from(found.len()).is_ok_and(|length| length >= bytes))
     }
@@ -81,7 +80,7 @@ impl Files {
         if !(0..=LONGEST).contains(&bytes) {
             return Ok(Contents::Missing);
         }
-        self.call(move |dir| {
+        self.call(segment.project, move |dir| {
             // Whatever the index said when it was asked: it may have been compressed since.
             let contents = match read_plain(&plain(dir, sandbox, number), bytes) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -104,7 +103,7 @@ impl Files {
     /// Writes the compressed form beside the plain one, and says how long it is.
     pub(crate) async fn compress(&self, segment: &SegmentRow) -> io::Result<i64> {
         let (sandbox, number, bytes) = (segment.sandbox, segment.number, segment.bytes);
-        self.call(move |dir| {
+        self.call(segment.project, move |dir| {
             let contents = read_plain(&plain(dir, sandbox, number), bytes)?;
             let target = compressed(dir, sandbox, number);
             let draft = target.with_extension("draft");
@@ -123,13 +122,13 @@ impl Files {
     /// Deletes the plain form, whose compressed one is on record.
     pub(crate) async fn delete_plain(&self, segment: &SegmentRow) -> io::Result<()> {
         let (sandbox, number) = (segment.sandbox, segment.number);
-        self.call(move |dir| gone(fs::remove_file(plain(dir, sandbox, number)))).await
+        self.call(segment.project, move |dir| gone(fs::remove_file(plain(dir, sandbox, number)))).await
     }
 
     /// Deletes all of a segment, and the sandbox's directory with the last.
     pub(crate) async fn delete(&self, segment: &SegmentRow) -> io::Result<()> {
         let (sandbox, number) = (segment.sandbox, segment.number);
-        self.call(move |dir| {
+        self.call(segment.project, move |dir| {
             gone(fs::remove_file(plain(dir, sandbox, number)))?;
             gone(fs::remove_file(compressed(dir, sandbox, number)))?;
             // Fails while there is something in it.
@@ -234,10 +233,15 @@ mod tests {
     #[tokio::test]
     async fn what_a_crash_left_is_cut_and_what_is_missing_is_seen() {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files::new(&dir.path().join("output"));
+        let room = Shares::new(coffer_shares::pool::LOG_FILES);
+        let files = Files::new(&dir.path().join("output"), room);
         let sandbox = SandboxId::generate();
-        let add =
-            |at, bytes: &[u8]| files.append(vec![Addition { sandbox, number: 0, at, bytes: bytes.to_vec() }]);
+        let add = |at, bytes: &[u8]| {
+            files.append(
+                ProjectId::generate(),
+                vec![Addition { sandbox, number: 0, at, bytes: bytes.to_vec() }],
+            )
+        };
         add(0, b"first").await.unwrap();
         add(5, b" torn, as the server died here").await.unwrap();
         // The index has only the first five bytes.

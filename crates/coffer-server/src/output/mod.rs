@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use coffer_core::settings::{ByteSize, Period};
 use coffer_core::{ExecutionId, Millis, ProjectId, SandboxId};
+use coffer_shares::{Shares, pool};
 use coffer_store::{
     ExecutionRow, ExecutionState, NewExecution, Scope, SegmentRow, SegmentState, Store, StoreError,
 };
@@ -42,7 +43,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::now_ms;
 use crate::fleet::Record;
-use crate::limits::Limiter;
+use crate::limits::{Limiter, PoolSettings};
 use crate::telemetry::Telemetry;
 use files::{Contents, Files};
 use record::Records;
@@ -83,6 +84,8 @@ pub(crate) type Values = Arc<dyn Fn(ProjectId) -> Arc<Patterns> + Send + Sync>;
 pub(crate) struct Output {
     store: Store,
     files: Files,
+    /// Pages that are gone through for secrets and written.
+    redaction: Shares<ProjectId>,
     settings: OutputSettings,
     values: RwLock<Values>,
     tails: Mutex<tail::Tails>,
@@ -133,6 +136,7 @@ impl Output {
         store: Store,
         dir: &Path,
         settings: OutputSettings,
+        pools: &PoolSettings,
         telemetry: Arc<Telemetry>,
         limiter: Arc<Limiter>,
         stop: CancellationToken,
@@ -140,7 +144,8 @@ impl Output {
         let known = Arc::new(Patterns::default());
         let output = Arc::new(Self {
             store,
-            files: Files::new(dir),
+            files: Files::new(dir, pools.shares(pool::LOG_FILES)),
+            redaction: pools.shares(pool::REDACTION),
             settings,
             values: RwLock::new(Arc::new(move |_| known.clone())),
             tails: Mutex::default(),

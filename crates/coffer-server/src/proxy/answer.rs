@@ -30,6 +30,8 @@ pub(super) enum Refusal {
     Transitioning,
     /// Every connection that a sandbox may have is in use.
     TooManyConnections,
+    /// The project holds its share of the server's connections.
+    ProjectConnections,
     /// It could be woken, but there is no room.
     NoRoom,
     /// A route that is for the server alone.
@@ -58,7 +60,9 @@ impl Refusal {
             Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
             Self::TokenMissing | Self::TokenWrong => StatusCode::FORBIDDEN,
             Self::Transitioning => StatusCode::CONFLICT,
-            Self::TooManyConnections | Self::NoRoom | Self::TooManyGuesses => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooManyConnections | Self::ProjectConnections | Self::NoRoom | Self::TooManyGuesses => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::NoSuchRoute => StatusCode::NOT_FOUND,
             Self::BadSignature => StatusCode::UNAUTHORIZED,
             Self::RunsInOurOrigin => StatusCode::FORBIDDEN,
@@ -81,6 +85,9 @@ impl Refusal {
             Self::TokenWrong => "The traffic access token is not this sandbox's",
             Self::Transitioning => "The sandbox is still transitioning. Try again in a moment.",
             Self::TooManyConnections => "Too many connections to the sandbox are open",
+            Self::ProjectConnections => {
+                "The project holds its share of the server's connections. Try again in a moment."
+            }
             Self::NoRoom => "There is no room to resume the sandbox now",
             Self::NoSuchRoute => "There is no such route",
             Self::BadSignature => "invalid signature",

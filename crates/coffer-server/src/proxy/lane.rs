@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use coffer_core::SandboxId;
+use coffer_core::{ProjectId, SandboxId};
 use hyper::client::conn::http1::SendRequest;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -43,12 +43,14 @@ const MOST_UNREAD: usize = if cfg!(test) { 4 } else { 512 };
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     by_sandbox: Mutex<HashMap<SandboxId, Arc<Lane>>>,
-    unread: AtomicUsize,
+    /// Unread answers by project, as last counted.
+    unread: Mutex<HashMap<ProjectId, usize>>,
 }
 
 #[derive(Debug)]
 struct Lane {
     sandbox: SandboxId,
+    project: ProjectId,
     gone: CancellationToken,
     state: Mutex<State>,
     /// Its part of all unread answers, as last counted.
@@ -137,6 +139,20 @@ impl Lanes {
         Ok(Slot { lane, key })
     }
 
+    /// Counts a lane's unread answers anew, and returns how many too many its project has. While there are too many
+    /// in all, that is so for projects with the average or more: one that reads slowly pays for no other.
+    fn count_unread(&self, project: ProjectId, before: usize, now: usize) -> usize {
+        let mut unread = lock(&self.unread);
+        let own = unread.entry(project).or_default();
+        *own = (*own + now).saturating_sub(before);
+        let own = *own;
+        if own == 0 {
+            unread.remove(&project);
+        }
+        let total: usize = unread.values().sum();
+        if own * unread.len() < total { 0 } else { total.saturating_sub(MOST_UNREAD) }
+    }
+
     fn lane(self: &Arc<Self>, target: &Target) -> Arc<Lane> {
         let mut lanes = lock(&self.by_sandbox);
         if let Some(lane) = lanes.get(&target.sandbox)
@@ -147,6 +163,7 @@ impl Lanes {
         }
         let lane = Arc::new(Lane {
             sandbox: target.sandbox,
+            project: target.project,
             gone: target.gone.clone(),
             state: Mutex::default(),
             unread: AtomicUsize::new(0),
@@ -191,12 +208,12 @@ async fn watch(lanes: Arc<Lanes>, lane: Arc<Lane>) {
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         lane.prune(Instant::now());
-        lane.shed(&lanes.unread, Instant::now());
+        lane.shed(&lanes, Instant::now());
         if lanes.forget_unused(&lane) {
             break;
         }
     }
-    lanes.unread.fetch_sub(lane.unread.load(Relaxed), Relaxed);
+    lanes.count_unread(lane.project, lane.unread.load(Relaxed), 0);
 }
 
 fn remove_same(lanes: &mut HashMap<SandboxId, Arc<Lane>>, lane: &Arc<Lane>) {
@@ -231,8 +248,8 @@ impl Lane {
     }
 
     /// Resets clients that leave their answers unread, those first that have done so longest, while there
-    /// are too many of them.
-    fn shed(&self, all: &AtomicUsize, now: Instant) {
+    /// are too many of them and the project has no fewer than others.
+    fn shed(&self, lanes: &Lanes, now: Instant) {
         let mut unread: Vec<(Instant, Client)> = {
             let state = self.state();
             let answering = state.open.values().flatten();
@@ -240,9 +257,7 @@ impl Lane {
             held_up.filter(|(since, _)| now.saturating_duration_since(*since) >= UNREAD_AFTER).collect()
         };
         let before = self.unread.swap(unread.len(), Relaxed);
-        let total = all.fetch_add(unread.len(), Relaxed) + unread.len() - before;
-        all.fetch_sub(before, Relaxed);
-        let excess = total.saturating_sub(MOST_UNREAD).min(unread.len());
+        let excess = lanes.count_unread(self.project, before, unread.len()).min(unread.len());
         if excess > 0 {
             let sandbox = self.sandbox;
             tracing::warn!(sandbox.id = %sandbox, "resetting {excess} clients of {sandbox} that read nothing");

@@ -36,13 +36,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Body;
-use coffer_core::SandboxId;
+use coffer_core::{ProjectId, SandboxId};
+use coffer_shares::{Shares, pool};
 use coffer_wire::agentd;
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, request};
 use hyper::body::{Body as _, Incoming};
 use subtle::ConstantTimeEq;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::answer::allow_preflight;
@@ -57,6 +57,7 @@ use self::lane::{Lanes, Slot};
 use self::origin::Named;
 use self::upstream::{Exchange, Speaks};
 use crate::drain::Drains;
+use crate::limits::PoolSettings;
 use crate::routing::{Client, Directory, Gate, Midway, Route, Target, Wake};
 
 /// With `never`, a request leaves a paused sandbox asleep, whatever its policy: for clients that reconnect by
@@ -71,14 +72,14 @@ pub(crate) struct Proxy {
     guesses: Guesses,
     drains: Drains,
     gate: Arc<dyn Gate>,
-    looks: Semaphore,
+    looks: Shares<ProjectId>,
 }
 
 impl Proxy {
-    pub(crate) fn new(directory: Arc<dyn Directory>, gate: Arc<dyn Gate>) -> Self {
+    pub(crate) fn new(directory: Arc<dyn Directory>, gate: Arc<dyn Gate>, pools: &PoolSettings) -> Self {
         Self {
             gate,
-            looks: Semaphore::new(starts::MOST_LOOKS),
+            looks: pools.shares(pool::COMMAND_STARTS),
             directory,
             lanes: Arc::default(),
             guesses: Guesses::new(Instant::now()),
@@ -124,10 +125,17 @@ impl Proxy {
         if let Err(refusal) = admit(&request, &target, port) {
             return self.refuse(refusal, request, Some(&sandbox), Some(port));
         }
+        let counted =
+            request.extensions().get::<Client>().map(|client| client.count_for(Some(target.project)));
+        if let Some(Err(_)) = counted {
+            return self.refuse(Refusal::ProjectConnections, request, Some(&sandbox), Some(port));
+        }
         let Ok(slot) = self.lanes.enter(&target) else {
             return self.refuse(Refusal::TooManyConnections, request, Some(&sandbox), Some(port));
         };
         target.activity.note();
+        let read = (port == agentd::PORT).then(|| reads(&request)).flatten();
+        let id = target.sandbox;
         let looked = if port == agentd::PORT && starts::could_start(request.uri().path()) {
             self.look(request, &target).await
         } else {
@@ -137,6 +145,9 @@ impl Proxy {
             Ok(request) => forward(request, target, port, slot, self.drains.clone()).await,
             Err(answer) => *answer,
         };
+        if let Some(action) = read.filter(|_| answer.status() != StatusCode::UNAUTHORIZED) {
+            self.gate.read(id, action, answer.status().as_u16());
+        }
         if let Some(named) = named {
             origin::guard(answer.headers_mut(), named);
         }
@@ -155,7 +166,7 @@ impl Proxy {
         let (parts, mut body) = request.into_parts();
         let client = parts.extensions.get::<Client>().cloned().unwrap_or_else(detached);
         let waits = parts.headers.contains_key(EXPECT);
-        let refused = match starts::look(parts, &mut body, &guard, &self.looks).await {
+        let refused = match starts::look(parts, &mut body, &guard, (target.project, &self.looks)).await {
             Ok(request) => return Ok(request.map(Source::Whole)),
             Err(refused) => refused,
         };
@@ -205,6 +216,17 @@ fn wake<B>(request: &Request<B>, port: u16) -> Wake {
     let only_asks = port == agentd::PORT && request.uri().path() == "/health";
     let declines = request.headers().get(WAKE).is_some_and(|value| value == "never");
     if only_asks || declines { Wake::Never } else { Wake::ByPolicy }
+}
+
+/// What a request to agentd reads of what is kept in the sandbox, as the audit log names it.
+fn reads<B>(request: &Request<B>) -> Option<&'static str> {
+    match (request.method().as_str(), request.uri().path()) {
+        ("GET" | "HEAD", "/files") => Some("GET /files"),
+        ("POST", "/filesystem.Filesystem/ListDir") => Some("POST /filesystem.Filesystem/ListDir"),
+        ("POST", "/process.Process/List") => Some("POST /process.Process/List"),
+        ("POST", "/process.Process/Connect") => Some("POST /process.Process/Connect"),
+        _ => None,
+    }
 }
 
 /// Whether this request may go to this port.

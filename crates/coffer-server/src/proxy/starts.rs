@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
+use coffer_core::ProjectId;
 use coffer_core::command::CommandPolicy;
+use coffer_shares::{Full as NoPlace, Shares};
 use coffer_wire::envd::process::StartRequest;
 use http::header::{
-    ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING,
+    ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, RETRY_AFTER,
+    TRANSFER_ENCODING,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
@@ -20,12 +23,8 @@ use percent_encoding::percent_decode_str;
 use prost::Message;
 use serde::Serialize;
 use subtle::ConstantTimeEq;
-use tokio::sync::Semaphore;
 
 use crate::routing::{Guard, RefusedCommand};
-
-/// Requests that are being read to be looked at.
-pub(super) const MOST_LOOKS: usize = 64;
 
 /// A longer request is refused: environment and arguments of a command that the kernel would take are shorter.
 const LONGEST: usize = 2 << 20;
@@ -72,7 +71,7 @@ pub(super) async fn look(
     mut parts: Parts,
     body: &mut Incoming,
     guard: &Guard,
-    looks: &Semaphore,
+    (project, looks): (ProjectId, &Shares<ProjectId>),
 ) -> Result<Request<Full<Bytes>>, Refused> {
     if let Some(token) = &guard.access_token {
         let mut given = parts.headers.get_all(ACCESS_TOKEN).iter();
@@ -96,7 +95,10 @@ pub(super) async fn look(
     if [CONTENT_ENCODING, STREAM_ENCODING].iter().any(|name| is_encoded(&parts.headers, name)) {
         return Err(unclear("the request is compressed"));
     }
-    let _room = looks.acquire().await.map_err(|_| unclear("the server stops"))?;
+    let _place = match looks.take(project).await {
+        Ok(place) => place,
+        Err(full) => return Err(Refused { answer: Box::new(busy(&full)), what: None }),
+    };
     let bytes = match tokio::time::timeout(WITHIN, read(body)).await {
         Ok(read) => read.map_err(unclear)?,
         Err(_) => return Err(unclear("the request did not come in time")),
@@ -203,6 +205,15 @@ fn envelope(flags: u8, payload: &[u8]) -> Bytes {
 struct Problem<'a> {
     code: &'static str,
     message: &'a str,
+}
+
+/// The project has as many requests being looked at as it may. SDKs take the status for their rate limit.
+fn busy(full: &NoPlace) -> Response<Body> {
+    let message = format!("{full}; {}", full.hint());
+    let error = Problem { code: "resource_exhausted", message: &message };
+    let mut answer = answer(StatusCode::TOO_MANY_REQUESTS, "application/json", json(&error).into());
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(full.retry_after_s()));
+    answer
 }
 
 /// As Connect tells of an error: a stream's is its last message.

@@ -23,7 +23,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_core::Millis;
+use coffer_core::{Millis, ProjectId};
+use coffer_shares::{Shares, pool};
 use coffer_store::{Event, NewDelivery, Store, StoreError, WebhookBehind};
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -33,6 +34,7 @@ use tokio_util::task::TaskTracker;
 use crate::api::shown_event;
 use crate::clock::now_ms;
 use crate::events::Wanted;
+use crate::limits::PoolSettings;
 use crate::output::{Output, Patterns};
 use crate::telemetry::Telemetry;
 
@@ -71,6 +73,9 @@ pub(crate) struct Webhooks {
     removed: Notify,
     tasks: TaskTracker,
     stop: CancellationToken,
+    /// Room for deliveries to webhooks that work, and for those to webhooks that do not.
+    sends: Shares<ProjectId>,
+    retries: Shares<ProjectId>,
 }
 
 impl Webhooks {
@@ -80,6 +85,7 @@ impl Webhooks {
         output: Arc<Output>,
         telemetry: Arc<Telemetry>,
         settings: WebhookSettings,
+        pools: &PoolSettings,
         installation: Option<&str>,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, StoreError> {
@@ -91,8 +97,20 @@ impl Webhooks {
             );
         }
         let (wake, removed, tasks) = (Notify::new(), Notify::new(), TaskTracker::new());
-        let webhooks =
-            Arc::new(Self { store, output, telemetry, settings, holder, wake, removed, tasks, stop });
+        let (sends, retries) = (pools.shares(pool::WEBHOOK_SENDS), pools.shares(pool::WEBHOOK_RETRIES));
+        let webhooks = Arc::new(Self {
+            store,
+            output,
+            telemetry,
+            settings,
+            holder,
+            wake,
+            removed,
+            tasks,
+            stop,
+            sends,
+            retries,
+        });
         webhooks.tasks.spawn(webhooks.clone().keep_gathering());
         webhooks.tasks.spawn(send::keep_sending(webhooks.clone()));
         webhooks.tasks.spawn(webhooks.clone().keep_pruning());

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use coffer_core::{Millis, ProjectId, WebhookId};
+use coffer_shares::{Place, Shares};
 use coffer_store::{DueDelivery, SendOutcome, SendReport, StoreError, WebhookDue, WebhookKey};
 use http::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use http::{Request, StatusCode};
@@ -18,12 +19,8 @@ use super::{LOOK, Webhooks, sign};
 use crate::clock::now_ms;
 use crate::telemetry::client_tls;
 
-/// At once to one webhook that works, and to all of a project.
+/// At once to one webhook that works.
 const PER_WEBHOOK: usize = 4;
-const PER_PROJECT: usize = 16;
-/// At once to all that work, and to all that do not.
-const WORKING: usize = 48;
-const FAILING: usize = 16;
 const WEBHOOKS: u32 = 1000;
 /// Beyond the longest that a try may take: writing it down may have to wait for the database.
 const HOLD_MS: Millis = 180_000;
@@ -32,11 +29,10 @@ const HOLD_MS: Millis = 180_000;
 const FAREWELL: Duration = Duration::from_secs(3);
 
 /// Who a try is for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Slot {
     webhook: WebhookId,
-    project: ProjectId,
-    is_failing: bool,
+    _place: Option<Place<ProjectId>>,
 }
 
 /// What is under way, by its task.
@@ -45,17 +41,10 @@ struct Places(HashMap<Id, Slot>);
 
 impl Places {
     /// How many more may be sent to a webhook now.
-    fn room(&self, due: &WebhookDue) -> usize {
-        let is_failing = due.failures > 0;
-        let taken = |same: &dyn Fn(&Slot) -> bool| self.0.values().filter(|slot| same(slot)).count();
-        let of_webhook = if is_failing { 1 } else { PER_WEBHOOK };
-        let in_lane = if is_failing { FAILING } else { WORKING };
-        let rooms = [
-            of_webhook.saturating_sub(taken(&|slot| slot.webhook == due.webhook)),
-            PER_PROJECT.saturating_sub(taken(&|slot| slot.project == due.project)),
-            in_lane.saturating_sub(taken(&|slot| slot.is_failing == is_failing)),
-        ];
-        rooms.into_iter().min().unwrap_or_default()
+    fn room(&self, due: &WebhookDue, lane: &Shares<ProjectId>) -> usize {
+        let of_webhook = if due.failures > 0 { 1 } else { PER_WEBHOOK };
+        let taken = self.0.values().filter(|slot| slot.webhook == due.webhook).count();
+        of_webhook.saturating_sub(taken).min(lane.room(due.project))
     }
 }
 
@@ -98,7 +87,8 @@ async fn hand_out(
 ) -> Result<(), StoreError> {
     let operator = webhooks.store.operator();
     for due in webhooks.store.webhooks_due(&operator, now_ms(), WEBHOOKS).await? {
-        let room = places.room(&due);
+        let lane = if due.failures > 0 { &webhooks.retries } else { &webhooks.sends };
+        let room = places.room(&due, lane);
         if room == 0 {
             continue;
         }
@@ -108,11 +98,8 @@ async fn hand_out(
             .claim_deliveries(&operator, due.webhook, &webhooks.holder, now, now + HOLD_MS, room)
             .await?;
         for delivery in claimed {
-            let slot = Slot {
-                webhook: delivery.webhook,
-                project: delivery.project,
-                is_failing: delivery.failures > 0,
-            };
+            // There is room: nobody else takes of it.
+            let slot = Slot { webhook: delivery.webhook, _place: lane.try_take(delivery.project).ok() };
             let task = under_way.spawn(deliver(webhooks.clone(), tls.clone(), delivery));
             places.0.insert(task.id(), slot);
         }
@@ -231,6 +218,7 @@ fn judge(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coffer_shares::pool;
 
     fn due(webhook: WebhookId, project: ProjectId, failures: i64) -> WebhookDue {
         WebhookDue { webhook, project, failures }
@@ -240,23 +228,34 @@ mod tests {
     async fn those_that_fail_take_no_places_of_those_that_work() {
         let mut tasks = JoinSet::new();
         let mut places = Places::default();
+        let (sends, retries) = (Shares::new(pool::WEBHOOK_SENDS), Shares::new(pool::WEBHOOK_RETRIES));
         let dead: Vec<_> =
-            (0..FAILING).map(|_| due(WebhookId::generate(), ProjectId::generate(), 3)).collect();
+            (0..retries.total()).map(|_| due(WebhookId::generate(), ProjectId::generate(), 3)).collect();
         for one in &dead {
-            assert_eq!(places.room(one), 1);
+            assert_eq!(places.room(one, &retries), 1);
             let task = tasks.spawn(std::future::pending::<()>());
-            let slot = Slot { webhook: one.webhook, project: one.project, is_failing: true };
+            let slot = Slot { webhook: one.webhook, _place: retries.try_take(one.project).ok() };
             places.0.insert(task.id(), slot);
-            assert_eq!(places.room(one), 0, "one at a time while it fails");
+            assert_eq!(places.room(one, &retries), 0, "one at a time while it fails");
         }
-        assert_eq!(places.room(&due(WebhookId::generate(), ProjectId::generate(), 1)), 0);
+        assert_eq!(places.room(&due(WebhookId::generate(), ProjectId::generate(), 1), &retries), 0);
         let (webhook, project) = (WebhookId::generate(), ProjectId::generate());
         for left in (0..PER_WEBHOOK).rev() {
-            assert_eq!(places.room(&due(webhook, project, 0)), left + 1);
+            assert_eq!(places.room(&due(webhook, project, 0), &sends), left + 1);
             let task = tasks.spawn(std::future::pending::<()>());
-            places.0.insert(task.id(), Slot { webhook, project, is_failing: false });
+            places.0.insert(task.id(), Slot { webhook, _place: sends.try_take(project).ok() });
         }
-        assert_eq!(places.room(&due(webhook, project, 0)), 0);
-        assert_eq!(places.room(&due(WebhookId::generate(), project, 0)), PER_WEBHOOK);
+        assert_eq!(places.room(&due(webhook, project, 0), &sends), 0);
+        assert_eq!(places.room(&due(WebhookId::generate(), project, 0), &sends), PER_WEBHOOK);
+    }
+
+    #[test]
+    fn a_project_whose_webhooks_all_fail_leaves_room_for_retries_of_others() {
+        let (places, retries) = (Places::default(), Shares::new(pool::WEBHOOK_RETRIES));
+        let (project, other) = (ProjectId::generate(), ProjectId::generate());
+        let held: Vec<_> = std::iter::from_fn(|| retries.try_take(project).ok()).collect();
+        assert_eq!(held.len(), retries.share());
+        assert_eq!(places.room(&due(WebhookId::generate(), project, 3), &retries), 0);
+        assert_eq!(places.room(&due(WebhookId::generate(), other, 3), &retries), 1);
     }
 }

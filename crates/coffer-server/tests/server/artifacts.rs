@@ -152,7 +152,7 @@ async fn clients_that_send_slowly_hold_up_their_own_project_alone() {
     let (path, new) = ("/api/v1/artifacts", json!({"name": "a", "text": "b"}));
     app.as_key(&app.other_key, Method::POST, path, new.clone()).await.expect(201);
     let refused = app.post(path, new.clone()).await.expect(429);
-    assert_eq!((&refused.json()["code"], refused.header("retry-after")), (&json!("rate_limited"), Some("5")));
+    assert_eq!((&refused.json()["code"], refused.header("retry-after")), (&json!("pool_busy"), Some("1")));
     // One that ends makes room.
     slow.pop();
     app.post(path, new).await.expect(201);

@@ -57,6 +57,19 @@ async fn reads_of_what_tenants_keep_are_recorded() {
 }
 
 #[tokio::test]
+async fn reads_with_a_sandbox_s_own_token_are_recorded() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    let status = app.visit(&id, "/files?path=/etc/hostname").await.status;
+    let recorded = until(&app, "GET /files", 1).await;
+    let shown = (&recorded[0]["actor"], &recorded[0]["subject"], &recorded[0]["status"]);
+    assert_eq!(shown, (&json!(format!("token:{id}")), &json!(id), &json!(status)));
+    // What only asks whether it is up is not.
+    app.visit(&id, "/health").await;
+    until(&app, "GET /health", 0).await;
+}
+
+#[tokio::test]
 async fn a_sandbox_that_is_given_a_secret_is_recorded() {
     let app = TestApp::start().await;
     for name in ["token", "github"] {

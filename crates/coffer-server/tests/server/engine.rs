@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::network::{Policy, Refusal, Refusals, RefusedKind, Traffic};
-use coffer_core::{SandboxId, SnapshotId};
+use coffer_core::{ProjectId, SandboxId, SnapshotId};
 use coffer_engine::{
     Capabilities, CreateSandbox, DeathCause, Engine, EngineError, EngineNotice, NodeInfo, Orphan, Placement,
     RunState, Sample, SandboxStatus, SnapshotInfo, TemplateInfo,
@@ -231,9 +231,17 @@ impl FakeEngine {
         self.inner.lock().unwrap().policies.insert(id, policy);
     }
 
-    /// What a sandbox may reach, as the server last asked for.
+    /// Whose share its connections count in.
+    pub(crate) fn project(&self, id: SandboxId) -> Option<ProjectId> {
+        self.inner.lock().unwrap().policies[&id].project()
+    }
+
+    /// What a sandbox may reach, as the server last asked for; without whose it is.
     pub(crate) fn policy(&self, id: SandboxId) -> Policy {
-        self.inner.lock().unwrap().policies[&id].clone()
+        let told = self.inner.lock().unwrap().policies[&id].clone();
+        let mut written = serde_json::to_value(told).unwrap();
+        written.as_object_mut().unwrap().remove("project");
+        serde_json::from_value(written).unwrap()
     }
 
     /// Refuses a sandbox a connection.

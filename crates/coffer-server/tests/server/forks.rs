@@ -127,17 +127,24 @@ async fn what_cannot_be_forked_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn forks_of_one_sandbox_are_counted_while_they_live() {
+async fn forks_of_a_project_are_counted_while_they_live() {
     let app = TestApp::start().await;
     let source = app.create(json!({})).await;
     let path = format!("/api/v1/sandboxes/{source}/fork");
     let first = app.post(&path, json!({"count": 4})).await.expect(201).json();
     app.post(&path, json!({"count": 2})).await.expect(429);
     let child = first["children"][0]["sandbox"]["id"].as_str().unwrap();
-    // Forks of a child are its own.
-    app.post(&format!("/api/v1/sandboxes/{child}/fork"), json!({"count": 5})).await.expect(201);
+    // Whichever sandbox they are of: a child is one more to fork, and no more forks.
+    let of_child = format!("/api/v1/sandboxes/{child}/fork");
+    app.post(&of_child, json!({"count": 2})).await.expect(429);
+    app.post(&of_child, json!({"count": 1})).await.expect(201);
     app.delete(&format!("/api/v1/sandboxes/{child}")).await.expect(204);
-    app.post(&path, json!({"count": 2})).await.expect(201);
+    app.post(&path, json!({"count": 1})).await.expect(201);
+    // Another project has its own.
+    let body = json!({"templateID": "base", "timeout": 300});
+    let made = app.as_key(&app.other_key, Method::POST, "/v2/sandboxes", body).await.expect(201).json();
+    let path = format!("/api/v1/sandboxes/{}/fork", made["sandboxID"].as_str().unwrap());
+    app.as_key(&app.other_key, Method::POST, &path, json!({"count": 5})).await.expect(201);
 }
 
 #[tokio::test]

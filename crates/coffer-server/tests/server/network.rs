@@ -34,6 +34,8 @@ async fn the_engine_is_told_what_e2b_s_settings_mean() {
     ] {
         let id = app.create(settings.clone()).await;
         assert_eq!(app.engine.policy(id.parse().unwrap()), policy(expected.clone()), "{settings}");
+        let project = app.scope().await.project();
+        assert_eq!(app.engine.project(id.parse().unwrap()), Some(project), "its share is the project's");
         assert_eq!(policy(reach(&app, &id).await["policy"].clone()), policy(expected), "{settings}");
     }
 }

@@ -47,8 +47,8 @@ impl Store {
                 let own = insert_rows(connection, &scope, sandbox, installation, &vault).await?;
                 let (project, quotas) = (scope.project(), own.or(defaults));
                 let mut over = quotas::check(connection, project, quotas, &limits, Asking::ToBegin).await?;
-                if let Some(Origin { parent, fork_position: Some(_), .. }) = origin {
-                    over = over.or(quotas::check_forks(connection, quotas, parent).await?);
+                if let Some(Origin { fork_position: Some(_), .. }) = origin {
+                    over = over.or(quotas::check_forks(connection, quotas, project).await?);
                 }
                 over.map_or(Ok(Inserted::New), |over| Err(ChangeError::OverQuota(over)))
             })

@@ -20,6 +20,7 @@ mod runs;
 mod scopes;
 mod secrets;
 mod snapshots;
+mod storage;
 mod tasks;
 mod transitions;
 mod usage;

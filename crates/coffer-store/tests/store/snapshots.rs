@@ -225,25 +225,30 @@ on_both! {
         });
         assert_eq!(over, Some((Quota::Forks, 3, 3, 1)));
         let project = scope.project();
-        let foreseen = here.fork_refusal(&scope, project, source.id, &[source.limits]).await.unwrap().unwrap();
+        let foreseen = here.fork_refusal(&scope, project, &[source.limits]).await.unwrap().unwrap();
         assert_eq!((foreseen.quota, foreseen.used), (Quota::Forks, 3));
-        // Those of another, and what is made from a snapshot, are not counted.
+        // Those of another sandbox count as well: a project has no more for having more sandboxes to fork.
         let other = running(&here, &scope, sandbox()).await;
-        assert_eq!(here.fork_refusal(&scope, project, other.id, &[other.limits; 3]).await.unwrap(), None);
-        let over = here.fork_refusal(&scope, project, other.id, &[other.limits; 4]).await.unwrap().unwrap();
+        let refused = here.insert_sandbox(&scope, fork(other.id, 1), None).await.unwrap();
+        assert!(matches!(refused, Inserted::OverQuota(over) if over.quota == Quota::Forks && over.used == 3));
+        // Those of another project do not, nor does what is made from a snapshot.
+        let elsewhere = crate::fixtures::project(&here, "q").await;
+        let of_other = elsewhere.project();
+        assert_eq!(here.fork_refusal(&elsewhere, of_other, &[other.limits; 3]).await.unwrap(), None);
+        let over = here.fork_refusal(&elsewhere, of_other, &[other.limits; 4]).await.unwrap().unwrap();
         assert_eq!((over.used, over.asked), (0, 4));
         let origin = Origin { parent: source.id, snapshot: SnapshotId::generate(), fork_position: None };
         let made = NewSandbox { origin: Some(origin), ..sandbox() };
         assert_eq!(here.insert_sandbox(&scope, made, None).await.unwrap(), Inserted::New);
         // Quotas of sandboxes count all children at once.
         here.set_default_quotas(Quotas { sandboxes: Some(7), ..Quotas::default() });
-        let over = here.fork_refusal(&scope, project, other.id, &[other.limits; 2]).await.unwrap().unwrap();
+        let over = here.fork_refusal(&scope, project, &[other.limits; 2]).await.unwrap().unwrap();
         assert_eq!((over.quota, over.used, over.asked), (Quota::Sandboxes, 6, 2));
         assert!(!over.is_hopeless(), "once others end there is room");
         // Each by what it is to have.
         here.set_default_quotas(Quotas { cpus: Some(3), ..Quotas::default() });
         let sizes = [1, 4].map(|cpu_count| Limits { cpu_count, ..other.limits });
-        let over = here.fork_refusal(&scope, project, other.id, &sizes).await.unwrap().unwrap();
+        let over = here.fork_refusal(&scope, project, &sizes).await.unwrap().unwrap();
         assert_eq!((over.quota, over.asked, over.is_hopeless()), (Quota::Cpus, 5, true));
     }
 

@@ -28,6 +28,10 @@ const SMALLEST_POOL: ByteSize = ByteSize::mib(256);
 pub(crate) struct Settings {
     /// The address to serve on.
     pub(crate) listen: SocketAddr,
+    /// Addresses and CIDR blocks of reverse proxies in front of the server, such as `10.0.0.0/8`. The server believes them
+    /// about whom they speak for, by `X-Forwarded-For` or by the PROXY protocol (versions 1 and 2), and limits those peers
+    /// instead of the proxy.
+    pub(crate) trusted_proxies: Vec<String>,
     /// Where everything is kept.
     pub(crate) data_dir: PathBuf,
     /// The domain of sandbox addresses (`<port>-<id>.<domain>`), where one points at this server.
@@ -192,6 +196,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 3000)),
+            trusted_proxies: Vec::new(),
             data_dir: "/var/lib/coffer".into(),
             domain: None,
             database: Database::default(),
@@ -309,6 +314,13 @@ impl Settings {
         ensure(key, "e2b.api_key", "must be `e2b_` and 40 hexadecimal digits in lower case")?;
         let keys = self.secrets.key_source(Path::new(""));
         keys.map_err(|error| Complaint::of("secrets.master_key", &format!("must be one: {error}")))?;
+        coffer_server::TrustedProxies::parse(self.trusted_proxies.iter().map(String::as_str)).map_err(
+            |text| {
+                let why =
+                    format!("must be addresses or CIDR blocks such as `10.0.0.0/8`; `{text}` is neither");
+                Complaint::of("trusted_proxies", &why)
+            },
+        )?;
         self.forge.check().map_err(|(key, why)| Complaint::of(key, &why))?;
         let filter = tracing_subscriber::EnvFilter::try_new(&self.log.filter);
         filter.map_err(|_| {

@@ -28,7 +28,7 @@ use crate::api::body::Checked;
 use crate::api::context::Context;
 use crate::api::error::{ApiError, Code};
 use crate::api::query::Query;
-use crate::artifacts::{KeepError, Label, MOST_AT_ONCE, OpenError};
+use crate::artifacts::{KeepError, Label, OpenError};
 use crate::clock::rfc3339;
 
 const LONGEST_NAME: usize = 255;
@@ -140,10 +140,9 @@ fn refusal(error: KeepError) -> ApiError {
         KeepError::Broken(why) => ApiError::bad_request(format!("the contents broke off: {why}")),
         KeepError::TooSlow => ApiError::of(Code::RequestTimeout, "the contents came too slowly")
             .hint("what is kept must come at 32 KiB a second or faster"),
-        KeepError::Busy => {
-            let message = format!("{MOST_AT_ONCE} artifacts of the project are being written already");
-            ApiError::of(Code::RateLimited, message).retry_after(5)
-        }
+        KeepError::Busy(full) => ApiError::busy(full),
+        KeepError::OverQuota(over) => ApiError::over_storage(&over),
+        KeepError::DiskLow(low) => ApiError::disk_low(low),
         KeepError::Record(ArtifactError::NoSuch(what)) => {
             ApiError::invalid(&format!("{what}_id"), format!("names nothing: there is no such {what} here"))
         }
@@ -253,7 +252,7 @@ fn links_of(query: &Query) -> Result<ArtifactLinks, ApiError> {
         (status = 404, body = ErrorShape, description = "no such sandbox, or no such file there"),
         (status = 409, body = ErrorShape, description = "the sandbox does not run, or it is a directory"),
         (status = 408, body = ErrorShape, description = "the contents came too slowly"),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
+        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 507, body = ErrorShape)
     )
 )]
 pub(super) async fn create(
@@ -324,7 +323,7 @@ pub(super) async fn create(
     responses(
         (status = 201, body = Artifact), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
         (status = 408, body = ErrorShape, description = "the contents came too slowly"),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
+        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 507, body = ErrorShape)
     )
 )]
 pub(super) async fn upload(

@@ -508,7 +508,7 @@ pub(super) async fn list(
     query: Query,
 ) -> Result<Json<Page<Process>>, ApiError> {
     let guest = inside::guest_for(&app, &named.record, &named.id, &query).await?;
-    let _room = app.listings.acquire().await.map_err(|_| ApiError::internal())?;
+    let _room = app.listings.take(named.record.project).await.map_err(ApiError::busy)?;
     let listed = command::processes(&guest).await.map_err(inside::refusal)?;
     let shown = listed.processes.into_iter().map(|process| {
         let config = process.config.unwrap_or_default();

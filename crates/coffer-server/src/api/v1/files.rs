@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
+use coffer_core::ProjectId;
 use coffer_wire::envd::filesystem::{
     EntryInfo, FileType, ListDirRequest, ListDirResponse, MakeDirRequest, MakeDirResponse, MoveRequest,
     MoveResponse, RemoveRequest, RemoveResponse, StatRequest, StatResponse,
@@ -259,11 +260,12 @@ pub(super) async fn list(
     let path = checked(query.text("path").unwrap_or_default())?.to_string();
     check_reader(&path, &writer)?;
     let guest = inside::guest_for(&app, &named.record, &named.id, &query).await?;
-    listing(&app, &guest, user.as_deref(), path, depth, &part).await.map(Json)
+    listing(&app, named.record.project, &guest, user.as_deref(), path, depth, &part).await.map(Json)
 }
 
 async fn listing(
     app: &App,
+    project: ProjectId,
     guest: &Guest,
     user: Option<&str>,
     path: String,
@@ -271,7 +273,7 @@ async fn listing(
     part: &Part<After>,
 ) -> Result<Page<Entry>, ApiError> {
     let request = ListDirRequest { path, depth: u32::try_from(depth).unwrap_or(1) };
-    let _room = app.listings.acquire().await.map_err(|_| ApiError::internal())?;
+    let _room = app.listings.take(project).await.map_err(ApiError::busy)?;
     let listed: Result<ListDirResponse, _> =
         guest.call("/filesystem.Filesystem/ListDir", user, &request, LONGEST_LIST).await;
     let mut entries = listed.map_err(inside::refusal)?.entries;
@@ -367,7 +369,8 @@ async fn contents(
             Some(entry) if is_directory(&entry) && parts.method == Method::HEAD => Err(directory(&path)),
             Some(entry) if is_directory(&entry) => {
                 let part = Part::of(query)?;
-                Ok(Json(listing(app, &guest, user.as_deref(), path, 1, &part).await?).into_response())
+                Ok(Json(listing(app, named.record.project, &guest, user.as_deref(), path, 1, &part).await?)
+                    .into_response())
             }
             Some(_) => Err(match accepted(answer).await {
                 Ok(_) => ApiError::internal(),

@@ -124,10 +124,14 @@ pub(super) struct QuotasShape {
     /// Of all sandboxes, paused ones included.
     #[schema(minimum = 0)]
     disk_mib: Option<i64>,
+    /// Live forks of all sandboxes together.
     #[schema(minimum = 0)]
     forks: Option<i64>,
     /// Attempts at tasks and competitions that are under way at once; others are queued.
     runs: Option<i64>,
+    /// What repositories, Git LFS and artifacts keep together.
+    #[schema(minimum = 0)]
+    storage_mib: Option<i64>,
 }
 
 /// How much of each is in use.
@@ -137,6 +141,8 @@ pub(super) struct UseShape {
     cpus: i64,
     memory_mib: i64,
     disk_mib: i64,
+    /// With room for what is being pushed or uploaded.
+    storage_mib: i64,
 }
 
 /// A project's quotas; null in `limits` is as much as there is.
@@ -337,8 +343,8 @@ pub(super) async fn set_settings(
 }
 
 fn quota_shape(quotas: Quotas) -> QuotasShape {
-    let Quotas { sandboxes, cpus, memory_mib, disk_mib, forks, runs } = quotas;
-    QuotasShape { sandboxes, cpus, memory_mib, disk_mib, forks, runs }
+    let Quotas { sandboxes, cpus, memory_mib, disk_mib, forks, runs, storage_mib } = quotas;
+    QuotasShape { sandboxes, cpus, memory_mib, disk_mib, forks, runs, storage_mib }
 }
 
 async fn quota_state(app: &App, scope: &impl Scope, project: ProjectId) -> Answer<QuotaState> {
@@ -352,6 +358,7 @@ async fn quota_state(app: &App, scope: &impl Scope, project: ProjectId) -> Answe
         cpus: in_use.cpus,
         memory_mib: in_use.memory_mib,
         disk_mib: in_use.disk_mib,
+        storage_mib: in_use.storage_mib,
     };
     Ok((tag(version), Json(QuotaState { limits: quota_shape(in_force), used, own: quota_shape(own) })))
 }
@@ -397,7 +404,7 @@ pub(super) async fn set_quotas(
     headers: HeaderMap,
     Checked(shape): Checked<QuotasShape>,
 ) -> Answer<QuotaState> {
-    let QuotasShape { sandboxes, cpus, memory_mib, disk_mib, forks, runs } = shape;
+    let QuotasShape { sandboxes, cpus, memory_mib, disk_mib, forks, runs, storage_mib } = shape;
     let each = [
         ("sandboxes", sandboxes),
         ("cpus", cpus),
@@ -405,6 +412,7 @@ pub(super) async fn set_quotas(
         ("disk_mib", disk_mib),
         ("forks", forks),
         ("runs", runs),
+        ("storage_mib", storage_mib),
     ];
     for (name, limit) in each {
         within(name, limit, 0, i64::MAX)?;
@@ -412,7 +420,7 @@ pub(super) async fn set_quotas(
     let version = wanted_version(&headers)?;
     let there = app.store.project(&caller.operator, project).await.map_err(ApiError::store)?;
     there.ok_or_else(|| ApiError::nothing("project", project))?;
-    let quotas = Quotas { sandboxes, cpus, memory_mib, disk_mib, forks, runs };
+    let quotas = Quotas { sandboxes, cpus, memory_mib, disk_mib, forks, runs, storage_mib };
     let set =
         app.store.set_quotas(&caller.operator, project, version, quotas).await.map_err(ApiError::store)?;
     set.ok_or_else(changed_meanwhile)?;

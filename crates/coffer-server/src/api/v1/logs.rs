@@ -322,7 +322,7 @@ pub(super) async fn search(
     expect_sandbox(&app, &named).await?;
     app.fleet.recorded().await;
     if let Some(record) = app.fleet.find(scope(&named), named.id) {
-        let _turn = app.journals.acquire().await;
+        let _turn = app.journals.take(record.project).await.map_err(ApiError::busy)?;
         app.output.catch_up(&record, PATIENCE).await;
     }
     let as_file = matches!(query.text("download"), Some("true" | "1"))

@@ -53,7 +53,6 @@ use super::{App, reach};
 pub(crate) use errand::{Errand, Errands, Returned};
 pub(crate) use events::shown as shown_event;
 pub(super) use repositories::{keeper, reached};
-pub(crate) use socket::MOST_SOCKETS;
 
 /// Why a request was not done.
 #[derive(Debug, Serialize, ToSchema)]

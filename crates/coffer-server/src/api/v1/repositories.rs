@@ -310,7 +310,7 @@ pub(super) async fn remove(
     request_body(content = String, content_type = "application/octet-stream"),
     responses(
         (status = 200, body = Repository), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
+        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 507, body = ErrorShape)
     )
 )]
 pub(super) async fn import(

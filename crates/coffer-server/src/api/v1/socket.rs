@@ -9,18 +9,19 @@ use std::time::Duration;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{FromRequestParts, State};
 use axum::response::Response;
+use coffer_core::ProjectId;
+use coffer_shares::Place;
 use coffer_store::Secret;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::ErrorShape;
 use super::events::{EventQuery, KeyWatch, after, shown, wanted};
 use crate::api::App;
 use crate::api::auth::{Caller, Read};
-use crate::api::error::{ApiError, Code};
+use crate::api::error::ApiError;
 use crate::api::query::{Query, form_pairs};
 use crate::events::Reader;
 
@@ -28,9 +29,6 @@ use crate::events::Reader;
 const PROTOCOL: &str = "coffer.events.v1";
 /// Browsers can set no other header, so a key may stand there, after this.
 const KEY_MARK: &str = "coffer.key.";
-
-/// Sockets open at a time: connections are no longer counted once they have become one.
-pub(crate) const MOST_SOCKETS: usize = 8192;
 
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Who answers nothing for so long has gone.
@@ -105,9 +103,7 @@ pub(super) async fn open(
             .hint("GET /api/v1/events/stream has the same as server-sent events")
     })?;
     let after = after(&headers, &query)?;
-    let room = app.sockets.clone().try_acquire_owned();
-    let room =
-        room.map_err(|_| ApiError::of(Code::Unavailable, "too many sockets are open").retry_after(5))?;
+    let room = app.sockets.try_take(caller.scope.project()).map_err(ApiError::busy)?;
     app.fleet.recorded().await;
     let reader = app.events.reader(caller.scope, after, wanted(&query)).await.map_err(ApiError::store)?;
     let key = caller.key;
@@ -124,13 +120,7 @@ enum Over {
     Gone,
 }
 
-async fn tell(
-    app: Arc<App>,
-    mut socket: WebSocket,
-    mut reader: Reader,
-    key: Secret,
-    room: OwnedSemaphorePermit,
-) {
+async fn tell(app: Arc<App>, mut socket: WebSocket, mut reader: Reader, key: Secret, room: Place<ProjectId>) {
     let mut position = reader.position();
     let key = KeyWatch::new(&app.store, key);
     let over = follow(&mut socket, &mut reader, key, &mut position).await;

@@ -62,6 +62,8 @@ impl Gate for Book {
     async fn refused(&self, _: SandboxId, what: &RefusedCommand) {
         self.refused.lock().unwrap().push(what.clone());
     }
+
+    fn read(&self, _: SandboxId, _: &'static str, _: u16) {}
 }
 
 #[async_trait]
@@ -93,6 +95,7 @@ impl World {
         let sandbox = SandboxId::generate();
         let target = Target {
             sandbox,
+            project: coffer_core::ProjectId::generate(),
             socket: dir.path().join("agentd.sock"),
             spare: Spare::default(),
             traffic_token: None,
@@ -103,7 +106,13 @@ impl World {
         };
         let book = Arc::new(Book::default());
         let api = Router::new().fallback(|| async { (StatusCode::IM_A_TEAPOT, "the API") });
-        let front = Arc::new(Front { api, proxy: Proxy::new(book.clone(), book.clone()) });
+        let pools = crate::PoolSettings::default();
+        let front = Arc::new(Front {
+            api,
+            proxy: Proxy::new(book.clone(), book.clone(), &pools),
+            seats: crate::listen::Seats::new(&pools),
+            trusted: crate::TrustedProxies::default(),
+        });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();

@@ -1,0 +1,263 @@
+//! What a project keeps in repositories, Git LFS and artifacts, and room for what is on its way there.
+//!
+//! Whoever brings something reserves room first, as much as it says or more and more while it comes, and gives it back
+//! when what it brought is counted. So however many come at once, on however many servers of one database, no more is
+//! kept than the quota `storage_mib` says.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use coffer_core::{Millis, ProjectId, RepositoryId, ReservationId};
+use sqlx::{AnyConnection, Row};
+
+use crate::error::{ChangeError, Doing};
+use crate::quotas::{OverQuota, Quota};
+use crate::{Operator, Store, StoreError, now_ms};
+
+const READ: &str = "read what a project keeps";
+const RESERVE: &str = "reserve storage";
+const COUNT: &str = "count what a project keeps";
+
+const MIB: i64 = 1 << 20;
+/// By which a reservation grows: each step is a commit.
+const STEP: i64 = 16 * MIB;
+/// Longer than anything is let to take.
+const LIFE_MS: Millis = 2 * 3600 * 1000;
+
+/// Room for something on its way, given back when the last clone is dropped.
+#[derive(Debug, Clone)]
+pub struct Reservation(Arc<Reserved>);
+
+struct Reserved {
+    store: Store,
+    project: ProjectId,
+    id: ReservationId,
+    bytes: tokio::sync::Mutex<i64>,
+    over: Mutex<Option<OverQuota>>,
+}
+
+impl std::fmt::Debug for Reserved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Reserved({})", self.id)
+    }
+}
+
+impl Reservation {
+    /// Makes sure that it is for `total` bytes at least.
+    pub async fn cover(&self, total: u64) -> Result<(), ChangeError> {
+        let mut bytes = self.0.bytes.lock().await;
+        let total = i64::try_from(total).unwrap_or(i64::MAX);
+        if total <= *bytes {
+            return Ok(());
+        }
+        let (least, wanted) = (total - *bytes, (total - *bytes).max(STEP));
+        let grown = self.0.store.add_to_reservation(self.0.project, self.0.id, wanted).await;
+        let more = match grown {
+            // Near the end of the quota there is room for no whole step.
+            Err(ChangeError::OverQuota(_)) if least < wanted => {
+                let least = self.0.store.add_to_reservation(self.0.project, self.0.id, least).await;
+                least.map(|()| total - *bytes)
+            }
+            grown => grown.map(|()| wanted),
+        };
+        match more {
+            Ok(more) => {
+                *bytes += more;
+                Ok(())
+            }
+            Err(error) => {
+                if let ChangeError::OverQuota(over) = &error {
+                    *self.0.over.lock().unwrap_or_else(PoisonError::into_inner) = Some(over.clone());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Why it did not grow, if it did not.
+    pub fn refusal(&self) -> Option<OverQuota> {
+        self.0.over.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let (store, id) = (self.store.clone(), self.id);
+        // Outside of a runtime it no longer counts after its time.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if let Err(error) = store.release_storage(id).await {
+                    tracing::warn!("could not give back reserved storage, it lapses: {error}");
+                }
+            });
+        }
+    }
+}
+
+impl Store {
+    /// Reserves room for `bytes` of a project's, to begin with.
+    pub async fn reserve_storage(&self, project: ProjectId, bytes: u64) -> Result<Reservation, ChangeError> {
+        let id = ReservationId::generate();
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX).max(1);
+        self.add_to_reservation(project, id, bytes).await?;
+        let over = Mutex::default();
+        let bytes = tokio::sync::Mutex::new(bytes);
+        Ok(Reservation(Arc::new(Reserved { store: self.clone(), project, id, bytes, over })))
+    }
+
+    /// Why a project may keep nothing more, if so. Only a reservation decides; this tells before anything comes.
+    pub async fn storage_refusal(&self, project: ProjectId) -> Result<Option<OverQuota>, StoreError> {
+        let mut connection = self.database().readers().acquire().await.doing(READ)?;
+        let row = sqlx::query("SELECT most_storage_mib FROM projects WHERE id = $1")
+            .bind(project.to_string())
+            .fetch_one(&mut *connection)
+            .await
+            .doing(READ)?;
+        let own: Option<i64> = row.try_get("most_storage_mib").doing(READ)?;
+        let Some(limit) = own.or(self.default_quotas().storage_mib) else { return Ok(None) };
+        let used = kept_bytes(&mut connection, project).await?;
+        let over =
+            OverQuota { quota: Quota::StorageMib, limit, used: mebibytes(used), asked: 1, frees_in_ms: None };
+        Ok((used >= limit.saturating_mul(MIB)).then_some(over))
+    }
+
+    async fn add_to_reservation(
+        &self,
+        project: ProjectId,
+        id: ReservationId,
+        more: i64,
+    ) -> Result<(), ChangeError> {
+        let limit = self.default_quotas().storage_mib;
+        self.database()
+            .write(RESERVE, move |connection| {
+                Box::pin(async move {
+                    // Holds the project's row until the commit, so that whoever counts sees what was granted before.
+                    let row = sqlx::query(
+                        "UPDATE projects SET last_event = last_event WHERE id = $1 RETURNING most_storage_mib",
+                    )
+                    .bind(project.to_string())
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .doing(RESERVE)?
+                    .ok_or(ChangeError::NotFound)?;
+                    let own: Option<i64> = row.try_get("most_storage_mib").doing(RESERVE)?;
+                    if let Some(limit) = own.or(limit) {
+                        let used = kept_bytes(connection, project).await?;
+                        if used.saturating_add(more) > limit.saturating_mul(MIB) {
+                            let (used, asked) = (mebibytes(used), mebibytes(more));
+                            let quota = Quota::StorageMib;
+                            let over = OverQuota { quota, limit, used, asked, frees_in_ms: None };
+                            return Err(ChangeError::OverQuota(over));
+                        }
+                    }
+                    let until_ms = now_ms().saturating_add(LIFE_MS);
+                    sqlx::query(
+                        "INSERT INTO storage_reservations (id, project_id, bytes, until_ms) VALUES ($1, $2, $3, $4)
+                         ON CONFLICT (id) DO UPDATE SET bytes = storage_reservations.bytes + excluded.bytes,
+                             until_ms = excluded.until_ms",
+                    )
+                    .bind(id.to_string())
+                    .bind(project.to_string())
+                    .bind(more)
+                    .bind(until_ms)
+                    .execute(&mut *connection)
+                    .await
+                    .doing(RESERVE)?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    async fn release_storage(&self, id: ReservationId) -> Result<(), StoreError> {
+        self.database()
+            .write(RESERVE, move |connection| {
+                Box::pin(async move {
+                    let gone = "DELETE FROM storage_reservations WHERE id = $1 OR until_ms < $2";
+                    let gone = sqlx::query(gone).bind(id.to_string()).bind(now_ms());
+                    gone.execute(&mut *connection).await.doing(RESERVE)?;
+                    Ok::<_, StoreError>(())
+                })
+            })
+            .await
+    }
+
+    /// Puts on record what a repository takes.
+    pub async fn set_repository_size(&self, repository: RepositoryId, bytes: u64) -> Result<(), StoreError> {
+        self.change_repository_size(
+            "UPDATE repositories SET size_bytes = $1 WHERE id = $2",
+            repository,
+            bytes,
+        )
+        .await
+    }
+
+    /// The same, where it takes so much more.
+    pub async fn add_repository_size(&self, repository: RepositoryId, bytes: u64) -> Result<(), StoreError> {
+        let sql = "UPDATE repositories SET size_bytes = COALESCE(size_bytes, 0) + $1 WHERE id = $2";
+        self.change_repository_size(sql, repository, bytes).await
+    }
+
+    async fn change_repository_size(
+        &self,
+        sql: &'static str,
+        repository: RepositoryId,
+        bytes: u64,
+    ) -> Result<(), StoreError> {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.database()
+            .write(COUNT, move |connection| {
+                Box::pin(async move {
+                    let changed = sqlx::query(sql).bind(bytes).bind(repository.to_string());
+                    changed.execute(&mut *connection).await.doing(COUNT)?;
+                    Ok::<_, StoreError>(())
+                })
+            })
+            .await
+    }
+
+    /// Repositories of this server that nobody has counted, with their projects.
+    pub async fn uncounted_repositories(
+        &self,
+        _: &Operator,
+    ) -> Result<Vec<(ProjectId, RepositoryId)>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id, project_id FROM repositories
+             WHERE kind = 'local' AND size_bytes IS NULL AND removed_ms IS NULL ORDER BY id LIMIT 100000",
+        )
+        .fetch_all(self.database().readers())
+        .await
+        .doing(READ)?;
+        let ids = rows.iter().map(|row| {
+            let (project, id): (String, String) =
+                (row.try_get("project_id").doing(READ)?, row.try_get("id").doing(READ)?);
+            Ok(project.parse().ok().zip(id.parse().ok()))
+        });
+        Ok(ids.collect::<Result<Vec<_>, StoreError>>()?.into_iter().flatten().collect())
+    }
+}
+
+/// All that a project keeps, and what is on its way.
+async fn kept_bytes(connection: &mut AnyConnection, project: ProjectId) -> Result<i64, StoreError> {
+    let row = sqlx::query(
+        "SELECT CAST(artifact_bytes
+             + COALESCE((SELECT SUM(size_bytes) FROM repositories WHERE project_id = $1 AND removed_ms IS NULL), 0)
+             + COALESCE((SELECT SUM(bytes) FROM storage_reservations WHERE project_id = $1 AND until_ms >= $2), 0)
+             AS BIGINT) AS kept
+         FROM projects WHERE id = $1",
+    )
+    .bind(project.to_string())
+    .bind(now_ms())
+    .fetch_one(connection)
+    .await
+    .doing(COUNT)?;
+    row.try_get("kept").doing(COUNT)
+}
+
+/// The same in MiB, begun ones whole.
+pub(crate) async fn kept_mib(connection: &mut AnyConnection, project: ProjectId) -> Result<i64, StoreError> {
+    Ok(mebibytes(kept_bytes(connection, project).await?))
+}
+
+const fn mebibytes(bytes: i64) -> i64 {
+    bytes.saturating_add(MIB - 1) / MIB
+}
