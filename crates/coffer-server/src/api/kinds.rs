@@ -6,6 +6,7 @@
 //! review, set statuses, change protection or network policy, import, or make projects, keys or repositories.
 
 use coffer_core::KeyKind;
+use coffer_core::network::{Base, Policy};
 use http::Method;
 
 use super::error::{ApiError, Code};
@@ -17,6 +18,19 @@ struct Kinds {
     person: bool,
     service: bool,
     agent: bool,
+}
+
+/// Whether a new sandbox of such a key may reach that. An agent's reaches what a sandbox does by default, or less: it could
+/// not change the policy of one that there is either.
+pub(super) fn check_reach(kind: KeyKind, reach: &Policy, default: Base) -> Result<(), ApiError> {
+    if kind != KeyKind::Agent || reach.is_within(default) {
+        return Ok(());
+    }
+    let message =
+        format!("an agent's key cannot open more of the network than `{default}`, the default, to a sandbox");
+    Err(ApiError::of(Code::Forbidden, message).hint(
+        "leave `network` out, or have a person or a service change it: PUT /api/v1/sandboxes/{id}/network",
+    ))
 }
 
 /// Every key.

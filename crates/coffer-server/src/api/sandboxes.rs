@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use coffer_core::network::Base;
 use coffer_core::{DestroyReason, Kept, Millis, OnTimeout};
 use coffer_store::Bounds;
 use coffer_wire::e2b::{
@@ -17,7 +18,7 @@ use super::auth::{Caller, Named, Read, Write};
 use super::body::{Body, MaybeBody};
 use super::check::{self, Generation};
 use super::error::ApiError;
-use super::{network, show};
+use super::{kinds, network, show};
 use crate::fleet::{Boot, Connected, CreateSpec};
 
 /// The timeout of a `resume` that names none, in seconds.
@@ -54,6 +55,7 @@ async fn create(
     idempotency_key: Option<String>,
 ) -> Result<Created, ApiError> {
     let spec = check::create(new, generation, &app.policy, idempotency_key, &caller.actor())?;
+    kinds::check_reach(caller.kind, &spec.reach, Base::Public)?;
     // Its timeout is E2B's to say; what bounds every sandbox of the project bounds this one too.
     let project = app.limiter.of(caller.scope.project());
     let bounds =

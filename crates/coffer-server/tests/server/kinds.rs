@@ -152,6 +152,39 @@ async fn every_route_is_for_the_kinds_that_the_page_names() {
     }
 }
 
+#[tokio::test]
+async fn an_agent_opens_no_more_of_the_network_than_the_default() {
+    let app = TestApp::start().await;
+    let (_, agent) = agent(&app, "coder").await;
+    let rules = json!({"a.com": [{"transform": {"headers": {"X-Key": "value"}}}]});
+    for (path, body) in [
+        ("/api/v1/sandboxes", json!({"network": {"base": "public"}})),
+        ("/api/v1/sandboxes", json!({"network": {"base": "none", "allow": ["a.com:22"]}})),
+        ("/v2/sandboxes", json!({"templateID": "base", "network": {"rules": rules}})),
+        (
+            "/v2/sandboxes",
+            json!({"templateID": "base", "network": {"egressProxy": {"address": "a.com:1080"}}}),
+        ),
+    ] {
+        let refused = app.as_key(&agent, Method::POST, path, body.clone()).await.expect(403).json();
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.contains("an agent's key cannot open more of the network"), "{body}: {message}");
+        // A person's may.
+        app.as_key(&app.key, Method::POST, path, body).await.expect(201);
+    }
+    for (path, body) in [
+        ("/api/v1/sandboxes", json!({})),
+        ("/api/v1/sandboxes", json!({"network": {"base": "none", "allow": ["a.com:443"]}})),
+        (
+            "/v2/sandboxes",
+            json!({"templateID": "base", "network": {"allowOut": ["1.1.1.1"], "denyOut": ["0.0.0.0/0"]}}),
+        ),
+        ("/v2/sandboxes", json!({"templateID": "base", "allow_internet_access": false})),
+    ] {
+        app.as_key(&agent, Method::POST, path, body).await.expect(201);
+    }
+}
+
 /// A task of that agent's whose branch is known, as an attempt would have left it.
 async fn with_branch(app: &TestApp, agent: &str, branch: &str) {
     let new = json!({"title": "Fix", "repository": "app", "agent_id": agent});

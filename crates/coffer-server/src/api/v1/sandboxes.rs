@@ -24,7 +24,7 @@ use crate::api::context::Context;
 use crate::api::error::{ApiError, Code};
 use crate::api::query::Query;
 use crate::api::reach::PolicyShape;
-use crate::api::{App, check, network};
+use crate::api::{App, check, kinds, network};
 use crate::clock::rfc3339;
 use crate::fleet::{Boot, Connected, CreateSpec, FleetError, describe};
 use crate::limits::InForce;
@@ -318,6 +318,7 @@ pub(super) async fn create(
     let network =
         Network { policy: Some(new.network.unwrap_or(Policy::of(Base::Web))), ..Network::default() };
     let reach = network::policy(Some(&network), None).map_err(|error| ApiError::of(Code::Invalid, error))?;
+    kinds::check_reach(caller.kind, &reach, Base::Web)?;
     let spec = CreateSpec {
         agent,
         template: template.map_err(|error| ApiError::invalid("template", error.to_string()))?,
