@@ -18,8 +18,9 @@ const FIELDS: [keyof Shape, string][] = [
   ["cpus", "Processors"],
   ["memory_mib", "Memory, in MiB"],
   ["disk_mib", "Disk, in MiB"],
-  ["forks", "Forks of one sandbox at a time"],
+  ["forks", "Forks at a time"],
   ["runs", "Attempts at a time"],
+  ["storage_mib", "Repositories, LFS and artifacts, in MiB"],
 ];
 
 function Form({ project, state }: { project: string; state: Tagged<State> }) {
