@@ -4,7 +4,6 @@
 //! give up at the first failed write, and some send their next request to a connection that is just
 //! being closed. So what is left of a body is read away beside the answer, within bounds.
 
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::timeout;
 
-use crate::limits::network_of;
+use crate::listen::Holder;
 use crate::routing::Client;
 
 /// How long a body is read away, and how long between two pieces.
@@ -24,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Reads away what clients still send; where there are too many, the clients of further ones are cut off.
 #[derive(Debug, Clone)]
-pub(crate) struct Drains(Shares<IpAddr>);
+pub(crate) struct Drains(Shares<Holder>);
 
 impl Default for Drains {
     fn default() -> Self {
@@ -38,7 +37,7 @@ impl Drains {
         if body.is_end_stream() {
             return;
         }
-        let Ok(place) = self.0.try_take(network_of(client.peer.ip())) else { return };
+        let Ok(place) = self.0.try_take(client.holder()) else { return };
         let midway = client.hold_midway();
         let read_away = async move {
             let _until_done = (place, midway);

@@ -26,7 +26,7 @@ use tracing::{Instrument, Span};
 
 use self::buffers::{Buffers, Share};
 pub use self::proxies::TrustedProxies;
-pub(crate) use self::seats::{Seats, Taken};
+pub(crate) use self::seats::{Holder, Seats, Taken};
 use self::socket::{Busy, Socket};
 use crate::api::{self, ApiError, Of};
 use crate::drain::Drained;

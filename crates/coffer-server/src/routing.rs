@@ -26,7 +26,8 @@ use coffer_shares::Full;
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::listen::Taken;
+use crate::limits::network_of;
+use crate::listen::{Holder, Taken};
 
 /// Knows where each sandbox's traffic goes.
 #[async_trait]
@@ -199,6 +200,12 @@ impl Client {
         }
         let peer = if sender == self.peer.ip() { self.peer } else { SocketAddr::new(sender, 0) };
         Ok(Self { peer, ..self.clone() })
+    }
+
+    /// Whose share counts what its requests cause.
+    pub(crate) fn holder(&self) -> Holder {
+        let seated = self.seat.as_ref().and_then(Taken::holder);
+        seated.unwrap_or_else(|| Holder::Address(network_of(self.peer.ip())))
     }
 
     /// From now on the connection counts for a project, or for operators, and no longer for an address.

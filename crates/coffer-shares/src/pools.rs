@@ -100,8 +100,8 @@ pools! {
     /// By address: an IPv4 address or an IPv6 /64.
     UNAUTHENTICATED = "unauthenticated", "connections that have not authenticated, by address", 8192, 2048, Wait::Never,
         Some("limits.pools.unauthenticated");
-    /// By address.
-    DRAINS = "drains", "bodies of refused requests being read to their end, by address", 256, 64, Wait::Never, None;
+    /// By project, or by address for connections that have not authenticated.
+    DRAINS = "drains", "bodies of refused requests being read to their end", 256, 64, Wait::Never, None;
 }
 
 #[cfg(test)]

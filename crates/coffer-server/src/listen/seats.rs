@@ -49,6 +49,15 @@ enum Held {
     Known(Option<ProjectId>, Place<Option<ProjectId>>),
 }
 
+/// Whose share something counts in that a connection causes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Holder {
+    /// An address that has not authenticated, or its /64.
+    Address(IpAddr),
+    /// A project; operators belong to none.
+    Project(Option<ProjectId>),
+}
+
 /// A connection's seat, given up when this is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Taken(Arc<Guard>);
@@ -147,6 +156,15 @@ impl Seat {
 }
 
 impl Taken {
+    /// Whom it counts for, if it still counts.
+    pub(crate) fn holder(&self) -> Option<Holder> {
+        match &*self.0.seat.held() {
+            Held::Nothing => None,
+            Held::Stranger(network, _) => Some(Holder::Address(*network)),
+            Held::Known(project, _) => Some(Holder::Project(*project)),
+        }
+    }
+
     /// From now on it counts for a project, or for operators.
     pub(crate) fn count_for(&self, project: Option<ProjectId>) -> Result<(), Full> {
         let Guard { seats, seat } = &*self.0;

@@ -324,3 +324,21 @@ impl Drop for Slot {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reads_slowly_does_not_pay_for_a_project_that_reads_nothing() {
+        let lanes = Lanes::default();
+        let (busy, slow) = (ProjectId::generate(), ProjectId::generate());
+        assert_eq!(lanes.count_unread(slow, 0, 1), 0);
+        assert_eq!(lanes.count_unread(busy, 0, MOST_UNREAD - 1), 0, "there is room");
+        assert_eq!(lanes.count_unread(busy, MOST_UNREAD - 1, MOST_UNREAD + 2), 3);
+        assert_eq!(lanes.count_unread(slow, 1, 1), 0, "the other one has more");
+        assert_eq!(lanes.count_unread(busy, MOST_UNREAD + 2, 0), 0);
+        assert_eq!(lanes.count_unread(slow, 1, 0), 0);
+        assert!(lock(&lanes.unread).is_empty());
+    }
+}

@@ -81,7 +81,7 @@ pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
     let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_string();
     // The right key under the wrong section is as likely as a slip of the finger.
     let likeness = |other: &str| {
-        strsim::jaro_winkler(name, other).max(strsim::jaro_winkler(&last(name), &last(other)) - 0.02)
+        strsim::jaro_winkler(name, other).max(strsim::jaro_winkler(&last(name), &last(other)) - 0.05)
     };
     let scored = known.map(|other| (likeness(other), other));
     let best = scored.max_by(|one, other| one.0.total_cmp(&other.0));
