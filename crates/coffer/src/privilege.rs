@@ -73,7 +73,7 @@ pub(crate) struct Unprivileged {
     #[arg(long)]
     pub(crate) run_dir: PathBuf,
     #[arg(long)]
-    uid: u32,
+    pub(crate) uid: u32,
     #[arg(long)]
     gid: u32,
     /// The process to end with

@@ -138,7 +138,7 @@ impl Server {
         let engine =
             Arc::new(NodeEngine::start(self.part.run_dir.join("node.sock"), CancellationToken::new()));
         let node = engine.info().await.context("could not ask the node what it has")?;
-        let git_socket = self.run_dir.join(crate::git::SOCKET);
+        let git_socket = self.part.run_dir.join(crate::git::SOCKET);
         let config = ServerConfig {
             listen,
             lifetime: settings.sandbox.lifetime(),
