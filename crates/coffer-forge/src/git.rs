@@ -238,8 +238,8 @@ impl Git {
 
     /// Room for a fetch or push of a project, which may take long.
     pub(crate) async fn transfer(&self, project: ProjectId) -> Result<Room, GitError> {
-        let memory = self.memory.take(project).await?;
-        Ok(Room { _memory: Some(memory), ..self.transfer_of_file(project).await? })
+        let room = self.transfer_of_file(project).await?;
+        Ok(Room { _memory: Some(self.memory.take(project).await?), ..room })
     }
 
     /// The same where git takes no part.
