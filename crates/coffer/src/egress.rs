@@ -5,9 +5,7 @@ mod confine;
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -19,7 +17,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::net::unix::pipe;
 use tokio_util::sync::CancellationToken;
 
-use crate::privilege::Unprivileged;
+use crate::privilege::{Unprivileged, listen_for};
 
 /// Where the node finds egress.
 pub(crate) const SOCKET: &str = "egress.sock";
@@ -46,7 +44,9 @@ pub(crate) struct Surroundings {
 impl Egress {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         confine::close_inherited()?;
-        let listener = listen(&self.part.run_dir.join(SOCKET))?;
+        // Only root, the node, connects.
+        let listener = listen_for(0, &self.part.run_dir.join(SOCKET))?;
+        listener.set_nonblocking(true)?;
         confine::lose_files(&self.part.run_dir)?;
         confine::lose_capabilities()?;
         self.part.give_up_root()?;
@@ -56,22 +56,6 @@ impl Egress {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(serve(listener, settings))
     }
-}
-
-/// Opens the socket that only root can connect to.
-fn listen(path: &Path) -> anyhow::Result<UnixListener> {
-    let open = || -> std::io::Result<UnixListener> {
-        if let Err(error) = std::fs::remove_file(path)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
-        let listener = UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    };
-    open().with_context(|| format!("could not listen at `{}`", path.display()))
 }
 
 async fn serve(listener: UnixListener, settings: Settings) -> anyhow::Result<()> {

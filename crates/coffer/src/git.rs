@@ -1,14 +1,12 @@
 //! The role `coffer git`: enters the cgroup of git as root, gives root up, then starts git for the server.
 
-use std::os::unix::fs::{PermissionsExt as _, chown};
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
 use coffer_forge::GitRunner;
 
-use crate::privilege::Unprivileged;
+use crate::privilege::{Unprivileged, listen_for};
 
 /// Where the server finds it.
 pub(crate) const SOCKET: &str = "git.sock";
@@ -37,7 +35,7 @@ impl Git {
         let entered = coffer_node::enter_git_cgroup(&self.node_dir);
         GitRunner::limit_itself(self.memory).context("could not limit git")?;
         let run_dir = &self.part.run_dir;
-        let listener = listen(&run_dir.join(SOCKET), self.part.uid)?;
+        let listener = listen_for(self.part.uid, &run_dir.join(SOCKET))?;
         crate::server::reach_own_directory(&self.server_dir, &run_dir.join("data"))?;
         self.part.give_up_root()?;
         match entered {
@@ -50,20 +48,4 @@ impl Git {
         tracing::info!(landlock, "git runner ready");
         runner.serve(&listener).context("could not wait for the server")
     }
-}
-
-/// Opens the socket that only the server can connect to.
-fn listen(path: &Path, uid: u32) -> anyhow::Result<UnixListener> {
-    let open = || -> std::io::Result<UnixListener> {
-        if let Err(error) = std::fs::remove_file(path)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
-        let listener = UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        chown(path, Some(uid), None)?;
-        Ok(listener)
-    };
-    open().with_context(|| format!("could not listen at `{}`", path.display()))
 }

@@ -1,5 +1,7 @@
 //! Whom the unprivileged parts run as, and how root is given up.
 
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -91,6 +93,22 @@ impl Unprivileged {
         follow_parent(self.parent, Signal::KILL)?;
         self.logging.start()
     }
+}
+
+/// Opens a socket that one user alone, and root, can connect to; in place of what an earlier process left there.
+pub(crate) fn listen_for(uid: u32, path: &Path) -> anyhow::Result<UnixListener> {
+    let open = || -> std::io::Result<UnixListener> {
+        if let Err(error) = std::fs::remove_file(path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        chown(path, Some(uid), None)?;
+        Ok(listener)
+    };
+    open().with_context(|| format!("could not listen at `{}`", path.display()))
 }
 
 /// A uid that no user has; spread by directory so that two installations differ.
