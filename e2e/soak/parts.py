@@ -173,6 +173,11 @@ class Installation:
         compare("small files", listed(self.node_dir / "pool/f"), with_processes | hibernated)
         # One that runs may have a half of it, of a dump that failed; whose owner is gone, may not.
         compare("saved memory", listed(self.node_dir / "pool/m") - (names - hibernated), hibernated)
+        keys = listed(self.node_dir / "keys") - listed(self.node_dir / "pool/snapshots")
+        if orphans := keys - names:
+            wrong.append(f"keys of images that are gone: {orphans}")
+        if images := {name.partition(".")[0] for name in listed(self.node_dir / "work")} - names:
+            wrong.append(f"decrypted images that nobody needs: {images}")
         compare("socket", {name.removesuffix(".sock") for name in listed(self.up.run_dir / "s")}, with_processes)
         for tree in cgroups_of(self.up):
             compare(f"cgroup in {tree}", {name for name in listed(tree) if (tree / name).is_dir()}, with_processes)
@@ -181,8 +186,9 @@ class Installation:
             wrong.append(f"first processes {first}, not {sorted(with_processes)}")
         wrong += [zombie(pid) for pid in _descendants(self.up.process.pid) if is_zombie(pid)]
         for kind, found in self.singles().items():
-            if len(found) != self.has_pool():
-                wrong.append(f"{kind}: {found}, not one")
+            expected = 1 if kind == "mounts of memory" else int(self.has_pool())
+            if len(found) != expected:
+                wrong.append(f"{kind}: {found}, not {expected}")
         return wrong
 
     def has_pool(self) -> bool:
@@ -204,9 +210,12 @@ class Installation:
         here = str(self.up.data_dir)
         loops = pathlib.Path("/sys/block").glob("loop*/loop/backing_file")
         mounts = [line.split()[4] for line in open("/proc/self/mountinfo")]
+        # Memory for images that are worked on; there with or without a pool.
+        work = str(self.node_dir / "work")
         return {
             "loop devices": [str(loop) for loop in loops if loop.read_text().startswith(here)],
-            "mounts": [mount for mount in mounts if mount.startswith(here)],
+            "mounts of the pool": [mount for mount in mounts if mount.startswith(here) and mount != work],
+            "mounts of memory": [mount for mount in mounts if mount == work],
         }
 
 

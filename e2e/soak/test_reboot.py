@@ -38,7 +38,7 @@ def cut_power(place: Installation):
         for directory, _, _ in os.walk(tree, topdown=False):
             os.rmdir(directory)
     found = place.singles()
-    for mount in found["mounts"]:
+    for mount in found["mounts of the pool"] + found["mounts of memory"]:
         subprocess.run(["umount", mount], check=True)
     # The last mount takes the device along, or leaves it to us.
     for line in subprocess.run(["losetup", "-nO", "NAME,BACK-FILE"], capture_output=True, text=True).stdout.splitlines():
