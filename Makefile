@@ -57,11 +57,11 @@ test: check unit e2e vm-ci
 
 check: setup-build agentd ui
 	$(CARGO) fmt --all --check
-	scripts/deny
 	$(LINTED) test $(CI) --workspace --no-run
 	@[ ! -d ui/node_modules ] || npm --prefix ui run --silent test
 
 unit: setup-test agentd ui
+	scripts/deny
 	$(LINTED) test $(CI) --workspace --no-fail-fast
 
 e2e: setup-test agentd ui
