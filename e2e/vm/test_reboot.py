@@ -18,7 +18,7 @@ def test_what_was_paused_outlives_the_host(machine, how):
     running.commands.run("sleep 1000", background=True, timeout=0, request_timeout=PATIENCE_S)
     getattr(machine, how)()
     eventually(lambda: serves(machine), "the unit serves after the host came back", PATIENCE_S * 2)
-    again = Sandbox.connect(paused.sandbox_id, timeout=3600, request_timeout=PATIENCE_S)
+    again = patiently(lambda: Sandbox.connect(paused.sandbox_id, timeout=3600, request_timeout=PATIENCE_S))
     assert patiently(lambda: again.files.read("/home/user/kept")) == "over the reboot"
     said = again.commands.run("echo works", timeout=PATIENCE_S, request_timeout=PATIENCE_S)
     assert said.stdout == "works\n"
