@@ -248,7 +248,7 @@ impl Git {
         Ok(Room { _memory: None, _turn: self.transfers.take(project).await? })
     }
 
-    /// As much memory again as a transfer has, of the project's share, if nobody uses it.
+    /// As much memory again as a transfer has, of the project's share, if it is free.
     pub(crate) fn spare_memory(&self, project: ProjectId) -> Option<SpareMemory> {
         self.memory.try_take(project).ok().map(|place| SpareMemory { _place: place })
     }

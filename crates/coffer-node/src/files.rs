@@ -44,8 +44,8 @@ impl Shown {
         Self { directory }
     }
 
-    /// Writes all files anew, with a boot id that was never seen before. They stay root's: a file's owner can take a
-    /// lease on it, which holds up whoever opens it.
+    /// Writes all files again, with a boot id that was never seen before. They stay root's: a file's owner can take a
+    /// lease on it, which holds up everyone who opens it.
     pub(crate) fn write(&self, limits: &Limits) -> io::Result<()> {
         match fs::remove_dir_all(&self.directory) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

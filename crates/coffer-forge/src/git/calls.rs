@@ -1,7 +1,7 @@
 //! The system calls that git may make, as a filter. Those that are not listed do not exist for git: C libraries fall back
 //! from new calls to these.
 //!
-//! The kernel runs a new filter once for each call that there is, and every git process gets one anew. So numbers are
+//! The kernel runs a new filter once for each call that there is, and every git process gets its own. So numbers are
 //! compared by ranges: 106 instructions, installed in 0.15 ms, where `seccompiler` makes one comparison for each number,
 //! 705 instructions in 0.4 ms.
 

@@ -102,7 +102,7 @@ fn attend(stream: &UnixStream, confinement: &Confinement) -> io::Result<()> {
     let Some((order, streams)) = receive(stream)? else { return Ok(()) };
     let reply = match start(&order, streams, confinement) {
         Ok(child) => {
-            // Even if nobody hears it: then there is nobody to watch for, either.
+            // A closed connection is fine: then there is no one to watch for, either.
             let _ = (&*stream).write_all(&[STARTED]);
             watch(child, stream)?
         }

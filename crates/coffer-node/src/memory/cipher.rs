@@ -173,7 +173,7 @@ mod tests {
         let mut left = Vec::new();
         destroy(&path).unwrap();
         (&held).read_to_end(&mut left).unwrap();
-        assert_eq!(left, [0; KEY_LENGTH], "whoever holds the file reads zeros");
+        assert_eq!(left, [0; KEY_LENGTH], "an open descriptor reads zeros");
         assert!(Key::read(&path).is_err());
         destroy(&path).unwrap();
     }
