@@ -14,13 +14,14 @@ CI_COFFER := target/ci/coffer
 # Lints while it compiles: clippy-driver is rustc with lints, so that nothing is compiled twice for them.
 LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS='-Dwarnings__CLIPPY_HACKERY__' $(CARGO)
 
-.PHONY: help build run demo test check unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench setup-vm screenshots
+.PHONY: help build dist run demo test check unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench setup-vm screenshots
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
 	@echo "make demo    a task, three agents that compete for it in forks, and the winner's pull request; offline (KEEP=1)"
 	@echo "make test    set up, then every check: format, lints, unit, store, engine and SDK tests, and Debian 12 in QEMU"
 	@echo "make build   the release binary, at $(COFFER)"
+	@echo "make dist    the release binary in an archive, with checksums, in target/dist (VERSION=)"
 	@echo "make soak    kill every part at $(KILLS) random moments, and look for what was lost (SEED=, KILLS=);"
 	@echo "             pause and fork under write load, with kills in between (PAUSES=, FORKS=, IMAGES=);"
 	@echo "             kill servers and nodes over tasks that agents work on, on both databases (TASK_KILLS=)"
@@ -33,6 +34,11 @@ help:
 
 build: setup-build agentd ui
 	$(CARGO) build --release --locked -p coffer
+
+# What a release consists of. VERSION must be that of Cargo.toml.
+VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+dist: build
+	scripts/dist $(VERSION)
 
 # agentd is static and embedded into coffer, so it comes first.
 agentd: setup-build
