@@ -86,7 +86,7 @@ def many(report: Report, up: CofferUp, client: Client, source: dict, sizes: list
     for size in sizes:
         since = time.perf_counter()
         children, took = fork(client, source, size)
-        wrong = in_parallel(up, lambda own, child: check_child(own, child), children)
+        wrong = in_parallel(up, check_child, children)
         answered = (time.perf_counter() - since) * 1000
         if wrong:
             report.error(f"{len(wrong)} of {size} children, the first: {wrong[0]}")

@@ -102,8 +102,8 @@ class Crowd:
     def __init__(self, sockets: list[socket.socket]):
         self.selector = selectors.DefaultSelector()
         self.sockets, self.total = sockets, 0
-        self.seen = {reader: 0 for reader in sockets}
-        self.tails = {reader: b"" for reader in sockets}
+        self.seen = dict.fromkeys(sockets, 0)
+        self.tails = dict.fromkeys(sockets, b"")
         for reader in sockets:
             reader.setblocking(False)
             self.selector.register(reader, selectors.EVENT_READ)
@@ -164,7 +164,7 @@ def loopback(count: int, each: int) -> float:
     piece = b"x" * (1 << 16)
 
     def write():
-        left = {sender: each for sender in theirs}
+        left = dict.fromkeys(theirs, each)
         while left:
             for sender in list(left):
                 part = piece[: left[sender]]
@@ -249,7 +249,7 @@ def fill(database: Path, model: str, count: int):
     """Adds ended sandboxes like one that was."""
     with sqlite3.connect(database, timeout=60) as connection:
         names = [row[1] for row in connection.execute("PRAGMA table_info(sandboxes)")]
-        row = dict(zip(names, connection.execute("SELECT * FROM sandboxes WHERE id = ?", [model]).fetchone()))
+        row = dict(zip(names, connection.execute("SELECT * FROM sandboxes WHERE id = ?", [model]).fetchone(), strict=True))
         marks = ", ".join("?" * len(names))
 
         def rows():

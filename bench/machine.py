@@ -152,11 +152,15 @@ def meminfo_kib(*fields: str) -> int:
     return int(statistics.median(samples))
 
 
+def lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
+
+
 def description() -> str:
-    models = (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
+    models = (line.split(":")[1].strip() for line in lines("/proc/cpuinfo") if line.startswith("model name"))
     cpu = next(models, platform.machine())
-    memory = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemTotal:"))
-    release = dict(line.rstrip().split("=", 1) for line in open("/etc/os-release") if "=" in line)
+    memory = next(int(line.split()[1]) for line in lines("/proc/meminfo") if line.startswith("MemTotal:"))
+    release = dict(line.rstrip().split("=", 1) for line in lines("/etc/os-release") if "=" in line)
     controllers = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     return (
         f"{os.cpu_count()} processors ({cpu}), {memory / 2**20:.0f} GiB of memory, "

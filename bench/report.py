@@ -29,7 +29,7 @@ def table(rows: list[list[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
 
     def line(row):
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         return f"| {' | '.join(cells)} |"
 
     rule = "|" + "|".join("-" * (width + 1) + ("-" if n == 0 else ":") for n, width in enumerate(widths)) + "|"
@@ -50,8 +50,9 @@ class Report:
     def heading(self, text: str):
         self.say(f"## {text}")
 
-    def times(self, unit: str, rows: dict[str, list[float]], columns: dict = {}):
+    def times(self, unit: str, rows: dict[str, list[float]], columns: dict | None = None):
         """A table of distributions; a further column is a heading and a function of a row's name and its p50."""
+        columns = columns or {}
         found = [[unit, "n", "p10", "p50", "p99", *columns]]
         for name, values in rows.items():
             figures = [short(value) for value in percentiles(values)]
@@ -67,7 +68,7 @@ class Report:
 
     def faster(self, what: str, ours: list[float], theirs: list[float], limit: float, aim: float | None = None):
         """A ratio of times: judged at p50, and given at p10, where what else the machine does weighs least."""
-        quiet, found, _ = (mine / other for mine, other in zip(percentiles(ours), percentiles(theirs)))
+        quiet, found, _ = (mine / other for mine, other in zip(percentiles(ours), percentiles(theirs), strict=True))
         self.at_most(what, found, limit, aim, quiet)
 
     def at_least(self, what: str, found: float, limit: float):

@@ -4,6 +4,7 @@ import tempfile
 
 import httpx
 import pytest
+
 from coffer_up import ROOT, CofferUp
 
 # Whatever is sent, the answer has to be of the API's making and not of a limit's: those have tests of their own.

@@ -12,6 +12,7 @@ import sys
 import httpx
 import openapi_spec_validator
 import pytest
+
 from coffer_up import ROOT
 
 EXAMPLES = os.environ.get("API_EXAMPLES", "4")

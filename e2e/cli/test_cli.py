@@ -68,10 +68,10 @@ def test_connect_on_a_terminal(sandbox):
             elif sent == 1 and f"we are in {sandbox.sandbox_id}".encode() in shown:
                 sent += os.write(terminal, lines[1]) and 1
     finally:
-        ended, status = os.waitpid(pid, os.WNOHANG)
+        ended, _ = os.waitpid(pid, os.WNOHANG)
         if not ended:
             time.sleep(2)
-            ended, status = os.waitpid(pid, os.WNOHANG)
+            ended, _ = os.waitpid(pid, os.WNOHANG)
         if not ended:
             os.kill(pid, 9)
             os.waitpid(pid, 0)

@@ -218,7 +218,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         parts = path.split("/")
         for operation in DESCRIPTION:
             ours = operation["path"].split("/")
-            same = len(ours) == len(parts) and all(a == b or a.startswith("{") for a, b in zip(ours, parts))
+            same = len(ours) == len(parts) and all(a == b or a.startswith("{") for a, b in zip(ours, parts, strict=True))
             if same and operation["method"] == self.command:
                 break
         else:

@@ -155,7 +155,7 @@ def test_git_goes_on_when_its_runner_dies(server, tmp_path):
     os.kill(first, signal.SIGKILL)
     again = eventually(lambda: (now := up.part("git")) not in (None, first) and now, "another runner")
     assert "the git ended" in up.log.read_text()
-    eventually(lambda: (up.run_dir / "git.sock").exists(), "its socket")
+    eventually((up.run_dir / "git.sock").exists, "its socket")
     assert "refs/heads/main" in eventually(lambda: tried(url, work), "git that works again")
     assert pathlib.Path(f"/proc/{again}/oom_score_adj").read_text().strip() == "1000"
 

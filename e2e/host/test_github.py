@@ -9,6 +9,7 @@ import shutil
 
 import httpx
 import pytest
+
 from coffer_up import CofferUp
 from ghe import NAME, Enterprise
 

@@ -1,5 +1,6 @@
 """`coffer up` as its operator sees it."""
 
+import itertools
 import os
 import pty
 import signal
@@ -19,7 +20,7 @@ def test_env_is_private_and_can_be_sourced(server):
     up = server("env", "--ephemeral").start()
     assert stat.S_IMODE((up.data_dir / "env").stat().st_mode) == 0o600
     env = up.env()
-    assert NAMES <= env.keys()
+    assert env.keys() >= NAMES
     assert env["E2B_API_URL"] == f"http://127.0.0.1:{up.port}"
     assert env["E2B_API_KEY"].startswith("e2b_") and len(env["E2B_API_KEY"]) == 44
     int(env["E2B_API_KEY"][4:], 16)
@@ -53,7 +54,7 @@ def test_a_terminal_is_shown_keys_and_a_link(tmp_path):
 def test_two_side_by_side(server):
     first, second = (server(name, "--ephemeral").start() for name in ("first", "second"))
     boxes = [Sandbox.create(timeout=600, **up.sdk()) for up in (first, second)]
-    for up, box in zip((first, second), boxes):
+    for up, box in zip((first, second), boxes, strict=True):
         assert box.commands.run("echo $E2B_SANDBOX_ID").stdout.strip() == box.sandbox_id
         assert [entry.sandbox_id for entry in Sandbox.list(**up.sdk()).next_items()] == [box.sandbox_id]
     with pytest.raises(AuthenticationException):
@@ -104,7 +105,7 @@ def test_the_next_start_takes_running_sandboxes_up(server, how):
 
 def first(handle, count):
     """The first events of a stream that never ends."""
-    for _, event in zip(range(count), handle):
+    for event in itertools.islice(handle, count):
         yield tuple(part or "" for part in event)
     handle.disconnect()
 

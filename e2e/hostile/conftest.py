@@ -13,9 +13,9 @@ import uuid
 
 import httpx
 import pytest
-from coffer_up import eventually
 from e2b import Sandbox
 
+from coffer_up import eventually
 from traces import Traces
 
 LIFE_S = 900

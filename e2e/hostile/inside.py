@@ -1,6 +1,21 @@
 """What every Python attack starts with: this file is put before it, inside the sandbox."""
 
-import ctypes, errno, fcntl, glob, json, mmap, os, re, resource, signal, socket, stat, struct, subprocess, sys, time
+import ctypes
+import errno
+import fcntl
+import glob
+import json
+import mmap
+import os
+import re
+import resource
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
 
 libc = ctypes.CDLL(None, use_errno=True)
 

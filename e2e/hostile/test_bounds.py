@@ -7,9 +7,9 @@ import pathlib
 import time
 
 import pytest
-from coffer_up import eventually
 from e2b import AuthenticationException, CommandExitException
 
+from coffer_up import eventually
 from traces import CGROUPS, cgroups
 
 PROCESSES = 400

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-
 CAP_SYS_RESOURCE = 24
 
 

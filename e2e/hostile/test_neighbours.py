@@ -5,8 +5,9 @@ import socket
 import uuid
 
 import pytest
-from coffer_up import eventually
 from e2b import CommandExitException
+
+from coffer_up import eventually
 
 
 def test_processes_of_others(attacker, bystanders):

@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from coffer_up import eventually
 from e2b import Sandbox
 
+from coffer_up import eventually
 from outside import Envd, converse, head, statuses
 from traces import Traces
 
@@ -264,7 +264,7 @@ def test_forms_whose_names_lie(box, here, host_file):
         'form-data; name="file"',
         'form-data; name="file"; filename=""',
         f'form-data; name="file"; filename="{here}/\0"',
-        f"form-data; name=\"file\"; filename*=UTF-8''%00",
+        "form-data; name=\"file\"; filename*=UTF-8''%00",
         'form-data; name="file"; filename="~other/x"',
         f'form-data; name="file"; filename="{"a/" * 3000}"',
     ]:

@@ -168,7 +168,7 @@ def test_a_private_port_wants_its_own_token(attackers):
     assert visit() == [403]
     assert visit(f"e2b-traffic-access-token: {foreign}", f"e2b-traffic-access-token: {token}") == [403]
     assert visit(f"x-access-token: {token}") == [403]
-    assert visit(f"Connection: e2b-traffic-access-token") == [403]
+    assert visit("Connection: e2b-traffic-access-token") == [403]
     # A page of one sandbox's name cannot reach another by headers.
     crossed = visit(f"e2b-traffic-access-token: {foreign}", f"E2b-Sandbox-Id: {two.sandbox.sandbox_id}", "E2b-Sandbox-Port: 8000")
     assert crossed == [403]
@@ -263,7 +263,7 @@ def test_no_request_is_hidden_in_another(attackers):
         f"Connection: content-length\r\nContent-Length: {size}\r\n\r\n{hidden}",
         f"Connection: transfer-encoding\r\nTransfer-Encoding: chunked\r\n\r\n{size:x};a=\"b\r\n\"\r\n{hidden}\r\n0\r\n\r\n",
         f"Transfer-Encoding: chunked\r\n\r\n{size:x}\n{hidden}\n0\n\n",
-        f"Transfer-Encoding: chunked\r\n\r\n0\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\nHost: x\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n0\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\nHost: x\r\n\r\n",
         f"Expect: 100-continue\r\nContent-Length: {size}\r\n\r\n{hidden}",
         f"Upgrade: websocket\r\nConnection: Upgrade\r\nContent-Length: {size}\r\n\r\n{hidden}",
         f"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\nContent-Length: {size}\r\n\r\n{hidden}",
@@ -279,7 +279,7 @@ def test_no_request_is_hidden_in_another(attackers):
         assert time.monotonic() < deadline
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(attack, range(len(framings))))
-    for framing, answer in zip(framings, answers):
+    for framing, answer in zip(framings, answers, strict=True):
         assert all(status in (100, 200, 400, 404, 501, 502) for status in statuses(answer)), f"{framing!r}: {answer}"
     asked = converse(f"GET /seen HTTP/1.1\r\n{line}Connection: close\r\n\r\n".encode(), 10)
     seen = [text for text in json.loads(asked.split(b"\r\n\r\n", 1)[1]) if "/first" in text]

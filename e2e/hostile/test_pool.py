@@ -5,8 +5,9 @@ import pathlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from coffer_up import CofferUp, eventually
 from e2b import Sandbox
+
+from coffer_up import CofferUp, eventually
 
 HOGS = 3
 LIMIT_MIB = 300  # of each; the pool has 1 GiB for all

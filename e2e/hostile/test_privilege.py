@@ -4,8 +4,8 @@ import os
 import pathlib
 
 import pytest
-from coffer_up import eventually
 
+from coffer_up import eventually
 from traces import DATA_DIR
 
 KEPT = 0xA00405FB  # docs/threat-model.md names them

@@ -80,5 +80,5 @@ class Traces:
             ours = self.uid_base <= owner < self.uid_base + 65536
             if ours or self.namespaces & set(namespaces(entry.name).values()):
                 found.append(f"process {entry.name}")
-        found += [line for line in open("/proc/self/mountinfo") if self.name in line]
+        found += [line for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if self.name in line]
         return found

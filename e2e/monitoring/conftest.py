@@ -6,8 +6,8 @@ import tempfile
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from coffer_up import CofferUp, free_port  # noqa: E402
-from stack import Stack, Webhook, tool  # noqa: E402
+from coffer_up import CofferUp, free_port
+from stack import Stack, Webhook, tool
 
 # A sandbox costs one a second, and nobody listens where spans are sent.
 SETTINGS = {"COFFER_USAGE_SANDBOX_SECOND": "1", "COFFER_USAGE_INTERVAL_S": "1"}

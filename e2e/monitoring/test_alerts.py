@@ -12,8 +12,9 @@ import time
 
 import httpx
 import pytest
-from coffer_up import eventually, processes
 from e2b import Sandbox
+
+from coffer_up import eventually, processes
 from stack import MONITORING, tool
 
 WITHIN_S = 60  # to end a hang; usually a few seconds

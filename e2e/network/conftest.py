@@ -10,9 +10,9 @@ import signal
 
 import httpx
 import pytest
-from coffer_up import CofferUp, eventually, inventory
 from e2b import CommandExitException, Sandbox
 
+from coffer_up import CofferUp, eventually, inventory
 from outside import World, ip, leave_network
 from places import GATE, GATE_V6, HOST_V6
 

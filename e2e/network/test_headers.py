@@ -7,10 +7,10 @@ import subprocess
 
 import httpx
 import pytest
-from coffer_up import CofferUp, eventually
-from conftest import PATIENCE_S, Attempt, kill_part
 from e2b import Sandbox
 
+from coffer_up import CofferUp, eventually
+from conftest import PATIENCE_S, Attempt, kill_part
 from places import API_NAME
 
 URL = f"https://{API_NAME}/headers"

@@ -1,9 +1,9 @@
 """What E2B's settings open and close, by name and by address, now and while connections are open."""
 
 import pytest
+
 from coffer_up import eventually
 from conftest import Attempt, curl, kill_part, part, reach
-
 from places import HOST, OTHER, SITE, SITE_V6
 
 EVERYTHING = ["0.0.0.0/0"]
@@ -88,7 +88,7 @@ def test_a_change_cuts_what_is_open(sandboxes):
         name: sandbox.commands.run(f"curl -sSN http://{address}/slow > {name}", background=True, timeout=0)
         for name, address in (("cut", SITE), ("kept", OTHER))
     }
-    ticks = lambda name: Attempt(sandbox, f"wc -l < {name}").stdout.strip()  # noqa: E731
+    ticks = lambda name: Attempt(sandbox, f"wc -l < {name}").stdout.strip()
     for name in downloads:
         eventually(lambda: int(ticks(name) or 0) > 2, f"{name} runs")
     sandbox.update_network({"allow_out": [OTHER], "deny_out": EVERYTHING})
@@ -160,7 +160,7 @@ def _quiet(attempt):
 def test_settings_that_make_no_sense_are_refused(sandboxes, up):
     sandbox = sandboxes(allow_internet_access=False)
     for network in ({"deny_out": ["example.com"]}, {"allow_out": ["example.com"]}, {"allow_out": ["a..b"]}):
-        with pytest.raises(Exception, match="(?i)allowOut|denyOut|domain|CIDR"):
+        with pytest.raises(Exception, match=r"(?i)allowOut|denyOut|domain|CIDR"):
             sandbox.update_network(network)
     assert curl(sandbox, f"http://{SITE}/").code != 0, "the old policy is still in force"
     assert curl(sandbox, f"http://{HOST}:{up.port}/health").code != 0

@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from coffer_up import eventually
-from conftest import curl, reach
 
 import socks
+from coffer_up import eventually
+from conftest import curl, reach
 from places import OTHER, PRIVATE, SITE
 
 ADDRESS = f"{OTHER}:{socks.PORT}"
@@ -64,5 +64,5 @@ def test_a_proxy_that_fails_is_not_gone_around(sandboxes, world, led, proxy):
 
 
 def test_a_proxy_by_tls_is_refused_rather_than_spoken_to_in_the_clear(sandboxes):
-    with pytest.raises(Exception, match="(?i)tls"):
+    with pytest.raises(Exception, match=r"(?i)tls"):
         sandboxes(network={"egress_proxy": {"address": ADDRESS, "tls": True, **LOGIN}})

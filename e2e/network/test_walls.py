@@ -4,10 +4,10 @@ import socket
 import threading
 
 import pytest
-from coffer_up import eventually
-from conftest import Attempt, curl, reach
 from e2b import Sandbox
 
+from coffer_up import eventually
+from conftest import Attempt, curl, reach
 from places import GATE, HOST, HOST_V6, INNER, METADATA, OTHER, PRIVATE, REBINDING, SITE
 
 NUMBER = int.from_bytes(socket.inet_aton(PRIVATE), "big")
@@ -145,8 +145,8 @@ def test_neighbours_are_out_of_reach(sandboxes, insider):
     assert Attempt(neighbour, waited).code == 0, "its own it reaches, at its own address too"
     addresses = Attempt(neighbour, "hostname -I; hostname -i").stdout.split()
     for place in {"192.0.2.1", "127.0.0.1", "127.0.1.1", "[2001:db8::1]", HOST, *addresses}:
-        place = f"[{place}]" if ":" in place and "[" not in place else place
-        assert curl(insider, f"http://{place}:8000/").code not in (0, 2, 3), place
+        host = f"[{place}]" if ":" in place and "[" not in place else place
+        assert curl(insider, f"http://{host}:8000/").code not in (0, 2, 3), place
     serve.kill()
 
 
@@ -186,10 +186,10 @@ answer = wire.recv(4096)
 print(answer[3] & 15, struct.unpack("!H", answer[6:8])[0], answer[-4:].hex())
 """
     insider.files.write("/tmp/ask.py", script)
-    ask = lambda *words: Attempt(insider, "python3 /tmp/ask.py " + " ".join(words)).stdout.split()  # noqa: E731
+    ask = lambda *words: Attempt(insider, "python3 /tmp/ask.py " + " ".join(words)).stdout.split()
     for server in ("8.8.8.8", GATE, PRIVATE, "192.0.2.53"):
         assert ask(server, "www.example.com", "1") == ["0", "1", socket.inet_aton(SITE).hex()], server
-    code, count, _ = ask("8.8.8.8", "inner.test", "1")
+    _, count, _ = ask("8.8.8.8", "inner.test", "1")
     assert count == "0", "inner addresses are left out"
     before = len(world.seen("question"))
     for kind in (16, 12, 255, 65):

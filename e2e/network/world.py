@@ -132,7 +132,7 @@ def start(server):
 
 
 def main():
-    run = lambda *command: subprocess.run(command, check=True)  # noqa: E731
+    run = lambda *command: subprocess.run(command, check=True)
     run("ip", "link", "set", "lo", "up")
     sys.stdin.readline()
     run("ip", "link", "set", "world", "up")

@@ -29,7 +29,7 @@ def listed(tag):
         ({"network": {"deny_out": ["not an address"]}}, "400"),
         ({"network": {"allow_out": ["example.com"]}}, "400"),
     ],
-    ids=lambda value: str(value),
+    ids=str,
 )
 def test_create_refuses(tag, options, status):
     options = {"timeout": 60, **options}

@@ -1,4 +1,4 @@
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 
 def test_samples_come_and_make_sense(make, eventually):
@@ -8,11 +8,11 @@ def test_samples_come_and_make_sense(make, eventually):
     assert sample.cpu_count >= 1 and sample.cpu_used_pct >= 0
     assert 0 < sample.mem_used <= sample.mem_total
     assert 0 < sample.disk_used <= sample.disk_total
-    assert abs(datetime.now(timezone.utc) - sample.timestamp.astimezone(timezone.utc)) < timedelta(minutes=5)
+    assert abs(datetime.now(UTC) - sample.timestamp.astimezone(UTC)) < timedelta(minutes=5)
 
 
 def test_a_range_before_the_sandbox_is_empty(make, eventually):
     sandbox = make()
     eventually(sandbox.get_metrics)
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     assert sandbox.get_metrics(start=now - timedelta(hours=2), end=now - timedelta(hours=1)) == []

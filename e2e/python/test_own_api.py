@@ -201,7 +201,7 @@ def test_a_policy_holds_for_the_sdk_too(ruled, eventually):
         sandbox.commands.run("cd /home/user && rm -rf kept")
     assert not isinstance(refused.value, CommandExitException)
     assert "keep it" in str(refused.value), refused.value
-    with pytest.raises(Exception):
+    with pytest.raises(Exception, match="policy"):
         sandbox.commands.run("rm -rf kept", background=True)
     assert sandbox.files.exists("/home/user/kept")
     assert sandbox.commands.run("ls /home/user | grep kept").stdout == "kept\n"
@@ -215,9 +215,9 @@ def test_a_policy_holds_for_the_sdk_too(ruled, eventually):
     only_git = {"default": "deny", "rules": [{"effect": "allow", "pattern": "git"}]}
     assert api.put("/policy", json=only_git).status_code == 200
     assert sandbox.commands.run("git --version").stdout.startswith("git version")
-    with pytest.raises(Exception):
+    with pytest.raises(Exception, match="policy"):
         sandbox.commands.run("ls")
-    with pytest.raises(Exception):
+    with pytest.raises(Exception, match="policy"):
         sandbox.pty.create(size=PtySize(rows=24, cols=80), timeout=60)
     check = api.post("/policy/check", json={"command": "git log | less"}).json()
     assert (check["allowed"], [item["effect"] for item in check["commands"]]) == (False, ["allow", "deny"])

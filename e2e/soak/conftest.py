@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from coffer_up import ROOT, CofferUp, inventory  # noqa: E402
-from parts import Installation, cgroups_of, uid_blocks  # noqa: E402
-from world import World  # noqa: E402
+from coffer_up import ROOT, CofferUp, inventory
+from parts import Installation, cgroups_of, uid_blocks
+from world import World
 
 SEED = int(os.environ.get("SOAK_SEED") or 3)
 KILLS = int(os.environ.get("SOAK_KILLS") or 10)

@@ -1,5 +1,6 @@
 """What our own API promised: events without gaps, executions with their output, secrets that no file holds."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -31,10 +32,8 @@ class Follower:
 
     def _follow(self):
         while not self.over.is_set():
-            try:
+            with contextlib.suppress(OSError, http.client.HTTPException):
                 self._read()
-            except (OSError, http.client.HTTPException):
-                pass
             self.over.wait(0.02)
 
     def _read(self):

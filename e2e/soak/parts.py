@@ -1,5 +1,6 @@
 """The processes that can be killed, and what they hold on the host."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -209,7 +210,7 @@ class Installation:
         """What there is one of, however many sandboxes there are."""
         here = str(self.up.data_dir)
         loops = pathlib.Path("/sys/block").glob("loop*/loop/backing_file")
-        mounts = [line.split()[4] for line in open("/proc/self/mountinfo")]
+        mounts = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
         # Memory for images that are worked on; there with or without a pool.
         work = str(self.node_dir / "work")
         return {
@@ -228,10 +229,8 @@ def poll(condition, what, within_s: float = BACK_S):
 
 
 def strike(pid: int):
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it was about to end anyway
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # it was about to end anyway
 
 
 def is_zombie(pid: int) -> bool:
@@ -265,7 +264,7 @@ def cgroup_name(up: CofferUp) -> str:
 
 def cgroups_of(up: CofferUp) -> list[pathlib.Path]:
     """The node's own directory in each hierarchy of control groups."""
-    points = [line.split()[4] for line in open("/proc/self/mountinfo") if " - cgroup" in line]
+    points = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup" in line]
     return [own for point in points if (own := pathlib.Path(point) / cgroup_name(up)).is_dir()]
 
 

@@ -7,6 +7,7 @@ import random
 import time
 
 import pytest
+
 from conftest import KILLS, SEED
 from ledger import CANARY, Ledger, holds
 from test_soak import say

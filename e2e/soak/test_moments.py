@@ -120,10 +120,10 @@ def test_in_the_middle_of_memory_to_disk_and_back(world, what, role):
         world.launch(victim, dice)
         world.report_broken()
         boot = world.client.run(victim, BOOT_ID).output
-        work = lambda: world.pause(victim, dice, memory=True)  # noqa: E731
+        work = lambda: world.pause(victim, dice, memory=True)
         if what == "restore":
             work()
-            work = lambda: world.connect(victim)  # noqa: E731
+            work = lambda: world.connect(victim)
         meanwhile(work, after(offset, lambda: world.kill(role)))
         world.check()
         if victim.paused:

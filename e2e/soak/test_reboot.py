@@ -4,11 +4,12 @@ What is left is the data directory. This does to one installation what a restart
 """
 
 import os
+import pathlib
 import shutil
 import subprocess
 
-from coffer_up import _descendants, eventually
 from client import Refused
+from coffer_up import _descendants, eventually
 from parts import UIDS, Installation, cgroups_of, poll, strike, uid_blocks
 from world import Box
 
@@ -23,7 +24,7 @@ WATCH = (
 
 def cut_power(place: Installation):
     up = place.up
-    boot_id = open("/proc/sys/kernel/random/boot_id").read().strip()
+    boot_id = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     for pid in {up.process.pid, *_descendants(up.process.pid), *place.members()}:
         strike(pid)
     up.process.wait()

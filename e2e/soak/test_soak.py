@@ -21,7 +21,7 @@ def test_kills_at_random_moments(world, capsys):
         time.sleep(2)
     world.check()
     for number in range(KILLS):
-        roles = sorted(world.place.parts()) + ["agentd", "up", "all"]
+        roles = [*sorted(world.place.parts()), "agentd", "up", "all"]
         # Every role has its turn; the order and the moments are the dice's.
         if number % len(roles) == 0:
             turn = dice.sample(roles, len(roles))

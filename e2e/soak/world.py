@@ -95,7 +95,7 @@ class World:
             if box and box.killed:
                 return
             typed = isinstance(error, Away) and roles & CUT
-            typed = typed or isinstance(error, Refused) and error.status == 503 and error.retry_after
+            typed = typed or (isinstance(error, Refused) and error.status == 503 and error.retry_after)
             if not typed or not roles & CUT:
                 self.broken.append(f"{what} failed while {roles or 'nothing'} was away: {error}")
 

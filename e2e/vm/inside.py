@@ -14,7 +14,7 @@ import sys
 
 E2E = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(E2E))
-from coffer_up import CofferUp, inventory  # noqa: E402
+from coffer_up import CofferUp, inventory
 
 SCRATCH = pathlib.Path("/var/tmp/coffer-e2e")
 # As in e2e/run, which cannot be imported here: it installs packages.

@@ -8,11 +8,11 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from coffer_up import binary, eventually  # noqa: E402
-from images import HOME, ROOT, building, make_disk  # noqa: E402
-from machine import Machine  # noqa: E402
+import httpx
 
-import httpx  # noqa: E402
+from coffer_up import binary, eventually
+from images import HOME, ROOT, building, make_disk
+from machine import Machine
 
 TEMPLATES = pathlib.Path(os.environ.get("COFFER_TEMPLATE_DIR", "/var/cache/coffer/templates"))
 CRIU = pathlib.Path("/usr/local/lib/coffer/criu")

@@ -15,8 +15,8 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from coffer_up import eventually, free_port  # noqa: E402
-from images import HOME, KEY, Image, image  # noqa: E402
+from coffer_up import eventually, free_port
+from images import HOME, KEY, Image, image
 
 BOOT_S = 300  # some ten times what it takes where processors are emulated
 API_PORT = 3000  # inside
@@ -81,7 +81,7 @@ class Machine:
                 stdout=log,
                 stderr=log,
                 start_new_session=outlive,
-                preexec_fn=None if outlive else _die_with_parent,
+                preexec_fn=None if outlive else _die_with_parent,  # noqa: PLW1509 - no other thread runs yet
             )
         self.state["pid"] = self.process.pid
         (self.home / "state.json").write_text(json.dumps(self.state))

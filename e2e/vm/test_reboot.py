@@ -2,8 +2,9 @@
 
 import httpx
 import pytest
-from coffer_up import eventually
 from e2b import Sandbox
+
+from coffer_up import eventually
 from install import serves
 
 PATIENCE_S = 300

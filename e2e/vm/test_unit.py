@@ -5,8 +5,9 @@ import time
 
 import httpx
 import pytest
-from coffer_up import eventually
 from e2b import Sandbox
+
+from coffer_up import eventually
 from install import journal, key, serves
 
 PATIENCE_S = 300  # emulated processors are some ten times slower
