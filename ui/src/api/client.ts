@@ -23,7 +23,7 @@ export class ApiError extends Error {
 export function toError(body: unknown, response?: Response): ApiError {
   const status = response?.status ?? 0;
   const shape = (typeof body === "object" && body !== null ? body : {}) as Record<string, unknown>;
-  const text = (name: string) => (typeof shape[name] === "string" ? (shape[name] as string) : undefined);
+  const text = (name: string) => (typeof shape[name] === "string" ? shape[name] : undefined);
   const retry = Number(response?.headers.get("retry-after") ?? Number.NaN);
   return new ApiError(
     status,

@@ -84,8 +84,10 @@ async function post(agent: Agent, method: string, type: string, body: BodyInit, 
 }
 
 function refusal(status: number, body: unknown): ApiError {
+  // What the sandbox says of itself may have any shape.
   const { code, message } = (body ?? {}) as { code?: unknown; message?: unknown };
-  return new ApiError(status, String(code ?? status), String(message ?? `the sandbox answered with ${status}`));
+  const text = typeof message === "string" ? message : `the sandbox answered with ${status}`;
+  return new ApiError(status, typeof code === "string" ? code : String(status), text);
 }
 
 export async function unary<T>(agent: Agent, method: string, message: unknown, signal?: AbortSignal): Promise<T> {

@@ -81,9 +81,9 @@ export function decoded(bytes: Uint8Array, whole: boolean): string {
 export async function readFile(id: string, path: string): Promise<Content> {
   const picture = PICTURES[path.split(".").at(-1)?.toLowerCase() ?? ""];
   const most = picture === undefined ? LARGEST_SHOWN : 8 * LARGEST_SHOWN;
-  const answer = await raw(contentPath(id, path), { headers: { range: `bytes=0-${most - 1}` } }).catch(async (error) => {
+  const answer = await raw(contentPath(id, path), { headers: { range: `bytes=0-${most - 1}` } }).catch((error: unknown) => {
     // An empty file has no first byte to ask for.
-    if (error?.status === 416) return new Response("");
+    if (error instanceof ApiError && error.status === 416) return new Response("");
     throw error;
   });
   const bytes = new Uint8Array(await answer.arrayBuffer());

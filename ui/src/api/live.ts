@@ -51,14 +51,14 @@ class Freshener {
   note(event: Event) {
     this.kinds.add(event.kind.split(".")[0] ?? "");
     if (event.kind.startsWith("sandbox.")) this.changed.add(event.subject);
-    this.timer ??= setTimeout(() => void this.refresh(), GATHER_MS);
+    this.timer ??= setTimeout(() => this.refresh(), GATHER_MS);
   }
 
   everything() {
     void this.queries.invalidateQueries();
   }
 
-  private async refresh() {
+  private refresh() {
     this.timer = undefined;
     const ids = [...this.changed];
     const kinds = new Set(this.kinds);

@@ -31,14 +31,14 @@ describe("input", () => {
     refuse = undefined;
     vi.mocked(connect.agentOf).mockResolvedValue({ sandbox: "s" });
     vi.mocked(connect.serverStream).mockImplementation(async function* () {
-      yield { event: { start: { pid: 7 } } } as never;
+      yield { event: { start: { pid: 7 } } };
       await new Promise(() => undefined);
     });
-    vi.mocked(connect.unary).mockImplementation(async (_, method, message) => {
-      if (!method.endsWith("SendInput")) return {} as never;
-      if (refuse?.()) throw new Error("away");
+    vi.mocked(connect.unary).mockImplementation((_, method, message) => {
+      if (!method.endsWith("SendInput")) return Promise.resolve({});
+      if (refuse?.()) return Promise.reject(new Error("away"));
       sent.push(fromBase64((message as { input: { pty: string } }).input.pty));
-      return {} as never;
+      return Promise.resolve({});
     });
   });
 
@@ -78,9 +78,9 @@ it("nothing more is read while there is too much to show", async () => {
   const data = vi.fn(() => new Promise<void>((done) => (drawn = done)));
   vi.mocked(connect.agentOf).mockResolvedValue({ sandbox: "s" });
   vi.mocked(connect.serverStream).mockImplementation(async function* () {
-    yield { event: { start: { pid: 7 } } } as never;
-    yield { event: { data: { pty: toBase64(Uint8Array.of(1)), offset: "0" } } } as never;
-    yield { event: { data: { pty: toBase64(Uint8Array.of(2)), offset: "1" } } } as never;
+    yield { event: { start: { pid: 7 } } };
+    yield { event: { data: { pty: toBase64(Uint8Array.of(1)), offset: "0" } } };
+    yield { event: { data: { pty: toBase64(Uint8Array.of(2)), offset: "1" } } };
     await new Promise(() => undefined);
   });
   const pty = new Pty("s", "t", { data, gap: () => undefined, lost: () => undefined, state: () => undefined });
