@@ -14,7 +14,7 @@ CI_COFFER := target/ci/coffer
 # Lints while it compiles: clippy-driver is rustc with lints, so that nothing is compiled twice for them.
 LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS='-Dwarnings__CLIPPY_HACKERY__' $(CARGO)
 
-.PHONY: help build dist run demo test check unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template setup-build setup-run setup-test setup-bench setup-vm screenshots
+.PHONY: help build dist run demo test check unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
@@ -61,10 +61,11 @@ template: setup-run build
 
 test: check unit e2e vm-ci
 
-check: setup-build agentd ui
+check: setup-build setup-check agentd ui
 	$(CARGO) fmt --all --check
+	scripts/lint
+	scripts/build-ui --check
 	$(LINTED) test $(CI) --workspace --no-run
-	@[ ! -d ui/node_modules ] || npm --prefix ui run --silent test
 
 unit: setup-test agentd ui
 	scripts/deny
@@ -118,6 +119,9 @@ fmt:
 
 setup-build:
 	@scripts/setup build
+
+setup-check:
+	@scripts/setup check
 
 setup-run:
 	@scripts/setup run
