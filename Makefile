@@ -12,7 +12,8 @@ COFFER := target/release/coffer
 CI := --profile ci --locked
 CI_COFFER := target/ci/coffer
 # Lints while it compiles: clippy-driver is rustc with lints, so that nothing is compiled twice for them.
-LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS='-Dwarnings__CLIPPY_HACKERY__' $(CARGO)
+LINTS := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS='-Dwarnings__CLIPPY_HACKERY__'
+LINTED := $(LINTS) $(CARGO)
 
 .PHONY: help build dist run demo test check unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
 
@@ -69,7 +70,7 @@ check: setup-build setup-check agentd ui
 
 unit: setup-test agentd ui
 	scripts/deny
-	$(LINTED) test $(CI) --workspace --no-fail-fast
+	$(LINTS) CARGO=$(CARGO) scripts/unit
 
 e2e: setup-test agentd ui
 	@# As the tests' build has it: with other targets other features of crates would be chosen, and all be compiled again.

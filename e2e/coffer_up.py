@@ -47,6 +47,11 @@ class CofferUp:
         return self.data_dir.with_name(self.data_dir.name + ".log")
 
     @property
+    def cgroup_name(self) -> str:
+        """The node's own directory in each hierarchy of control groups."""
+        return "coffer-" + hashlib.sha256(os.fsencode(self.data_dir / "node")).hexdigest()[:8]
+
+    @property
     def run_dir(self) -> pathlib.Path:
         digest = hashlib.sha256(os.fsencode(self.data_dir)).hexdigest()
         return pathlib.Path("/run/coffer") / digest[:8]
@@ -185,12 +190,11 @@ def _walk(top: pathlib.Path, depth: int) -> set[str]:
     return found
 
 
-def _cgroups(tag: str) -> set[str]:
+def _cgroups(up: CofferUp) -> set[str]:
     found = set()
     for top, directories, _ in os.walk("/sys/fs/cgroup"):
-        found |= {f"{top}/{name}" for name in directories if "coffer" in f"{top}/{name}"}
-    mine = {path for path in found if tag in path}
-    return mine or found
+        found |= {f"{top}/{name}" for name in directories if up.cgroup_name in f"{top}/{name}"}
+    return found
 
 
 def inventory(up: CofferUp) -> dict[str, set]:
@@ -203,7 +207,7 @@ def inventory(up: CofferUp) -> dict[str, set]:
         "network namespaces": _namespaces("net", family),
         "pid namespaces": _namespaces("pid", family),
         "mounts": {line.split()[4] for line in open("/proc/self/mountinfo") if str(up.data_dir) in line},
-        "cgroups": _cgroups(up.run_dir.name),
+        "cgroups": _cgroups(up),
         "loop devices": {str(loop) for loop in loops if str(up.data_dir) in loop.read_text()},
         "node files": journal_and_pool,
         "sockets": _walk(up.run_dir, 3),

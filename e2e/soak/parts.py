@@ -1,7 +1,6 @@
 """The processes that can be killed, and what they hold on the host."""
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
@@ -67,7 +66,7 @@ class Installation:
 
     def members(self) -> dict[int, str]:
         """All processes of sandboxes, by the name of their sandbox's cgroup."""
-        found, mark = {}, f"/{cgroup_name(self.up)}/"
+        found, mark = {}, f"/{self.up.cgroup_name}/"
         for pid in processes():
             try:
                 text = pathlib.Path(f"/proc/{pid}/cgroup").read_text()
@@ -258,14 +257,10 @@ def listed(path: pathlib.Path) -> set[str]:
     return set(os.listdir(path)) if path.is_dir() else set()
 
 
-def cgroup_name(up: CofferUp) -> str:
-    return "coffer-" + hashlib.sha256(os.fsencode(up.data_dir / "node")).hexdigest()[:8]
-
-
 def cgroups_of(up: CofferUp) -> list[pathlib.Path]:
     """The node's own directory in each hierarchy of control groups."""
     points = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup" in line]
-    return [own for point in points if (own := pathlib.Path(point) / cgroup_name(up)).is_dir()]
+    return [own for point in points if (own := pathlib.Path(point) / up.cgroup_name).is_dir()]
 
 
 def uid_blocks(up: CofferUp) -> set[str]:

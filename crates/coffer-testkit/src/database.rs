@@ -68,16 +68,23 @@ impl TestDatabase {
 
     /// Whether any file of the database holds `text`.
     pub fn holds_on_disk(&self, text: &str) -> bool {
-        let grep = Command::new("grep")
-            .args(["--recursive", "--quiet", "--text", "--fixed-strings", "--regexp", text])
-            .arg(&self.files)
-            .status()
-            .unwrap();
-        match grep.code() {
-            Some(0) => true,
-            Some(1) => false,
-            code => panic!("grep gave {code:?}"),
+        // PostgreSQL removes files while grep looks for them, for other tests too: then grep fails, and looks again.
+        let mut code = None;
+        for _ in 0..50 {
+            let grep = Command::new("grep")
+                .args(["--recursive", "--quiet", "--no-messages", "--text", "--fixed-strings"])
+                .args(["--regexp", text])
+                .arg(&self.files)
+                .status()
+                .unwrap();
+            code = grep.code();
+            match code {
+                Some(0) => return true,
+                Some(1) => return false,
+                _ => {}
+            }
         }
+        panic!("grep gave {code:?}");
     }
 
     /// Runs every other test of this test binary again, on PostgreSQL: to be called by a test named `itself`.
