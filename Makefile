@@ -15,7 +15,7 @@ CI_COFFER := target/ci/coffer
 LINTS := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS='-Dwarnings__CLIPPY_HACKERY__'
 LINTED := $(LINTS) $(CARGO)
 
-.PHONY: help build dist run demo test check unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
+.PHONY: help build dist run demo test check doc unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
@@ -30,6 +30,8 @@ help:
 	@echo "make kernels run the node's tests as if on each known host's kernel, by doing without what it lacks"
 	@echo "make bench   measure beside crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"
 	@echo "make fuzz    feed readers of hostile bytes with what they do not expect, a minute each"
+	@echo "make check   format, lints and types; compiles all tests and runs none"
+	@echo "make doc     the code's documentation, in target/doc; broken links are errors"
 	@echo "make fmt     format the sources"
 	@echo "make screenshots  take the pictures of the README anew, of a real server (docs/images)"
 
@@ -67,6 +69,11 @@ check: setup-build setup-check agentd ui
 	scripts/lint
 	scripts/build-ui --check
 	$(LINTED) test $(CI) --workspace --no-run
+
+# The documentation of the code, private items too, with broken links as errors. Apart from `check`, because rustdoc
+# compiles every dependency's metadata once more: about a minute on two cores.
+doc: setup-build agentd ui
+	RUSTDOCFLAGS=-Dwarnings $(LINTED) doc $(CI) --workspace --no-deps --document-private-items
 
 unit: setup-test agentd ui
 	scripts/deny

@@ -24,7 +24,7 @@ pub(crate) struct NewEvent {
     pub(crate) at_ms: Millis,
 }
 
-/// Does `work`, in which events can be deferred. Whoever calls this must [`write`] them before it ends.
+/// Does `work`, in which events can be deferred. Whoever calls this must [`write()`] them before it ends.
 pub(crate) async fn collecting<F: Future>(work: F) -> F::Output {
     EVENTS.scope(RefCell::default(), work).await
 }

@@ -79,7 +79,7 @@ impl SnapshotState {
     }
 }
 
-/// What [`Store::insert_snapshot`] did.
+/// What [`Store::insert_snapshot`](crate::Store::insert_snapshot) did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InsertedSnapshot {
     New,
@@ -101,7 +101,7 @@ pub struct SnapshotFacts {
     pub paused_us: u64,
 }
 
-/// What [`Store::finish_snapshot`] did.
+/// What [`Store::finish_snapshot`](crate::Store::finish_snapshot) did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinishedSnapshot {
     Ready(Box<SnapshotRow>),

@@ -1,6 +1,6 @@
 //! What a sandbox may reach.
 //!
-//! A [`Policy`] is a base (nothing, web, everything public) with lists of exceptions. [`decide`] is the
+//! A [`Policy`] is a base (nothing, web, everything public) with lists of exceptions. [`decide()`] is the
 //! only function that says yes or no, and a no always names its [`Rule`]. Below every policy stand the
 //! [`Walls`]: addresses that no policy opens, whatever way they are spelled.
 

@@ -6,7 +6,7 @@
 //! - [`control`] has agentd give up its listener before a dump and take another afterwards.
 //! - [`hook`] is the moment in the middle: everything stands still, and we say whether to go on.
 //! - [`fork`] makes an image that of another sandbox.
-//! - [`dump`] writes an image; [`image`] says what belongs to it, and [`cipher`] is what it is under on disk.
+//! - [`mod@dump`] writes an image; [`image`] says what belongs to it, and [`cipher`] is what it is under on disk.
 //! - [`places`] is where images lie: sealed, and checked before they are used again.
 //! - [`deadlock`] is what a kill at the wrong moment leads to, and the way out of it.
 

@@ -3,7 +3,7 @@
 //! A handler says what it needs by the type of its caller: `Caller<Read>`, `Caller<Write>`,
 //! `Caller<Admin>`, or [`Operating`]; one that names nothing does not compile. `Named` finds the sandbox
 //! of the path only where the caller sees it, so that no handler can forget to look. Which routes a kind of key may call
-//! at all is in [`kinds`](super::kinds), and looked up wherever a key is shown.
+//! at all is in [`kinds`], and looked up wherever a key is shown.
 
 use std::marker::PhantomData;
 use std::str::FromStr;
