@@ -32,7 +32,7 @@ help:
 	@echo "make fuzz    feed readers of hostile bytes with what they do not expect, a minute each"
 	@echo "make check   format, lints and types; compiles all tests and runs none"
 	@echo "make doc     the code's documentation, in target/doc; broken links are errors"
-	@echo "make fmt     format the sources"
+	@echo "make fmt     format the sources: Rust, Python and TypeScript"
 	@echo "make screenshots  take the pictures of the README anew, of a real server (docs/images)"
 
 build: setup-build agentd ui
@@ -122,8 +122,10 @@ bench: setup-bench template
 fuzz: setup-build
 	fuzz/run
 
-fmt:
+fmt: setup-check
 	$(CARGO) fmt --all
+	[ ! -x target/lint/bin/ruff ] || target/lint/bin/ruff format --quiet
+	scripts/build-ui --format
 
 setup-build:
 	@scripts/setup build
