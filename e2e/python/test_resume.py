@@ -128,7 +128,10 @@ def test_what_ended_while_the_server_was_down_is_there(up, sandbox):
         shown += data or b""
         if b"one\r\n" in shown:
             break
-    (waiting,) = hosts_view(f"until [ -e {gate} ]")  # the shell of the terminal got its line by typing
+    # The shell of the terminal got its line by typing, so only the command matches. Each `sleep` matches too, for the
+    # moment between its fork and its exec.
+    waits = f"until [ -e {gate} ]"
+    (waiting,) = eventually(lambda: len(found := hosts_view(waits)) == 1 and found, "the command alone waits")
     up.process.send_signal(signal.SIGSTOP)  # so that nobody starts another server meanwhile
     try:
         kill(up, "server")
