@@ -11,7 +11,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 READY_S = 300  # the first start may make a pool and a template
 STOP_S = 150
-POOL_SIZE = os.environ.get("E2E_POOL_SIZE", "6GiB")  # enough for the suites; the default would take what it can get
+POOL_SIZE = os.environ.get("E2E_POOL_SIZE", "3GiB")  # enough for the suites; the default would take what it can get
 
 
 def binary() -> pathlib.Path:
