@@ -15,7 +15,7 @@ CI_COFFER := target/ci/coffer
 LINTS := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS='-Dwarnings__CLIPPY_HACKERY__'
 LINTED := $(LINTS) $(CARGO)
 
-.PHONY: help build dist run demo test check doc unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
+.PHONY: help build embedded dist run demo test check doc unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
@@ -35,7 +35,7 @@ help:
 	@echo "make fmt     format the sources: Rust, Python and TypeScript"
 	@echo "make screenshots  take the pictures of the README anew, of a real server (docs/images)"
 
-build: setup-build agentd ui
+build: embedded
 	$(CARGO) build --release --locked -p coffer
 
 # What a release consists of. VERSION must be that of Cargo.toml.
@@ -43,11 +43,16 @@ VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 dist: build
 	scripts/dist $(VERSION)
 
-# agentd is static and embedded into coffer, so it comes first.
+# What coffer embeds comes first: agentd, which is static, and the web UI, which is left out without Node. Both at once,
+# because the UI mostly waits for a registry and agentd's last step uses one processor.
+embedded: setup-build
+	@mkdir -p target
+	@scripts/build-ui >target/build-ui.log 2>&1 & ui=$$!; scripts/build-agentd; agentd=$$?; \
+		wait $$ui; ui=$$?; cat target/build-ui.log; exit $$((agentd + ui))
+
 agentd: setup-build
 	scripts/build-agentd
 
-# The web UI is embedded too; without Node it is left out.
 ui: setup-build
 	scripts/build-ui
 
@@ -64,7 +69,7 @@ template: setup-run build
 
 test: check unit e2e vm-ci
 
-check: setup-build setup-check agentd ui
+check: setup-check embedded
 	$(CARGO) fmt --all --check
 	scripts/lint
 	scripts/build-ui --check
@@ -72,14 +77,14 @@ check: setup-build setup-check agentd ui
 
 # The documentation of the code, private items too, with broken links as errors. Apart from `check`, because rustdoc
 # compiles every dependency's metadata once more: about a minute on two cores.
-doc: setup-build agentd ui
+doc: embedded
 	RUSTDOCFLAGS=-Dwarnings $(LINTED) doc $(CI) --workspace --no-deps --document-private-items
 
-unit: setup-test agentd ui
+unit: setup-test embedded
 	scripts/deny
 	$(LINTS) CARGO=$(CARGO) scripts/unit
 
-e2e: setup-test agentd ui
+e2e: setup-test embedded
 	@# As the tests' build has it: with other targets other features of crates would be chosen, and all be compiled again.
 	$(LINTED) build $(CI) --workspace --bin coffer --test coffer
 	@$(CI_COFFER) template build base || echo "note: the template 'base' could not be built; 'host' stands in for it"

@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
-use sqlx::migrate::{MigrateError, Migrator};
-use sqlx::{AnyConnection, AnyPool, Connection, Row};
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::{AnyConnection, AnyPool, Connection, Row, SqlSafeStr};
 use tokio::sync::watch;
 
 use crate::error::{Cause, Doing, OpenError, StoreError};
 use crate::load::Load;
 use crate::writer::{Effect, Writer};
 
-static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+/// Version, name and text of every migration, in order; `build.rs` lists them.
+const MIGRATIONS: &[(i64, &str, &str)] = &include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 
 const SQLITE_READERS: u32 = 8;
 const POSTGRES_CONNECTIONS: u32 = 16;
@@ -254,8 +255,15 @@ async fn open_postgres(url: &str) -> Result<Kind, OpenError> {
     Ok(Kind::Postgres { pool })
 }
 
+fn migrator() -> Migrator {
+    let migration = |&(version, name, sql): &(i64, &'static str, &'static str)| {
+        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    Migrator::with_migrations(MIGRATIONS.iter().map(migration).collect())
+}
+
 async fn migrate(connection: &mut AnyConnection, at: &str) -> Result<(), OpenError> {
-    MIGRATIONS.run(connection).await.map_err(|error| match error {
+    migrator().run(connection).await.map_err(|error| match error {
         MigrateError::VersionMissing(migration) => OpenError::Newer { at: at.to_string(), migration },
         error => OpenError::Migrate { at: at.to_string(), source: error.into() },
     })
@@ -280,6 +288,40 @@ fn without_credentials(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Databases remember the SHA-384 of each migration, and do not open with another.
+    #[test]
+    fn released_migrations_stay_as_they_are() {
+        let released = [
+            (1, "8cb3f0b936b0"),
+            (2, "a66824b5cb4a"),
+            (3, "54716ef2dbc9"),
+            (4, "5473812e1d9c"),
+            (5, "17035e86f6a7"),
+            (6, "6ac0730fd649"),
+            (7, "6b70aef2014e"),
+            (8, "84669a484311"),
+            (9, "aa5d6df62e2b"),
+            (10, "fd67a83992b6"),
+            (11, "742e03dbad60"),
+            (12, "2c2911a217f6"),
+            (13, "e7f875bdb63e"),
+            (14, "8ede73b3701e"),
+            (15, "9774d89c8174"),
+            (16, "955d13ebced8"),
+            (18, "d6ba1bf430c9"),
+            (19, "0ef4fa99d889"),
+            (20, "0ff28ccbbc88"),
+            (21, "61292e04455a"),
+        ];
+        let known = migrator();
+        for (version, checksum) in released {
+            let found = known.iter().find(|migration| migration.version == version).expect("a migration");
+            assert_eq!(hex::encode(&found.checksum)[..12], *checksum, "migration {version}");
+        }
+        assert!(known.iter().all(|migration| migration.migration_type == MigrationType::Simple));
+        assert_eq!(known.iter().next().unwrap().description, "foundation");
+    }
 
     #[tokio::test]
     async fn a_commit_is_on_disk_before_it_is_answered() {
