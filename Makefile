@@ -73,6 +73,7 @@ check: setup-check embedded
 	$(CARGO) fmt --all --check
 	scripts/lint
 	scripts/build-ui --check
+	scripts/module-graph --check
 	$(LINTED) test $(CI) --workspace --no-run
 
 # The documentation of the code, private items too, with broken links as errors. Apart from `check`, because rustdoc
