@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod code;
 pub mod command;
 pub mod commit;
 pub mod compete;
@@ -22,6 +23,7 @@ mod state;
 mod task;
 mod template;
 
+pub use code::Code;
 pub use id::{
     AgentId, ArtifactId, AuditId, BadId, BudgetId, CommentId, CompetitionId, ConnectionId, DeliveryId,
     ExecutionId, GitOperationId, Id, KeyId, ProjectId, RepositoryId, ReservationId, RunId, RunnerId,

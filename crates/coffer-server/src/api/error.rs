@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
+pub(crate) use coffer_core::Code;
 use coffer_core::StateName;
 use coffer_engine::EngineError;
 use coffer_forge::{DiskLow, ForgeError};
@@ -36,116 +37,34 @@ pub(crate) struct ApiError {
     details: Option<Value>,
 }
 
-/// Every way to be refused. A code is for ever: clients decide by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Code {
-    BadRequest,
-    Unauthorized,
-    BudgetExceeded,
-    Forbidden,
-    CommandRefused,
-    NotFound,
-    MethodNotAllowed,
-    RequestTimeout,
-    Conflict,
-    BranchProtected,
-    CommitMessage,
-    GitFailed,
-    IdentityMissing,
-    MergeConflict,
-    NothingToCommit,
-    PushRejected,
-    PermissionMissing,
-    TokenExpired,
-    PreconditionFailed,
-    PackTooLarge,
-    PayloadTooLarge,
-    Invalid,
-    IdempotencyKeyReused,
-    OtherInstallation,
-    Gone,
-    QuotaExceeded,
-    PoolBusy,
-    RateLimited,
-    Internal,
-    HostFailed,
-    NotSupported,
-    Unavailable,
-    ForgeUnreachable,
-    DiskLow,
-}
-
-impl Code {
-    pub(crate) const fn status(self) -> StatusCode {
-        match self {
-            Self::BadRequest => StatusCode::BAD_REQUEST,
-            Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::BudgetExceeded => StatusCode::PAYMENT_REQUIRED,
-            Self::Forbidden | Self::CommandRefused | Self::PermissionMissing => StatusCode::FORBIDDEN,
-            Self::NotFound => StatusCode::NOT_FOUND,
-            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::Conflict
-            | Self::BranchProtected
-            | Self::GitFailed
-            | Self::IdentityMissing
-            | Self::MergeConflict
-            | Self::NothingToCommit
-            | Self::PushRejected
-            | Self::TokenExpired => StatusCode::CONFLICT,
-            Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-            Self::PackTooLarge | Self::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Invalid | Self::CommitMessage | Self::IdempotencyKeyReused => {
-                StatusCode::UNPROCESSABLE_ENTITY
-            }
-            Self::OtherInstallation => StatusCode::MISDIRECTED_REQUEST,
-            Self::Gone => StatusCode::GONE,
-            Self::QuotaExceeded | Self::PoolBusy | Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-            Self::Internal | Self::HostFailed => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::NotSupported => StatusCode::NOT_IMPLEMENTED,
-            Self::Unavailable | Self::ForgeUnreachable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::DiskLow => StatusCode::INSUFFICIENT_STORAGE,
-        }
-    }
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::BadRequest => "bad_request",
-            Self::Unauthorized => "unauthorized",
-            Self::BudgetExceeded => "budget_exceeded",
-            Self::Forbidden => "forbidden",
-            Self::CommandRefused => "command_refused",
-            Self::NotFound => "not_found",
-            Self::MethodNotAllowed => "method_not_allowed",
-            Self::RequestTimeout => "request_timeout",
-            Self::Conflict => "conflict",
-            Self::BranchProtected => "branch_protected",
-            Self::CommitMessage => "commit_message",
-            Self::GitFailed => "git_failed",
-            Self::IdentityMissing => "identity_missing",
-            Self::MergeConflict => "merge_conflict",
-            Self::NothingToCommit => "nothing_to_commit",
-            Self::PushRejected => "push_rejected",
-            Self::PermissionMissing => "permission_missing",
-            Self::TokenExpired => "token_expired",
-            Self::PreconditionFailed => "precondition_failed",
-            Self::PackTooLarge => "pack_too_large",
-            Self::PayloadTooLarge => "payload_too_large",
-            Self::Invalid => "invalid",
-            Self::IdempotencyKeyReused => "idempotency_key_reused",
-            Self::OtherInstallation => "other_installation",
-            Self::Gone => "gone",
-            Self::QuotaExceeded => "quota_exceeded",
-            Self::PoolBusy => "pool_busy",
-            Self::RateLimited => "rate_limited",
-            Self::Internal => "internal",
-            Self::HostFailed => "host_failed",
-            Self::NotSupported => "not_supported",
-            Self::Unavailable => "unavailable",
-            Self::ForgeUnreachable => "forge_unreachable",
-            Self::DiskLow => "disk_low",
-        }
+/// The HTTP status of a refusal.
+pub(crate) const fn status_of(code: Code) -> StatusCode {
+    match code {
+        Code::BadRequest => StatusCode::BAD_REQUEST,
+        Code::Unauthorized => StatusCode::UNAUTHORIZED,
+        Code::BudgetExceeded => StatusCode::PAYMENT_REQUIRED,
+        Code::Forbidden | Code::CommandRefused | Code::PermissionMissing => StatusCode::FORBIDDEN,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+        Code::Conflict
+        | Code::BranchProtected
+        | Code::GitFailed
+        | Code::IdentityMissing
+        | Code::MergeConflict
+        | Code::NothingToCommit
+        | Code::PushRejected
+        | Code::TokenExpired => StatusCode::CONFLICT,
+        Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+        Code::PackTooLarge | Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::Invalid | Code::CommitMessage | Code::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::OtherInstallation => StatusCode::MISDIRECTED_REQUEST,
+        Code::Gone => StatusCode::GONE,
+        Code::QuotaExceeded | Code::PoolBusy | Code::RateLimited => StatusCode::TOO_MANY_REQUESTS,
+        Code::Internal | Code::HostFailed => StatusCode::INTERNAL_SERVER_ERROR,
+        Code::NotSupported => StatusCode::NOT_IMPLEMENTED,
+        Code::Unavailable | Code::ForgeUnreachable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DiskLow => StatusCode::INSUFFICIENT_STORAGE,
     }
 }
 
@@ -221,15 +140,15 @@ impl ApiError {
     /// The refusal as part of an answer, in E2B's shape.
     pub(crate) fn into_e2b(self) -> ErrorBody {
         ErrorBody {
-            code: self.code.status().as_u16(),
+            code: status_of(self.code).as_u16(),
             message: self.message,
             error_code: self.error_code.map(String::from),
         }
     }
 
     /// The code, message and hint, for an answer that has them as a part.
-    pub(crate) fn into_parts(self) -> (&'static str, String, Option<String>) {
-        (self.code.as_str(), self.message, self.hint)
+    pub(crate) fn into_parts(self) -> (Code, String, Option<String>) {
+        (self.code, self.message, self.hint)
     }
 
     pub(crate) fn code(&self) -> Code {
@@ -448,7 +367,7 @@ impl ApiError {
 /// The answer has no body yet: [`Refusal::render`] gives it the one of the API that was asked.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = self.code.status().into_response();
+        let mut response = status_of(self.code).into_response();
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -525,5 +444,40 @@ impl Refusal {
         }
         answer.headers_mut().remove(header::CONTENT_LENGTH);
         (answer, Some(error.code.as_str().to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/api.md");
+    const BEGIN: &str =
+        "<!-- codes: written by `COFFER_UPDATE=1 cargo test -p coffer-server --lib codes` -->\n";
+    const END: &str = "<!-- end of codes -->";
+
+    #[test]
+    fn the_page_of_the_api_lists_all_codes() {
+        let row = |code: &Code| {
+            format!(
+                "| `{code}` | {} | {} |\n",
+                status_of(*code).as_u16(),
+                code.meaning().trim_end_matches('.')
+            )
+        };
+        let rows: String = Code::ALL.iter().map(row).collect();
+        let table = format!("\n| code | status | meaning |\n|---|---|---|\n{rows}\n");
+        let page = std::fs::read_to_string(PAGE).unwrap();
+        let (before, rest) = page.split_once(BEGIN).expect("the page marks where the list begins");
+        let (_, after) = rest.split_once(END).expect("the page marks where the list ends");
+        let expected = [before, BEGIN, &table, END, after].concat();
+        if std::env::var_os("COFFER_UPDATE").is_some() {
+            std::fs::write(PAGE, &expected).unwrap();
+        }
+        let page = std::fs::read_to_string(PAGE).unwrap();
+        assert!(
+            page == expected,
+            "docs/api.md is out of date: COFFER_UPDATE=1 cargo test -p coffer-server --lib codes"
+        );
     }
 }

@@ -16,7 +16,7 @@ use futures_util::future::BoxFuture;
 
 use super::heard::{Heard, Progress, hear, quiet_for};
 use super::{Station, Workbench, repository, trouble};
-use crate::api::{ApiError, Errand};
+use crate::api::{ApiError, Code, Errand};
 use crate::clock::now_ms;
 use crate::fleet::secret_variables;
 use crate::output::Patterns;
@@ -375,7 +375,7 @@ impl Workbench {
             "the agent was ended: sandbox {sandbox} and what the agent says it spent come to {spent} {currency}, and \
              {allowance} {currency} was left; raise the budget and start again"
         );
-        StepError::fatal("budget_exceeded", message)
+        StepError::fatal(Code::BudgetExceeded.as_str(), message)
     }
 
     /// Without what must not be shown, however long.

@@ -51,11 +51,11 @@ impl Workbench {
             let (repository, base) = (wanted.clone(), base.clone());
             async move { git.beginning(&session, &repository, base.as_ref()).await }
         });
-        let (branch, commit) = found.await.map_err(|error| match error.code.as_str() {
-            "not_found" if error.message.contains("to begin from") => {
+        let (branch, commit) = found.await.map_err(|error| match error.code.parse() {
+            Ok(Code::NotFound) if error.message.contains("to begin from") => {
                 StepError { code: "unknown_base".into(), ..error }
             }
-            "not_found" => StepError { code: "unknown_repository".into(), ..error },
+            Ok(Code::NotFound) => StepError { code: "unknown_repository".into(), ..error },
             _ => error,
         })?;
         let begin = branch.clone();

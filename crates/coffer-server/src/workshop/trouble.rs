@@ -46,7 +46,7 @@ fn told(error: ApiError, patterns: &Patterns) -> StepError {
     let transient = may_pass(&error);
     let (code, message, hint) = error.into_parts();
     let message = hint.map_or_else(|| message.clone(), |hint| format!("{message} ({hint})"));
-    StepError { code: code.into(), message: redacted(patterns, &message), transient }
+    StepError { code: code.to_string(), message: redacted(patterns, &message), transient }
 }
 
 /// Without what must not be shown, and not too long.
@@ -85,7 +85,7 @@ impl Workbench {
             Some((state, installation)) if state.is_live() => {
                 let holder = installation.unwrap_or_else(|| "another".into());
                 let message = format!("sandbox {} is on the host of installation '{holder}'", at.sandbox);
-                return Err(StepError::transient("other_installation", message));
+                return Err(StepError::transient(Code::OtherInstallation.as_str(), message));
             }
             Some((SandboxState::Error { fault }, _)) => describe(&fault),
             Some((SandboxState::Terminated { reason }, _)) => format!("{reason:?}").to_lowercase(),

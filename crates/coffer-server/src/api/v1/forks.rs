@@ -14,7 +14,7 @@ use super::ErrorShape;
 use super::sandboxes::{self, Sandbox, usual_timeout_s};
 use crate::api::auth::{Caller, Named, NamedId, Read, Write};
 use crate::api::body::MaybeChecked;
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Code};
 use crate::api::snapshots::MOST_CHILDREN;
 use crate::api::{App, check};
 use crate::clock::rfc3339;
@@ -68,8 +68,7 @@ pub(super) struct Child {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ChildError {
-    /// One of the codes of refusals.
-    code: &'static str,
+    code: Code,
     message: String,
     hint: Option<String>,
 }

@@ -58,9 +58,7 @@ pub(super) use repositories::{keeper, reached};
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Error)]
 pub(crate) struct ErrorShape {
-    /// One of a closed list; clients may decide by it.
-    #[schema(example = "not_found")]
-    code: String,
+    code: super::error::Code,
     /// For people.
     message: String,
     /// What to do about it, where there is something.
