@@ -47,6 +47,15 @@ impl Effect {
     }
 }
 
+/// A command that was not started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedCommand {
+    /// As far as it was understood.
+    pub words: Vec<String>,
+    pub why: String,
+    pub rule: Option<usize>,
+}
+
 /// One rule of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -176,6 +185,16 @@ impl CommandPolicy {
         let rule = self.rules.iter().position(|rule| rule.pattern.fits(&words));
         let effect = rule.map_or(self.default, |rule| self.rules[rule].effect);
         Judged { words, effect, rule }
+    }
+
+    /// Whether a command may be started.
+    pub fn permit(&self, words: &[String]) -> Result<(), RefusedCommand> {
+        match self.refusal(&self.judge(words)) {
+            None => Ok(()),
+            Some(refused) => {
+                Err(RefusedCommand { words: words.to_vec(), why: refused.to_string(), rule: refused.rule() })
+            }
+        }
     }
 
     /// Why what was judged is not started, if so.

@@ -1,15 +1,17 @@
 //! The rules of Cofferdam: identities, sandbox states, limits, lifetimes, agents, and policies for networks and
 //! commands.
 //!
-//! Nothing here does I/O, reads a clock or knows a runtime, so every rule can be tested
-//! exhaustively. Times are milliseconds since the Unix epoch, handed in by the caller.
+//! Nothing here does I/O or knows a runtime, so every rule can be tested exhaustively. Times are milliseconds since
+//! the Unix epoch, passed in by the caller; [`clock`] is the one place that reads them.
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod clock;
 mod code;
 pub mod command;
 pub mod commit;
 pub mod compete;
+mod error;
 pub mod forge;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -17,6 +19,7 @@ mod id;
 mod lifetime;
 mod limits;
 pub mod network;
+mod refusal;
 mod role;
 pub mod settings;
 mod state;
@@ -24,6 +27,7 @@ mod task;
 mod template;
 
 pub use code::Code;
+pub use error::chain;
 pub use id::{
     AgentId, ArtifactId, AuditId, BadId, BudgetId, CommentId, CompetitionId, ConnectionId, DeliveryId,
     ExecutionId, GitOperationId, Id, KeyId, ProjectId, RepositoryId, ReservationId, RunId, RunnerId,
@@ -31,6 +35,7 @@ pub use id::{
 };
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::{Limits, SizeWish};
+pub use refusal::Refusal;
 pub use role::{BadKeyKind, BadRole, KeyKind, Role};
 pub use state::{Cause, DestroyReason, Fault, Kept, Refused, SandboxState, StateName};
 pub use task::{Priority, TaskState};

@@ -6,6 +6,7 @@
 
 mod behalf;
 mod node;
+mod refusal;
 
 use async_trait::async_trait;
 pub use behalf::{on_behalf, on_behalf_of};

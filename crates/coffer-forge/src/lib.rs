@@ -6,7 +6,6 @@
 //! secret of the project.
 #![forbid(unsafe_code)]
 
-pub mod breaker;
 mod connect;
 mod error;
 mod forge;
@@ -18,6 +17,7 @@ mod lfs;
 mod local;
 mod passes;
 mod private;
+mod refusal;
 mod serve;
 mod storage;
 

@@ -1,61 +1,39 @@
-//! The control plane: E2B's REST API, the owner of every sandbox's record, and the proxy of
-//! sandbox traffic, all on one port.
+//! The control plane, wired together: [`serve`] starts every part and answers on one port.
 //!
-//! [`serve`] is the whole public face. Inside, `fleet` owns the sandboxes and is the only one that
-//! speaks to the engine; `api` translates HTTP to its calls; `proxy` carries traffic to sandboxes
-//! and knows the fleet only through `routing`; `listen` tells the two kinds of requests apart.
+//! `coffer-fleet` owns the sandboxes and is the only caller of the engine; `coffer-work` has git, tasks and what follows
+//! from them; `coffer-api` translates HTTP to their calls; `coffer-proxy` tells sandbox traffic from the API and carries
+//! it, and knows the fleet only through the traits that [`adapters`] implements.
 #![forbid(unsafe_code)]
 
-mod agent;
-mod api;
-mod artifacts;
-mod audit;
-mod breaker;
-mod clock;
-mod commands;
-mod drain;
-mod events;
-mod fleet;
-#[cfg(any(test, fuzzing))]
-pub mod fuzz;
-mod git;
-mod limits;
-mod listen;
-mod output;
-mod preflight;
-mod proxy;
-mod results;
-mod reviews;
-mod routing;
-mod tasks;
-mod telemetry;
-mod usage;
-mod webhooks;
-mod workshop;
+mod adapters;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use api::UiFile;
-pub use artifacts::ArtifactSettings;
+pub use coffer_api::UiFile;
 use coffer_core::{LifetimePolicy, Limits};
 use coffer_engine::Engine;
+use coffer_fleet::exec::Exec;
+pub use coffer_fleet::limits::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings};
+pub use coffer_fleet::output::OutputSettings;
+pub use coffer_fleet::usage::UsageSettings;
+pub use coffer_fleet::{PreflightError, is_preflight, preflight};
+use coffer_fleet::{audit, commands, events, limits, output, usage};
 use coffer_forge::GitProcesses;
+pub use coffer_proxy::TrustedProxies;
+pub use coffer_shares::PoolSettings;
 use coffer_shares::pool;
 use coffer_store::Store;
-pub use git::ForgeSettings;
-pub use limits::{LimitSettings, PoolSettings, QuotaSettings, RateSettings, RetentionSettings};
-pub use listen::TrustedProxies;
-pub use output::OutputSettings;
-pub use preflight::{PreflightError, is_preflight, preflight};
-pub use tasks::{OtherArena, OtherWorkshop, TaskSettings};
-pub use telemetry::{BadTraceSetting, MetricsSettings, TraceSettings};
+pub use coffer_telemetry::{BadTraceSetting, MetricsSettings, TraceSettings};
+pub use coffer_work::artifacts::ArtifactSettings;
+pub use coffer_work::git::ForgeSettings;
+pub use coffer_work::tasks::{OtherArena, OtherWorkshop, TaskSettings};
+pub use coffer_work::webhooks::WebhookSettings;
+use coffer_work::{artifacts, git, results, reviews, tasks, webhooks, workshop};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-pub use usage::UsageSettings;
-pub use webhooks::WebhookSettings;
 
 /// How long steps under way may take after a stop was asked for.
 const LAST_STEPS: Duration = Duration::from_secs(15);
@@ -155,9 +133,9 @@ pub async fn serve(
     }
     let pools = config.limits.pools;
     let forges = forges(&config, &listener, store.clone()).await?;
-    let telemetry = telemetry::Telemetry::start(&config.metrics, &config.traces)
+    let telemetry = coffer_telemetry::Telemetry::start(&config.metrics, &config.traces)
         .map_err(|error| ServeError(Box::new(error)))?;
-    let (engine, breaker) = breaker::GuardedEngine::start(engine, stop.child_token());
+    let (engine, breaker) = coffer_fleet::GuardedEngine::start(engine, stop.child_token());
     let host_failures = engine.failures();
     telemetry.watch(breaker);
     let telemetry = Arc::new(telemetry);
@@ -183,12 +161,12 @@ pub async fn serve(
     );
     let written = CancellationToken::new();
     let (audit, audit_writer) = audit::AuditLog::start(store.clone(), written.clone());
-    let fleet = fleet::Fleet::start(
+    let fleet = coffer_fleet::Fleet::start(
         store.clone(),
         engine,
         config.lifetime,
         config.default_limits,
-        fleet::Books {
+        coffer_fleet::Books {
             telemetry: telemetry.clone(),
             usage,
             output: output.clone(),
@@ -201,15 +179,16 @@ pub async fn serve(
     .map_err(|error| ServeError(Box::new(error)))?;
     let commands = commands::Commands::start(store.clone(), output.clone(), stop.child_token());
     let commands = commands.await.map_err(failed)?;
-    let gate = commands::Gatekeeper {
+    let gate = adapters::Gatekeeper {
         fleet: fleet.clone(),
         commands: commands.clone(),
         audit: audit.clone(),
         told: std::sync::Mutex::default(),
     };
-    let proxy = proxy::Proxy::new(Arc::new(fleet.clone()), Arc::new(gate), &pools);
-    let errands = api::Errands { fleet: fleet.clone(), commands: commands.clone(), output: output.clone() };
-    let git = git::Git::new(store.clone(), fleet.clone(), forges.clone(), errands.clone(), telemetry.clone());
+    let proxy =
+        coffer_proxy::Proxy::new(Arc::new(adapters::Sandboxes(fleet.clone())), Arc::new(gate), &pools);
+    let exec = Exec { fleet: fleet.clone(), commands: commands.clone(), output: output.clone() };
+    let git = git::Git::new(store.clone(), fleet.clone(), forges.clone(), exec.clone(), telemetry.clone());
     let git = Arc::new(git);
     tokio::spawn(git.clone().keep(stop.child_token()));
     let counting = forges.clone();
@@ -222,7 +201,7 @@ pub async fn serve(
         store: store.clone(),
         fleet: fleet.clone(),
         git: git.clone(),
-        errands,
+        exec: exec.clone(),
         limiter: limiter.clone(),
         policy: config.lifetime,
         default_template: config.default_template.clone(),
@@ -268,7 +247,7 @@ pub async fn serve(
         stop.child_token(),
     );
     let webhooks = webhooks.await.map_err(failed)?;
-    let app = api::App {
+    let app = coffer_api::App {
         fleet: fleet.clone(),
         host_failures,
         store: store.clone(),
@@ -277,13 +256,14 @@ pub async fn serve(
         limiter,
         domain: config.domain,
         default_template: config.default_template,
-        started_ms: clock::now_ms(),
+        started_ms: coffer_core::clock::now_ms(),
         audit,
         events: events::Events::new(store.clone(), stop.child_token()),
         journals: pools.shares(pool::LOG_READS),
         listings: pools.shares(pool::FILE_LISTS),
         sockets: pools.shares(pool::EVENT_SOCKETS),
         commands,
+        exec,
         telemetry: telemetry.clone(),
         output: output.clone(),
         forges,
@@ -293,11 +273,13 @@ pub async fn serve(
         webhooks: webhooks.clone(),
         artifacts,
     };
-    let api = api::router(app, config.ui);
+    let api = coffer_api::router(app, config.ui);
     tracing::info!("serving on {}", config.listen);
     ready();
-    let (seats, trusted) = (listen::Seats::new(&pools), config.trusted_proxies);
-    listen::serve(listener, Arc::new(listen::Front { api, proxy, seats, trusted }), stop).await;
+    let (seats, trusted) = (coffer_proxy::Seats::new(&pools), config.trusted_proxies);
+    let refuse = coffer_api::refuse;
+    let front = Arc::new(coffer_proxy::Front { api, proxy, seats, trusted, refuse });
+    coffer_proxy::serve(listener, front, stop).await;
     tasks.finish().await;
     webhooks.finish(LAST_STEPS).await;
     fleet.finish(LAST_STEPS).await;

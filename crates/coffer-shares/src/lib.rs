@@ -11,7 +11,10 @@
 #![forbid(unsafe_code)]
 
 mod pools;
+mod refusal;
+mod settings;
 mod shares;
 
 pub use pools::{POOLS, Pool, pool};
+pub use settings::{PoolSettings, network_of};
 pub use shares::{Full, Place, Shares};

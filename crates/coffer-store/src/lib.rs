@@ -34,6 +34,7 @@ mod policy;
 mod projects;
 mod prune;
 mod quotas;
+mod refusal;
 mod runs;
 mod sandbox;
 mod sandboxes;

@@ -16,7 +16,7 @@ use super::app::{self, InstallationToken};
 use super::limit::{self, Limits};
 use super::transport::{Address, LONGEST_ANSWER, Silence, Transport};
 use crate::ForgeError;
-use crate::breaker::{Breaker, Policy};
+use coffer_http::breaker::{Breaker, Policy};
 
 type Answer<T> = Result<T, ForgeError>;
 

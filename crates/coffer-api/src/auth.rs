@@ -1,0 +1,290 @@
+//! Who asks, and whether they may.
+//!
+//! A handler says what it needs by the type of its caller: `Caller<Read>`, `Caller<Write>`,
+//! `Caller<Admin>`, or [`Operating`]; one that names nothing does not compile. `Named` finds the sandbox
+//! of the path only where the caller sees it, so that no handler can forget to look. Which routes a kind of key may call
+//! at all is in [`kinds`], and looked up wherever a key is shown.
+
+use std::marker::PhantomData;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams};
+use coffer_core::{KeyId, KeyKind, ProjectId, Role, SandboxId};
+use coffer_store::{Authenticated, Operator, ProjectScope, Secret};
+use http::request::Parts;
+use http::{HeaderMap, Method, header};
+
+use super::App;
+use super::context::Of;
+use super::error::ApiError;
+use super::kinds;
+use coffer_core::Code;
+use coffer_fleet::Record;
+use coffer_fleet::limits::Pace;
+use coffer_proxy::Client;
+
+/// What a handler needs of its caller.
+pub(crate) trait Need: Send + Sync + 'static {
+    const ROLE: Role;
+}
+
+/// Looks only.
+#[derive(Debug)]
+pub(crate) enum Read {}
+/// Makes, uses and ends sandboxes.
+#[derive(Debug)]
+pub(crate) enum Write {}
+/// Changes the project itself.
+#[derive(Debug)]
+pub(crate) enum Admin {}
+
+impl Need for Read {
+    const ROLE: Role = Role::Read;
+}
+impl Need for Write {
+    const ROLE: Role = Role::Write;
+}
+impl Need for Admin {
+    const ROLE: Role = Role::Admin;
+}
+
+/// A request that showed a valid key of a project, with the role that is needed.
+#[derive(Debug)]
+pub(crate) struct Caller<N> {
+    pub scope: ProjectScope,
+    pub key_id: KeyId,
+    /// The key that was shown.
+    pub key: Secret,
+    pub role: Role,
+    pub kind: KeyKind,
+    needs: PhantomData<fn() -> N>,
+}
+
+impl<N: Need> FromRequestParts<Arc<App>> for Caller<N> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        let (whom, key) = authenticate(parts, app).await?;
+        let Authenticated::Project(principal) = whom else {
+            return Err(ApiError::of(
+                Code::Forbidden,
+                "this is an operator's key, which belongs to no project",
+            )
+            .hint("use a key of the project; `POST /api/v1/projects/{id}/keys` makes one"));
+        };
+        if principal.role < N::ROLE {
+            let message = format!("this key may only {}, and this needs {}", principal.role, N::ROLE);
+            return Err(ApiError::of(Code::Forbidden, message));
+        }
+        if N::ROLE == Role::Admin && principal.scope.agent().is_some() {
+            // It could make itself a key that sees everything.
+            return Err(ApiError::of(Code::Forbidden, "an agent's key cannot change its project"));
+        }
+        Ok(Self {
+            scope: principal.scope,
+            key_id: principal.key,
+            key,
+            role: principal.role,
+            kind: principal.kind,
+            needs: PhantomData,
+        })
+    }
+}
+
+impl<N> Caller<N> {
+    /// Who asks, as records of what they made name them.
+    pub(crate) fn actor(&self) -> String {
+        match self.scope.agent() {
+            Some(agent) => format!("agent:{agent}"),
+            None => format!("key:{}", self.key_id),
+        }
+    }
+}
+
+/// A request that showed an operator's key, which sees every project.
+#[derive(Debug)]
+pub(crate) struct Operating {
+    pub operator: Operator,
+}
+
+impl FromRequestParts<Arc<App>> for Operating {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        match authenticate(parts, app).await?.0 {
+            Authenticated::Operator { .. } => Ok(Self { operator: app.store.operator() }),
+            Authenticated::Project(_) => Err(ApiError::of(
+                Code::Forbidden,
+                "this needs an operator's key, and this key is a project's",
+            )),
+        }
+    }
+}
+
+/// A request that showed any good key.
+#[derive(Debug)]
+pub(crate) struct Anyone(pub Authenticated);
+
+impl FromRequestParts<Arc<App>> for Anyone {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        authenticate(parts, app).await.map(|(whom, _)| Self(whom))
+    }
+}
+
+async fn authenticate(parts: &Parts, app: &App) -> Result<(Authenticated, Secret), ApiError> {
+    let refused = |message| ApiError::of(Code::Unauthorized, message);
+    let key =
+        shown_key(&parts.headers).ok_or_else(|| refused("no API key; send one as the header X-API-KEY"))?;
+    let peer = parts.extensions.get::<Client>().map(|client| client.peer.ip());
+    if let Some(peer) = peer {
+        app.limiter.may_try(peer, key).map_err(ApiError::too_fast)?;
+    }
+    let known = app.store.authenticate(key).await.map_err(ApiError::store)?;
+    let Some(whom) = known else {
+        if let Some(peer) = peer {
+            app.limiter.refused(peer);
+        }
+        return Err(refused("invalid API key"));
+    };
+    if let Some(client) = parts.extensions.get::<Client>() {
+        client.count_for(project_of(&whom)).map_err(ApiError::busy)?;
+    }
+    if let Some(context) = parts.extensions.get::<Arc<Of>>()
+        && !context.is_authenticated()
+    {
+        // Before it is known whose the request is: those turned away here would fill the audit log.
+        app.limiter.admit(whom.key(), key, pace(parts)).map_err(ApiError::too_fast)?;
+        context.authenticated(whom);
+    }
+    let route = parts.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
+    kinds::check(whom.kind(), &parts.method, route)?;
+    Ok((whom, Secret::new(key)))
+}
+
+fn project_of(whom: &Authenticated) -> Option<ProjectId> {
+    match whom {
+        Authenticated::Project(principal) => Some(principal.scope.project()),
+        Authenticated::Operator { .. } => None,
+    }
+}
+
+fn pace(parts: &Parts) -> Pace {
+    let route = parts.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
+    match route {
+        Some(
+            "/sandboxes"
+            | "/v2/sandboxes"
+            | "/api/v1/sandboxes"
+            | "/sandboxes/{id}/fork"
+            | "/api/v1/sandboxes/{id}/fork"
+            | "/api/v1/sandboxes/fork"
+            | "/sandboxes/{id}/snapshots"
+            | "/api/v1/sandboxes/{id}/snapshots",
+        ) if parts.method == Method::POST => Pace::Create,
+        _ => Pace::Other,
+    }
+}
+
+/// `X-API-KEY`, or `Authorization: Bearer`.
+fn shown_key(headers: &HeaderMap) -> Option<&str> {
+    if let Some(key) = headers.get("x-api-key") {
+        return key.to_str().ok();
+    }
+    let (scheme, key) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+}
+
+/// The sandbox that the path names, if the caller may see it.
+#[derive(Debug)]
+pub(crate) struct Named<N> {
+    pub record: Arc<Record>,
+    /// The id as the caller wrote it, for messages.
+    pub id: String,
+    needs: PhantomData<fn() -> N>,
+}
+
+impl<N: Need> FromRequestParts<Arc<App>> for Named<N> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        let NamedId { id, text, caller } = NamedId::<N>::from_request_parts(parts, app).await?;
+        let Some(record) = app.fleet.find(&caller.scope, id) else {
+            return Err(not_here(app, &caller.scope, id, &text).await);
+        };
+        Ok(Self { record, id: text, needs: PhantomData })
+    }
+}
+
+/// What to say of a sandbox that this server does not hold: another one may.
+pub(crate) async fn not_here(app: &App, scope: &ProjectScope, id: SandboxId, text: &str) -> ApiError {
+    let row = match app.store.sandbox(scope, id).await {
+        Ok(row) => row,
+        Err(error) => return ApiError::store(error),
+    };
+    match row.as_ref().and_then(|row| app.store.holder_elsewhere(row)) {
+        Some(holder) => {
+            let message = format!("sandbox '{id}' is held by installation '{holder}', not by this one");
+            ApiError::of(Code::OtherInstallation, message).hint("ask the server of that installation")
+        }
+        None => ApiError::no_sandbox(text),
+    }
+}
+
+/// The id in the path, of a sandbox that may be over.
+#[derive(Debug)]
+pub(crate) struct NamedId<N> {
+    pub id: SandboxId,
+    pub text: String,
+    pub caller: Caller<N>,
+}
+
+impl<N: Need> FromRequestParts<Arc<App>> for NamedId<N> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let text = sandbox_of_path(parts, app).await?;
+        // Old clients append what was called the client id.
+        let id = text.split('-').next().unwrap_or_default();
+        let id = id.parse().map_err(|_| ApiError::no_sandbox(&text))?;
+        if let Some(context) = parts.extensions.get::<Arc<Of>>() {
+            context.about(id);
+        }
+        Ok(Self { id, text, caller })
+    }
+}
+
+/// The last id in the path, whatever it names; one that is none names nothing.
+#[derive(Debug)]
+pub(crate) struct Id<T>(pub T);
+
+impl<T: FromStr + Send> FromRequestParts<Arc<App>> for Id<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        let (kind, text) = last_of_path(parts, app).await?;
+        let shown: String = text.chars().take(64).collect();
+        text.parse().map(Self).map_err(|_| ApiError::nothing(&kind, shown))
+    }
+}
+
+/// The part of the path that names the sandbox, whatever follows it.
+async fn sandbox_of_path(parts: &mut Parts, app: &Arc<App>) -> Result<String, ApiError> {
+    let params = RawPathParams::from_request_parts(parts, app)
+        .await
+        .map_err(|_| ApiError::bad_request("the path is not text"))?;
+    let named = params.iter().find(|(name, _)| *name == "id").map(|(_, value)| value.to_string());
+    named.ok_or_else(ApiError::internal)
+}
+
+/// The last named part of the path, with its name.
+async fn last_of_path(parts: &mut Parts, app: &Arc<App>) -> Result<(String, String), ApiError> {
+    let params = RawPathParams::from_request_parts(parts, app)
+        .await
+        .map_err(|_| ApiError::bad_request("the path is not text"))?;
+    let last = params.iter().last().map(|(name, value)| (name.to_string(), value.to_string()));
+    last.ok_or_else(ApiError::internal)
+}

@@ -1,0 +1,105 @@
+//! Request bodies: JSON, bounded, with refusals in E2B's shape.
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+
+use super::error::ApiError;
+use coffer_core::Code;
+
+/// No request body is longer.
+const LONGEST_BODY: usize = 1024 * 1024;
+
+/// SDKs give a whole request this long.
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// A JSON body. The content type is not looked at: clients differ in it and there is no other.
+#[derive(Debug)]
+pub(crate) struct Body<T>(pub T);
+
+/// A JSON body that may be left out.
+#[derive(Debug)]
+pub(crate) struct MaybeBody<T>(pub T);
+
+async fn read(request: Request) -> Result<Bytes, ApiError> {
+    let body = Limited::new(request.into_body(), LONGEST_BODY).collect();
+    let Ok(body) = tokio::time::timeout(WITHIN, body).await else {
+        return Err(ApiError::of(Code::RequestTimeout, "the request body did not come in time"));
+    };
+    match body {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::of(
+            Code::PayloadTooLarge,
+            format!("the request body is longer than {LONGEST_BODY} bytes"),
+        )),
+        Err(_) => Err(ApiError::bad_request("the request body broke off")),
+    }
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body)
+        .map_err(|error| ApiError::bad_request(format!("invalid request body: {error}")))
+}
+
+/// The body of one of our own requests: what is no JSON is refused otherwise than what does not fit.
+#[derive(Debug)]
+pub(crate) struct Checked<T>(pub T);
+
+/// The same where it may be left out.
+#[derive(Debug)]
+pub(crate) struct MaybeChecked<T>(pub T);
+
+fn parse_own<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => {
+            ApiError::of(Code::Invalid, format!("the body does not fit: {error}"))
+        }
+        _ => ApiError::bad_request(format!("the body is not JSON: {error}")),
+    })
+}
+
+impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Checked<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        parse_own(&read(request).await?).map(Self)
+    }
+}
+
+impl<T: DeserializeOwned + Default, S: Sync> FromRequest<S> for MaybeChecked<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let body = read(request).await?;
+        if is_blank(&body) { Ok(Self(T::default())) } else { parse_own(&body).map(Self) }
+    }
+}
+
+/// Some clients send `null` for nothing.
+fn is_blank(body: &[u8]) -> bool {
+    body.iter().all(u8::is_ascii_whitespace) || body == b"null"
+}
+
+impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let body = read(request).await?;
+        if body.is_empty() {
+            return Err(ApiError::bad_request("the request needs a JSON body"));
+        }
+        parse(&body).map(Self)
+    }
+}
+
+impl<T: DeserializeOwned + Default, S: Sync> FromRequest<S> for MaybeBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let body = read(request).await?;
+        if is_blank(&body) { Ok(Self(T::default())) } else { parse(&body).map(Self) }
+    }
+}

@@ -1,0 +1,302 @@
+//! Which kind of key may call which route: one table, asked wherever a key is shown.
+//!
+//! The kind comes before the role: a key of a kind that the table does not name for a route is refused there whatever its
+//! role, and a route that is not in the table is refused to all. An agent runs code that its task, a web page or a
+//! dependency may have written, so it gets what its work needs and nothing that decides over it: it does not merge,
+//! review, set statuses, change protection or network policy, import, or make projects, keys or repositories.
+
+use coffer_core::KeyKind;
+use coffer_core::network::{Base, Policy};
+use http::Method;
+
+use super::error::ApiError;
+use coffer_core::Code;
+
+/// A set of kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Kinds {
+    operator: bool,
+    person: bool,
+    service: bool,
+    agent: bool,
+}
+
+/// Whether a new sandbox of such a key may reach that. An agent's reaches what a sandbox does by default, or less: it could
+/// not change the policy of one that there is either.
+pub(super) fn check_reach(kind: KeyKind, reach: &Policy, default: Base) -> Result<(), ApiError> {
+    if kind != KeyKind::Agent || reach.is_within(default) {
+        return Ok(());
+    }
+    let message =
+        format!("an agent's key cannot open more of the network than `{default}`, the default, to a sandbox");
+    Err(ApiError::of(Code::Forbidden, message).hint(
+        "leave `network` out, or have a person or a service change it: PUT /api/v1/sandboxes/{id}/network",
+    ))
+}
+
+/// Every key.
+const ALL: Kinds = Kinds { operator: true, person: true, service: true, agent: true };
+/// Keys of a project.
+const PROJECT: Kinds = Kinds { operator: false, ..ALL };
+/// Keys of a project but agents'.
+const STAFF: Kinds = Kinds { agent: false, ..PROJECT };
+/// Operators' keys.
+const OPERATOR: Kinds = Kinds { operator: true, person: false, service: false, agent: false };
+
+impl Kinds {
+    const fn has(self, kind: KeyKind) -> bool {
+        match kind {
+            KeyKind::Operator => self.operator,
+            KeyKind::Person => self.person,
+            KeyKind::Service => self.service,
+            KeyKind::Agent => self.agent,
+        }
+    }
+}
+
+/// Methods, route, kinds. `*` is every method; `HEAD` is meant by `GET`.
+const TABLE: &[(&str, &str, Kinds)] = &[
+    // E2B's REST API.
+    ("GET POST", "/sandboxes", PROJECT),
+    ("GET POST", "/v2/sandboxes", PROJECT),
+    ("GET", "/sandboxes/metrics", PROJECT),
+    ("GET DELETE", "/sandboxes/{id}", PROJECT),
+    ("POST", "/sandboxes/{id}/timeout", PROJECT),
+    ("POST", "/sandboxes/{id}/refreshes", PROJECT),
+    ("POST", "/sandboxes/{id}/pause", PROJECT),
+    ("POST", "/sandboxes/{id}/resume", PROJECT),
+    ("POST", "/sandboxes/{id}/connect", PROJECT),
+    ("POST", "/v2/sandboxes/{id}/connect", PROJECT),
+    ("PUT", "/sandboxes/{id}/network", STAFF),
+    ("GET", "/sandboxes/{id}/metrics", PROJECT),
+    ("GET", "/sandboxes/{id}/logs", PROJECT),
+    ("GET", "/v2/sandboxes/{id}/logs", PROJECT),
+    ("POST", "/sandboxes/{id}/fork", PROJECT),
+    ("POST", "/sandboxes/{id}/snapshots", PROJECT),
+    ("GET", "/snapshots", PROJECT),
+    ("GET", "/teams", PROJECT),
+    ("*", "/templates", PROJECT),
+    ("*", "/v2/templates", PROJECT),
+    ("*", "/v3/templates", STAFF),
+    ("GET", "/templates/aliases/{alias}", PROJECT),
+    ("*", "/templates/tags", STAFF),
+    ("*", "/templates/{id}", PROJECT),
+    ("*", "/templates/{id}/{*rest}", STAFF),
+    ("*", "/v2/templates/{id}", STAFF),
+    ("*", "/v2/templates/{id}/{*rest}", STAFF),
+    ("*", "/volumes", STAFF),
+    ("*", "/volumes/{*rest}", STAFF),
+    ("*", "/volumecontent/{*rest}", STAFF),
+    ("*", "/secrets", STAFF),
+    ("*", "/secrets/{*rest}", STAFF),
+    // Git. An agent pushes to the branches of its tasks alone.
+    ("GET", "/git/{project}/{repository}/info/refs", PROJECT),
+    ("POST", "/git/{project}/{repository}/git-upload-pack", PROJECT),
+    ("POST", "/git/{project}/{repository}/git-receive-pack", PROJECT),
+    ("POST", "/git/{project}/{repository}/info/lfs/objects/batch", PROJECT),
+    ("GET PUT", "/git/{project}/{repository}/info/lfs/objects/{oid}", PROJECT),
+    ("*", "/git/{project}/{repository}/info/lfs/{*rest}", PROJECT),
+    // The installation.
+    ("GET", "/metrics", OPERATOR),
+    ("GET", "/api/v1/host", PROJECT),
+    ("GET", "/api/v1/admin/host", OPERATOR),
+    ("GET", "/api/v1/admin/master-key", OPERATOR),
+    ("POST", "/api/v1/admin/master-key/rotate", OPERATOR),
+    ("GET", "/api/v1/admin/sandboxes", OPERATOR),
+    ("GET", "/api/v1/admin/usage", OPERATOR),
+    ("GET POST", "/api/v1/projects", OPERATOR),
+    ("POST", "/api/v1/projects/{project}/keys", OPERATOR),
+    ("GET PUT", "/api/v1/projects/{project}/quotas", OPERATOR),
+    ("GET PUT", "/api/v1/projects/{project}/settings", OPERATOR),
+    // The project.
+    ("GET", "/api/v1/me", ALL),
+    ("GET", "/api/v1/project", PROJECT),
+    ("PATCH", "/api/v1/project", STAFF),
+    ("GET", "/api/v1/project/settings", PROJECT),
+    ("PUT", "/api/v1/project/settings", STAFF),
+    ("GET", "/api/v1/quotas", PROJECT),
+    ("GET POST", "/api/v1/keys", STAFF),
+    ("DELETE", "/api/v1/keys/{key}", STAFF),
+    ("POST", "/api/v1/keys/{key}/rotate", STAFF),
+    ("GET", "/api/v1/agent-presets", PROJECT),
+    ("GET", "/api/v1/agents", PROJECT),
+    ("POST", "/api/v1/agents", STAFF),
+    ("GET", "/api/v1/agents/{agent}", PROJECT),
+    ("DELETE", "/api/v1/agents/{agent}", STAFF),
+    ("PUT", "/api/v1/agents/{agent}/definition", STAFF),
+    ("GET", "/api/v1/secrets", STAFF),
+    ("PUT DELETE", "/api/v1/secrets/{secret}", STAFF),
+    ("GET", "/api/v1/policy", PROJECT),
+    ("PUT", "/api/v1/policy", STAFF),
+    ("POST", "/api/v1/policy/check", PROJECT),
+    ("GET", "/api/v1/audit", STAFF),
+    ("GET POST", "/api/v1/budgets", STAFF),
+    ("GET PUT DELETE", "/api/v1/budgets/{budget}", STAFF),
+    ("GET", "/api/v1/usage", PROJECT),
+    ("GET", "/api/v1/prices", PROJECT),
+    ("GET POST", "/api/v1/webhooks", STAFF),
+    ("GET PATCH DELETE", "/api/v1/webhooks/{webhook}", STAFF),
+    ("POST", "/api/v1/webhooks/{webhook}/rotate", STAFF),
+    ("POST", "/api/v1/webhooks/{webhook}/test", STAFF),
+    ("GET", "/api/v1/webhooks/{webhook}/deliveries", STAFF),
+    ("GET", "/api/v1/webhooks/{webhook}/deliveries/{delivery}", STAFF),
+    ("POST", "/api/v1/webhooks/{webhook}/deliveries/{delivery}/redeliver", STAFF),
+    ("GET", "/api/v1/events", PROJECT),
+    ("GET", "/api/v1/events/stream", PROJECT),
+    ("GET", "/api/v1/events/ws", PROJECT),
+    ("GET", "/api/v1/logs", PROJECT),
+    // Sandboxes.
+    ("GET POST", "/api/v1/sandboxes", PROJECT),
+    ("GET DELETE", "/api/v1/sandboxes/{id}", PROJECT),
+    ("POST", "/api/v1/sandboxes/{id}/pause", PROJECT),
+    ("POST", "/api/v1/sandboxes/{id}/resume", PROJECT),
+    ("POST", "/api/v1/sandboxes/{id}/timeout", PROJECT),
+    ("POST", "/api/v1/sandboxes/{id}/heartbeat", PROJECT),
+    ("GET", "/api/v1/sandboxes/{id}/history", PROJECT),
+    ("GET", "/api/v1/sandboxes/{id}/lineage", PROJECT),
+    ("GET", "/api/v1/sandboxes/{id}/network", PROJECT),
+    ("PUT", "/api/v1/sandboxes/{id}/network", STAFF),
+    ("POST", "/api/v1/sandboxes/{id}/snapshots", PROJECT),
+    ("POST", "/api/v1/sandboxes/{id}/rollback", PROJECT),
+    ("POST", "/api/v1/sandboxes/{id}/fork", PROJECT),
+    ("GET", "/api/v1/snapshots", PROJECT),
+    ("GET DELETE", "/api/v1/snapshots/{snapshot}", PROJECT),
+    ("POST", "/api/v1/sandboxes/{id}/exec", PROJECT),
+    ("POST", "/api/v1/sandboxes/{id}/execute", PROJECT),
+    ("GET", "/api/v1/sandboxes/{id}/executions", PROJECT),
+    ("GET", "/api/v1/sandboxes/{id}/logs", PROJECT),
+    ("GET", "/api/v1/sandboxes/{id}/stream", PROJECT),
+    ("GET", "/api/v1/sandboxes/{id}/processes", PROJECT),
+    ("DELETE", "/api/v1/sandboxes/{id}/processes/{pid}", PROJECT),
+    ("GET POST", "/api/v1/sandboxes/{id}/files", PROJECT),
+    ("GET HEAD PUT DELETE", "/api/v1/sandboxes/{id}/files/{*path}", PROJECT),
+    ("GET", "/api/v1/executions", PROJECT),
+    ("GET", "/api/v1/executions/{execution}", PROJECT),
+    ("GET", "/api/v1/executions/{execution}/output", PROJECT),
+    // Git in sandboxes. An agent pushes, and opens pull requests from, the branches of its tasks alone.
+    ("POST", "/api/v1/sandboxes/{id}/clone", PROJECT),
+    ("POST", "/api/v1/sandboxes/{id}/branch", PROJECT),
+    ("POST", "/api/v1/sandboxes/{id}/commit", PROJECT),
+    ("GET", "/api/v1/sandboxes/{id}/status", PROJECT),
+    ("GET", "/api/v1/sandboxes/{id}/diff", PROJECT),
+    ("GET", "/api/v1/sandboxes/{id}/git", PROJECT),
+    ("POST", "/api/v1/sandboxes/{id}/push", PROJECT),
+    ("POST", "/api/v1/sandboxes/{id}/pr", PROJECT),
+    // Tasks and competitions.
+    ("GET", "/api/v1/tasks", PROJECT),
+    ("POST", "/api/v1/tasks", STAFF),
+    ("GET", "/api/v1/tasks/{task}", PROJECT),
+    ("PATCH DELETE", "/api/v1/tasks/{task}", STAFF),
+    ("POST", "/api/v1/tasks/{task}/start", STAFF),
+    ("POST", "/api/v1/tasks/{task}/cancel", STAFF),
+    ("GET POST", "/api/v1/tasks/{task}/messages", PROJECT),
+    ("GET", "/api/v1/tasks/{task}/attempts", PROJECT),
+    ("GET", "/api/v1/tasks/{task}/history", PROJECT),
+    ("GET", "/api/v1/runs/{run}/steps", PROJECT),
+    ("GET", "/api/v1/queue", STAFF),
+    ("GET POST", "/api/v1/sandboxes/fork", STAFF),
+    ("GET", "/api/v1/sandboxes/fork/{fork}", STAFF),
+    ("POST", "/api/v1/sandboxes/fork/{fork}/cancel", STAFF),
+    ("GET", "/api/v1/sandboxes/fork/{fork}/compare", STAFF),
+    ("GET", "/api/v1/sandboxes/fork/{fork}/entries/{entry}/diff", STAFF),
+    ("POST", "/api/v1/sandboxes/fork/{fork}/winner", STAFF),
+    ("GET POST", "/api/v1/artifacts", PROJECT),
+    ("POST", "/api/v1/artifacts/upload", PROJECT),
+    ("GET", "/api/v1/artifacts/{artifact}", PROJECT),
+    ("DELETE", "/api/v1/artifacts/{artifact}", STAFF),
+    ("GET", "/api/v1/artifacts/{artifact}/content", PROJECT),
+    // Forges.
+    ("GET POST", "/api/v1/forge/connections", STAFF),
+    ("GET DELETE", "/api/v1/forge/connections/{connection}", STAFF),
+    ("GET", "/api/v1/forge/connections/{connection}/permissions", STAFF),
+    ("GET", "/api/v1/repositories", PROJECT),
+    ("POST", "/api/v1/repositories", STAFF),
+    ("GET", "/api/v1/repositories/{repository}", PROJECT),
+    ("PATCH DELETE", "/api/v1/repositories/{repository}", STAFF),
+    ("POST", "/api/v1/repositories/{repository}/import", STAFF),
+    ("GET", "/api/v1/repositories/{repository}/branches", PROJECT),
+    ("GET", "/api/v1/repositories/{repository}/protections", PROJECT),
+    ("GET", "/api/v1/repositories/{repository}/protections/{*branch}", PROJECT),
+    ("PUT DELETE", "/api/v1/repositories/{repository}/protections/{*branch}", STAFF),
+    ("GET", "/api/v1/repositories/{repository}/commits/{commit}/statuses", PROJECT),
+    ("POST", "/api/v1/repositories/{repository}/commits/{commit}/statuses", STAFF),
+    ("GET POST", "/api/v1/repositories/{repository}/pulls", PROJECT),
+    ("GET", "/api/v1/repositories/{repository}/pulls/{number}", PROJECT),
+    ("PATCH", "/api/v1/repositories/{repository}/pulls/{number}", STAFF),
+    ("GET", "/api/v1/repositories/{repository}/pulls/{number}/diff", PROJECT),
+    ("POST", "/api/v1/repositories/{repository}/pulls/{number}/merge", STAFF),
+    ("GET", "/api/v1/repositories/{repository}/pulls/{number}/comments", PROJECT),
+    ("POST", "/api/v1/repositories/{repository}/pulls/{number}/comments", STAFF),
+    ("GET", "/api/v1/repositories/{repository}/pulls/{number}/reviews", PROJECT),
+    ("POST", "/api/v1/repositories/{repository}/pulls/{number}/reviews", STAFF),
+    ("GET", "/api/v1/repositories/{repository}/pulls/{number}/line-comments", PROJECT),
+    ("GET", "/api/v1/repositories/{repository}/issues", PROJECT),
+    ("POST", "/api/v1/repositories/{repository}/issues", STAFF),
+    ("GET", "/api/v1/repositories/{repository}/issues/{number}", PROJECT),
+    ("PATCH", "/api/v1/repositories/{repository}/issues/{number}", STAFF),
+    ("GET", "/api/v1/repositories/{repository}/issues/{number}/comments", PROJECT),
+    ("POST", "/api/v1/repositories/{repository}/issues/{number}/comments", STAFF),
+];
+
+/// Whether a key of that kind may call a route.
+pub(super) fn may_call(kind: KeyKind, method: &Method, route: &str) -> bool {
+    let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
+    let named = |methods: &str| methods == "*" || methods.split(' ').any(|one| one == method);
+    TABLE.iter().any(|(methods, path, kinds)| *path == route && named(methods) && kinds.has(kind))
+}
+
+/// Refuses a key whose kind may not call a route.
+pub(super) fn check(kind: KeyKind, method: &Method, route: Option<&str>) -> Result<(), ApiError> {
+    if route.is_some_and(|route| may_call(kind, method, route)) {
+        return Ok(());
+    }
+    let refused = |message: String| ApiError::of(Code::Forbidden, message);
+    Err(match kind {
+        KeyKind::Operator => refused("this is an operator's key, which belongs to no project".to_string())
+            .hint("use a key of the project; `POST /api/v1/projects/{id}/keys` makes one"),
+        KeyKind::Agent => refused("an agent's key may not do this".to_string())
+            .hint("docs/api.md lists what agents may call; ask a person of the project"),
+        KeyKind::Person | KeyKind::Service => {
+            refused("this needs an operator's key, and this key is a project's".to_string())
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_is_named_once_for_each_method() {
+        let mut seen = std::collections::HashSet::new();
+        for (methods, path, _) in TABLE {
+            for method in methods.split(' ') {
+                assert!(seen.insert((method, *path)), "{method} {path} is there twice");
+            }
+        }
+    }
+
+    #[test]
+    fn agents_decide_over_nothing() {
+        let repository = "/api/v1/repositories/{repository}";
+        for (method, route) in [
+            (Method::POST, format!("{repository}/pulls/{{number}}/merge")),
+            (Method::POST, format!("{repository}/pulls/{{number}}/reviews")),
+            (Method::POST, format!("{repository}/commits/{{commit}}/statuses")),
+            (Method::PUT, format!("{repository}/protections/{{*branch}}")),
+            (Method::DELETE, format!("{repository}/protections/{{*branch}}")),
+            (Method::POST, format!("{repository}/import")),
+            (Method::POST, "/api/v1/repositories".into()),
+            (Method::POST, "/api/v1/keys".into()),
+            (Method::POST, "/api/v1/projects".into()),
+            (Method::PUT, "/api/v1/sandboxes/{id}/network".into()),
+            (Method::PUT, "/sandboxes/{id}/network".into()),
+        ] {
+            assert!(!may_call(KeyKind::Agent, &method, &route), "{method} {route}");
+        }
+        for kind in [KeyKind::Operator, KeyKind::Person, KeyKind::Service, KeyKind::Agent] {
+            assert!(!may_call(kind, &Method::GET, "/api/v1/nothing"), "{kind}");
+            assert!(check(kind, &Method::GET, None).is_err(), "{kind}");
+        }
+    }
+}

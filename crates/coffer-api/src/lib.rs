@@ -1,0 +1,165 @@
+//! E2B's REST API, and the first of our own.
+//!
+//! A handler authenticates, checks the request into domain types, calls the fleet once and maps
+//! the outcome. Success codes are exact and every refusal has E2B's shape: SDKs depend on both.
+
+mod auth;
+mod body;
+mod browser;
+mod check;
+mod context;
+mod error;
+mod git;
+mod kinds;
+mod lfs;
+mod list;
+mod logs;
+mod metrics;
+mod names;
+mod query;
+mod reach;
+mod sandboxes;
+mod scrape;
+mod show;
+mod snapshots;
+mod templates;
+mod ui;
+mod v1;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::routing::{any, delete, get, post, put};
+use coffer_core::{LifetimePolicy, Limits, Millis, ProjectId};
+use coffer_shares::Shares;
+use coffer_store::Store;
+use http::{Method, Uri};
+
+use auth::{Caller, Write};
+use coffer_core::Code;
+use coffer_fleet::Fleet;
+use coffer_fleet::HostFailures;
+use coffer_fleet::audit::AuditLog;
+use coffer_fleet::commands::Commands;
+use coffer_fleet::events::Events;
+use coffer_fleet::exec::Exec;
+use coffer_fleet::limits::Limiter;
+use coffer_fleet::output::Output;
+use coffer_telemetry::Telemetry;
+use coffer_work::tasks::Tasks;
+use error::ApiError;
+use error::Shape;
+pub use ui::UiFile;
+
+/// What handlers need.
+#[derive(Debug)]
+pub struct App {
+    pub fleet: Arc<Fleet>,
+    /// What the host failed lately, for operators.
+    pub host_failures: HostFailures,
+    pub store: Store,
+    pub policy: LifetimePolicy,
+    pub limits: Limits,
+    pub limiter: Arc<Limiter>,
+    pub domain: Option<String>,
+    pub default_template: String,
+    pub started_ms: Millis,
+    pub audit: AuditLog,
+    pub events: Events,
+    /// Room for reading journals, which sandboxes may make as long as they can.
+    pub journals: Shares<ProjectId>,
+    /// Room for lists of files and processes, which are as long as sandboxes make them.
+    pub listings: Shares<ProjectId>,
+    /// Room for WebSockets.
+    pub sockets: Shares<ProjectId>,
+    pub commands: Arc<Commands>,
+    pub exec: Exec,
+    pub telemetry: Arc<Telemetry>,
+    pub output: Arc<Output>,
+    pub forges: Arc<coffer_forge::Forges>,
+    pub tasks: Arc<Tasks>,
+    pub git: Arc<coffer_work::git::Git>,
+    /// How many runs may hold a slot in all.
+    pub most_runs: u32,
+    pub webhooks: Arc<coffer_work::webhooks::Webhooks>,
+    pub artifacts: Arc<coffer_work::artifacts::Artifacts>,
+}
+
+/// The refusal of a request that found no place on the port, in our own shape.
+pub fn refuse(full: coffer_shares::Full) -> axum::response::Response {
+    let id = coffer_core::AuditId::generate();
+    error::Unrendered::render(
+        axum::response::IntoResponse::into_response(ApiError::busy(full)),
+        Shape::Own,
+        id,
+    )
+    .0
+}
+
+/// Every route.
+pub fn router(app: App, ui: &'static [UiFile]) -> Router {
+    let later =
+        |what: &'static str| any(move |_: Caller<Write>| async move { ApiError::not_implemented(what) });
+    let app = Arc::new(app);
+    let e2b = Router::new()
+        .route("/health", get(|| async { "OK" }))
+        .route("/sandboxes", get(list::running).post(sandboxes::create_v1))
+        .route("/v2/sandboxes", get(list::page).post(sandboxes::create_v2))
+        .route("/sandboxes/metrics", get(metrics::newest))
+        .route("/sandboxes/{id}", get(sandboxes::detail).delete(sandboxes::destroy))
+        .route("/sandboxes/{id}/timeout", post(sandboxes::timeout))
+        .route("/sandboxes/{id}/refreshes", post(sandboxes::refresh))
+        .route("/sandboxes/{id}/pause", post(sandboxes::pause))
+        .route("/sandboxes/{id}/resume", post(sandboxes::resume))
+        .route("/sandboxes/{id}/connect", post(sandboxes::connect_v1))
+        .route("/v2/sandboxes/{id}/connect", post(sandboxes::connect_v2))
+        .route("/sandboxes/{id}/network", put(sandboxes::network))
+        .route("/sandboxes/{id}/metrics", get(metrics::series))
+        .route("/sandboxes/{id}/logs", get(logs::v1))
+        .route("/v2/sandboxes/{id}/logs", get(logs::v2))
+        .route("/sandboxes/{id}/fork", post(snapshots::fork))
+        .route("/sandboxes/{id}/snapshots", post(snapshots::create))
+        .route("/snapshots", get(snapshots::list))
+        .route("/teams", get(templates::teams))
+        .route("/templates", get(templates::list).post(templates::build_later))
+        .route("/v2/templates", get(templates::list).post(templates::build_later))
+        .route("/v3/templates", later("template builds"))
+        .route("/templates/aliases/{alias}", get(templates::alias))
+        .route("/templates/tags", later("template tags"))
+        .route("/templates/{id}", delete(templates::delete).fallback(templates::build_later))
+        .route("/templates/{id}/{*rest}", later("template builds"))
+        .route("/v2/templates/{id}", later("template updates"))
+        .route("/v2/templates/{id}/{*rest}", later("template builds"))
+        .route("/volumes", later("volumes"))
+        .route("/volumes/{*rest}", later("volumes"))
+        .route("/volumecontent/{*rest}", later("volumes"))
+        .route("/secrets", later("secrets"))
+        .route("/secrets/{*rest}", later("secrets"))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method);
+    let accompanied = |routes: Router<Arc<App>>, shape: Shape| {
+        let accompany = move |state: State<Arc<App>>, request: Request, next: Next| {
+            context::accompany(state, shape, request, next)
+        };
+        routes.layer(axum::middleware::from_fn_with_state(app.clone(), accompany))
+    };
+    accompanied(e2b, Shape::E2b)
+        .merge(accompanied(v1::router(), Shape::Own))
+        .merge(accompanied(git::router(), Shape::Plain))
+        .merge(accompanied(lfs::router(), Shape::Lfs))
+        .merge(accompanied(ui::router(ui), Shape::Own))
+        .layer(axum::middleware::from_fn(browser::admit))
+        .with_state(app.clone())
+}
+
+async fn unknown(method: Method, uri: Uri) -> ApiError {
+    let path: String = uri.path().chars().take(200).collect();
+    ApiError::of(Code::NotFound, format!("there is no {method} {path}"))
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    let path: String = uri.path().chars().take(200).collect();
+    ApiError::of(Code::MethodNotAllowed, format!("{path} does not take {method}"))
+}

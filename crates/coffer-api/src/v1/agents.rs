@@ -1,0 +1,368 @@
+//! Agents: who may own sandboxes, and how they work on tasks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use coffer_core::agent::{AgentDefinition, AgentLimits, OutputFormat, Preset};
+use coffer_core::{AgentId, SizeWish};
+use coffer_store::{AgentError, AgentRow, NewAgent as NewRow, ProjectScope, SecretName};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery, Part};
+use super::projects::{changed_meanwhile, wanted_version};
+use crate::App;
+use crate::auth::{Admin, Caller, Id, Read};
+use crate::body::Checked;
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::names::check_name;
+use crate::query::Query;
+use coffer_core::clock::rfc3339;
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewAgent {
+    /// Of no other agent of the project.
+    name: String,
+    /// How it is run; without one it only owns sandboxes and acts by its keys.
+    #[serde(default)]
+    definition: Option<Definition>,
+}
+
+/// Which program it is.
+#[derive(Debug, ToSchema)]
+#[schema(as = AgentPreset, rename_all = "snake_case")]
+#[expect(dead_code, reason = "describes a type of another crate")]
+enum PresetShape {
+    ClaudeCode,
+    Codex,
+    Gemini,
+    Opencode,
+    Aider,
+    Goose,
+    Cursor,
+    Amp,
+    Qwen,
+    Copilot,
+    Custom,
+}
+
+/// How what it writes is read.
+#[derive(Debug, ToSchema)]
+#[schema(as = AgentOutput, rename_all = "snake_case")]
+#[expect(dead_code, reason = "describes a type of another crate")]
+enum OutputShape {
+    Text,
+    ClaudeStream,
+    CodexStream,
+    GeminiStream,
+    OpencodeStream,
+    GooseStream,
+    Aider,
+}
+
+/// What one attempt may use.
+#[derive(Debug, ToSchema)]
+#[schema(as = AgentLimits)]
+#[expect(dead_code, reason = "describes a type of another crate")]
+struct LimitsShape {
+    /// How long it may work; an hour by default.
+    #[schema(minimum = 1, maximum = 86400)]
+    timeout_s: Option<i64>,
+    /// Processors of its sandbox, within the project's quota `cpus`; the server's usual number by default.
+    #[schema(minimum = 1, maximum = 1024)]
+    cpu_count: Option<u32>,
+    /// Memory of its sandbox, within the project's quota `memory_mib`; the server's usual size by default.
+    #[schema(minimum = 64, maximum = 16777216)]
+    memory_mib: Option<u32>,
+}
+
+/// How an agent is run.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = AgentDefinition)]
+pub(super) struct Definition {
+    #[schema(value_type = PresetShape)]
+    preset: Preset,
+    /// A program and its arguments in place of the preset's, with `{prompt}` and, if wanted, `{model}` in them.
+    #[serde(default)]
+    command: Option<Vec<String>>,
+    #[serde(default)]
+    model: Option<String>,
+    /// What it is told; `{{title}}`, `{{description}}`, `{{messages}}`, `{{branch}}` and `{{check}}` are filled in.
+    #[serde(default)]
+    prompt: Option<String>,
+    /// Its environment. Values are not shown: they are null in answers, and null keeps the value there was.
+    #[serde(default)]
+    env: BTreeMap<String, Option<String>>,
+    /// Which variable has which secret of the project, by name.
+    #[serde(default)]
+    secrets: BTreeMap<String, String>,
+    /// Where it works, below the repository.
+    #[serde(default)]
+    working_directory: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<OutputShape>)]
+    output: Option<OutputFormat>,
+    /// The template of its sandboxes.
+    #[serde(default)]
+    template: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = LimitsShape)]
+    limits: AgentLimits,
+}
+
+impl Definition {
+    /// Without the values of its environment.
+    fn of(definition: AgentDefinition) -> Self {
+        Self {
+            preset: definition.preset,
+            command: definition.command,
+            model: definition.model,
+            prompt: definition.prompt,
+            env: definition.env.into_keys().map(|name| (name, None)).collect(),
+            secrets: definition.secrets,
+            working_directory: definition.working_directory,
+            output: definition.output,
+            template: definition.template,
+            limits: definition.limits,
+        }
+    }
+
+    /// As it is to be kept, with values from before where none are given.
+    fn checked(self, before: Option<&AgentDefinition>) -> Result<AgentDefinition, ApiError> {
+        let mut env = BTreeMap::new();
+        for (name, value) in self.env {
+            let known = || before.and_then(|before| before.env.get(&name).cloned());
+            let value = value.or_else(known);
+            let value = value.ok_or_else(|| {
+                ApiError::invalid(&format!("definition.env.{name}"), "has no value yet that could be kept")
+            })?;
+            env.insert(name, value);
+        }
+        for (variable, secret) in &self.secrets {
+            secret
+                .parse::<SecretName>()
+                .map_err(|error| ApiError::invalid(&format!("definition.secrets.{variable}:"), error))?;
+        }
+        let definition = AgentDefinition {
+            preset: self.preset,
+            command: self.command,
+            model: self.model,
+            prompt: self.prompt,
+            env,
+            secrets: self.secrets,
+            working_directory: self.working_directory,
+            output: self.output,
+            template: self.template,
+            limits: self.limits,
+        };
+        definition.check().map_err(|bad| ApiError::invalid(&format!("definition.{}", bad.field), bad.why))?;
+        Ok(definition)
+    }
+}
+
+/// Refuses limits that no sandbox of the project could have.
+async fn check_quotas(app: &App, scope: &ProjectScope, definition: &AgentDefinition) -> Result<(), ApiError> {
+    let SizeWish { cpu_count, memory_mib } = definition.limits.size();
+    if cpu_count.is_none() && memory_mib.is_none() {
+        return Ok(());
+    }
+    let found = app.store.quotas(scope, scope.project()).await.map_err(ApiError::store)?;
+    let Some(quotas) = found.map(|found| found.in_force) else { return Ok(()) };
+    let memory_mib = memory_mib.and_then(|memory| i64::try_from(memory).ok());
+    for (field, asked, quota, most) in [
+        ("cpu_count", cpu_count.map(i64::from), "cpus", quotas.cpus),
+        ("memory_mib", memory_mib, "memory_mib", quotas.memory_mib),
+    ] {
+        if let (Some(asked), Some(most)) = (asked, most)
+            && asked > most
+        {
+            let why =
+                format!("is {asked}, and the project's quota `{quota}` is {most}: no sandbox can have it");
+            return Err(ApiError::invalid(&format!("definition.limits.{field}"), why)
+                .hint("ask for less, or have an operator raise the quota; GET /api/v1/quotas shows it"));
+        }
+    }
+    Ok(())
+}
+
+/// Something that acts by itself: it may own sandboxes, and work on tasks where it has a definition.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Agent {
+    id: String,
+    name: String,
+    definition: Option<Definition>,
+    /// Whether it has a definition that cannot be read, because a master key is missing.
+    sealed: bool,
+    version: i64,
+    created_at: String,
+}
+
+fn shown(agent: AgentRow) -> Agent {
+    Agent {
+        id: agent.id.to_string(),
+        name: agent.name,
+        definition: agent.definition.map(Definition::of),
+        sealed: agent.sealed,
+        version: agent.version,
+        created_at: rfc3339(agent.created_ms),
+    }
+}
+
+fn tagged(agent: AgentRow) -> (HeaderMap, Json<Agent>) {
+    let tag = HeaderValue::try_from(format!("\"{}\"", agent.version)).expect("digits in quotes");
+    (HeaderMap::from_iter([(header::ETAG, tag)]), Json(shown(agent)))
+}
+
+/// Makes an agent; it acts by keys that are made for it.
+#[utoipa::path(
+    post, path = "/api/v1/agents", tag = "agents", request_body = NewAgent,
+    responses(
+        (status = 201, body = Agent), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 409, body = ErrorShape, description = "the name is taken"),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    context: Context,
+    Checked(request): Checked<NewAgent>,
+) -> Result<(StatusCode, Json<Agent>), ApiError> {
+    check_name(&request.name)?;
+    let definition = request.definition.map(|definition| definition.checked(None)).transpose()?;
+    if let Some(definition) = &definition {
+        check_quotas(&app, &caller.scope, definition).await?;
+    }
+    let new = NewRow { name: request.name.clone(), definition };
+    let made = app.store.create_agent(&caller.scope, new).await;
+    let agent = made.map_err(|error| ApiError::name(error, "agent", &request.name))?;
+    context.made(agent.id);
+    Ok((StatusCode::CREATED, Json(shown(agent))))
+}
+
+/// The agents of this project, oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/agents", tag = "agents", params(PageQuery),
+    responses(
+        (status = 200, body = Page<Agent>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    query: Query,
+) -> Result<Json<Page<Agent>>, ApiError> {
+    let part = Part::of(&query)?;
+    let agents =
+        app.store.agents(&caller.scope, part.after, part.to_fetch()).await.map_err(ApiError::store)?;
+    Ok(Json(part.page(agents, |agent| agent.id.to_string(), shown)))
+}
+
+/// One agent.
+#[utoipa::path(
+    get, path = "/api/v1/agents/{agent}", tag = "agents", params(("agent" = String, Path)),
+    responses(
+        (status = 200, body = Agent, headers(("ETag" = String))), (status = 401, body = ErrorShape),
+        (status = 404, body = ErrorShape)
+    )
+)]
+pub(super) async fn detail(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(agent): Id<AgentId>,
+) -> Result<(HeaderMap, Json<Agent>), ApiError> {
+    let found = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
+    found.map(tagged).ok_or_else(|| ApiError::nothing("agent", agent))
+}
+
+/// Says how an agent is run, from its next attempt on.
+#[utoipa::path(
+    put, path = "/api/v1/agents/{agent}/definition", tag = "agents", request_body = Definition,
+    params(
+        ("agent" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")
+    ),
+    responses(
+        (status = 200, body = Agent, headers(("ETag" = String))), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 408, body = ErrorShape), (status = 412, body = ErrorShape), (status = 413, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn define(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    Id(agent): Id<AgentId>,
+    headers: HeaderMap,
+    Checked(definition): Checked<Definition>,
+) -> Result<(HeaderMap, Json<Agent>), ApiError> {
+    let version = wanted_version(&headers)?;
+    let before = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
+    let before = before.ok_or_else(|| ApiError::nothing("agent", agent))?;
+    let definition = definition.checked(before.definition.as_ref())?;
+    check_quotas(&app, &caller.scope, &definition).await?;
+    let defined = app.store.define_agent(&caller.scope, agent, version, definition).await;
+    defined.map(tagged).map_err(|error| match error {
+        AgentError::NotFound => ApiError::nothing("agent", agent),
+        AgentError::Changed => changed_meanwhile(),
+        AgentError::Store(error) => ApiError::store(error),
+    })
+}
+
+/// Removes an agent and revokes its keys. Its sandboxes stay, and are the project's alone.
+#[utoipa::path(
+    delete, path = "/api/v1/agents/{agent}", tag = "agents", params(("agent" = String, Path)),
+    responses(
+        (status = 204), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape)
+    )
+)]
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    Id(agent): Id<AgentId>,
+) -> Result<StatusCode, ApiError> {
+    let removed = app.store.remove_agent(&caller.scope, agent).await.map_err(ApiError::store)?;
+    if removed { Ok(StatusCode::NO_CONTENT) } else { Err(ApiError::nothing("agent", agent)) }
+}
+
+/// An agent that people use.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct PresetInfo {
+    #[schema(value_type = PresetShape)]
+    preset: Preset,
+    title: &'static str,
+    /// Whether a model can be chosen for it.
+    takes_model: bool,
+    /// The variable that its key is usually in.
+    usual_secret: Option<&'static str>,
+    #[schema(value_type = OutputShape)]
+    output: OutputFormat,
+    /// Its command, for a prompt that is not there yet.
+    command: Vec<String>,
+}
+
+/// The agents that are known by name.
+#[utoipa::path(
+    get, path = "/api/v1/agent-presets", tag = "agents",
+    responses((status = 200, body = Vec<PresetInfo>), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn presets(_caller: Caller<Read>) -> Json<Vec<PresetInfo>> {
+    let known = Preset::ALL.into_iter().map(|preset| PresetInfo {
+        preset,
+        title: preset.title(),
+        takes_model: preset.takes_model(),
+        usual_secret: preset.usual_secret(),
+        output: preset.output(),
+        command: preset.command_shown(),
+    });
+    Json(known.collect())
+}

@@ -1,0 +1,85 @@
+//! The audit log.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use coffer_core::AuditId;
+use coffer_store::{AuditFilter, AuditRecord};
+use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery, Part};
+use crate::App;
+use crate::auth::{Admin, Caller};
+use crate::error::ApiError;
+use crate::query::Query;
+use coffer_core::clock::rfc3339;
+
+/// A request that changed something, was not allowed, or read files, logs, output or artifacts; or the use of a secret.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Audited {
+    id: String,
+    /// `key:<id>`, `agent:<id>`, `operator:<id>`, `token:<sandbox>`, `sandbox:<id>`, `server` or `unknown`.
+    actor: String,
+    /// The method and the route; `secret.used` where a sandbox was given the secret `subject`; `audit.dropped` where as many
+    /// reads as `subject` says did not fit.
+    #[schema(example = "POST /api/v1/sandboxes")]
+    action: String,
+    /// The id of what it was about.
+    subject: Option<String>,
+    status: u16,
+    /// The refusal's code.
+    code: Option<String>,
+    request_id: String,
+    at: String,
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handler reads")]
+pub(super) struct AuditQuery {
+    actor: Option<String>,
+    action: Option<String>,
+    subject: Option<String>,
+}
+
+fn shown(record: AuditRecord) -> Audited {
+    Audited {
+        id: record.id.to_string(),
+        actor: record.actor,
+        action: record.action,
+        subject: record.subject,
+        status: record.status,
+        code: record.code,
+        request_id: record.request_id,
+        at: rfc3339(record.at_ms),
+    }
+}
+
+/// What was asked of this project, newest first.
+#[utoipa::path(
+    get, path = "/api/v1/audit", tag = "audit", params(PageQuery, AuditQuery),
+    responses(
+        (status = 200, body = Page<Audited>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    query: Query,
+) -> Result<Json<Page<Audited>>, ApiError> {
+    let part: Part<AuditId> = Part::of(&query)?;
+    let text = |name| query.text(name).map(str::to_string);
+    let filter = AuditFilter {
+        before: part.after,
+        actor: text("actor"),
+        action: text("action"),
+        subject: text("subject"),
+        limit: part.to_fetch(),
+    };
+    let records = app.store.audit(&caller.scope, &filter).await.map_err(ApiError::store)?;
+    Ok(Json(part.page(records, |record| record.id.to_string(), shown)))
+}

@@ -1,0 +1,295 @@
+//! Budgets: how much the project, or one of its sandboxes, may cost.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use coffer_core::{BudgetId, SandboxId};
+use coffer_store::{Budget as BudgetRow, BudgetAction, BudgetPeriod, BudgetTerms};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery, Part};
+use super::projects::wanted_version;
+use crate::App;
+use crate::auth::{Admin, Caller, Id, Read};
+use crate::body::Checked;
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::query::Query;
+use coffer_core::Code;
+use coffer_core::clock::{now_ms, rfc3339};
+use coffer_fleet::usage::first_day;
+
+const LARGEST: f64 = 1e9;
+const SMALLEST: f64 = 1e-9;
+const MOST_WARNINGS: usize = 10;
+
+/// What a budget is for: each day, each month (both in UTC), or all time.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Period {
+    Day,
+    Month,
+    Total,
+}
+
+/// What happens to running sandboxes when it is spent.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Action {
+    #[default]
+    Pause,
+    End,
+}
+
+/// A budget to be made.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewBudget {
+    /// The one sandbox that it is for; the whole project by default.
+    #[schema(value_type = Option<String>)]
+    sandbox_id: Option<SandboxId>,
+    period: Period,
+    /// How much may be spent, in the server's currency.
+    #[schema(minimum = 0, maximum = 1_000_000_000)]
+    amount: f64,
+    /// Percentages at which `budget.warned` is told; 80 by default.
+    warn_at: Option<Vec<i64>>,
+    /// `pause` by default.
+    #[serde(default)]
+    action: Action,
+}
+
+/// Another text for a budget.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChangedBudget {
+    /// How much may be spent, in the server's currency.
+    #[schema(minimum = 0, maximum = 1_000_000_000)]
+    amount: f64,
+    /// Percentages at which `budget.warned` is told; 80 by default.
+    warn_at: Option<Vec<i64>>,
+    /// `pause` by default.
+    #[serde(default)]
+    action: Action,
+}
+
+/// A budget and how it stands.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Budget {
+    id: String,
+    sandbox_id: Option<String>,
+    period: Period,
+    amount: f64,
+    warn_at: Vec<i64>,
+    action: Action,
+    /// Spent in the period that runs now.
+    spent: f64,
+    currency: String,
+    /// Whether it keeps sandboxes from running.
+    exceeded: bool,
+    created_at: String,
+}
+
+fn checked(amount: f64, warn_at: Option<Vec<i64>>, action: Action) -> Result<BudgetTerms, ApiError> {
+    if !(SMALLEST..=LARGEST).contains(&amount) {
+        return Err(ApiError::invalid("amount", "must be more than 0 and at most a billion"));
+    }
+    let mut warn_at = warn_at.unwrap_or_else(|| vec![80]);
+    if warn_at.len() > MOST_WARNINGS || warn_at.iter().any(|percent| !(1..100).contains(percent)) {
+        let why = format!("must be at most {MOST_WARNINGS} percentages between 1 and 99");
+        return Err(ApiError::invalid("warn_at", why));
+    }
+    warn_at.sort_unstable();
+    warn_at.dedup();
+    let action = match action {
+        Action::Pause => BudgetAction::Pause,
+        Action::End => BudgetAction::End,
+    };
+    #[expect(clippy::cast_possible_truncation, reason = "bounded above")]
+    let amount_nanos = (amount * 1e9).round() as i64;
+    Ok(BudgetTerms { amount_nanos, warn_at, action })
+}
+
+async fn shown(app: &App, budget: BudgetRow) -> Result<Budget, ApiError> {
+    let first = first_day(budget.period, now_ms());
+    let spent = app.store.spent(&app.store.operator(), &budget, first).await.map_err(ApiError::store)?;
+    Ok(Budget {
+        id: budget.id.to_string(),
+        sandbox_id: budget.sandbox.map(|sandbox| sandbox.to_string()),
+        period: match budget.period {
+            BudgetPeriod::Day => Period::Day,
+            BudgetPeriod::Month => Period::Month,
+            BudgetPeriod::Total => Period::Total,
+        },
+        amount: budget.terms.amount_nanos as f64 / 1e9,
+        action: match budget.terms.action {
+            BudgetAction::Pause => Action::Pause,
+            BudgetAction::End => Action::End,
+        },
+        spent: spent as f64 / 1e9,
+        currency: app.fleet.usage.settings().currency.clone(),
+        exceeded: spent >= budget.terms.amount_nanos,
+        warn_at: budget.terms.warn_at,
+        created_at: rfc3339(budget.created_ms),
+    })
+}
+
+async fn tagged(app: &App, budget: BudgetRow) -> Result<(HeaderMap, Json<Budget>), ApiError> {
+    let tag = HeaderValue::try_from(format!("\"{}\"", budget.version)).expect("digits in quotes");
+    Ok((HeaderMap::from_iter([(header::ETAG, tag)]), Json(shown(app, budget).await?)))
+}
+
+/// Why a change found no budget to change.
+async fn why_not(app: &App, caller: &Caller<Admin>, budget: BudgetId) -> ApiError {
+    match app.store.budget(&caller.scope, budget).await {
+        Ok(Some(_)) => {
+            ApiError::of(Code::PreconditionFailed, "the budget is of another version than If-Match says")
+                .hint("read it again and repeat the change with its ETag")
+        }
+        Ok(None) => ApiError::nothing("budget", budget),
+        Err(error) => ApiError::store(error),
+    }
+}
+
+/// Makes a budget, for the project or for one sandbox.
+#[utoipa::path(
+    post, path = "/api/v1/budgets", tag = "usage", request_body = NewBudget,
+    responses(
+        (status = 201, body = Budget, headers(("ETag" = String))), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape, description = "no such sandbox"),
+        (status = 409, body = ErrorShape, description = "there is one for this period"),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    context: Context,
+    Checked(request): Checked<NewBudget>,
+) -> Result<(StatusCode, HeaderMap, Json<Budget>), ApiError> {
+    let terms = checked(request.amount, request.warn_at, request.action)?;
+    let period = match request.period {
+        Period::Day => BudgetPeriod::Day,
+        Period::Month => BudgetPeriod::Month,
+        Period::Total => BudgetPeriod::Total,
+    };
+    let made = app.store.create_budget(&caller.scope, request.sandbox_id, period, terms).await;
+    let made = made.map_err(|error| match (error, request.sandbox_id) {
+        (coffer_store::NameError::Taken, _) => {
+            ApiError::conflict(format!("there is a budget for each {} already", period.as_str()))
+        }
+        (error, sandbox) => {
+            ApiError::name(error, "sandbox", sandbox.map(|id| id.to_string()).unwrap_or_default())
+        }
+    })?;
+    context.made(made.id);
+    app.fleet.heed_budgets().await.map_err(ApiError::store)?;
+    let (headers, body) = tagged(&app, made).await?;
+    Ok((StatusCode::CREATED, headers, body))
+}
+
+/// The project's budgets, oldest first, and how they stand.
+#[utoipa::path(
+    get, path = "/api/v1/budgets", tag = "usage", params(PageQuery),
+    responses(
+        (status = 200, body = Page<Budget>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    query: Query,
+) -> Result<Json<Page<Budget>>, ApiError> {
+    let part = Part::of(&query)?;
+    let rows =
+        app.store.budgets(&caller.scope, part.after, part.to_fetch()).await.map_err(ApiError::store)?;
+    let page = part.page(rows, |row| row.id.to_string(), |row| row);
+    let (rows, next) = page.into_parts();
+    let mut items = Vec::with_capacity(rows.len());
+    for row in rows {
+        items.push(shown(&app, row).await?);
+    }
+    Ok(Json(Page::new(items, next)))
+}
+
+/// One budget and how it stands.
+#[utoipa::path(
+    get, path = "/api/v1/budgets/{budget}", tag = "usage", params(("budget" = String, Path)),
+    responses(
+        (status = 200, body = Budget, headers(("ETag" = String))), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape)
+    )
+)]
+pub(super) async fn detail(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(budget): Id<BudgetId>,
+) -> Result<(HeaderMap, Json<Budget>), ApiError> {
+    let row = app.store.budget(&caller.scope, budget).await.map_err(ApiError::store)?;
+    tagged(&app, row.ok_or_else(|| ApiError::nothing("budget", budget))?).await
+}
+
+/// Changes what a budget says. Raised far enough, sandboxes may run again; they are not resumed by it.
+#[utoipa::path(
+    put, path = "/api/v1/budgets/{budget}", tag = "usage", request_body = ChangedBudget,
+    params(
+        ("budget" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")
+    ),
+    responses(
+        (status = 200, body = Budget, headers(("ETag" = String))), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 412, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn replace(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    Id(budget): Id<BudgetId>,
+    headers: HeaderMap,
+    Checked(request): Checked<ChangedBudget>,
+) -> Result<(HeaderMap, Json<Budget>), ApiError> {
+    let terms = checked(request.amount, request.warn_at, request.action)?;
+    let version = wanted_version(&headers)?;
+    let changed = app.store.change_budget(&caller.scope, budget, version, terms).await;
+    match changed.map_err(ApiError::store)? {
+        Some(row) => {
+            app.fleet.heed_budgets().await.map_err(ApiError::store)?;
+            tagged(&app, row).await
+        }
+        None => Err(why_not(&app, &caller, budget).await),
+    }
+}
+
+/// Removes a budget; what it kept from running may run again.
+#[utoipa::path(
+    delete, path = "/api/v1/budgets/{budget}", tag = "usage",
+    params(
+        ("budget" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")
+    ),
+    responses(
+        (status = 204), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 412, body = ErrorShape)
+    )
+)]
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    Id(budget): Id<BudgetId>,
+    headers: HeaderMap,
+) -> Result<StatusCode, ApiError> {
+    let version = wanted_version(&headers)?;
+    let removed = app.store.remove_budget(&caller.scope, budget, version).await.map_err(ApiError::store)?;
+    if !removed {
+        return Err(why_not(&app, &caller, budget).await);
+    }
+    app.fleet.heed_budgets().await.map_err(ApiError::store)?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,340 @@
+//! Competitions: agents at the same work in forks of one sandbox, and who wins.
+
+mod ask;
+mod shape;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use coffer_core::compete::CompetitionState;
+use coffer_core::{CompetitionId, TaskId};
+use coffer_store::{
+    CompetitionError, CompetitionFilter, CompetitionRow, EntryPatch, EntryRow, NewCompetition as NewRow,
+};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery, Part};
+use super::tasks::by_people;
+use crate::App;
+use crate::auth::{Caller, Id, Need, Read, Write};
+use crate::body::{Checked, MaybeChecked};
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::query::Query;
+pub(super) use ask::{check_size, checked_terms};
+use coffer_core::Code;
+pub(super) use shape::Terms;
+use shape::{Comparison, Competition, Diff, NewCompetition};
+
+const LONGEST_REASON: usize = 1000;
+
+pub(super) fn refusal(error: CompetitionError, competition: CompetitionId) -> ApiError {
+    match error {
+        CompetitionError::NotFound => ApiError::nothing("competition", competition),
+        CompetitionError::NoEntry(number) => {
+            ApiError::invalid("entry:", format!("the competition has no entry {number}"))
+        }
+        CompetitionError::CannotWin(number) => {
+            ApiError::invalid("entry:", format!("entry {number} failed or changed nothing: it cannot win"))
+                .hint("its `error` says why; pick one whose `can_win` is true")
+        }
+        CompetitionError::NotWaiting(state) if state.is_over() => {
+            ApiError::conflict(format!("the competition is over: it is {}", state.as_str()))
+        }
+        CompetitionError::NotWaiting(state) => {
+            ApiError::conflict(format!("the competition does not wait for a pick: it is {}", state.as_str()))
+        }
+        CompetitionError::NoAgent(agent) => {
+            ApiError::invalid("entries.agent_id:", format!("there is no agent {agent}"))
+        }
+        CompetitionError::KeyReused => {
+            ApiError::of(Code::IdempotencyKeyReused, "this Idempotency-Key was used for a different request")
+        }
+        CompetitionError::Task(error) => super::tasks::refusal(error, TaskId::generate()),
+        CompetitionError::Store(error) => ApiError::store(error),
+    }
+}
+
+async fn entries(
+    app: &App,
+    caller: &Caller<impl Need>,
+    competition: CompetitionId,
+) -> Result<Vec<EntryRow>, ApiError> {
+    app.store.competition_entries(&caller.scope, competition).await.map_err(ApiError::store)
+}
+
+async fn found(
+    app: &App,
+    caller: &Caller<impl Need>,
+    competition: CompetitionId,
+) -> Result<(CompetitionRow, Vec<EntryRow>), ApiError> {
+    by_people(caller)?;
+    let row = app.store.competition(&caller.scope, competition).await.map_err(ApiError::store)?;
+    let row = row.ok_or_else(|| ApiError::nothing("competition", competition))?;
+    Ok((row, entries(app, caller, competition).await?))
+}
+
+/// Has agents compete: one sandbox is prepared and forked, each works in its own fork, and the winner's pull
+/// request is opened.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/fork", tag = "competitions", request_body = NewCompetition,
+    params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body begin one")),
+    responses(
+        (status = 202, body = Competition, headers(("Location" = String))), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape, description = "there is no such repository or sandbox"),
+        (status = 408, body = ErrorShape), (status = 409, body = ErrorShape), (status = 413, body = ErrorShape),
+        (status = 421, body = ErrorShape), (status = 422, body = ErrorShape),
+        (status = 429, body = ErrorShape, description = "more entries than the quota `forks` allows")
+    )
+)]
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    context: Context,
+    headers: HeaderMap,
+    Checked(request): Checked<NewCompetition>,
+) -> Result<(StatusCode, HeaderMap, Json<Competition>), ApiError> {
+    by_people(&caller)?;
+    let idempotency = super::idempotency(&headers, &caller.actor(), &request)?;
+    let new = ask::checked(&app, &caller, request).await?;
+    let new = NewRow { idempotency, ..new };
+    let begun = app.store.create_competition(&caller.scope, new).await;
+    let row = begun.map_err(|error| refusal(error, CompetitionId::generate()))?;
+    app.tasks.wake();
+    context.made(row.id);
+    let entries = entries(&app, &caller, row.id).await?;
+    let place = format!("/api/v1/sandboxes/fork/{}", row.id);
+    let place = HeaderValue::try_from(place).expect("letters and digits");
+    let headers = HeaderMap::from_iter([(header::LOCATION, place)]);
+    Ok((StatusCode::ACCEPTED, headers, Json(Competition::of(row, entries))))
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handler reads")]
+pub(super) struct CompetitionQuery {
+    /// `queued`, `preparing`, `working`, `judging`, `waiting`, `publishing`, `decided`, `failed` or `cancelled`.
+    state: Option<String>,
+    task_id: Option<String>,
+    context_id: Option<String>,
+}
+
+/// The competitions of this project, the newest first.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/fork", tag = "competitions", params(CompetitionQuery, PageQuery),
+    responses(
+        (status = 200, body = Page<Competition>), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    query: Query,
+) -> Result<Json<Page<Competition>>, ApiError> {
+    by_people(&caller)?;
+    let part: Part<CompetitionId> = Part::of(&query)?;
+    let state = query.text("state").map(|text| CompetitionState::parse(text).ok_or(()));
+    let task = query.text("task_id").map(str::parse::<TaskId>).transpose();
+    let filter = CompetitionFilter {
+        state: state
+            .transpose()
+            .map_err(|()| ApiError::invalid("state", "is none that competitions have"))?,
+        task: task.map_err(|_| ApiError::invalid("task_id", "is no id"))?,
+        context_id: query.text("context_id").map(String::from),
+        after: part.after,
+        limit: part.to_fetch(),
+    };
+    let rows = app.store.competitions(&caller.scope, &filter).await.map_err(ApiError::store)?;
+    let (rows, next) = part.page(rows, |row| row.id.to_string(), |row| row).into_parts();
+    let ids: Vec<CompetitionId> = rows.iter().map(|row| row.id).collect();
+    let found = app.store.entries_of_competitions(&caller.scope, &ids).await;
+    let mut entries = found.map_err(ApiError::store)?;
+    let shown = |row: CompetitionRow| {
+        let entries = entries.remove(&row.id).unwrap_or_default();
+        Competition::of(row, entries)
+    };
+    Ok(Json(Page::new(rows.into_iter().map(shown).collect(), next)))
+}
+
+/// One competition.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/fork/{fork}", tag = "competitions", params(("fork" = String, Path)),
+    responses(
+        (status = 200, body = Competition), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape)
+    )
+)]
+pub(super) async fn detail(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(competition): Id<CompetitionId>,
+) -> Result<Json<Competition>, ApiError> {
+    let (row, entries) = found(&app, &caller, competition).await?;
+    Ok(Json(Competition::of(row, entries)))
+}
+
+fn of_path(text: &str) -> Result<CompetitionId, ApiError> {
+    let shown: String = text.chars().take(64).collect();
+    text.parse().map_err(|_| ApiError::nothing("competition", shown))
+}
+
+/// An entry and what it changed.
+async fn patch_of<'e>(
+    app: &App,
+    caller: &Caller<Read>,
+    competition: CompetitionId,
+    entries: &'e [EntryRow],
+    number: i64,
+) -> Result<(&'e EntryRow, EntryPatch), ApiError> {
+    let entry = entries.iter().find(|entry| entry.number == number);
+    let entry = entry.ok_or_else(|| ApiError::nothing("entry", number))?;
+    let patch = app.store.entry_patch(&caller.scope, competition, number).await.map_err(ApiError::store)?;
+    let none = || {
+        let why = match entry.diff {
+            Some(_) => "they were removed for their age".to_string(),
+            None => format!("it is {}", entry.state.as_str()),
+        };
+        ApiError::conflict(format!("entry {number} has no changes to show: {why}"))
+    };
+    Ok((entry, patch.ok_or_else(none)?))
+}
+
+/// What an entry changed; it stays when the competition is over.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/fork/{fork}/entries/{entry}/diff", tag = "competitions",
+    params(("fork" = String, Path), ("entry" = i64, Path)),
+    responses(
+        (status = 200, body = Diff), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 409, body = ErrorShape, description = "it has none yet")
+    )
+)]
+pub(super) async fn diff(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Path((competition, entry)): Path<(String, String)>,
+) -> Result<Json<Diff>, ApiError> {
+    let competition = of_path(&competition)?;
+    let number = entry.parse().map_err(|_| ApiError::of(Code::NotFound, "entries have numbers"))?;
+    let (row, entries) = found(&app, &caller, competition).await?;
+    let (entry, patch) = patch_of(&app, &caller, competition, &entries, number).await?;
+    Ok(Json(Diff {
+        number,
+        label: entry.label.clone(),
+        base_commit: row.base_commit,
+        commit: entry.commit.clone(),
+        patch: patch.text,
+        truncated: patch.is_cut,
+    }))
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handler reads")]
+pub(super) struct CompareQuery {
+    /// The numbers of two entries.
+    left: i64,
+    right: i64,
+}
+
+/// Two entries against each other, file by file.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/fork/{fork}/compare", tag = "competitions",
+    params(("fork" = String, Path), CompareQuery),
+    responses(
+        (status = 200, body = Comparison), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "one of them has no changes yet"),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn compare(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(competition): Id<CompetitionId>,
+    query: Query,
+) -> Result<Json<Comparison>, ApiError> {
+    let (_, entries) = found(&app, &caller, competition).await?;
+    let number = |name: &str| {
+        let given = query.number(name)?;
+        given.ok_or_else(|| ApiError::invalid(name, "is needed: the number of an entry"))
+    };
+    let (left, right) = (number("left")?, number("right")?);
+    let (left, ours) = patch_of(&app, &caller, competition, &entries, left).await?;
+    let (right, theirs) = patch_of(&app, &caller, competition, &entries, right).await?;
+    Ok(Json(Comparison::of((left, &ours), (right, &theirs))))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pick {
+    /// The number of an entry whose `can_win` is true.
+    entry: i64,
+}
+
+/// Picks the winner of a competition that waits for that; its pull request is opened.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/fork/{fork}/winner", tag = "competitions", params(("fork" = String, Path)),
+    request_body = Pick,
+    responses(
+        (status = 202, body = Competition), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "it does not wait for a pick"),
+        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn winner(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    Id(competition): Id<CompetitionId>,
+    Checked(pick): Checked<Pick>,
+) -> Result<(StatusCode, Json<Competition>), ApiError> {
+    by_people(&caller)?;
+    let picked = app.store.pick_winner(&caller.scope, competition, pick.entry, &caller.actor()).await;
+    let row = picked.map_err(|error| refusal(error, competition))?;
+    app.tasks.wake();
+    let entries = entries(&app, &caller, competition).await?;
+    Ok((StatusCode::ACCEPTED, Json(Competition::of(row, entries))))
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = CompetitionCancel)]
+pub(super) struct Cancel {
+    /// For people.
+    reason: Option<String>,
+}
+
+/// Ends a competition: its sandboxes are given back, and what its entries changed so far stays on record.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/fork/{fork}/cancel", tag = "competitions", params(("fork" = String, Path)),
+    request_body = Option<Cancel>,
+    responses(
+        (status = 202, body = Competition), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "it is over"), (status = 413, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn cancel(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    Id(competition): Id<CompetitionId>,
+    MaybeChecked(request): MaybeChecked<Cancel>,
+) -> Result<(StatusCode, Json<Competition>), ApiError> {
+    by_people(&caller)?;
+    let reason = request.reason.unwrap_or_else(|| "cancelled".into());
+    if reason.len() > LONGEST_REASON {
+        return Err(ApiError::invalid("reason", format!("may have at most {LONGEST_REASON} bytes")));
+    }
+    let cancelled = app.store.cancel_competition(&caller.scope, competition, &reason).await;
+    let row = cancelled.map_err(|error| refusal(error, competition))?;
+    app.tasks.wake();
+    let entries = entries(&app, &caller, competition).await?;
+    Ok((StatusCode::ACCEPTED, Json(Competition::of(row, entries))))
+}

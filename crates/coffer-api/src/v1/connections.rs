@@ -1,0 +1,307 @@
+//! Ways to forges elsewhere, and what comes in by them.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use coffer_core::ConnectionId;
+use coffer_core::forge::ForgeKind;
+use coffer_forge::{Delivery, GITHUB, Permissions, WebhookError};
+use coffer_store::{
+    ConnectionRow, ConnectionTerms, Credential, ForgeRecordError, NewConnection as Row, SecretName,
+};
+use http::{HeaderMap, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery, Part};
+use super::repositories::field;
+use crate::App;
+use crate::auth::{Admin, Caller, Id, Read};
+use crate::body::Checked;
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::names::check_name;
+use crate::query::Query;
+use coffer_core::Code;
+use coffer_core::clock::rfc3339;
+use coffer_proxy::Client;
+
+/// No delivery is longer; GitHub's are a few tens of KiB as a rule.
+const LONGEST_DELIVERY: usize = 4 << 20;
+const DELIVERED_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// A way to be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewConnection {
+    name: String,
+    /// `github`.
+    #[schema(value_type = String, example = "github")]
+    kind: ForgeKind,
+    /// `https://api.github.com` unless said otherwise; `https://HOST/api/v3` for GitHub Enterprise.
+    base_url: Option<String>,
+    /// The secret with the token or, for an App, its private key.
+    #[schema(example = "github-token")]
+    secret: String,
+    /// For a GitHub App.
+    app: Option<AppIds>,
+    /// The secret that webhooks are signed with; without one none are taken.
+    webhook_secret: Option<String>,
+}
+
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AppIds {
+    app_id: i64,
+    installation_id: i64,
+}
+
+/// A way to a forge.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Connection {
+    id: String,
+    name: String,
+    kind: &'static str,
+    base_url: String,
+    /// The name of the secret with the token or key; never its value.
+    secret: String,
+    app: Option<AppIds>,
+    webhook_secret: Option<String>,
+    /// Where the forge is to send webhooks, below this server's address.
+    webhook_path: String,
+    created_at: String,
+}
+
+/// Which repository.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what `permissions` reads")]
+pub(super) struct RemoteQuery {
+    /// `owner/name`, as on the forge.
+    repository: String,
+}
+
+/// What became of a delivery.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Taken {
+    /// `recorded`, `ignored` (it is about nothing here) or `repeated`.
+    outcome: &'static str,
+}
+
+fn shown(row: ConnectionRow) -> Connection {
+    let (secret, app) = match row.terms.credential {
+        Credential::Token { secret } => (secret, None),
+        Credential::App { secret, app_id, installation_id } => {
+            (secret, Some(AppIds { app_id, installation_id }))
+        }
+    };
+    Connection {
+        webhook_path: format!("/api/v1/forge/webhooks/{}", row.id),
+        id: row.id.to_string(),
+        name: row.name,
+        kind: row.kind.as_str(),
+        base_url: row.base_url,
+        secret,
+        app,
+        webhook_secret: row.terms.webhook_secret,
+        created_at: rfc3339(row.created_ms),
+    }
+}
+
+fn record(error: ForgeRecordError, what: &str) -> ApiError {
+    match error {
+        ForgeRecordError::NotFound => ApiError::nothing("connection", what),
+        ForgeRecordError::Store(error) => ApiError::store(error),
+        ForgeRecordError::Taken { .. } => {
+            ApiError::conflict(format!("there is a connection '{what}' already"))
+        }
+        ForgeRecordError::TooMany(most) => {
+            ApiError::conflict(format!("a project may have {most} connections"))
+        }
+        ForgeRecordError::InUse | ForgeRecordError::Raced => {
+            ApiError::conflict(format!("connection {what} is used by repositories"))
+                .hint("remove those repositories first")
+        }
+    }
+}
+
+/// Makes a way to a forge. Its address is for good: a token must not be sent elsewhere later.
+#[utoipa::path(
+    post, path = "/api/v1/forge/connections", tag = "forge", request_body = NewConnection,
+    responses(
+        (status = 201, body = Connection), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "the name is taken"), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    context: Context,
+    Checked(new): Checked<NewConnection>,
+) -> Result<(StatusCode, Json<Connection>), ApiError> {
+    check_name(&new.name)?;
+    if new.kind != ForgeKind::GitHub {
+        return Err(ApiError::invalid("kind", "must be `github`; local repositories need no connection"));
+    }
+    let base_url = app.forges.address(new.base_url.as_deref().unwrap_or(GITHUB)).map_err(ApiError::forge)?;
+    let known = app.store.secrets(&caller.scope).await.map_err(ApiError::store)?;
+    let secret = |name: &str, text: String| {
+        field::<SecretName>(name, &text)?;
+        if !known.iter().any(|secret| secret.name == text) {
+            return Err(ApiError::invalid(name, format!("names no secret: there is no '{text}'"))
+                .hint("put it in first: PUT /api/v1/secrets/{name}"));
+        }
+        Ok(text)
+    };
+    let name = secret("secret", new.secret)?;
+    let credential = match new.app {
+        None => Credential::Token { secret: name },
+        Some(AppIds { app_id, installation_id }) if app_id > 0 && installation_id > 0 => {
+            Credential::App { secret: name, app_id, installation_id }
+        }
+        Some(_) => return Err(ApiError::invalid("app", "must have ids above 0")),
+    };
+    let webhook_secret = new.webhook_secret.map(|text| secret("webhook_secret", text)).transpose()?;
+    let terms = ConnectionTerms { credential, webhook_secret };
+    let row = Row { name: new.name.clone(), kind: new.kind, base_url, terms };
+    let made = app.store.create_connection(&caller.scope, row).await;
+    let made = made.map_err(|error| record(error, &new.name))?;
+    context.made(made.id);
+    Ok((StatusCode::CREATED, Json(shown(made))))
+}
+
+/// The project's ways to forges, oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/forge/connections", tag = "forge", params(PageQuery),
+    responses(
+        (status = 200, body = Page<Connection>), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    query: Query,
+) -> Result<Json<Page<Connection>>, ApiError> {
+    let part = Part::of(&query)?;
+    let rows = app.store.connections(&caller.scope, part.after, part.to_fetch()).await;
+    Ok(Json(part.page(rows.map_err(ApiError::store)?, |row| row.id.to_string(), shown)))
+}
+
+/// One way to a forge.
+#[utoipa::path(
+    get, path = "/api/v1/forge/connections/{connection}", tag = "forge", params(("connection" = String, Path)),
+    responses((status = 200, body = Connection), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(super) async fn detail(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(connection): Id<ConnectionId>,
+) -> Result<Json<Connection>, ApiError> {
+    let found = app.store.connection(&caller.scope, connection).await.map_err(ApiError::store)?;
+    found.map(|row| Json(shown(row))).ok_or_else(|| ApiError::nothing("connection", connection))
+}
+
+/// Removes a way that no repository uses.
+#[utoipa::path(
+    delete, path = "/api/v1/forge/connections/{connection}", tag = "forge",
+    params(("connection" = String, Path)),
+    responses(
+        (status = 204), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "repositories use it")
+    )
+)]
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    Id(connection): Id<ConnectionId>,
+) -> Result<StatusCode, ApiError> {
+    let removed = app.store.remove_connection(&caller.scope, connection).await;
+    removed.map_err(|error| record(error, &connection.to_string()))?;
+    app.forges.disconnected(connection);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Whether the credential suffices for a task's whole way on a repository, and which permission it lacks.
+#[utoipa::path(
+    get, path = "/api/v1/forge/connections/{connection}/permissions", tag = "forge",
+    params(("connection" = String, Path), RemoteQuery),
+    responses(
+        (status = 200, body = Permissions), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 409, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn permissions(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(connection): Id<ConnectionId>,
+    query: Query,
+) -> Result<Json<Permissions>, ApiError> {
+    let remote = query.text("repository").unwrap_or_default();
+    let told = app.forges.permissions(&caller.scope, connection, remote).await;
+    told.map(Json).map_err(ApiError::forge)
+}
+
+/// For the forge itself: what happened there. The proof is `X-Hub-Signature-256`; a delivery is taken once.
+#[utoipa::path(
+    post, path = "/api/v1/forge/webhooks/{connection}", tag = "forge", security(()),
+    params(
+        ("connection" = String, Path), ("X-GitHub-Event" = String, Header),
+        ("X-GitHub-Delivery" = String, Header), ("X-Hub-Signature-256" = String, Header)
+    ),
+    request_body(content = Object, content_type = "application/json"),
+    responses(
+        (status = 200, body = Taken), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape, description = "the signature does not fit"),
+        (status = 404, body = ErrorShape), (status = 408, body = ErrorShape), (status = 413, body = ErrorShape),
+        (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn webhook(
+    State(app): State<Arc<App>>,
+    Id(connection): Id<ConnectionId>,
+    axum::Extension(client): axum::Extension<Client>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Taken>, ApiError> {
+    let peer = client.peer.ip();
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let signature = text("x-hub-signature-256");
+    app.limiter.may_try(peer, signature).map_err(ApiError::too_fast)?;
+    let refused = |error| match error {
+        WebhookError::Store(error) => ApiError::store(error),
+        WebhookError::Invalid(why) => ApiError::bad_request(why),
+        WebhookError::Unknown => {
+            app.limiter.refused(peer);
+            ApiError::nothing("connection that takes webhooks", connection)
+        }
+        WebhookError::Unsigned => {
+            app.limiter.refused(peer);
+            ApiError::of(Code::Unauthorized, "the signature does not fit the delivery")
+                .hint("the secret of the webhook on the forge must be the connection's webhook_secret")
+        }
+    };
+    let door = app.forges.webhook_door(connection).await.map_err(refused)?;
+    let body = Limited::new(body, LONGEST_DELIVERY).collect();
+    let Ok(body) = tokio::time::timeout(DELIVERED_WITHIN, body).await else {
+        return Err(ApiError::of(Code::RequestTimeout, "the delivery did not come in time"));
+    };
+    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+        true => {
+            ApiError::of(Code::PayloadTooLarge, format!("a delivery has at most {LONGEST_DELIVERY} bytes"))
+        }
+        false => ApiError::bad_request("the delivery broke off"),
+    })?;
+    let named = (text("x-github-delivery"), text("x-github-event"), signature);
+    let taken = app.forges.take_webhook(&door, named, &body.to_bytes()).await.map_err(refused)?;
+    let outcome = match taken {
+        Delivery::Recorded => "recorded",
+        Delivery::Ignored => "ignored",
+        Delivery::Repeated => "repeated",
+    };
+    Ok(Json(Taken { outcome }))
+}

@@ -1,0 +1,170 @@
+//! What happened, in order: page by page, and as it happens.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Sse;
+use axum::response::sse;
+use coffer_store::{EventFilter, Secret, Store};
+use futures_util::Stream;
+use http::HeaderMap;
+use tokio_util::task::AbortOnDropHandle;
+use utoipa::IntoParams;
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery, Part};
+use crate::App;
+use crate::auth::{Caller, Read};
+use crate::error::ApiError;
+use crate::query::Query;
+use coffer_api_types::Event;
+use coffer_core::Code;
+use coffer_fleet::events::{self, Wanted};
+
+/// A reader that is told nothing for so long is told so.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Kinds that one question may name.
+const MOST_KINDS: usize = 100;
+
+/// How often a stream looks whether its key is still good.
+const KEY_LOOK: Duration = Duration::from_secs(3);
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handlers read")]
+pub(super) struct EventQuery {
+    /// Only what happened to this: the id of a sandbox, a task, a competition or another thing.
+    subject: Option<String>,
+    /// Only these kinds, joined by commas; one that ends in `.*` means all that begin so.
+    #[param(example = "sandbox.*")]
+    kind: Option<String>,
+}
+
+pub(super) fn wanted(query: &Query) -> Wanted {
+    let kinds = query.all("kind").flat_map(|value| value.split(',')).filter(|kind| !kind.is_empty());
+    Wanted { subject: query.text("subject").map(str::to_string), kinds: kinds.map(str::to_string).collect() }
+}
+
+/// Where a reader wants to go on.
+pub(super) fn after(headers: &HeaderMap, query: &Query) -> Result<Option<i64>, ApiError> {
+    let last = headers.get("last-event-id").map(|last| last.to_str().ok().and_then(|text| text.parse().ok()));
+    match last {
+        Some(Some(last)) if last >= 0 => Ok(Some(last)),
+        Some(_) => Err(ApiError::bad_request("Last-Event-ID must be a number that is not negative")),
+        None => query.number("after"),
+    }
+}
+
+/// Events, oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/events", tag = "events", params(PageQuery, EventQuery),
+    responses(
+        (status = 200, body = Page<Event>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 410, body = ErrorShape, description = "what comes after the cursor was removed for its age"),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    query: Query,
+) -> Result<Json<Page<Event>>, ApiError> {
+    let part: Part<i64> = Part::of(&query)?;
+    let Wanted { subject, kinds } = wanted(&query);
+    if kinds.len() > MOST_KINDS {
+        return Err(ApiError::invalid("kind", format!("may name at most {MOST_KINDS} kinds")));
+    }
+    let pruned = app.store.pruned_event(&caller.scope).await.map_err(ApiError::store)?;
+    if part.after.is_some_and(|after| after < pruned) {
+        let message = format!("events up to {pruned} were removed for their age");
+        return Err(ApiError::of(Code::Gone, message).hint("begin again without a cursor"));
+    }
+    app.fleet.recorded().await;
+    let after = part.after.unwrap_or(pruned);
+    let filter = EventFilter { subject, kinds, after, limit: part.to_fetch() };
+    let found = app.store.find_events(&caller.scope, &filter).await.map_err(ApiError::store)?;
+    let page = part.page(found.events, |event| event.sequence.to_string(), |event| events::render(&event));
+    // Where kinds are rare the look may end before the log does: there is a next part, however short this is.
+    let (items, next) = page.into_parts();
+    Ok(Json(Page::new(items, next.or_else(|| found.looked_to.map(|to| to.to_string())))))
+}
+
+/// Events as they happen, after those that are on record already.
+///
+/// A reader that comes back with `Last-Event-ID` (or `after`) misses nothing. One that is too slow is
+/// cut off, and comes back the same way. One that comes back so late that events were removed meanwhile is
+/// told by an event of kind `gap`, which says after and until which sequence.
+#[utoipa::path(
+    get, path = "/api/v1/events/stream", tag = "events",
+    params(
+        EventQuery,
+        ("after" = Option<i64>, Query, description = "begin after that sequence; at the newest by default"),
+        ("Last-Event-ID" = Option<i64>, Header, description = "the same, as browsers send it"),
+    ),
+    responses(
+        (status = 200, content_type = "text/event-stream", body = String), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn stream(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    headers: HeaderMap,
+    query: Query,
+) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, ApiError> {
+    let after = after(&headers, &query)?;
+    // The newest is that of every answer before this.
+    app.fleet.recorded().await;
+    let reader = app.events.reader(caller.scope, after, wanted(&query)).await.map_err(ApiError::store)?;
+    let key = KeyWatch::new(&app.store, caller.key);
+    let events = futures_util::stream::unfold((reader, key), async |(mut reader, mut key)| {
+        let event = key.until_revoked(reader.next()).await?;
+        let data = serde_json::to_string(&events::render(&event)).expect("an event is plain data");
+        let told = sse::Event::default().id(event.sequence.to_string()).event(&event.kind).data(data);
+        Some((Ok(told), (reader, key)))
+    });
+    Ok(Sse::new(events).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive")))
+}
+
+/// Knows when the key of a stream is no longer good.
+///
+/// A task of its own looks. In the stream's future a look would wait for a connection to the records while the
+/// read beside it holds one, and nobody goes on; and a client that stops reading would keep what it holds.
+pub(super) struct KeyWatch {
+    revoked: AbortOnDropHandle<()>,
+}
+
+impl KeyWatch {
+    pub(super) fn new(store: &Store, key: Secret) -> Self {
+        let store = store.clone();
+        let looking = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(KEY_LOOK).await;
+                // When the records do not answer, the next look tells.
+                if matches!(store.authenticate(key.reveal()).await, Ok(None)) {
+                    return;
+                }
+            }
+        });
+        Self { revoked: AbortOnDropHandle::new(looking) }
+    }
+
+    pub(super) async fn revoked(&mut self) {
+        // It neither panics nor is aborted while this is borrowed; either way it watches no more.
+        let _ended = (&mut self.revoked).await;
+    }
+
+    /// What `next` gives, or nothing once the key is no longer good.
+    pub(super) async fn until_revoked<T>(&mut self, next: impl Future<Output = Option<T>>) -> Option<T> {
+        tokio::select! {
+            // First, or a stream that always has something to say would never look.
+            biased;
+            () = self.revoked() => None,
+            got = next => got,
+        }
+    }
+}

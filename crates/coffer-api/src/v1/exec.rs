@@ -1,0 +1,568 @@
+//! Running commands.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response, Sse, sse};
+use bytes::Bytes;
+use coffer_core::{ExecutionId, Millis};
+use coffer_store::{ExecutionRow, ExecutionState, Idempotency, TakenKey};
+use coffer_wire::agentd::OutputStream;
+use coffer_wire::envd::process::Signal;
+use futures_util::Stream;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::inside::{self, WatchQuery, guest};
+use super::page::Page;
+use crate::auth::{Id, Named, NamedId, Read, Write};
+use crate::body::Checked;
+use crate::error::ApiError;
+use crate::query::Query;
+use crate::{App, check};
+use coffer_core::Code;
+use coffer_core::clock::rfc3339;
+use coffer_fleet::exec::{self, Captured, End, ExecError, Run, Step};
+use coffer_fleet::output::Kind;
+
+const USUAL_TIMEOUT_S: i64 = 300;
+const LONGEST_TIMEOUT_S: i64 = 24 * 3600;
+/// Of each stream, in an answer.
+const USUAL_OUTPUT: i64 = 1024 * 1024;
+const MOST_OUTPUT: i64 = 8 * 1024 * 1024;
+const MOST_WORDS: usize = 10_000;
+const LONGEST_PATH: usize = 4096;
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// A command to run.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewCommand {
+    command: Program,
+    /// Where it runs; the user's home by default.
+    #[serde(default)]
+    cwd: Option<String>,
+    /// Beside the sandbox's own.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// Who runs it; the template's user by default.
+    #[serde(default)]
+    user: Option<String>,
+    /// What it reads; nothing by default.
+    #[serde(default)]
+    stdin: Option<String>,
+    /// When it is killed with all that it started, in seconds: 300 by default, and never in the background.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 86400)]
+    timeout_s: Option<i64>,
+    /// Answers as soon as it runs.
+    #[serde(default)]
+    background: bool,
+    /// How much of each of its streams is answered, from the beginning; 1 MiB by default.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 8388608)]
+    max_output_bytes: Option<i64>,
+}
+
+/// A line for `/bin/bash -l -c`, or a program with its arguments.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = Command)]
+enum Program {
+    #[schema(example = "make test 2>&1 | tail -20")]
+    Line(String),
+    #[schema(example = json!(["git", "status"]))]
+    Words(Vec<String>),
+}
+
+impl Program {
+    fn words(&self) -> Vec<String> {
+        match self {
+            Self::Line(line) => ["/bin/bash", "-l", "-c", line].map(str::to_string).to_vec(),
+            Self::Words(words) => words.clone(),
+        }
+    }
+
+    /// On one line, for people.
+    fn shown(&self) -> String {
+        match self {
+            Self::Line(line) => line.clone(),
+            Self::Words(words) => words.join(" "),
+        }
+    }
+}
+
+/// What a command did.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Ran {
+    execution_id: String,
+    pid: Option<u32>,
+    /// Null where it was killed because its time was up.
+    exit_code: Option<i64>,
+    timed_out: bool,
+    stdout: String,
+    stderr: String,
+    /// Whether it wrote more than is here.
+    stdout_truncated: bool,
+    stderr_truncated: bool,
+    /// How much it wrote in all.
+    stdout_bytes: u64,
+    stderr_bytes: u64,
+    started_at: String,
+    ended_at: String,
+    duration_ms: i64,
+}
+
+/// A command that runs.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Running {
+    execution_id: String,
+    pid: u32,
+    started_at: String,
+}
+
+/// A process that was started through an API and runs.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Process {
+    pid: u32,
+    program: String,
+    arguments: Vec<String>,
+    cwd: Option<String>,
+    /// By which its creator knows it; of executions of this API the id.
+    tag: Option<String>,
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handler reads")]
+pub(super) struct SignalQuery {
+    /// `KILL` (the default) or `TERM`.
+    signal: Option<String>,
+}
+
+/// A command whose form is right.
+struct Order {
+    command: exec::Command,
+    /// Whether the answer comes as soon as it runs.
+    background: bool,
+}
+
+impl NewCommand {
+    fn checked(self) -> Result<Order, ApiError> {
+        let words = self.command.words();
+        if words.first().is_none_or(String::is_empty) {
+            return Err(ApiError::invalid("command", "must name a program"));
+        }
+        if words.len() > MOST_WORDS {
+            return Err(ApiError::invalid("command", format!("may have at most {MOST_WORDS} words")));
+        }
+        let texts = words.iter().chain(&self.cwd).chain(&self.user);
+        if texts.into_iter().any(|text| text.contains('\0')) {
+            return Err(ApiError::invalid("command, cwd and user", "must not contain NUL"));
+        }
+        if self.cwd.as_ref().is_some_and(|cwd| cwd.len() > LONGEST_PATH) {
+            return Err(ApiError::invalid("cwd", "is too long"));
+        }
+        check_user(self.user.as_deref())?;
+        check::env(&self.env)?;
+        let timeout_s = self.timeout_s.or((!self.background).then_some(USUAL_TIMEOUT_S));
+        if timeout_s.is_some_and(|timeout| !(1..=LONGEST_TIMEOUT_S).contains(&timeout)) {
+            return Err(ApiError::invalid("timeout_s", format!("must be between 1 and {LONGEST_TIMEOUT_S}")));
+        }
+        let most = self.max_output_bytes.unwrap_or(USUAL_OUTPUT);
+        if !(0..=MOST_OUTPUT).contains(&most) {
+            let wanted = format!("must be between 0 and {MOST_OUTPUT}");
+            return Err(ApiError::invalid("max_output_bytes", wanted));
+        }
+        let background = self.background;
+        let command = exec::Command {
+            shown: Some(self.command.shown()),
+            words,
+            cwd: self.cwd.filter(|cwd| !cwd.is_empty()),
+            env: self.env,
+            user: self.user.filter(|user| !user.is_empty()),
+            stdin: self.stdin.map(Bytes::from),
+            timeout: timeout_s.map(|seconds| Duration::from_secs(seconds.unsigned_abs())),
+            most: usize::try_from(most).unwrap_or(0),
+        };
+        Ok(Order { command, background })
+    }
+}
+
+/// A user's name goes into a header and a query.
+pub(super) fn check_user(user: Option<&str>) -> Result<(), ApiError> {
+    let fits =
+        |user: &str| user.len() <= 64 && !user.contains(|letter: char| letter == ':' || letter.is_control());
+    if user.is_none_or(fits) { Ok(()) } else { Err(ApiError::invalid("user", "is no user's name")) }
+}
+
+/// Runs a command in a sandbox and answers with what it did.
+///
+/// With `Accept: text/event-stream` its output is told while it runs, by the events `start`, `stdout`,
+/// `stderr` and `end`. Whoever hangs up leaves it running; `GET /executions/{id}` tells how it ended.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/exec", tag = "executions", request_body = NewCommand,
+    params(
+        ("id" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "the same key and body run one command"),
+    ),
+    responses(
+        (status = 200, body = Ran, description = "it ended, or its time was up"),
+        (status = 202, body = Running, description = "it runs in the background", headers(("Location" = String))),
+        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape, description = "also `command_refused`: the project's policy forbids it"),
+        (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "the sandbox does not run"), (status = 413, body = ErrorShape),
+        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn exec(
+    State(app): State<Arc<App>>,
+    named: NamedId<Write>,
+    headers: HeaderMap,
+    Checked(command): Checked<NewCommand>,
+) -> Result<Response, ApiError> {
+    run(app, named, &headers, command).await
+}
+
+/// The same as `exec`.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/execute", tag = "executions", request_body = NewCommand,
+    params(
+        ("id" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "the same key and body run one command"),
+    ),
+    responses(
+        (status = 200, body = Ran), (status = 202, body = Running, headers(("Location" = String))),
+        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 408, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape),
+        (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn execute(
+    State(app): State<Arc<App>>,
+    named: NamedId<Write>,
+    headers: HeaderMap,
+    Checked(command): Checked<NewCommand>,
+) -> Result<Response, ApiError> {
+    run(app, named, &headers, command).await
+}
+
+async fn run(
+    app: Arc<App>,
+    named: NamedId<Write>,
+    headers: &HeaderMap,
+    command: NewCommand,
+) -> Result<Response, ApiError> {
+    let scope = named.caller.scope;
+    let record = app.fleet.find(&scope, named.id).ok_or_else(|| ApiError::no_sandbox(&named.text))?;
+    let key = headers.get("idempotency-key").map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+    let idempotency = key.map(|key| check::idempotency(key, &named.caller.actor(), &command)).transpose()?;
+    let order = command.checked()?;
+    let failed = |error: ExecError| ApiError::exec(error, &named.text);
+    let guest = app.exec.admit(&record, &order.command).await.map_err(failed)?;
+    let id = ExecutionId::generate();
+    if let Some((key, fingerprint)) = &idempotency {
+        let idempotency = Idempotency { key, fingerprint };
+        let taken = app.store.take_execution_key(&scope, record.id, idempotency, id).await;
+        match taken.map_err(ApiError::store)? {
+            TakenKey::New => {}
+            TakenKey::Earlier(first) => return again(&app, &named, first, &order).await,
+            TakenKey::UsedDifferently => {
+                return Err(ApiError::of(
+                    Code::IdempotencyKeyReused,
+                    "this Idempotency-Key was used for a different request",
+                ));
+            }
+        }
+    }
+    let Order { command, background } = order;
+    let most = command.most;
+    let begun = app.exec.start(&record, guest, id, command, Some(named.caller.key_id)).await;
+    if begun.is_err()
+        && let Some((key, _)) = &idempotency
+        && let Err(error) = app.store.release_execution_key(&scope, key, id).await
+    {
+        tracing::warn!("an idempotency key stays taken: {error}");
+    }
+    let run = begun.map_err(failed)?;
+    if background {
+        return Ok(running(id, run.pid, run.started_ms));
+    }
+    let wants_stream = headers.get_all(header::ACCEPT).iter().any(|value| {
+        value.to_str().is_ok_and(|value| value.to_ascii_lowercase().contains("text/event-stream"))
+    });
+    if wants_stream {
+        let told = Sse::new(tell(run)).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive"));
+        return Ok(told.into_response());
+    }
+    let (run, end, stdout, stderr) = run.wait(most).await.map_err(failed)?;
+    Ok(Json(ran(&run, &end, &stdout, &stderr)).into_response())
+}
+
+fn running(id: ExecutionId, pid: u32, started_ms: Millis) -> Response {
+    let place = HeaderValue::try_from(format!("/api/v1/executions/{id}")).expect("letters and digits");
+    let body = Running { execution_id: id.to_string(), pid, started_at: rfc3339(started_ms) };
+    (StatusCode::ACCEPTED, [(header::LOCATION, place)], Json(body)).into_response()
+}
+
+/// What is answered of a command that ended.
+fn ran(run: &Run, end: &End, stdout: &Captured, stderr: &Captured) -> Ran {
+    let duration_ms = i64::try_from(run.started.elapsed().as_millis()).unwrap_or(i64::MAX);
+    Ran {
+        execution_id: run.id.to_string(),
+        pid: Some(run.pid),
+        exit_code: match end {
+            End::Exited(end) => Some(i64::from(end.exit_code)),
+            End::TimedOut => None,
+        },
+        timed_out: matches!(end, End::TimedOut),
+        stdout: stdout.text(),
+        stderr: stderr.text(),
+        stdout_truncated: stdout.is_cut(),
+        stderr_truncated: stderr.is_cut(),
+        stdout_bytes: stdout.total,
+        stderr_bytes: stderr.total,
+        started_at: rfc3339(run.started_ms),
+        ended_at: rfc3339(run.started_ms + duration_ms),
+        duration_ms,
+    }
+}
+
+/// Tells what it does as it does it. Nothing waits here for a slow reader but the command's own output.
+fn tell(mut run: Run) -> impl Stream<Item = Result<sse::Event, Infallible>> {
+    let (events, told) = mpsc::channel(4);
+    tokio::spawn(async move {
+        let json = |name: &str, value: &serde_json::Value| {
+            Ok::<_, Infallible>(sse::Event::default().event(name).data(value.to_string()))
+        };
+        let begun = serde_json::json!({"execution_id": run.id.to_string(), "pid": run.pid});
+        if events.send(json("start", &begun)).await.is_err() {
+            return;
+        }
+        let (mut stdout, mut stderr) = (Captured::default(), Captured::default());
+        let mut texts = (Text::default(), Text::default());
+        loop {
+            let told = match run.step().await {
+                Ok(Step::Stdout(data)) => {
+                    stdout.add(&data, 0);
+                    json("stdout", &serde_json::json!({"data": texts.0.next(&data)}))
+                }
+                Ok(Step::Stderr(data)) => {
+                    stderr.add(&data, 0);
+                    json("stderr", &serde_json::json!({"data": texts.1.next(&data)}))
+                }
+                Ok(Step::Nothing) => continue,
+                Ok(Step::End(end)) => {
+                    let ran = ran(&run, &end, &stdout, &stderr);
+                    let end = serde_json::json!({
+                        "execution_id": ran.execution_id, "exit_code": ran.exit_code,
+                        "timed_out": ran.timed_out, "stdout_bytes": ran.stdout_bytes,
+                        "stderr_bytes": ran.stderr_bytes, "duration_ms": ran.duration_ms,
+                    });
+                    let _gone = events.send(json("end", &end)).await;
+                    return;
+                }
+                Err(error) => {
+                    let why = serde_json::json!({"message": error.to_string()});
+                    let _gone = events.send(json("error", &why)).await;
+                    return;
+                }
+            };
+            if events.send(told).await.is_err() {
+                return;
+            }
+        }
+    });
+    futures_util::stream::unfold(told, async |mut told| Some((told.recv().await?, told)))
+}
+
+/// Bytes on their way to text: a letter may come in two pieces.
+#[derive(Debug, Default)]
+struct Text {
+    held: Vec<u8>,
+}
+
+impl Text {
+    fn next(&mut self, data: &[u8]) -> String {
+        self.held.extend_from_slice(data);
+        let whole = match std::str::from_utf8(&self.held) {
+            Ok(_) => self.held.len(),
+            // What is no text at all is shown as such; only an end that may go on is kept.
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            Err(_) => self.held.len() - unfinished(&self.held),
+        };
+        let rest = self.held.split_off(whole);
+        let text = String::from_utf8_lossy(&self.held).into_owned();
+        self.held = rest;
+        text
+    }
+}
+
+/// How many bytes at the end may be the beginning of a letter.
+fn unfinished(bytes: &[u8]) -> usize {
+    (1..=3.min(bytes.len()))
+        .find(|&length| {
+            let tail = &bytes[bytes.len() - length..];
+            std::str::from_utf8(tail)
+                .is_err_and(|error| error.error_len().is_none() && error.valid_up_to() == 0)
+        })
+        .unwrap_or(0)
+}
+
+/// What the first request with an idempotency key started, from the record.
+async fn again(
+    app: &App,
+    named: &NamedId<Write>,
+    id: ExecutionId,
+    order: &Order,
+) -> Result<Response, ApiError> {
+    let scope = &named.caller.scope;
+    let under_way = || {
+        ApiError::conflict("the first request with this Idempotency-Key is still under way")
+            .hint(format!("GET /api/v1/executions/{id} tells how it stands"))
+            .retry_after(1)
+    };
+    let row = app.store.execution(scope, id).await.map_err(ApiError::store)?.ok_or_else(under_way)?;
+    let pid = row.process.map(|process| process.pid);
+    match (row.state, order.background, pid) {
+        (_, true, Some(pid)) => return Ok(running(id, pid, row.started_ms)),
+        (ExecutionState::Running, ..) | (_, true, None) => return Err(under_way()),
+        (ExecutionState::Exited | ExecutionState::Failed | ExecutionState::Lost, false, _) => {}
+    }
+    let (stdout, stderr) = kept(app, named, &row, order.command.most).await?;
+    let ended_ms = row.ended_ms.unwrap_or(row.started_ms);
+    let duration_ms = ended_ms - row.started_ms;
+    let cut = |kept: &Captured, total: i64| kept.bytes.len() < usize::try_from(total).unwrap_or(0);
+    // The record has how it was killed, and not why.
+    let timed_out = order
+        .command
+        .timeout
+        .is_some_and(|timeout| i128::from(duration_ms) >= timeout.as_millis().cast_signed());
+    let ran = Ran {
+        execution_id: id.to_string(),
+        pid,
+        exit_code: row.exit_code.filter(|_| !timed_out),
+        timed_out,
+        stdout: stdout.text(),
+        stderr: stderr.text(),
+        stdout_truncated: stdout.is_cut() || row.truncated && cut(&stdout, row.main.read),
+        stderr_truncated: stderr.is_cut() || row.truncated && cut(&stderr, row.error.read),
+        stdout_bytes: row.main.read.unsigned_abs(),
+        stderr_bytes: row.error.read.unsigned_abs(),
+        started_at: rfc3339(row.started_ms),
+        ended_at: rfc3339(ended_ms),
+        duration_ms,
+    };
+    Ok(Json(ran).into_response())
+}
+
+/// Both streams of an execution, as they are kept.
+async fn kept(
+    app: &App,
+    named: &NamedId<Write>,
+    row: &ExecutionRow,
+    most: usize,
+) -> Result<(Captured, Captured), ApiError> {
+    let (mut stdout, mut stderr) = (Captured::default(), Captured::default());
+    let Some((first, last)) = row.positions else { return Ok((stdout, stderr)) };
+    let mut from = first;
+    while from <= last {
+        let page = app.output.read(&named.caller.scope, row.sandbox, from, 1 << 20).await;
+        let page = page.map_err(ApiError::store)?;
+        for record in page.records.iter().filter(|record| record.execution == row.id) {
+            match record.kind {
+                Kind::Output(OutputStream::Stderr) => stderr.add(&record.data, most),
+                Kind::Output(OutputStream::Stdout | OutputStream::Pty) => stdout.add(&record.data, most),
+                Kind::Started | Kind::Ended | Kind::Gap(_) | Kind::Truncated => {}
+            }
+        }
+        if page.at_end || page.next <= from {
+            break;
+        }
+        from = page.next;
+    }
+    Ok((stdout, stderr))
+}
+
+/// The processes that were started through an API and run.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/processes", tag = "executions",
+    params(("id" = String, Path), WatchQuery),
+    responses(
+        (status = 200, body = Page<Process>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 409, body = ErrorShape), (status = 422, body = ErrorShape),
+        (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    named: Named<Read>,
+    query: Query,
+) -> Result<Json<Page<Process>>, ApiError> {
+    let guest = inside::guest_for(&app, &named.record, &named.id, &query).await?;
+    let _room = app.listings.take(named.record.project).await.map_err(ApiError::busy)?;
+    let listed = exec::processes(&guest).await.map_err(inside::refusal)?;
+    let shown = listed.processes.into_iter().map(|process| {
+        let config = process.config.unwrap_or_default();
+        Process {
+            pid: process.pid,
+            program: config.cmd,
+            arguments: config.args,
+            cwd: config.cwd,
+            tag: process.tag,
+        }
+    });
+    Ok(Json(Page::new(shown.collect(), None)))
+}
+
+/// Sends a signal to a process and to everything in its group.
+#[utoipa::path(
+    delete, path = "/api/v1/sandboxes/{id}/processes/{pid}", tag = "executions",
+    params(("id" = String, Path), ("pid" = u32, Path), SignalQuery),
+    responses(
+        (status = 204), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn kill(
+    State(app): State<Arc<App>>,
+    named: Named<Write>,
+    Id(pid): Id<u32>,
+    query: Query,
+) -> Result<StatusCode, ApiError> {
+    let signal = match query.text("signal").map(str::to_ascii_uppercase).as_deref() {
+        None | Some("KILL" | "SIGKILL" | "9") => Signal::Sigkill,
+        Some("TERM" | "SIGTERM" | "15") => Signal::Sigterm,
+        Some(_) => return Err(ApiError::invalid("signal", "must be KILL or TERM")),
+    };
+    let guest = guest(&app, &named.record, &named.id).await?;
+    exec::end(&guest, pid, signal).await.map_err(inside::refusal)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_in_two_pieces_come_out_whole() {
+        let bytes = "aé€😀\u{fffd}b".as_bytes();
+        for size in 1..bytes.len() {
+            let mut text = Text::default();
+            let told: String = bytes.chunks(size).map(|piece| text.next(piece)).collect();
+            assert_eq!(told.as_bytes(), bytes, "{size}");
+        }
+        let mut text = Text::default();
+        assert_eq!(text.next(b"\xff\xfea\xe2\x82") + &text.next(b"\xac"), "\u{fffd}\u{fffd}a€");
+    }
+}

@@ -1,0 +1,436 @@
+//! What ran in sandboxes, and what it wrote.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use coffer_core::{AgentId, ExecutionId, SandboxId};
+use coffer_store::{ExecutionFilter, ExecutionRow, ExecutionState, ProjectScope};
+use coffer_wire::agentd::OutputStream;
+use http::{HeaderMap, header};
+use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery, Part};
+use crate::App;
+use crate::auth::{Caller, Id, NamedId, Read};
+use crate::error::ApiError;
+use crate::logs::stream_name;
+use crate::query::Query;
+use coffer_core::Code;
+use coffer_core::clock::rfc3339;
+use coffer_fleet::output::{Kind, LogPage, LogRecord};
+
+/// Of a log that is read for one answer, and of output in one page.
+const READ_AT_ONCE: usize = 512 << 10;
+const LARGEST_PAGE: usize = 256 << 10;
+
+/// A process that somebody started in a sandbox.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Execution {
+    id: String,
+    sandbox: String,
+    /// The agent that owned the sandbox.
+    agent: Option<String>,
+    /// The key that asked for it, where it came by this API.
+    actor: Option<String>,
+    /// `e2b` or `api`.
+    #[schema(example = "api")]
+    source: String,
+    /// `running`; `exited`; `failed`, where it never started; `lost`, where its sandbox ended first.
+    #[schema(example = "exited")]
+    state: String,
+    command: String,
+    cwd: Option<String>,
+    user: Option<String>,
+    pid: Option<u32>,
+    started_at: String,
+    ended_at: Option<String>,
+    exit_code: Option<i64>,
+    /// How it ended, in words.
+    status: Option<String>,
+    /// Bytes of output that are kept.
+    output_bytes: i64,
+    /// Bytes that it wrote, as far as is known.
+    output_bytes_total: i64,
+    /// Bytes of those that were never read, or too many to keep.
+    output_bytes_lost: i64,
+    /// Whether it wrote more than is kept of one execution.
+    truncated: bool,
+}
+
+pub(super) fn shown(row: ExecutionRow) -> Execution {
+    Execution {
+        id: row.id.to_string(),
+        sandbox: row.sandbox.to_string(),
+        agent: row.agent.map(|agent| agent.to_string()),
+        actor: row.actor.map(|actor| actor.to_string()),
+        source: row.source.as_str().into(),
+        state: row.state.as_str().into(),
+        output_bytes: row.kept_bytes(),
+        output_bytes_total: row.total_bytes(),
+        output_bytes_lost: row.lost_bytes,
+        command: row.command,
+        cwd: row.cwd,
+        user: row.user,
+        pid: row.process.map(|process| process.pid),
+        started_at: rfc3339(row.started_ms),
+        ended_at: row.ended_ms.map(rfc3339),
+        exit_code: row.exit_code,
+        status: row.status,
+        truncated: row.truncated,
+    }
+}
+
+/// Which executions to show.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what `filter` reads")]
+pub(super) struct ExecutionQuery {
+    /// Those of this sandbox.
+    sandbox: Option<String>,
+    /// Those in sandboxes of this agent.
+    agent: Option<String>,
+    /// `running`, `exited`, `failed` or `lost`.
+    state: Option<String>,
+    /// Those that started then or later.
+    from: Option<String>,
+    /// Those that started then or earlier.
+    until: Option<String>,
+}
+
+fn filter(
+    query: &Query,
+    sandbox: Option<SandboxId>,
+) -> Result<(Part<ExecutionId>, ExecutionFilter), ApiError> {
+    let part: Part<ExecutionId> = Part::of(query)?;
+    let id = |name: &'static str| ApiError::invalid(name, "is not an id");
+    let sandbox = match sandbox {
+        Some(sandbox) => Some(sandbox),
+        None => query.text("sandbox").map(str::parse).transpose().map_err(|_| id("sandbox"))?,
+    };
+    let agent: Option<AgentId> = query.text("agent").map(str::parse).transpose().map_err(|_| id("agent"))?;
+    let state = match query.text("state") {
+        None => None,
+        Some(name) => Some(
+            ExecutionState::ALL
+                .into_iter()
+                .find(|state| state.as_str() == name)
+                .ok_or_else(|| ApiError::invalid("state", "must be running, exited, failed or lost"))?,
+        ),
+    };
+    let filter = ExecutionFilter {
+        before: part.after,
+        sandbox,
+        agent,
+        state,
+        started_from_ms: time(query, "from")?,
+        started_until_ms: time(query, "until")?,
+        limit: part.to_fetch(),
+    };
+    Ok((part, filter))
+}
+
+/// A time of a query, in milliseconds since the epoch.
+pub(super) fn time(query: &Query, name: &str) -> Result<Option<i64>, ApiError> {
+    let parsed = query.text(name).map(str::parse::<jiff::Timestamp>).transpose();
+    let parsed =
+        parsed.map_err(|_| ApiError::invalid(name, "must be a time such as 2026-01-31T12:00:00Z"))?;
+    Ok(parsed.map(jiff::Timestamp::as_millisecond))
+}
+
+async fn page(
+    app: &App,
+    scope: &ProjectScope,
+    (part, filter): (Part<ExecutionId>, ExecutionFilter),
+) -> Result<Json<Page<Execution>>, ApiError> {
+    let rows = app.store.executions(scope, &filter).await.map_err(ApiError::store)?;
+    Ok(Json(part.page(rows, |row| row.id.to_string(), shown)))
+}
+
+/// Executions, newest first.
+#[utoipa::path(
+    get, path = "/api/v1/executions", tag = "executions", params(PageQuery, ExecutionQuery),
+    responses(
+        (status = 200, body = Page<Execution>), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    query: Query,
+) -> Result<Json<Page<Execution>>, ApiError> {
+    page(&app, &caller.scope, filter(&query, None)?).await
+}
+
+/// The executions of one sandbox, newest first; it may be over.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/executions", tag = "executions",
+    params(("id" = String, Path), PageQuery, ExecutionQuery),
+    responses(
+        (status = 200, body = Page<Execution>), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 404, body = ErrorShape), (status = 422, body = ErrorShape),
+        (status = 429, body = ErrorShape)
+    )
+)]
+pub(super) async fn of_sandbox(
+    State(app): State<Arc<App>>,
+    named: NamedId<Read>,
+    query: Query,
+) -> Result<Json<Page<Execution>>, ApiError> {
+    expect_sandbox(&app, &named).await?;
+    page(&app, &named.caller.scope, filter(&query, Some(named.id))?).await
+}
+
+/// A sandbox that is, or was, and that the caller sees.
+pub(super) async fn expect_sandbox(app: &App, named: &NamedId<Read>) -> Result<(), ApiError> {
+    let scope = &named.caller.scope;
+    if app.fleet.find(scope, named.id).is_some() {
+        return Ok(());
+    }
+    let row = app.store.sandbox(scope, named.id).await.map_err(ApiError::store)?;
+    row.map(drop).ok_or_else(|| ApiError::no_sandbox(&named.text))
+}
+
+async fn find(app: &App, caller: &Caller<Read>, id: ExecutionId) -> Result<ExecutionRow, ApiError> {
+    let row = app.store.execution(&caller.scope, id).await.map_err(ApiError::store)?;
+    row.ok_or_else(|| ApiError::nothing("execution", id))
+}
+
+/// One execution.
+#[utoipa::path(
+    get, path = "/api/v1/executions/{execution}", tag = "executions", params(("execution" = String, Path)),
+    responses(
+        (status = 200, body = Execution), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 429, body = ErrorShape)
+    )
+)]
+pub(super) async fn detail(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(id): Id<ExecutionId>,
+) -> Result<Json<Execution>, ApiError> {
+    find(&app, &caller, id).await.map(|row| Json(shown(row)))
+}
+
+/// Something that an execution wrote at once.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Piece {
+    /// `stdout`, `stderr` or `pty`.
+    #[schema(example = "stdout")]
+    pub(super) stream: String,
+    /// `output`; `gap`, where output was never heard of; `truncated`, where it became too much.
+    #[schema(example = "output")]
+    pub(super) kind: String,
+    /// Bytes that are kept of the stream before this.
+    pub(super) offset: i64,
+    pub(super) at: String,
+    /// What was written, where it is text.
+    pub(super) text: Option<String>,
+    /// What was written, where it is not.
+    pub(super) base64: Option<String>,
+    /// Bytes that a gap stands for.
+    pub(super) missing_bytes: Option<i64>,
+}
+
+/// A piece without the first `skip` bytes; nothing for what is no output.
+pub(super) fn piece(record: &LogRecord, skip: usize) -> Option<Piece> {
+    let (kind, stream) = match record.kind {
+        Kind::Output(stream) => ("output", stream_name(stream)),
+        Kind::Gap(stream) => ("gap", stream_name(stream)),
+        Kind::Truncated => ("truncated", ""),
+        Kind::Started | Kind::Ended => return None,
+    };
+    let written = matches!(record.kind, Kind::Output(_)).then(|| record.data.slice(skip..));
+    let text = written.as_ref().and_then(|data| std::str::from_utf8(data).ok()).map(str::to_string);
+    let base64 = written.filter(|_| text.is_none()).map(|data| BASE64_STANDARD.encode(data));
+    Some(Piece {
+        stream: stream.into(),
+        kind: kind.into(),
+        offset: record.offset + i64::try_from(skip).unwrap_or(0),
+        at: rfc3339(record.time_ms),
+        text,
+        base64,
+        missing_bytes: matches!(record.kind, Kind::Gap(_)).then(|| record.missed_bytes()),
+    })
+}
+
+/// Which part of an execution's output.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what `Part` reads")]
+pub(super) struct OutputQuery {
+    /// `stdout`, `stderr` or `pty`; all of them by default.
+    stream: Option<String>,
+    /// The offset in the stream to begin at; needs `stream`.
+    from: Option<u64>,
+    /// The `next` of the part before.
+    cursor: Option<String>,
+    /// The bytes themselves, to the end.
+    raw: Option<bool>,
+}
+
+/// Part of an execution's output.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct OutputPage {
+    items: Vec<Piece>,
+    /// Pass it on as `cursor`; null once the execution is over and all was read.
+    next: Option<String>,
+    /// Whether some of the output before these items is no longer kept.
+    pruned: bool,
+}
+
+/// What to read of an execution.
+struct Wish {
+    execution: ExecutionId,
+    stream: Option<OutputStream>,
+    from: i64,
+}
+
+impl Wish {
+    fn of(query: &Query, execution: ExecutionId) -> Result<Self, ApiError> {
+        let stream = match query.text("stream") {
+            None => None,
+            Some("stdout") => Some(OutputStream::Stdout),
+            Some("stderr") => Some(OutputStream::Stderr),
+            Some("pty") => Some(OutputStream::Pty),
+            Some(_) => return Err(ApiError::invalid("stream", "must be stdout, stderr or pty")),
+        };
+        let from = query.number("from")?;
+        if from.is_some() && stream.is_none() {
+            return Err(ApiError::invalid("from", "needs a stream, whose offset it is"));
+        }
+        Ok(Self { execution, stream, from: from.unwrap_or(0) })
+    }
+
+    /// How many bytes of a record are before what is wanted; nothing where all of them are.
+    fn skip(&self, record: &LogRecord) -> Option<usize> {
+        let stream = match record.kind {
+            Kind::Output(stream) | Kind::Gap(stream) => Some(stream),
+            Kind::Truncated => None,
+            Kind::Started | Kind::Ended => return None,
+        };
+        let wanted = record.execution == self.execution
+            && self.stream.is_none_or(|wanted| stream.is_none_or(|stream| stream == wanted));
+        if !wanted {
+            return None;
+        }
+        let skip = usize::try_from(self.from.saturating_sub(record.offset)).unwrap_or(0);
+        let is_output = matches!(record.kind, Kind::Output(_));
+        if is_output { Some(skip).filter(|&skip| skip < record.data.len()) } else { (skip == 0).then_some(0) }
+    }
+}
+
+/// What an execution wrote, redacted, from any offset on.
+///
+/// Output of one that runs goes on: ask again with `next`. With `raw`, or with
+/// `Accept: application/octet-stream`, the answer is the bytes themselves as far as they are kept now.
+#[utoipa::path(
+    get, path = "/api/v1/executions/{execution}/output", tag = "executions",
+    params(("execution" = String, Path), OutputQuery),
+    responses(
+        (status = 200, content(
+            (OutputPage = "application/json"), (String = "application/octet-stream")
+        )),
+        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 410, body = ErrorShape, description = "retention has deleted the output"),
+        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape)
+    )
+)]
+pub(super) async fn output(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(id): Id<ExecutionId>,
+    headers: HeaderMap,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let row = find(&app, &caller, id).await?;
+    let wish = Wish::of(&query, id)?;
+    let cursor = match query.text("cursor") {
+        None => None,
+        Some(text) => Some(
+            text.parse::<i64>()
+                .ok()
+                .filter(|&cursor| cursor >= 0)
+                .ok_or_else(|| ApiError::invalid("cursor", "is not one that this server gave out"))?,
+        ),
+    };
+    let (first, last) = row.positions.unwrap_or((0, 0));
+    let from = cursor.unwrap_or(0).max(first);
+    let raw = matches!(query.text("raw"), Some("true" | "1"))
+        || headers.get(header::ACCEPT).is_some_and(|accept| accept == "application/octet-stream");
+    let over = row.state != ExecutionState::Running;
+    if raw {
+        let walk = Walk { app, scope: caller.scope, sandbox: row.sandbox, at: from, last };
+        return Ok(raw_answer(walk, wish));
+    }
+    let mut items = Vec::new();
+    let (mut at, mut size, mut pruned) = (from, 0, false);
+    while at < last && size < LARGEST_PAGE {
+        let page =
+            app.output.read(&caller.scope, row.sandbox, at, READ_AT_ONCE).await.map_err(ApiError::store)?;
+        pruned |= page.missing > 0;
+        if page.next <= at {
+            break;
+        }
+        at = page.next;
+        for record in page.records {
+            if size >= LARGEST_PAGE {
+                at = record.position;
+                break;
+            }
+            if let Some(piece) = wish.skip(&record).and_then(|skip| piece(&record, skip)) {
+                size += LogRecord::size(record.data.len());
+                items.push(piece);
+            }
+        }
+    }
+    if items.is_empty() && pruned && over && cursor.is_none() {
+        return Err(ApiError::of(Code::Gone, "the output is no longer kept"));
+    }
+    let next = (at < last || !over).then(|| at.to_string());
+    Ok(Json(OutputPage { items, next, pruned }).into_response())
+}
+
+/// A walk through part of a log.
+struct Walk {
+    app: Arc<App>,
+    scope: ProjectScope,
+    sandbox: SandboxId,
+    at: i64,
+    last: i64,
+}
+
+impl Walk {
+    async fn step(&mut self) -> Option<LogPage> {
+        if self.at >= self.last {
+            return None;
+        }
+        let read = self.app.output.read(&self.scope, self.sandbox, self.at, READ_AT_ONCE).await;
+        let page = read.ok().filter(|page| page.next > self.at)?;
+        self.at = page.next;
+        Some(page)
+    }
+}
+
+fn raw_answer(walk: Walk, wish: Wish) -> Response {
+    let bytes = futures_util::stream::unfold((walk, wish), async |(mut walk, wish)| {
+        let page = walk.step().await?;
+        let mut bytes = Vec::new();
+        for record in page.records.iter().filter(|record| matches!(record.kind, Kind::Output(_))) {
+            if let Some(skip) = wish.skip(record) {
+                bytes.extend_from_slice(&record.data[skip..]);
+            }
+        }
+        Some((Ok::<_, Infallible>(Bytes::from(bytes)), (walk, wish)))
+    });
+    ([(header::CONTENT_TYPE, "application/octet-stream")], Body::from_stream(bytes)).into_response()
+}

@@ -1,0 +1,608 @@
+//! The files of a sandbox.
+//!
+//! Everything is agentd's doing: paths mean what they mean inside the sandbox, and contents go through here
+//! piece by piece, as fast as the slower side takes them.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use coffer_core::ProjectId;
+use coffer_wire::envd::filesystem::{
+    EntryInfo, FileType, ListDirRequest, ListDirResponse, MakeDirRequest, MakeDirResponse, MoveRequest,
+    MoveResponse, RemoveRequest, RemoveResponse, StatRequest, StatResponse,
+};
+use futures_util::TryStreamExt as _;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Frame, SizeHint};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
+use tokio::time::Sleep;
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::exec::check_user;
+use super::inside::{self, WatchQuery, guest};
+use super::page::{Page, PageQuery, Part};
+use crate::App;
+use crate::auth::{Caller, Named, Read, Write};
+use crate::body::Checked;
+use crate::error::ApiError;
+use crate::query::Query;
+use coffer_core::Code;
+use coffer_guest::{Guest, GuestError, Reason, accepted};
+
+/// agentd lists a hundred thousand entries at most.
+const LONGEST_LIST: usize = 48 << 20;
+const LONGEST_ENTRY: usize = 256 * 1024;
+const LONGEST_PATH: usize = 4096;
+const DEEPEST: i64 = 64;
+/// A client that sends nothing of a file for so long has gone.
+const STALLED: Duration = Duration::from_secs(120);
+/// How long a file may take to be opened.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What agentd says of a file that is passed on; it is hostile, and may say more.
+const TOLD: [HeaderName; 7] = [
+    header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::CONTENT_RANGE,
+    header::CONTENT_DISPOSITION,
+    header::ACCEPT_RANGES,
+    header::ETAG,
+    header::LAST_MODIFIED,
+];
+/// What a client says about which part of a file it wants, and of which version.
+const ASKED: [HeaderName; 6] = [
+    header::RANGE,
+    header::IF_RANGE,
+    header::IF_MATCH,
+    header::IF_NONE_MATCH,
+    header::IF_MODIFIED_SINCE,
+    header::IF_UNMODIFIED_SINCE,
+];
+
+/// Something in a directory.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Entry {
+    name: String,
+    path: String,
+    /// `file`, `directory`, `symlink` or `other`.
+    kind: &'static str,
+    size_bytes: i64,
+    /// As `ls` shows them.
+    #[schema(example = "-rw-r--r--")]
+    permissions: String,
+    owner: String,
+    group: String,
+    modified_at: Option<String>,
+    symlink_target: Option<String>,
+}
+
+/// What to do with files.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum FileAction {
+    /// Makes a directory, and those above it that are missing.
+    Mkdir { path: String },
+    /// Moves a file or a directory; what stands at `to` is replaced where it can be.
+    Move { path: String, to: String },
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handlers read")]
+pub(super) struct ListQuery {
+    /// The directory; the template's working directory by default. A relative one is below the user's home.
+    path: Option<String>,
+    /// How many levels of directories, 1 to 64; 1 by default.
+    #[param(minimum = 1, maximum = 64)]
+    depth: Option<u32>,
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handlers read")]
+pub(super) struct UserQuery {
+    /// Whose home `~` is, and who owns what is made; the template's user by default.
+    user: Option<String>,
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handler reads")]
+pub(super) struct RemoveQuery {
+    /// Whether a directory goes with all that is in it; without it, a directory is 409.
+    recursive: Option<bool>,
+}
+
+fn shown(entry: EntryInfo) -> Entry {
+    let kind = match FileType::try_from(entry.r#type) {
+        _ if entry.is_symlink => "symlink",
+        Ok(FileType::File) => "file",
+        Ok(FileType::Directory) => "directory",
+        Ok(FileType::Symlink) => "symlink",
+        Ok(FileType::Unspecified) | Err(_) => "other",
+    };
+    let modified = entry.modified_time.and_then(|time| serde_json::to_value(time).ok());
+    Entry {
+        name: entry.name,
+        path: entry.path,
+        kind,
+        size_bytes: entry.size,
+        permissions: entry.permissions,
+        owner: entry.owner,
+        group: entry.group,
+        modified_at: modified.and_then(|time| time.as_str().map(str::to_string)),
+        symlink_target: entry.symlink_target,
+    }
+}
+
+/// The place in a listing: the path of the last entry of the part before.
+#[derive(Debug)]
+struct After(String);
+
+impl std::str::FromStr for After {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(drop)?;
+        String::from_utf8(bytes).map(Self).map_err(drop)
+    }
+}
+
+fn user(query: &Query) -> Result<Option<String>, ApiError> {
+    let user = query.text("user").map(str::to_string);
+    check_user(user.as_deref())?;
+    Ok(user)
+}
+
+fn checked(path: &str) -> Result<&str, ApiError> {
+    if path.len() > LONGEST_PATH || path.contains('\0') {
+        return Err(ApiError::invalid("path", "is too long, or contains NUL"));
+    }
+    Ok(path)
+}
+
+/// Keeps a key that may only look away from the kernel's files: they show the environments and the memory of processes,
+/// secrets included. `/dev` leads there by links, and `..` by way of any of them.
+fn check_reader(path: &str, writer: &Result<Caller<Write>, ApiError>) -> Result<(), ApiError> {
+    if writer.is_ok() || !may_lead_to_the_kernel(path) {
+        return Ok(());
+    }
+    let message = "this key may only read, and `/proc`, `/sys`, `/dev` and paths with `..` need write";
+    Err(ApiError::of(Code::Forbidden, message))
+}
+
+fn may_lead_to_the_kernel(path: &str) -> bool {
+    let mut parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
+    let first = if path.starts_with('/') { parts.clone().next() } else { None };
+    matches!(first, Some("proc" | "sys" | "dev")) || parts.any(|part| part == "..")
+}
+
+/// What stands in the URL after `files/`: an absolute path, or one below `~`.
+fn path_of(parts: &Parts, id: &str) -> Result<String, ApiError> {
+    let encoded = parts.uri.path().split_once("/files/").map(|(_, path)| path);
+    let encoded = encoded.ok_or_else(|| ApiError::no_sandbox(id))?;
+    let path = percent_encoding::percent_decode_str(encoded).decode_utf8();
+    let path = path.map_err(|_| ApiError::bad_request("the path is not UTF-8"))?;
+    checked(&path)?;
+    Ok(if path == "~" || path.starts_with("~/") {
+        path.into_owned()
+    } else {
+        format!("/{}", path.trim_start_matches('/'))
+    })
+}
+
+/// agentd's own route for contents.
+fn contents_of(path: &str, user: Option<&str>) -> String {
+    let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    let user = user.map(|user| format!("&username={}", encode(user))).unwrap_or_default();
+    format!("/files?path={}{user}", encode(path))
+}
+
+async fn stat(guest: &Guest, user: Option<&str>, path: &str) -> Result<Option<EntryInfo>, ApiError> {
+    let request = StatRequest { path: path.to_string() };
+    let found: Result<StatResponse, _> =
+        guest.call("/filesystem.Filesystem/Stat", user, &request, LONGEST_ENTRY).await;
+    match found {
+        Ok(found) => Ok(found.entry),
+        Err(GuestError::Refused { reason: Reason::NotFound, .. }) => Ok(None),
+        Err(error) => Err(inside::refusal(error)),
+    }
+}
+
+fn is_directory(entry: &EntryInfo) -> bool {
+    entry.r#type == i32::from(FileType::Directory)
+}
+
+fn missing(path: &str) -> ApiError {
+    let shown: String = path.chars().take(200).collect();
+    ApiError::of(Code::NotFound, format!("there is no file '{shown}' in the sandbox"))
+}
+
+fn directory(path: &str) -> ApiError {
+    let shown: String = path.chars().take(200).collect();
+    ApiError::conflict(format!("'{shown}' is a directory"))
+}
+
+/// What is in a directory, directories before what is in them.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/files", tag = "files",
+    params(("id" = String, Path), PageQuery, ListQuery, UserQuery, WatchQuery),
+    responses(
+        (status = 200, body = Page<Entry>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 404, body = ErrorShape, description = "no such sandbox or directory"),
+        (status = 409, body = ErrorShape, description = "the sandbox does not run"),
+        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    writer: Result<Caller<Write>, ApiError>,
+    named: Named<Read>,
+    query: Query,
+) -> Result<Json<Page<Entry>>, ApiError> {
+    let part: Part<After> = Part::of(&query)?;
+    let depth = query.number("depth")?.unwrap_or(1);
+    if !(1..=DEEPEST).contains(&depth) {
+        return Err(ApiError::invalid("depth", format!("must be between 1 and {DEEPEST}")));
+    }
+    let user = user(&query)?;
+    let path = checked(query.text("path").unwrap_or_default())?.to_string();
+    check_reader(&path, &writer)?;
+    let guest = inside::guest_for(&app, &named.record, &named.id, &query).await?;
+    listing(&app, named.record.project, &guest, user.as_deref(), path, depth, &part).await.map(Json)
+}
+
+async fn listing(
+    app: &App,
+    project: ProjectId,
+    guest: &Guest,
+    user: Option<&str>,
+    path: String,
+    depth: i64,
+    part: &Part<After>,
+) -> Result<Page<Entry>, ApiError> {
+    let request = ListDirRequest { path, depth: u32::try_from(depth).unwrap_or(1) };
+    let _room = app.listings.take(project).await.map_err(ApiError::busy)?;
+    let listed: Result<ListDirResponse, _> =
+        guest.call("/filesystem.Filesystem/ListDir", user, &request, LONGEST_LIST).await;
+    let mut entries = listed.map_err(inside::refusal)?.entries;
+    // The whole is asked for each time, so that a part begins where the one before ended whatever changed.
+    let order = |path: &str| path.split('/').map(str::to_string).collect::<Vec<_>>();
+    entries.sort_by_cached_key(|entry| order(&entry.path));
+    if let Some(After(after)) = &part.after {
+        let after = order(after);
+        entries.retain(|entry| order(&entry.path) > after);
+    }
+    entries.truncate(part.to_fetch() as usize);
+    Ok(part.page(entries, |entry| URL_SAFE_NO_PAD.encode(&entry.path), shown))
+}
+
+/// A file's contents, in part if asked for by `Range`; of a directory what is in it, as `GET /files` has it.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/files/{*path}", tag = "files",
+    params(
+        ("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"), UserQuery, WatchQuery,
+        ("Range" = Option<String>, Header, description = "`bytes=0-99`"),
+    ),
+    responses(
+        (status = 200, content_type = "*/*", body = String, description = "the contents, or a directory's entries"),
+        (status = 206, content_type = "*/*", body = String), (status = 304, description = "not changed"),
+        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 409, body = ErrorShape), (status = 412, description = "changed"),
+        (status = 416, description = "no such part"), (status = 422, body = ErrorShape),
+        (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn read(
+    State(app): State<Arc<App>>,
+    writer: Result<Caller<Write>, ApiError>,
+    named: Named<Read>,
+    query: Query,
+    request: Request,
+) -> Result<Response, ApiError> {
+    contents(&app, &named, &writer, &query, &request.into_parts().0).await
+}
+
+/// What `GET` would answer, without the contents.
+#[utoipa::path(
+    head, path = "/api/v1/sandboxes/{id}/files/{*path}", tag = "files",
+    params(
+        ("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"), UserQuery, WatchQuery
+    ),
+    responses(
+        (status = 200), (status = 206), (status = 304), (status = 400), (status = 401), (status = 404), (status = 409),
+        (status = 412), (status = 416), (status = 422), (status = 429), (status = 503)
+    )
+)]
+pub(super) async fn look(
+    State(app): State<Arc<App>>,
+    writer: Result<Caller<Write>, ApiError>,
+    named: Named<Read>,
+    query: Query,
+    request: Request,
+) -> Result<Response, ApiError> {
+    contents(&app, &named, &writer, &query, &request.into_parts().0).await
+}
+
+async fn contents(
+    app: &App,
+    named: &Named<Read>,
+    writer: &Result<Caller<Write>, ApiError>,
+    query: &Query,
+    parts: &Parts,
+) -> Result<Response, ApiError> {
+    let path = path_of(parts, &named.id)?;
+    check_reader(&path, writer)?;
+    let user = user(query)?;
+    let guest = inside::guest_for(app, &named.record, &named.id, query).await?;
+    let mut wanted = contents_of(&path, user.as_deref());
+    if writer.is_err() {
+        // A link inside may lead anywhere, which only agentd sees.
+        wanted.push_str("&kernel=false");
+    }
+    let mut asked = guest.request(parts.method.clone(), &wanted, None);
+    for name in &ASKED {
+        for value in parts.headers.get_all(name) {
+            asked = asked.header(name, value);
+        }
+    }
+    let asked = asked.body(http_body_util::Empty::<Bytes>::new()).map_err(|_| ApiError::internal())?;
+    let answer = guest.send(asked, Some(PATIENCE)).await.map_err(inside::refusal)?;
+    let status = answer.status();
+    let conditional =
+        [StatusCode::NOT_MODIFIED, StatusCode::PRECONDITION_FAILED, StatusCode::RANGE_NOT_SATISFIABLE];
+    if !status.is_success() && !conditional.contains(&status) {
+        // A refusal of a question without contents has none itself.
+        return match stat(&guest, user.as_deref(), &path).await? {
+            None => Err(missing(&path)),
+            Some(entry) if is_directory(&entry) && parts.method == Method::HEAD => Err(directory(&path)),
+            Some(entry) if is_directory(&entry) => {
+                let part = Part::of(query)?;
+                Ok(Json(listing(app, named.record.project, &guest, user.as_deref(), path, 1, &part).await?)
+                    .into_response())
+            }
+            Some(_) => Err(match accepted(answer).await {
+                Ok(_) => ApiError::internal(),
+                Err(error) => inside::refusal(error),
+            }),
+        };
+    }
+    let mut headers = HeaderMap::new();
+    for name in TOLD {
+        if let Some(value) = answer.headers().get(&name) {
+            headers.insert(name, value.clone());
+        }
+    }
+    // Whatever is in it must never act as a page of this server.
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+    let body = if conditional.contains(&status) { Body::empty() } else { Body::new(answer.into_body()) };
+    Ok((status, headers, body).into_response())
+}
+
+/// Writes a file, and makes the directories above it that are missing.
+#[utoipa::path(
+    put, path = "/api/v1/sandboxes/{id}/files/{*path}", tag = "files",
+    params(("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"), UserQuery),
+    request_body(content = String, content_type = "application/octet-stream", description = "the contents"),
+    responses(
+        (status = 200, body = Entry, description = "replaced"), (status = 201, body = Entry, description = "new"),
+        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "the sandbox does not run, or it is a directory"),
+        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn write(
+    State(app): State<Arc<App>>,
+    named: Named<Write>,
+    query: Query,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let path = path_of(&parts, &named.id)?;
+    let user = user(&query)?;
+    let guest = guest(&app, &named.record, &named.id).await?;
+    let before = stat(&guest, user.as_deref(), &path).await?;
+    if before.as_ref().is_some_and(is_directory) {
+        return Err(directory(&path));
+    }
+    let mut upload = guest
+        .request(Method::POST, &contents_of(&path, user.as_deref()), None)
+        .header(header::CONTENT_TYPE, "application/octet-stream");
+    if let Some(length) = parts.headers.get(header::CONTENT_LENGTH) {
+        upload = upload.header(header::CONTENT_LENGTH, length);
+    }
+    let upload = upload.body(Upload::new(body)).map_err(|_| ApiError::internal())?;
+    let answer = guest.send(upload, None).await.map_err(inside::refusal)?;
+    let written = accepted(answer).await.map_err(inside::refusal)?;
+    // The list of what was written, which is this file.
+    let _drained = Limited::new(written.into_body(), LONGEST_ENTRY).collect().await;
+    let entry = stat(&guest, user.as_deref(), &path).await?.ok_or_else(|| missing(&path))?;
+    let status = if before.is_some() { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(shown(entry))).into_response())
+}
+
+/// Removes a file, or a directory with `recursive=true`.
+#[utoipa::path(
+    delete, path = "/api/v1/sandboxes/{id}/files/{*path}", tag = "files",
+    params(("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"), UserQuery, RemoveQuery),
+    responses(
+        (status = 204), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "the sandbox does not run, or it is a directory"),
+        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    named: Named<Write>,
+    query: Query,
+    request: Request,
+) -> Result<StatusCode, ApiError> {
+    let path = path_of(&request.into_parts().0, &named.id)?;
+    let user = user(&query)?;
+    let recursive = match query.text("recursive") {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(ApiError::invalid("recursive", "must be true or false")),
+    };
+    let guest = guest(&app, &named.record, &named.id).await?;
+    let entry = stat(&guest, user.as_deref(), &path).await?.ok_or_else(|| missing(&path))?;
+    if is_directory(&entry) && !entry.is_symlink && !recursive {
+        return Err(directory(&path).hint("recursive=true removes it with all that is in it"));
+    }
+    let request = RemoveRequest { path };
+    let removed: Result<RemoveResponse, _> =
+        guest.call("/filesystem.Filesystem/Remove", user.as_deref(), &request, LONGEST_ENTRY).await;
+    removed.map_err(inside::refusal)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Makes a directory, or moves something.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/files", tag = "files", params(("id" = String, Path), UserQuery),
+    request_body = FileAction,
+    responses(
+        (status = 200, body = Entry, description = "moved"), (status = 201, body = Entry, description = "made"),
+        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "the sandbox does not run, or it exists"),
+        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape),
+        (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn act(
+    State(app): State<Arc<App>>,
+    named: Named<Write>,
+    query: Query,
+    Checked(action): Checked<FileAction>,
+) -> Result<(StatusCode, Json<Entry>), ApiError> {
+    let user = user(&query)?;
+    let (FileAction::Mkdir { path } | FileAction::Move { path, .. }) = &action;
+    if checked(path)?.is_empty() {
+        return Err(ApiError::invalid("path", "must not be empty"));
+    }
+    let guest = guest(&app, &named.record, &named.id).await?;
+    let user = user.as_deref();
+    let (status, entry) = match action {
+        FileAction::Mkdir { path } => {
+            let request = MakeDirRequest { path };
+            let made: Result<MakeDirResponse, _> =
+                guest.call("/filesystem.Filesystem/MakeDir", user, &request, LONGEST_ENTRY).await;
+            (StatusCode::CREATED, made.map_err(inside::refusal)?.entry)
+        }
+        FileAction::Move { path, to } => {
+            if checked(&to)?.is_empty() {
+                return Err(ApiError::invalid("to", "must not be empty"));
+            }
+            let request = MoveRequest { source: path, destination: to };
+            let moved: Result<MoveResponse, _> =
+                guest.call("/filesystem.Filesystem/Move", user, &request, LONGEST_ENTRY).await;
+            (StatusCode::OK, moved.map_err(inside::refusal)?.entry)
+        }
+    };
+    let entry =
+        entry.ok_or_else(|| ApiError::of(Code::Unavailable, "the sandbox answered without an entry"))?;
+    Ok((status, Json(shown(entry))))
+}
+
+/// A path that stands in a body: absolute, or below `~`.
+pub(super) fn path_in_body(path: &str) -> Result<&str, ApiError> {
+    match checked(path)? {
+        path if path.starts_with('/') || path.starts_with("~/") => Ok(path),
+        _ => Err(ApiError::invalid("path", "must be absolute, or begin with `~/`")),
+    }
+}
+
+/// A file of a sandbox, piece by piece, for whoever keeps it elsewhere.
+pub(super) async fn copied_out(
+    app: &App,
+    record: &Arc<coffer_fleet::Record>,
+    path: &str,
+) -> Result<impl futures_util::Stream<Item = Result<Bytes, String>> + Send + use<>, ApiError> {
+    let guest = guest(app, record, &record.id.to_string()).await?;
+    let entry = stat(&guest, None, path).await?.ok_or_else(|| missing(path))?;
+    if is_directory(&entry) {
+        return Err(directory(path).hint("pack it first, with `tar` for one"));
+    }
+    let asked = guest.request(Method::GET, &contents_of(path, None), None);
+    let asked = asked.body(http_body_util::Empty::<Bytes>::new()).map_err(|_| ApiError::internal())?;
+    let answer = guest.send(asked, Some(PATIENCE)).await.map_err(inside::refusal)?;
+    let answer = accepted(answer).await.map_err(inside::refusal)?;
+    Ok(answer.into_body().into_data_stream().map_err(|error| error.to_string()))
+}
+
+/// A client's file on its way in; given up when nothing comes of it for long.
+struct Upload {
+    body: Body,
+    stalled: Pin<Box<Sleep>>,
+}
+
+impl Upload {
+    fn new(body: Body) -> Self {
+        Self { body, stalled: Box::pin(tokio::time::sleep(STALLED)) }
+    }
+}
+
+impl hyper::body::Body for Upload {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                self.stalled.as_mut().reset(tokio::time::Instant::now() + STALLED);
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Poll::Pending => self.stalled.as_mut().poll(cx).map(|()| Some(Err("the upload stalled".into()))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_lead_to_the_kernel;
+
+    #[test]
+    fn ways_to_the_kernels_files_are_known() {
+        for path in [
+            "/proc",
+            "/proc/1/environ",
+            "//proc/1/mem",
+            "/./sys/x",
+            "/dev/fd/../environ",
+            "~/../../proc/1/environ",
+            "a/..",
+        ] {
+            assert!(may_lead_to_the_kernel(path), "{path}");
+        }
+        for path in ["", "~", "proc", "~/proc", "/home/user/proc", "/etc/hostname", "/home/a..b"] {
+            assert!(!may_lead_to_the_kernel(path), "{path}");
+        }
+    }
+}

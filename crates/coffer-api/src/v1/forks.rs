@@ -1,0 +1,223 @@
+//! Forks, and who came from whom.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use coffer_store::Relative;
+use http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::ErrorShape;
+use super::sandboxes::{self, Sandbox, usual_timeout_s};
+use crate::auth::{Caller, Named, NamedId, Read, Write};
+use crate::body::MaybeChecked;
+use crate::error::ApiError;
+use crate::snapshots::MOST_CHILDREN;
+use crate::{App, check};
+use coffer_core::Code;
+use coffer_core::clock::rfc3339;
+use coffer_fleet::{FleetError, ForkSpec, MemoryWish};
+
+/// More of a family is not told in one answer.
+const MOST_RELATIVES: u32 = 1000;
+
+/// A fork to be made.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct NewFork {
+    /// How many children; 1 by default.
+    #[schema(minimum = 1, maximum = 100)]
+    count: Option<u32>,
+    /// How long they live, in seconds; by default what the project says, or an hour.
+    #[schema(minimum = 1)]
+    timeout_s: Option<i64>,
+    /// Whether the children go on with the source's processes. True is refused where that cannot be; by default
+    /// they do where it can.
+    memory: Option<bool>,
+    /// Beside that of the source, or instead of it.
+    metadata: BTreeMap<String, String>,
+    /// Beside that of the source, or instead of it.
+    env: BTreeMap<String, String>,
+    /// Variables that get the value of a secret of the project in the children, by its name. What the source was
+    /// granted, they are not.
+    #[schema(example = json!({"GITHUB_TOKEN": "github"}))]
+    secrets: BTreeMap<String, String>,
+    /// Grants the children every secret that the source has, in its environment and in headers.
+    inherit_secrets: bool,
+}
+
+/// What became of a fork.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Fork {
+    /// One for each child that was asked for, in order.
+    children: Vec<Child>,
+    /// Whether they go on with the source's processes.
+    memory: bool,
+    /// Why not, where that was not asked for.
+    note: Option<String>,
+}
+
+/// A child, or why there is none.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Child {
+    sandbox: Option<Sandbox>,
+    error: Option<ChildError>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ChildError {
+    code: Code,
+    message: String,
+    hint: Option<String>,
+}
+
+/// A sandbox with all that came from the same beginning.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Family {
+    sandbox_id: String,
+    /// The oldest ancestor that is remembered.
+    root_id: String,
+    /// From the root to the parent of the sandbox.
+    ancestors: Vec<String>,
+    /// The tree: parents before their children, each followed by all that came from it.
+    nodes: Vec<Node>,
+    /// Whether there are more than are told.
+    truncated: bool,
+}
+
+/// One sandbox in the tree.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Node {
+    id: String,
+    /// Null for the root, and where the parent is no longer remembered.
+    parent_id: Option<String>,
+    /// Steps from the root.
+    depth: u32,
+    /// `created`, `fork` or `snapshot`: how it came to be.
+    origin: &'static str,
+    /// Children of one fork have one in common.
+    snapshot_id: Option<String>,
+    fork_position: Option<i64>,
+    state: &'static str,
+    template: String,
+    created_at: String,
+}
+
+/// Makes sandboxes that begin as a running one is now. The source keeps everything.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/fork", tag = "snapshots", request_body = Option<NewFork>,
+    params(
+        ("id" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "the same key and body make the same children")
+    ),
+    responses(
+        (status = 201, body = Fork), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 402, body = ErrorShape, description = "its budget is spent"),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "it is paused or changing, or its processes hold secrets"),
+        (status = 422, body = ErrorShape),
+        (status = 501, body = ErrorShape, description = "memory was asked for and cannot be kept"),
+        (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn fork(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    named: Named<Write>,
+    headers: HeaderMap,
+    MaybeChecked(new): MaybeChecked<NewFork>,
+) -> Result<(StatusCode, Json<Fork>), ApiError> {
+    // The sandbox is part of what is asked for.
+    let idempotency = super::idempotency(&headers, &caller.actor(), &(named.record.id, &new))?;
+    let count = new.count.unwrap_or(1);
+    if !(1..=MOST_CHILDREN).contains(&count) {
+        return Err(ApiError::invalid("count", format!("must be between 1 and {MOST_CHILDREN}")));
+    }
+    let project = app.limiter.of(named.record.project);
+    let timeout_ms = app.policy.check(new.timeout_s.unwrap_or_else(|| usual_timeout_s(&app, &project)));
+    check::metadata(&new.metadata)?;
+    check::env(&new.env)?;
+    check::env(&new.secrets)?;
+    if let Some(both) = new.secrets.keys().find(|name| new.env.contains_key(*name)) {
+        return Err(ApiError::invalid("secrets", format!("has '{both}', which env has too")));
+    }
+    let spec = ForkSpec {
+        count,
+        timeout_ms: timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?,
+        wish: MemoryWish { memory: new.memory, with_secrets: new.inherit_secrets },
+        idle_s: None,
+        sizes: Vec::new(),
+        metadata: new.metadata,
+        env_vars: new.env,
+        secrets: new.secrets,
+        idempotency,
+    };
+    let forked = app.fleet.fork(caller.scope, named.record, spec).await;
+    let forked = forked.map_err(|error| ApiError::fleet(error, &named.id))?;
+    let refused = |error: FleetError| {
+        let (code, message, hint) = ApiError::fleet(error, &named.id).into_parts();
+        ChildError { code, message, hint }
+    };
+    let children = forked.children.into_iter().map(|child| match child {
+        Ok(row) => Child { sandbox: Some(sandboxes::shown(row)), error: None },
+        Err(error) => Child { sandbox: None, error: Some(refused(error)) },
+    });
+    let (memory, note) = (forked.memory, forked.note);
+    Ok((StatusCode::CREATED, Json(Fork { children: children.collect(), memory, note })))
+}
+
+/// Where a sandbox comes from, and what came from it and from those before it.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/lineage", tag = "snapshots", params(("id" = String, Path)),
+    responses((status = 200, body = Family), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(super) async fn lineage(
+    State(app): State<Arc<App>>,
+    named: NamedId<Read>,
+) -> Result<Json<Family>, ApiError> {
+    app.fleet.recorded().await;
+    let lineage = app.store.lineage(&named.caller.scope, named.id, MOST_RELATIVES).await;
+    let lineage = lineage.map_err(ApiError::store)?.ok_or_else(|| ApiError::no_sandbox(&named.text))?;
+    let parents: BTreeMap<_, _> = lineage
+        .relatives
+        .iter()
+        .filter_map(|one| Some((one.id, one.origin.filter(|_| one.depth > 0)?.parent)))
+        .collect();
+    let mut ancestors = Vec::new();
+    let mut at = named.id;
+    while let Some(parent) = parents.get(&at) {
+        ancestors.push(parent.to_string());
+        at = *parent;
+    }
+    ancestors.reverse();
+    let root = lineage.relatives.first().map_or(named.id, |root| root.id);
+    Ok(Json(Family {
+        sandbox_id: named.id.to_string(),
+        root_id: root.to_string(),
+        ancestors,
+        nodes: lineage.relatives.into_iter().map(node).collect(),
+        truncated: lineage.truncated,
+    }))
+}
+
+fn node(one: Relative) -> Node {
+    let origin = match one.origin {
+        None => "created",
+        Some(origin) if origin.fork_position.is_some() => "fork",
+        Some(_) => "snapshot",
+    };
+    Node {
+        id: one.id.to_string(),
+        parent_id: one.origin.filter(|_| one.depth > 0).map(|origin| origin.parent.to_string()),
+        depth: one.depth,
+        origin,
+        snapshot_id: one.origin.map(|origin| origin.snapshot.to_string()),
+        fork_position: one.origin.and_then(|origin| origin.fork_position),
+        state: one.state.as_str(),
+        template: one.template,
+        created_at: rfc3339(one.created_ms),
+    }
+}

@@ -1,0 +1,402 @@
+//! Git in a sandbox: clone, branch, status, diff, commit, push, pull request.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use coffer_core::SandboxId;
+use coffer_core::forge::BranchName;
+use coffer_core::{GitOperationId, Millis};
+use coffer_store::GitOperation as OperationRow;
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::exec::check_user;
+use super::page::{Page, PageQuery, Part};
+use super::repositories::field;
+use crate::App;
+use crate::auth::{NamedId, Need, Read, Write};
+use crate::body::{Checked, MaybeChecked};
+use crate::error::ApiError;
+use crate::query::Query;
+use coffer_core::clock::rfc3339;
+use coffer_work::git::{
+    BranchOrder, Branched, CloneOrder, Cloned, CommitOrder, Committed, DiffOrder, Git, GitError, PullOrder,
+    PullRequest, PushOrder, Pushed, Session, Submodules, WorkTree, WorkTreeDiff,
+};
+
+const LONGEST_PATH: usize = 4096;
+const MOST_PATHS: usize = 1000;
+const LONGEST_TITLE: usize = 256;
+const LONGEST_TEXT: usize = 65_536;
+const DEEPEST: u32 = 1_000_000;
+
+/// A repository to be in the sandbox.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewClone {
+    /// The name or id of a repository of this project.
+    repository: String,
+    /// Where it goes; below the user's home, by its name, unless said otherwise.
+    path: Option<String>,
+    /// What is checked out at first; the default branch unless said otherwise.
+    branch: Option<String>,
+    /// How many commits of each branch; all unless said otherwise.
+    #[schema(minimum = 1, maximum = 1000000)]
+    depth: Option<u32>,
+    #[serde(default)]
+    submodules: bool,
+    /// Whose it is inside; the template's user by default.
+    user: Option<String>,
+}
+
+/// A branch to be checked out.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewBranch {
+    /// Of the sandbox's; needed where it has several.
+    repository: Option<String>,
+    /// Taken up where it exists, in the sandbox or on the forge.
+    #[schema(example = "task-42")]
+    name: String,
+    /// What it begins from where it does not; the default branch unless said otherwise.
+    base: Option<String>,
+}
+
+/// A commit to be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewCommit {
+    repository: Option<String>,
+    /// A conventional commit, unless the project's settings say otherwise.
+    #[schema(example = "fix(api): answer 404 for unknown ids")]
+    message: String,
+    /// What goes in; everything that was changed by default.
+    #[serde(default)]
+    paths: Vec<String>,
+}
+
+/// A push to be.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct NewPush {
+    repository: Option<String>,
+    /// The one that is checked out, unless said otherwise.
+    branch: Option<String>,
+    /// Replaces what the forge has, where that is what the sandbox last saw there.
+    force: bool,
+}
+
+/// A pull request to be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewPullRequest {
+    repository: Option<String>,
+    /// 1 to 256 characters on one line.
+    title: String,
+    #[serde(default)]
+    body: String,
+    /// The branch that is checked out, unless said otherwise.
+    head: Option<String>,
+    /// The default branch, unless said otherwise.
+    base: Option<String>,
+    #[serde(default)]
+    draft: bool,
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handler reads")]
+pub(super) struct RepositoryQuery {
+    /// Which of the sandbox's repositories; needed where it has several.
+    repository: Option<String>,
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handler reads")]
+pub(super) struct DiffQuery {
+    /// Which of the sandbox's repositories; needed where it has several.
+    repository: Option<String>,
+    /// The branch to compare with, from where the two parted; the last commit by default.
+    base: Option<String>,
+}
+
+/// Something that was done with git.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct GitOperation {
+    id: String,
+    /// `clone`, `branch`, `commit`, `push` or `pr`.
+    kind: String,
+    repository: String,
+    /// `running`, `succeeded` or `failed`.
+    state: &'static str,
+    actor: String,
+    /// What came of it.
+    result: Option<serde_json::Value>,
+    error_code: Option<String>,
+    error: Option<String>,
+    started_at: String,
+    ended_at: Option<String>,
+}
+
+fn shown(row: OperationRow) -> GitOperation {
+    let time = |ms: Millis| rfc3339(ms);
+    GitOperation {
+        id: row.id.to_string(),
+        kind: row.kind,
+        repository: row.repository,
+        state: row.state.as_str(),
+        actor: row.actor,
+        result: row.result,
+        error_code: row.error_code,
+        error: row.error,
+        started_at: time(row.started_ms),
+        ended_at: row.ended_ms.map(time),
+    }
+}
+
+fn session<N: Need>(app: &App, named: &NamedId<N>) -> Result<Session, ApiError> {
+    let scope = named.caller.scope;
+    let record = app.fleet.find(&scope, named.id).ok_or_else(|| ApiError::no_sandbox(&named.text))?;
+    Ok(Session { scope, record, actor: named.caller.actor(), key: Some(named.caller.key_id) })
+}
+
+/// To its end, also when nobody waits any more: an open gate must be shut.
+async fn whole<T, F>(session: Session, work: impl FnOnce(Session) -> F) -> Result<T, ApiError>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, GitError>> + Send + 'static,
+{
+    let sandbox = session.record.id;
+    let done = tokio::spawn(work(session)).await.unwrap_or(Err(GitError::Broken));
+    done.map_err(|error| failed(&error, sandbox))
+}
+
+fn failed(error: &GitError, sandbox: SandboxId) -> ApiError {
+    ApiError::git(error, &sandbox.to_string())
+}
+
+fn branch(name: &str, text: Option<&str>) -> Result<Option<BranchName>, ApiError> {
+    text.map(|text| field(name, text)).transpose()
+}
+
+fn check_path(name: &str, path: &str) -> Result<(), ApiError> {
+    let fits = (1..=LONGEST_PATH).contains(&path.len()) && !path.contains('\0') && !path.starts_with('-');
+    if fits { Ok(()) } else { Err(ApiError::invalid(name, "is no path")) }
+}
+
+fn git(app: &App) -> Arc<Git> {
+    app.git.clone()
+}
+
+/// Has a repository in the sandbox: clones it, or brings it up to date where it is there already.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/clone", tag = "git", params(("id" = String, Path)), request_body = NewClone,
+    responses(
+        (status = 200, body = Cloned), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
+        (status = 409, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape),
+        (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn clone(
+    State(app): State<Arc<App>>,
+    named: NamedId<Write>,
+    Checked(new): Checked<NewClone>,
+) -> Result<Json<Cloned>, ApiError> {
+    if let Some(path) = &new.path {
+        check_path("path", path)?;
+    }
+    if new.depth.is_some_and(|depth| !(1..=DEEPEST).contains(&depth)) {
+        return Err(ApiError::invalid("depth", format!("must be between 1 and {DEEPEST}")));
+    }
+    check_user(new.user.as_deref())?;
+    let (git, session) = (git(&app), session(&app, &named)?);
+    let order = CloneOrder {
+        branch: branch("branch", new.branch.as_deref())?,
+        repository: new.repository,
+        path: new.path,
+        depth: new.depth,
+        submodules: if new.submodules { Submodules::All } else { Submodules::Leave },
+        user: new.user.filter(|user| !user.is_empty()),
+    };
+    whole(session, async move |session| git.clone_repository(&session, order).await).await.map(Json)
+}
+
+/// Checks a branch out. One that exists, in the sandbox or on the forge, is taken up.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/branch", tag = "git", params(("id" = String, Path)), request_body = NewBranch,
+    responses(
+        (status = 200, body = Branched), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape, description = "also an unknown base"),
+        (status = 408, body = ErrorShape), (status = 409, body = ErrorShape), (status = 413, body = ErrorShape),
+        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn create_branch(
+    State(app): State<Arc<App>>,
+    named: NamedId<Write>,
+    Checked(new): Checked<NewBranch>,
+) -> Result<Json<Branched>, ApiError> {
+    let (git, session) = (git(&app), session(&app, &named)?);
+    let order = BranchOrder {
+        name: field("name", &new.name)?,
+        base: branch("base", new.base.as_deref())?,
+        repository: new.repository,
+    };
+    whole(session, async move |session| git.branch(&session, order).await).await.map(Json)
+}
+
+/// Where the work tree of a repository stands.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/status", tag = "git", params(("id" = String, Path), RepositoryQuery),
+    responses(
+        (status = 200, body = WorkTree), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 422, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn status(
+    State(app): State<Arc<App>>,
+    named: NamedId<Read>,
+    query: Query,
+) -> Result<Json<WorkTree>, ApiError> {
+    let session = session(&app, &named)?;
+    let status = app.git.status(&session, query.text("repository")).await;
+    status.map(Json).map_err(|error| failed(&error, session.record.id))
+}
+
+/// What was changed since the last commit, or since the branch parted from another.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/diff", tag = "git", params(("id" = String, Path), DiffQuery),
+    responses(
+        (status = 200, body = WorkTreeDiff), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 422, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn diff(
+    State(app): State<Arc<App>>,
+    named: NamedId<Read>,
+    query: Query,
+) -> Result<Json<WorkTreeDiff>, ApiError> {
+    let session = session(&app, &named)?;
+    let repository = query.text("repository").map(str::to_string);
+    let order = DiffOrder { repository, base: branch("base", query.text("base"))? };
+    let diff = app.git.diff(&session, order).await;
+    diff.map(Json).map_err(|error| failed(&error, session.record.id))
+}
+
+/// Commits what was changed, under the name in the project's settings.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/commit", tag = "git", params(("id" = String, Path)), request_body = NewCommit,
+    responses(
+        (status = 201, body = Committed), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "`nothing_to_commit`, or `identity_missing`"),
+        (status = 413, body = ErrorShape),
+        (status = 422, body = ErrorShape, description = "also `commit_message`: it is not as the project wants it"),
+        (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn commit(
+    State(app): State<Arc<App>>,
+    named: NamedId<Write>,
+    Checked(new): Checked<NewCommit>,
+) -> Result<(StatusCode, Json<Committed>), ApiError> {
+    if new.paths.len() > MOST_PATHS {
+        return Err(ApiError::invalid("paths", format!("may be at most {MOST_PATHS}")));
+    }
+    for path in &new.paths {
+        check_path("paths", path)?;
+    }
+    let (git, session) = (git(&app), session(&app, &named)?);
+    let order = CommitOrder { repository: new.repository, message: new.message, paths: new.paths };
+    let made = whole(session, async move |session| git.commit(&session, order).await).await?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Pushes one branch to the forge. Credentials stay outside of the sandbox.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/push", tag = "git", params(("id" = String, Path)),
+    request_body = Option<NewPush>,
+    responses(
+        (status = 200, body = Pushed), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "`push_rejected`, `branch_protected` or `token_expired`"),
+        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape),
+        (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn push(
+    State(app): State<Arc<App>>,
+    named: NamedId<Write>,
+    MaybeChecked(new): MaybeChecked<NewPush>,
+) -> Result<Json<Pushed>, ApiError> {
+    let (git, session) = (git(&app), session(&app, &named)?);
+    let branch = branch("branch", new.branch.as_deref())?;
+    let order = PushOrder { repository: new.repository, branch, force: new.force };
+    whole(session, async move |session| git.push(&session, order).await).await.map(Json)
+}
+
+/// The pull request of a branch: the open one where there is one, and a new one otherwise.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/pr", tag = "git", params(("id" = String, Path)),
+    request_body = NewPullRequest,
+    responses(
+        (status = 200, body = PullRequest, description = "it was open already"), (status = 201, body = PullRequest),
+        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 408, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape),
+        (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn pull_request(
+    State(app): State<Arc<App>>,
+    named: NamedId<Write>,
+    Checked(new): Checked<NewPullRequest>,
+) -> Result<(StatusCode, Json<PullRequest>), ApiError> {
+    let titled = (1..=LONGEST_TITLE).contains(&new.title.trim().chars().count());
+    if !titled || new.title.contains(char::is_control) {
+        return Err(ApiError::invalid("title", "must be 1 to 256 characters on one line"));
+    }
+    if new.body.len() > LONGEST_TEXT {
+        return Err(ApiError::invalid("body", format!("may have at most {LONGEST_TEXT} bytes")));
+    }
+    let (git, session) = (git(&app), session(&app, &named)?);
+    let order = PullOrder {
+        head: branch("head", new.head.as_deref())?,
+        base: branch("base", new.base.as_deref())?,
+        repository: new.repository,
+        title: new.title.trim().to_string(),
+        body: new.body,
+        draft: new.draft,
+    };
+    let found = whole(session, async move |session| git.pull(&session, order).await).await?;
+    let status = if found.created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(found)))
+}
+
+/// What was done with git in a sandbox, newest first.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/git", tag = "git", params(("id" = String, Path), PageQuery),
+    responses(
+        (status = 200, body = Page<GitOperation>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn operations(
+    State(app): State<Arc<App>>,
+    named: NamedId<Read>,
+    query: Query,
+) -> Result<Json<Page<GitOperation>>, ApiError> {
+    let (scope, part) = (named.caller.scope, Part::<GitOperationId>::of(&query)?);
+    let known = app.store.sandbox(&scope, named.id).await.map_err(ApiError::store)?;
+    known.ok_or_else(|| ApiError::no_sandbox(&named.text))?;
+    let rows = app.store.git_operations(&scope, named.id, part.after, part.to_fetch()).await;
+    Ok(Json(part.page(rows.map_err(ApiError::store)?, |row| row.id.to_string(), shown)))
+}

@@ -1,0 +1,109 @@
+//! What the host of the sandboxes can do.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::ErrorShape;
+use crate::App;
+use crate::auth::{Caller, Operating, Read};
+use crate::error::ApiError;
+use coffer_core::clock::rfc3339;
+
+/// What the host of the sandboxes can and cannot do.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Host {
+    /// What runs the sandboxes.
+    engine: String,
+    /// Whether processes can be frozen where they are.
+    freeze: bool,
+    /// Whether memory can be put on disk: pauses that outlive the host, snapshots and forks with processes.
+    memory_snapshot: bool,
+    /// Why not, where it cannot.
+    memory_snapshot_lacks: Option<String>,
+    disk_quota: bool,
+    memory_limit: bool,
+    cpu_limit: bool,
+    process_limit: bool,
+    network: bool,
+}
+
+/// What the host of the sandboxes can do.
+#[utoipa::path(
+    get, path = "/api/v1/host", tag = "server",
+    responses((status = 200, body = Host), (status = 401, body = ErrorShape), (status = 503, body = ErrorShape))
+)]
+pub(super) async fn show(State(app): State<Arc<App>>, _: Caller<Read>) -> Result<Json<Host>, ApiError> {
+    let info = app.fleet.host().await.map_err(|error| ApiError::fleet(error, ""))?;
+    let can = info.capabilities;
+    Ok(Json(Host {
+        engine: info.engine,
+        freeze: can.freeze,
+        memory_snapshot: can.memory_snapshot,
+        memory_snapshot_lacks: info.memory_snapshot_lacks.filter(|_| !can.memory_snapshot),
+        disk_quota: can.disk_quota,
+        memory_limit: can.memory_limit,
+        cpu_limit: can.cpu_limit,
+        process_limit: can.process_limit,
+        network: can.network,
+    }))
+}
+
+/// What an operator sees of the host.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct HostReport {
+    engine: String,
+    /// What this host lacks and what follows from it.
+    warnings: Vec<String>,
+    /// Every kernel feature that sandboxes use.
+    kernel: Vec<KernelFeature>,
+    /// The latest requests that the host failed, oldest first. Tenants are told `host_failed` and the request's id.
+    failures: Vec<HostFailure>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct KernelFeature {
+    name: String,
+    present: bool,
+    /// What the kernel said, where it is missing.
+    why: Option<String>,
+    /// What follows from that.
+    without: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct HostFailure {
+    at: String,
+    request_id: Option<String>,
+    why: String,
+}
+
+/// What the host's kernel can do, and what the host failed lately. For operators.
+#[utoipa::path(
+    get, path = "/api/v1/admin/host", tag = "server",
+    responses(
+        (status = 200, body = HostReport), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn inspect(State(app): State<Arc<App>>, _: Operating) -> Result<Json<HostReport>, ApiError> {
+    let info = app.fleet.host().await.map_err(|error| ApiError::fleet(error, ""))?;
+    let feature = |one: coffer_engine::KernelFeature| KernelFeature {
+        name: one.name,
+        present: one.present,
+        why: one.why,
+        without: one.without,
+    };
+    let failures = app.host_failures.list().into_iter();
+    let failures =
+        failures.map(|one| HostFailure { at: rfc3339(one.at_ms), request_id: one.request_id, why: one.why });
+    Ok(Json(HostReport {
+        engine: info.engine,
+        warnings: info.warnings,
+        kernel: info.kernel.into_iter().map(feature).collect(),
+        failures: failures.collect(),
+    }))
+}

@@ -1,0 +1,49 @@
+//! The way of our own API into a sandbox.
+
+use std::sync::Arc;
+
+use coffer_fleet::Record;
+use coffer_fleet::exec::reach;
+use coffer_guest::{Guest, GuestError, Wake};
+use utoipa::IntoParams;
+
+use crate::App;
+use crate::error::ApiError;
+use crate::query::Query;
+
+/// The agentd of a sandbox, which is resumed first where its settings say so.
+pub(super) async fn guest(app: &App, record: &Arc<Record>, id: &str) -> Result<Guest, ApiError> {
+    guest_by(app, record, id, Wake::ByPolicy).await
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handlers read")]
+pub(super) struct WatchQuery {
+    /// `true` for who looks again and again: it wakes no sandbox, and is no use that keeps one from being idle.
+    watch: Option<bool>,
+}
+
+/// The agentd of a sandbox that may only be looked at, as the query has it.
+pub(super) async fn guest_for(
+    app: &App,
+    record: &Arc<Record>,
+    id: &str,
+    query: &Query,
+) -> Result<Guest, ApiError> {
+    let wake = match query.text("watch") {
+        None | Some("false") => Wake::ByPolicy,
+        Some("true") => Wake::LooksOn,
+        Some(_) => return Err(ApiError::invalid("watch", "must be true or false")),
+    };
+    guest_by(app, record, id, wake).await
+}
+
+async fn guest_by(app: &App, record: &Arc<Record>, id: &str, wake: Wake) -> Result<Guest, ApiError> {
+    reach(&app.fleet, record, wake).await.map_err(|error| ApiError::exec(error, id))
+}
+
+/// What became of a call to agentd.
+pub(super) fn refusal(error: GuestError) -> ApiError {
+    ApiError::exec(error, "")
+}

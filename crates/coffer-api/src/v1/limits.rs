@@ -1,0 +1,454 @@
+//! What a project may use, what holds for its sandboxes, and leases.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use coffer_core::commit::CommitPolicy;
+use coffer_core::settings::Period;
+use coffer_core::{LifetimePolicy, OnTimeout, ProjectId};
+use coffer_store::{
+    GitSettings, ProjectQuotas, ProjectSettings, Quotas, Retention, Scope, VersionedSettings,
+};
+use http::{HeaderMap, HeaderValue, header};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::ErrorShape;
+use super::projects::{changed_meanwhile, wanted_version};
+use super::sandboxes::AtTimeout;
+use crate::App;
+use crate::auth::{Admin, Caller, Id, Named, Operating, Read, Write};
+use crate::body::Checked;
+use crate::error::ApiError;
+use coffer_core::clock::rfc3339;
+
+/// A century.
+const MOST_DAYS: i64 = 36_500;
+/// Of a name or an address of mail.
+const LONGEST_IDENTITY: usize = 200;
+
+/// What holds for a project's sandboxes and records unless they say otherwise. What is left out or null is for
+/// the server to decide.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct SettingsShape {
+    /// How long a sandbox made by `/api/v1` lives unless its request says so, in seconds.
+    #[schema(minimum = 1)]
+    timeout_s: Option<i64>,
+    /// Sandboxes that nothing used for so long end, or pause, as `on_timeout` says; 0 is never.
+    #[schema(minimum = 0)]
+    idle_s: Option<i64>,
+    /// The longest that a sandbox may run, whatever is asked, in seconds.
+    #[schema(minimum = 1)]
+    max_lifetime_s: Option<i64>,
+    on_timeout: Option<AtTimeout>,
+    retention: RetentionShape,
+    git: GitShape,
+}
+
+/// How sandboxes commit.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct GitShape {
+    /// As whom; both are needed before anything can be committed.
+    #[schema(example = "Ada Lovelace")]
+    name: Option<String>,
+    #[schema(example = "ada@example.com")]
+    email: Option<String>,
+    /// What commit messages must be like.
+    #[schema(value_type = Object)]
+    commits: CommitPolicy,
+}
+
+impl From<GitSettings> for GitShape {
+    fn from(git: GitSettings) -> Self {
+        Self { name: git.name, email: git.email, commits: git.commits }
+    }
+}
+
+impl GitShape {
+    fn checked(self) -> Result<GitSettings, ApiError> {
+        for (field, text) in [("git.name", &self.name), ("git.email", &self.email)] {
+            let fits = |text: &String| {
+                (1..=LONGEST_IDENTITY).contains(&text.trim().len())
+                    && !text.contains(|c: char| c.is_control() || "<>".contains(c))
+            };
+            if !text.as_ref().is_none_or(fits) {
+                return Err(ApiError::invalid(field, "must be 1 to 200 characters without `<` and `>`"));
+            }
+        }
+        self.commits.check().map_err(|why| ApiError::invalid("git.commits", why.to_string()))?;
+        Ok(GitSettings { name: self.name, email: self.email, commits: self.commits })
+    }
+}
+
+/// How many days what is over is kept.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RetentionShape {
+    /// Output is compressed after these.
+    #[schema(minimum = 1, maximum = 36500)]
+    archive_logs_days: Option<i64>,
+    #[schema(minimum = 1, maximum = 36500)]
+    logs_days: Option<i64>,
+    /// Of sandboxes that have ended.
+    #[schema(minimum = 1, maximum = 36500)]
+    records_days: Option<i64>,
+    #[schema(minimum = 1, maximum = 36500)]
+    events_days: Option<i64>,
+    #[schema(minimum = 1, maximum = 36500)]
+    audit_days: Option<i64>,
+}
+
+/// The settings of a project, and what they come to.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Settings {
+    #[serde(flatten)]
+    own: SettingsShape,
+    /// What holds, with the server's own where the project has none.
+    in_force: SettingsShape,
+}
+
+/// How much of each a project may have at a time; null is for the server to decide.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct QuotasShape {
+    /// Sandboxes that run; paused ones count only by their disk.
+    #[schema(minimum = 0)]
+    sandboxes: Option<i64>,
+    #[schema(minimum = 0)]
+    cpus: Option<i64>,
+    #[schema(minimum = 0)]
+    memory_mib: Option<i64>,
+    /// Of all sandboxes, paused ones included.
+    #[schema(minimum = 0)]
+    disk_mib: Option<i64>,
+    /// Live forks of all sandboxes together.
+    #[schema(minimum = 0)]
+    forks: Option<i64>,
+    /// Attempts at tasks and competitions that are under way at once; others are queued.
+    runs: Option<i64>,
+    /// What repositories, Git LFS and artifacts keep together.
+    #[schema(minimum = 0)]
+    storage_mib: Option<i64>,
+}
+
+/// How much of each is in use.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct UseShape {
+    sandboxes: i64,
+    cpus: i64,
+    memory_mib: i64,
+    disk_mib: i64,
+    /// With room for what is being pushed or uploaded.
+    storage_mib: i64,
+}
+
+/// A project's quotas; null in `limits` is as much as there is.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct QuotaState {
+    limits: QuotasShape,
+    used: UseShape,
+    /// Those that an operator gave this project; the others are the server's.
+    own: QuotasShape,
+}
+
+/// Until when a sandbox is believed to be wanted.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Lease {
+    lease_s: i64,
+    expires_at: String,
+}
+
+impl SettingsShape {
+    fn checked(self, policy: &LifetimePolicy) -> Result<ProjectSettings, ApiError> {
+        let (longest_s, maximum_s) = (policy.longest_timeout_ms / 1000, policy.maximum_ms / 1000);
+        within("timeout_s", self.timeout_s, 1, longest_s)?;
+        within("idle_s", self.idle_s, 0, i64::MAX / 1000)?;
+        within("max_lifetime_s", self.max_lifetime_s, 1, maximum_s)?;
+        if let (Some(timeout_s), Some(maximum_s)) = (self.timeout_s, self.max_lifetime_s)
+            && timeout_s > maximum_s
+        {
+            return Err(ApiError::invalid("timeout_s", "must not be more than max_lifetime_s"));
+        }
+        let kept = self.retention;
+        for (name, days) in [
+            ("retention.archive_logs_days", kept.archive_logs_days),
+            ("retention.logs_days", kept.logs_days),
+            ("retention.records_days", kept.records_days),
+            ("retention.events_days", kept.events_days),
+            ("retention.audit_days", kept.audit_days),
+        ] {
+            within(name, days, 1, MOST_DAYS)?;
+        }
+        Ok(ProjectSettings {
+            timeout_s: self.timeout_s,
+            idle_s: self.idle_s,
+            max_lifetime_s: self.max_lifetime_s,
+            on_timeout: self.on_timeout.map(OnTimeout::from),
+            retention: Retention {
+                archive_logs_days: kept.archive_logs_days,
+                logs_days: kept.logs_days,
+                records_days: kept.records_days,
+                events_days: kept.events_days,
+                audit_days: kept.audit_days,
+            },
+            git: self.git.checked()?,
+        })
+    }
+}
+
+/// Checks a number that a request may leave out.
+pub(super) fn within(field: &str, value: Option<i64>, least: i64, most: i64) -> Result<(), ApiError> {
+    match value {
+        Some(value) if !(least..=most).contains(&value) => {
+            Err(ApiError::invalid(field, format!("must be between {least} and {most}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn shown(app: &App, found: VersionedSettings) -> (HeaderMap, Json<Settings>) {
+    let (own, force) = (found.settings, app.limiter.of(found.project));
+    let kept = force.retention;
+    let idle_s = force.idle_s.or(app.policy.idle_ms.map(|ms| ms / 1000)).filter(|idle_s| *idle_s > 0);
+    let in_force = SettingsShape {
+        timeout_s: Some(force.timeout_s),
+        idle_s,
+        max_lifetime_s: Some(force.max_lifetime_s.unwrap_or(i64::MAX).min(app.policy.maximum_ms / 1000)),
+        on_timeout: Some(force.on_timeout.into()),
+        retention: RetentionShape {
+            archive_logs_days: days(kept.archive_logs),
+            logs_days: days(kept.logs),
+            records_days: days(kept.records),
+            events_days: days(kept.events),
+            audit_days: days(kept.audit),
+        },
+        git: own.git.clone().into(),
+    };
+    let own = SettingsShape {
+        timeout_s: own.timeout_s,
+        idle_s: own.idle_s,
+        max_lifetime_s: own.max_lifetime_s,
+        on_timeout: own.on_timeout.map(AtTimeout::from),
+        retention: RetentionShape {
+            archive_logs_days: own.retention.archive_logs_days,
+            logs_days: own.retention.logs_days,
+            records_days: own.retention.records_days,
+            events_days: own.retention.events_days,
+            audit_days: own.retention.audit_days,
+        },
+        git: own.git.into(),
+    };
+    (tag(found.version), Json(Settings { own, in_force }))
+}
+
+/// Whole days, of what the server may have in smaller parts.
+fn days(period: Period) -> Option<i64> {
+    Some(period.as_millis() / 86_400_000)
+}
+
+fn tag(version: i64) -> HeaderMap {
+    let tag = HeaderValue::try_from(format!("\"{version}\"")).expect("digits in quotes");
+    HeaderMap::from_iter([(header::ETAG, tag)])
+}
+
+type Answer<T> = Result<(HeaderMap, Json<T>), ApiError>;
+
+async fn read(app: &App, scope: &impl Scope, project: ProjectId) -> Answer<Settings> {
+    let found = app.store.project_settings(scope, project).await.map_err(ApiError::store)?;
+    found.map(|found| shown(app, found)).ok_or_else(|| ApiError::nothing("project", project))
+}
+
+async fn change(
+    app: &App,
+    scope: &impl Scope,
+    project: ProjectId,
+    headers: &HeaderMap,
+    shape: SettingsShape,
+) -> Answer<Settings> {
+    let settings = shape.checked(&app.policy)?;
+    let version = wanted_version(headers)?;
+    let there = app.store.project(scope, project).await.map_err(ApiError::store)?;
+    there.ok_or_else(|| ApiError::nothing("project", project))?;
+    let set = app.store.set_project_settings(scope, project, version, settings).await;
+    let set = set.map_err(ApiError::store)?.ok_or_else(changed_meanwhile)?;
+    app.limiter.set(project, set.settings.clone());
+    Ok(shown(app, set))
+}
+
+/// The settings of the project whose key is shown.
+#[utoipa::path(
+    get, path = "/api/v1/project/settings", tag = "limits",
+    responses((status = 200, body = Settings, headers(("ETag" = String))), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(super) async fn own_settings(State(app): State<Arc<App>>, caller: Caller<Read>) -> Answer<Settings> {
+    read(&app, &caller.scope, caller.scope.project()).await
+}
+
+/// Replaces the settings of the project whose key is shown. They hold for sandboxes made from then on.
+#[utoipa::path(
+    put, path = "/api/v1/project/settings", tag = "limits", request_body = SettingsShape,
+    params(("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")),
+    responses(
+        (status = 200, body = Settings, headers(("ETag" = String))), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 412, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn set_own_settings(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    headers: HeaderMap,
+    Checked(shape): Checked<SettingsShape>,
+) -> Answer<Settings> {
+    change(&app, &caller.scope, caller.scope.project(), &headers, shape).await
+}
+
+/// The settings of a project. For operators.
+#[utoipa::path(
+    get, path = "/api/v1/projects/{project}/settings", tag = "limits", params(("project" = String, Path)),
+    responses((status = 200, body = Settings, headers(("ETag" = String))), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(super) async fn settings(
+    State(app): State<Arc<App>>,
+    caller: Operating,
+    Id(project): Id<ProjectId>,
+) -> Answer<Settings> {
+    read(&app, &caller.operator, project).await
+}
+
+/// Replaces the settings of a project. For operators.
+#[utoipa::path(
+    put, path = "/api/v1/projects/{project}/settings", tag = "limits", params(("project" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")),
+    request_body = SettingsShape,
+    responses(
+        (status = 200, body = Settings, headers(("ETag" = String))), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 412, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn set_settings(
+    State(app): State<Arc<App>>,
+    caller: Operating,
+    Id(project): Id<ProjectId>,
+    headers: HeaderMap,
+    Checked(shape): Checked<SettingsShape>,
+) -> Answer<Settings> {
+    change(&app, &caller.operator, project, &headers, shape).await
+}
+
+fn quota_shape(quotas: Quotas) -> QuotasShape {
+    let Quotas { sandboxes, cpus, memory_mib, disk_mib, forks, runs, storage_mib } = quotas;
+    QuotasShape { sandboxes, cpus, memory_mib, disk_mib, forks, runs, storage_mib }
+}
+
+async fn quota_state(app: &App, scope: &impl Scope, project: ProjectId) -> Answer<QuotaState> {
+    // Rows of sandboxes that answer already may be on their way.
+    app.fleet.recorded().await;
+    let found = app.store.quotas(scope, project).await.map_err(ApiError::store)?;
+    let ProjectQuotas { own, in_force, in_use, version } =
+        found.ok_or_else(|| ApiError::nothing("project", project))?;
+    let used = UseShape {
+        sandboxes: in_use.sandboxes,
+        cpus: in_use.cpus,
+        memory_mib: in_use.memory_mib,
+        disk_mib: in_use.disk_mib,
+        storage_mib: in_use.storage_mib,
+    };
+    Ok((tag(version), Json(QuotaState { limits: quota_shape(in_force), used, own: quota_shape(own) })))
+}
+
+/// What the project whose key is shown may use, and uses.
+#[utoipa::path(
+    get, path = "/api/v1/quotas", tag = "limits",
+    responses((status = 200, body = QuotaState), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(super) async fn own_quotas(State(app): State<Arc<App>>, caller: Caller<Read>) -> Answer<QuotaState> {
+    quota_state(&app, &caller.scope, caller.scope.project()).await
+}
+
+/// What a project may use, and uses. For operators.
+#[utoipa::path(
+    get, path = "/api/v1/projects/{project}/quotas", tag = "limits", params(("project" = String, Path)),
+    responses((status = 200, body = QuotaState, headers(("ETag" = String))), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(super) async fn quotas(
+    State(app): State<Arc<App>>,
+    caller: Operating,
+    Id(project): Id<ProjectId>,
+) -> Answer<QuotaState> {
+    quota_state(&app, &caller.operator, project).await
+}
+
+/// Sets what a project may use. For operators. What it uses already is left alone.
+#[utoipa::path(
+    put, path = "/api/v1/projects/{project}/quotas", tag = "limits", params(("project" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")),
+    request_body = QuotasShape,
+    responses(
+        (status = 200, body = QuotaState, headers(("ETag" = String))), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 412, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn set_quotas(
+    State(app): State<Arc<App>>,
+    caller: Operating,
+    Id(project): Id<ProjectId>,
+    headers: HeaderMap,
+    Checked(shape): Checked<QuotasShape>,
+) -> Answer<QuotaState> {
+    let QuotasShape { sandboxes, cpus, memory_mib, disk_mib, forks, runs, storage_mib } = shape;
+    let each = [
+        ("sandboxes", sandboxes),
+        ("cpus", cpus),
+        ("memory_mib", memory_mib),
+        ("disk_mib", disk_mib),
+        ("forks", forks),
+        ("runs", runs),
+        ("storage_mib", storage_mib),
+    ];
+    for (name, limit) in each {
+        within(name, limit, 0, i64::MAX)?;
+    }
+    let version = wanted_version(&headers)?;
+    let there = app.store.project(&caller.operator, project).await.map_err(ApiError::store)?;
+    there.ok_or_else(|| ApiError::nothing("project", project))?;
+    let quotas = Quotas { sandboxes, cpus, memory_mib, disk_mib, forks, runs, storage_mib };
+    let set =
+        app.store.set_quotas(&caller.operator, project, version, quotas).await.map_err(ApiError::store)?;
+    set.ok_or_else(changed_meanwhile)?;
+    quota_state(&app, &caller.operator, project).await
+}
+
+/// Says that a running sandbox is still wanted, for another `lease_s` seconds.
+///
+/// A sandbox made with `lease_s` whose owner does not say so in time ends, or pauses, as its `on_timeout`
+/// says.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/heartbeat", tag = "sandboxes", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = Lease), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 409, body = ErrorShape, description = "it has no lease, or is busy"),
+        (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn heartbeat(
+    State(app): State<Arc<App>>,
+    named: Named<Write>,
+) -> Result<Json<Lease>, ApiError> {
+    let lease_s = named.record.live().row.bounds.lease_s;
+    let renewed = app.fleet.heartbeat(named.record).await;
+    let until_ms = renewed.map_err(|error| ApiError::fleet(error, &named.id))?;
+    let (Some(lease_s), Some(until_ms)) = (lease_s, until_ms) else {
+        return Err(ApiError::conflict("the sandbox has no lease")
+            .hint("make it with `lease_s` to have it end when nobody wants it any more"));
+    };
+    Ok(Json(Lease { lease_s, expires_at: rfc3339(until_ms) }))
+}

@@ -1,0 +1,369 @@
+//! The log of a sandbox: its own history and what its processes did and wrote, to search and to keep.
+
+mod everywhere;
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use coffer_core::{Millis, SandboxId, SandboxState};
+use coffer_store::{ProjectScope, Transition};
+use coffer_wire::e2b::LogLevel;
+use http::{HeaderMap, header};
+use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::executions::{expect_sandbox, time};
+use super::page::Page;
+use crate::App;
+use crate::auth::{NamedId, Read};
+use crate::error::ApiError;
+use crate::logs::{lines, stream_name};
+use crate::query::Query;
+use coffer_core::clock::rfc3339;
+use coffer_fleet::output::{Kind, LogRecord};
+pub(super) use everywhere::*;
+
+const MOST: i64 = 1000;
+const USUAL: i64 = 200;
+const LONGEST_SEARCH: usize = 256;
+/// Of a log that is gone through for one page, and at a time.
+const MOST_SEARCHED: usize = 32 << 20;
+const READ_AT_ONCE: usize = 1 << 20;
+/// What is read first: a page of a log that everything is wanted of is in little of it.
+const READ_AT_FIRST: usize = 128 << 10;
+/// What a look at a log counts for at least: an empty one is a question to the database, too.
+const LEAST_COUNTED: usize = 64 << 10;
+/// How long a sandbox may take to tell what it has not told yet.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A line of a sandbox's log.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct LogLine {
+    at: String,
+    /// `debug`, `info`, `warn` or `error`.
+    #[schema(value_type = String, example = "info")]
+    level: LogLevel,
+    /// `sandbox`, `process`, `stdout`, `stderr` or `pty`.
+    #[schema(example = "stdout")]
+    source: String,
+    /// What it is about, where that is an execution.
+    execution: Option<String>,
+    message: String,
+    #[serde(skip)]
+    time_ms: Millis,
+    /// Where the log goes on after it.
+    #[serde(skip)]
+    place: Place,
+}
+
+/// A place in the log: in what processes did, and in the sandbox's own history.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Place {
+    position: i64,
+    transition: i64,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.position, self.transition)
+    }
+}
+
+impl std::str::FromStr for Place {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (position, transition) = text.split_once('-').ok_or(())?;
+        let number = |text: &str| text.parse().ok().filter(|&number: &i64| number >= 0).ok_or(());
+        Ok(Self { position: number(position)?, transition: number(transition)? })
+    }
+}
+
+/// Which lines to show.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what `Search::of` reads")]
+pub(super) struct LogQuery {
+    /// Lines with this text in them.
+    search: Option<String>,
+    /// Lines of this level or above: `debug`, `info`, `warn` or `error`.
+    level: Option<String>,
+    /// Lines of these sources, separated by commas: `sandbox`, `process`, `stdout`, `stderr`, `pty`.
+    source: Option<String>,
+    /// Lines of then or later.
+    from: Option<String>,
+    /// Lines of then or earlier.
+    until: Option<String>,
+    /// How many at most, 1 to 1000; 200 by default.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// The `next` of the part before.
+    cursor: Option<String>,
+    /// All of it as a file of text.
+    download: Option<bool>,
+}
+
+#[derive(Debug)]
+struct Search {
+    text: String,
+    least: LogLevel,
+    sources: Vec<String>,
+    from_ms: Millis,
+    until_ms: Millis,
+    limit: usize,
+    place: Place,
+}
+
+impl Search {
+    /// What a request looks for. Where it goes on is read by `place` from its cursor.
+    fn of(query: &Query, place: impl Fn(&str) -> Result<Place, ()>) -> Result<Self, ApiError> {
+        let text = query.text("search").unwrap_or_default().to_string();
+        if text.len() > LONGEST_SEARCH {
+            return Err(ApiError::invalid("search", format!("may have at most {LONGEST_SEARCH} bytes")));
+        }
+        let least = match query.text("level") {
+            None => LogLevel::Debug,
+            Some(level) => serde_json::from_value(level.into())
+                .map_err(|_| ApiError::invalid("level", "must be debug, info, warn or error"))?,
+        };
+        let sources: Vec<String> = query
+            .all("source")
+            .flat_map(|value| value.split(','))
+            .filter(|source| !source.is_empty())
+            .map(Into::into)
+            .collect();
+        if !sources
+            .iter()
+            .all(|source| ["sandbox", "process", "stdout", "stderr", "pty"].contains(&source.as_str()))
+        {
+            return Err(ApiError::invalid("source", "must be sandbox, process, stdout, stderr or pty"));
+        }
+        let limit = query.number("limit")?.unwrap_or(USUAL);
+        if !(1..=MOST).contains(&limit) {
+            return Err(ApiError::invalid("limit", format!("must be between 1 and {MOST}")));
+        }
+        let place = query.text("cursor").map(place).transpose();
+        Ok(Self {
+            text,
+            least,
+            sources,
+            from_ms: time(query, "from")?.unwrap_or(i64::MIN),
+            until_ms: time(query, "until")?.unwrap_or(i64::MAX),
+            limit: usize::try_from(limit).map_err(|_| ApiError::internal())?,
+            place: place
+                .map_err(|()| ApiError::invalid("cursor", "is not one that this server gave out"))?
+                .unwrap_or_default(),
+        })
+    }
+
+    fn wants(&self, line: &LogLine) -> bool {
+        line.level >= self.least
+            && (self.sources.is_empty() || self.sources.contains(&line.source))
+            && (self.from_ms..=self.until_ms).contains(&line.time_ms)
+            && line.message.contains(&self.text)
+    }
+}
+
+/// Goes through a log, line by line.
+struct Walk {
+    app: Arc<App>,
+    scope: ProjectScope,
+    sandbox: SandboxId,
+    transitions: std::iter::Peekable<std::vec::IntoIter<Transition>>,
+    place: Place,
+    at_end: bool,
+    /// Bytes that the next step reads; twice as many each time.
+    reads: usize,
+}
+
+impl Walk {
+    async fn start(
+        app: Arc<App>,
+        scope: ProjectScope,
+        sandbox: SandboxId,
+        place: Place,
+    ) -> Result<Self, ApiError> {
+        let transitions = app.store.transitions(&scope, sandbox).await.map_err(ApiError::store)?;
+        let transitions: Vec<_> =
+            transitions.into_iter().filter(|transition| transition.position > place.transition).collect();
+        Ok(Self {
+            app,
+            scope,
+            sandbox,
+            transitions: transitions.into_iter().peekable(),
+            place,
+            at_end: false,
+            reads: READ_AT_FIRST,
+        })
+    }
+
+    /// The next lines, and how much of the log that was; nothing at the end.
+    async fn step(&mut self) -> Result<Option<(Vec<LogLine>, usize)>, ApiError> {
+        if self.at_end {
+            return Ok(None);
+        }
+        let from = self.place.position;
+        let page = self.app.output.read(&self.scope, self.sandbox, from, self.reads).await;
+        self.reads = (2 * self.reads).min(READ_AT_ONCE);
+        let page = page.map_err(ApiError::store)?;
+        let mut lines = Vec::new();
+        for record in &page.records {
+            self.transitions_until(record.time_ms, &mut lines);
+            for (mut line, position) in of_record(record) {
+                if position <= from {
+                    continue;
+                }
+                self.place.position = position;
+                line.place = self.place;
+                lines.push(line);
+            }
+            self.place.position = record.next;
+        }
+        self.at_end = page.at_end || page.next <= from;
+        self.place.position = page.next.max(self.place.position);
+        let size = usize::try_from(self.place.position - from).unwrap_or(READ_AT_ONCE);
+        if self.at_end {
+            self.transitions_until(i64::MAX, &mut lines);
+        }
+        Ok(Some((lines, size.clamp(LEAST_COUNTED, READ_AT_ONCE))))
+    }
+
+    fn transitions_until(&mut self, time_ms: Millis, lines: &mut Vec<LogLine>) {
+        while let Some(transition) = self.transitions.next_if(|transition| transition.at_ms <= time_ms) {
+            self.place.transition = transition.position;
+            let level = match transition.to {
+                SandboxState::Error { .. } => LogLevel::Error,
+                _ => LogLevel::Info,
+            };
+            lines.push(LogLine {
+                at: rfc3339(transition.at_ms),
+                level,
+                source: "sandbox".into(),
+                execution: None,
+                message: format!("sandbox {}: {}", transition.to.name().as_str(), transition.reason),
+                time_ms: transition.at_ms,
+                place: self.place,
+            });
+        }
+    }
+}
+
+const fn scope(named: &NamedId<Read>) -> &ProjectScope {
+    &named.caller.scope
+}
+
+/// What a record says, with where the log goes on after each line.
+fn of_record(record: &LogRecord) -> Vec<(LogLine, i64)> {
+    let line = |level, source: &str, message: String, end: usize| {
+        let line = LogLine {
+            at: rfc3339(record.time_ms),
+            level,
+            source: source.into(),
+            execution: Some(record.execution.to_string()),
+            message,
+            time_ms: record.time_ms,
+            place: Place::default(),
+        };
+        (line, record.position_of(end))
+    };
+    let whole = record.data.len();
+    match record.kind {
+        Kind::Output(stream) => lines(&record.data)
+            .map(|part| line(LogLevel::Debug, stream_name(stream), part.text, part.end))
+            .collect(),
+        Kind::Started => {
+            let command = String::from_utf8_lossy(&record.data);
+            vec![line(LogLevel::Info, "process", format!("started: {command}"), whole)]
+        }
+        Kind::Ended => {
+            let end: serde_json::Value = serde_json::from_slice(&record.data).unwrap_or_default();
+            let level = if end["exit_code"] == 0 { LogLevel::Info } else { LogLevel::Warn };
+            let status = end["status"].as_str().unwrap_or_default();
+            vec![line(level, "process", format!("ended: {status}"), whole)]
+        }
+        Kind::Gap(stream) => {
+            let message = format!("{} bytes of output were not heard of", record.missed_bytes());
+            vec![line(LogLevel::Warn, stream_name(stream), message, whole)]
+        }
+        Kind::Truncated => {
+            let message = "wrote more than is kept of one execution: the rest is only counted";
+            vec![line(LogLevel::Warn, "process", message.into(), whole)]
+        }
+    }
+}
+
+/// The log of a sandbox, oldest first: searched, or as a file.
+///
+/// A page may hold fewer lines than asked for, even none, and still have a `next`: so much of the log was
+/// gone through. With `download`, or with `Accept: text/plain`, the answer is all that is wanted as text.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/logs", tag = "logs", params(("id" = String, Path), LogQuery),
+    responses(
+        (status = 200, content((Page<LogLine> = "application/json"), (String = "text/plain"))),
+        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape)
+    )
+)]
+pub(super) async fn search(
+    State(app): State<Arc<App>>,
+    named: NamedId<Read>,
+    headers: HeaderMap,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let search = Search::of(&query, str::parse)?;
+    expect_sandbox(&app, &named).await?;
+    app.fleet.recorded().await;
+    if let Some(record) = app.fleet.find(scope(&named), named.id) {
+        let _turn = app.journals.take(record.project).await.map_err(ApiError::busy)?;
+        app.output.catch_up(&record, PATIENCE).await;
+    }
+    let as_file = matches!(query.text("download"), Some("true" | "1"))
+        || headers.get(header::ACCEPT).is_some_and(|accept| accept == "text/plain");
+    let id = named.id;
+    let mut walk = Walk::start(app, named.caller.scope, id, search.place).await?;
+    if as_file {
+        let name = format!("attachment; filename=\"{id}.log\"");
+        let headers = [
+            (header::CONTENT_TYPE, "text/plain; charset=utf-8".to_string()),
+            (header::CONTENT_DISPOSITION, name),
+        ];
+        return Ok((headers, file(walk, search)).into_response());
+    }
+    let mut items: Vec<LogLine> = Vec::new();
+    let mut gone_through = 0;
+    while gone_through < MOST_SEARCHED
+        && let Some((lines, size)) = walk.step().await?
+    {
+        gone_through += size;
+        items.extend(lines.into_iter().filter(|line| search.wants(line)));
+        if items.len() > search.limit {
+            items.truncate(search.limit);
+            let next = items.last().map(|last| last.place.to_string());
+            return Ok(Json(Page::new(items, next)).into_response());
+        }
+    }
+    let next = (!walk.at_end).then(|| walk.place.to_string());
+    Ok(Json(Page::new(items, next)).into_response())
+}
+
+fn file(walk: Walk, search: Search) -> Body {
+    let text = futures_util::stream::unfold((walk, search), async |(mut walk, search)| {
+        let (lines, _) = walk.step().await.ok()??;
+        let mut text = String::new();
+        for line in lines.iter().filter(|line| search.wants(line)) {
+            let level = serde_json::to_value(line.level).unwrap_or_default();
+            let level = level.as_str().unwrap_or_default();
+            let _infallible = writeln!(text, "{} {level} {} {}", line.at, line.source, line.message);
+        }
+        Some((Ok::<_, Infallible>(Bytes::from(text)), (walk, search)))
+    });
+    Body::from_stream(text)
+}

@@ -1,0 +1,178 @@
+//! A search over the logs of every sandbox of a project.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use coffer_store::{Cursor, ListFilter, Order};
+use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::{ErrorShape, LogLine, MOST_SEARCHED, Page, Place, Search, Walk};
+use crate::App;
+use crate::auth::{Caller, Read};
+use crate::error::ApiError;
+use crate::query::Query;
+
+/// Sandboxes that are asked for at a time.
+const SANDBOXES_AT_ONCE: u32 = 50;
+
+/// A line, and whose it is.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::v1) struct FoundLine {
+    sandbox_id: String,
+    #[serde(flatten)]
+    line: LogLine,
+}
+
+/// Which lines to look for.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what `Search::of` reads")]
+pub(in crate::v1) struct FindQuery {
+    /// Lines with this text in them.
+    search: Option<String>,
+    /// Lines of this level or above: `debug`, `info`, `warn` or `error`.
+    level: Option<String>,
+    /// Lines of these sources, separated by commas: `sandbox`, `process`, `stdout`, `stderr`, `pty`.
+    source: Option<String>,
+    /// Lines of then or later.
+    from: Option<String>,
+    /// Lines of then or earlier.
+    until: Option<String>,
+    /// How many at most, 1 to 1000; 200 by default.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// The `next` of the part before.
+    cursor: Option<String>,
+}
+
+/// A place in all of the logs: in that of one sandbox, after which the older ones follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Spot {
+    sandbox: Cursor,
+    /// None after all of its log.
+    place: Option<Place>,
+}
+
+impl std::fmt::Display for Spot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}~", self.sandbox)?;
+        self.place.map_or(Ok(()), |place| write!(f, "{place}"))
+    }
+}
+
+impl std::str::FromStr for Spot {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (sandbox, place) = text.split_once('~').ok_or(())?;
+        let place = if place.is_empty() { None } else { Some(place.parse()?) };
+        Ok(Self { sandbox: sandbox.parse().map_err(drop)?, place })
+    }
+}
+
+/// The logs of all sandboxes, live and over, searched: newest sandboxes first, each from its oldest line on.
+///
+/// A page may hold fewer lines than asked for, even none, and still have a `next`: so much was gone through.
+/// What a sandbox has written in the last moment may not be among it yet.
+#[utoipa::path(
+    get, path = "/api/v1/logs", tag = "logs", params(FindQuery),
+    responses(
+        (status = 200, body = Page<FoundLine>), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape)
+    )
+)]
+pub(in crate::v1) async fn find(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    query: Query,
+) -> Result<Json<Page<FoundLine>>, ApiError> {
+    let spot = query.text("cursor").map(str::parse::<Spot>).transpose();
+    let spot = spot.map_err(|()| ApiError::invalid("cursor", "is not one that this server gave out"))?;
+    let search = Search::of(&query, |_| Ok(Place::default()))?;
+    let mut seen = Seen { app, caller, search, left: MOST_SEARCHED, found: Vec::new() };
+    let mut after = None;
+    if let Some(Spot { sandbox, place }) = spot {
+        after = Some(sandbox);
+        if let Some(place) = place
+            && let Some(stopped) = seen.log_of(sandbox, place).await?
+        {
+            return Ok(seen.page(Some(stopped)));
+        }
+    }
+    seen.app.fleet.recorded().await;
+    loop {
+        let filter = ListFilter {
+            order: Order::NewestFirst,
+            limit: SANDBOXES_AT_ONCE,
+            cursor: after,
+            ..ListFilter::default()
+        };
+        let page = seen.app.store.list(&seen.caller.scope, &filter).await.map_err(ApiError::store)?;
+        for row in &page.rows {
+            if let Some(stopped) = seen.log_of(Cursor::after(row), Place::default()).await? {
+                return Ok(seen.page(Some(stopped)));
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(seen.page(None));
+        }
+    }
+}
+
+/// A search under way.
+struct Seen {
+    app: Arc<App>,
+    caller: Caller<Read>,
+    search: Search,
+    /// Bytes that may still be gone through.
+    left: usize,
+    found: Vec<FoundLine>,
+}
+
+impl Seen {
+    /// Looks through the log of a sandbox; answers with the spot where there was enough.
+    async fn log_of(&mut self, sandbox: Cursor, place: Place) -> Result<Option<Spot>, ApiError> {
+        let mut walk = Walk::start(self.app.clone(), self.caller.scope, sandbox.sandbox(), place).await?;
+        while let Some((lines, size)) = walk.step().await? {
+            for line in lines {
+                if !self.search.wants(&line) {
+                    continue;
+                }
+                let here = line.place;
+                self.found.push(FoundLine { sandbox_id: sandbox.sandbox().to_string(), line });
+                if self.found.len() >= self.search.limit {
+                    return Ok(Some(Spot { sandbox, place: Some(here) }));
+                }
+            }
+            self.left = self.left.saturating_sub(size);
+            if self.left == 0 {
+                return Ok(Some(Spot { sandbox, place: (!walk.at_end).then_some(walk.place) }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn page(self, stopped: Option<Spot>) -> Json<Page<FoundLine>> {
+        Json(Page::new(self.found, stopped.map(|spot| spot.to_string())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spot_is_read_as_it_was_written() {
+        let sandbox: Cursor = "12_7zzzzzzzzzzzzzzzzzzzzzzzzz".parse().expect("a cursor");
+        for place in [None, Some(Place { position: 3, transition: 4 })] {
+            let spot = Spot { sandbox, place };
+            assert_eq!(spot.to_string().parse(), Ok(spot));
+        }
+        for wrong in ["", "~", "1_x~", "12", &format!("{sandbox}~1"), &format!("{sandbox}~-1-2")] {
+            assert_eq!(wrong.parse::<Spot>(), Err(()), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! Our own REST, under `/api/v1`. The description in OpenAPI is made from these handlers.
+
+mod agents;
+mod artifacts;
+mod audit;
+mod budgets;
+mod competitions;
+mod connections;
+mod events;
+mod exec;
+mod executions;
+mod files;
+mod forks;
+mod git;
+mod host;
+mod inside;
+mod keys;
+mod limits;
+mod logs;
+mod page;
+mod policy;
+mod projects;
+mod pulls;
+mod queue;
+mod repositories;
+mod sandboxes;
+mod scrape;
+mod secrets;
+mod session;
+mod snapshots;
+mod socket;
+mod stream;
+mod tasks;
+mod usage;
+mod webhooks;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::Router;
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
+use serde::Serialize;
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{Modify, OpenApi, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{App, reach};
+pub(super) use repositories::{keeper, reached};
+
+/// Why a request was not done.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Error)]
+pub(crate) struct ErrorShape {
+    code: coffer_core::Code,
+    /// For people.
+    message: String,
+    /// What to do about it, where there is something.
+    hint: Option<String>,
+    /// Facts for programs, where there are some: for `quota_exceeded` its `quota`, `limit`, `used` and `asked`.
+    #[schema(value_type = Option<Object>)]
+    details: Option<serde_json::Value>,
+    /// Names this request in the server's log and in the audit log.
+    request_id: String,
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Cofferdam", description = "Sandboxes for coding agents, and the work done in them."),
+    modifiers(&Keys),
+    components(schemas(ErrorShape)),
+    security(("api_key" = [])),
+    servers((url = "/", description = "This server"))
+)]
+struct Description;
+
+struct Keys;
+
+impl Modify for Keys {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let header = SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-KEY")));
+        openapi.components.get_or_insert_default().add_security_scheme("api_key", header);
+    }
+}
+
+fn described() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(health))
+        .routes(routes!(ready))
+        .routes(routes!(host::show))
+        .routes(routes!(host::inspect))
+        .routes(routes!(sandboxes::create, sandboxes::list))
+        .routes(routes!(sandboxes::list_all))
+        .routes(routes!(sandboxes::detail, sandboxes::destroy))
+        .routes(routes!(sandboxes::pause))
+        .routes(routes!(sandboxes::resume))
+        .routes(routes!(sandboxes::extend))
+        .routes(routes!(sandboxes::history))
+        .routes(routes!(snapshots::create))
+        .routes(routes!(snapshots::list))
+        .routes(routes!(snapshots::detail, snapshots::remove))
+        .routes(routes!(snapshots::rollback))
+        .routes(routes!(forks::fork))
+        .routes(routes!(forks::lineage))
+        .routes(routes!(competitions::create, competitions::list))
+        .routes(routes!(competitions::detail))
+        .routes(routes!(competitions::diff))
+        .routes(routes!(competitions::compare))
+        .routes(routes!(competitions::winner))
+        .routes(routes!(competitions::cancel))
+        .routes(routes!(reach::show, reach::replace))
+        .routes(routes!(projects::own, projects::rename))
+        .routes(routes!(projects::create, projects::list))
+        .routes(routes!(projects::create_key))
+        .routes(routes!(keys::create, keys::list))
+        .routes(routes!(keys::revoke))
+        .routes(routes!(keys::rotate))
+        .routes(routes!(session::me))
+        .routes(routes!(session::sign_in))
+        .routes(routes!(agents::create, agents::list))
+        .routes(routes!(agents::detail, agents::remove))
+        .routes(routes!(agents::define))
+        .routes(routes!(agents::presets))
+        .routes(routes!(tasks::create, tasks::list))
+        .routes(routes!(tasks::detail, tasks::change, tasks::remove))
+        .routes(routes!(tasks::start))
+        .routes(routes!(tasks::cancel))
+        .routes(routes!(tasks::say, tasks::messages))
+        .routes(routes!(tasks::attempts))
+        .routes(routes!(tasks::history))
+        .routes(routes!(tasks::steps))
+        .routes(routes!(queue::show))
+        .routes(routes!(audit::list))
+        .routes(routes!(limits::own_settings, limits::set_own_settings))
+        .routes(routes!(limits::settings, limits::set_settings))
+        .routes(routes!(limits::own_quotas))
+        .routes(routes!(limits::quotas, limits::set_quotas))
+        .routes(routes!(limits::heartbeat))
+        .routes(routes!(usage::own))
+        .routes(routes!(usage::all))
+        .routes(routes!(usage::prices))
+        .routes(routes!(budgets::create, budgets::list))
+        .routes(routes!(budgets::detail, budgets::replace, budgets::remove))
+        .routes(routes!(events::list))
+        .routes(routes!(events::stream))
+        .routes(routes!(executions::list))
+        .routes(routes!(executions::detail))
+        .routes(routes!(executions::output))
+        .routes(routes!(executions::of_sandbox))
+        .routes(routes!(logs::search))
+        .routes(routes!(logs::find))
+        .routes(routes!(stream::follow))
+        .routes(routes!(socket::open))
+        .routes(routes!(exec::exec))
+        .routes(routes!(exec::execute))
+        .routes(routes!(exec::list))
+        .routes(routes!(exec::kill))
+        .routes(routes!(files::list, files::act))
+        .routes(routes!(files::read, files::look, files::write, files::remove))
+        .routes(routes!(secrets::list))
+        .routes(routes!(secrets::put, secrets::remove))
+        .routes(routes!(secrets::master_key))
+        .routes(routes!(secrets::rotate))
+        .routes(routes!(policy::show, policy::replace))
+        .routes(routes!(policy::check))
+        .routes(routes!(connections::create, connections::list))
+        .routes(routes!(connections::detail, connections::remove))
+        .routes(routes!(connections::permissions))
+        .routes(routes!(connections::webhook))
+        .routes(routes!(artifacts::create, artifacts::list))
+        .routes(routes!(artifacts::upload))
+        .routes(routes!(artifacts::detail, artifacts::remove))
+        .routes(routes!(artifacts::content))
+        .routes(routes!(webhooks::create, webhooks::list))
+        .routes(routes!(webhooks::detail, webhooks::change, webhooks::remove))
+        .routes(routes!(webhooks::rotate))
+        .routes(routes!(webhooks::test))
+        .routes(routes!(webhooks::deliveries))
+        .routes(routes!(webhooks::delivery_detail))
+        .routes(routes!(webhooks::redeliver))
+        .routes(routes!(git::clone))
+        .routes(routes!(git::create_branch))
+        .routes(routes!(git::status))
+        .routes(routes!(git::diff))
+        .routes(routes!(git::commit))
+        .routes(routes!(git::push))
+        .routes(routes!(git::pull_request))
+        .routes(routes!(git::operations))
+        .routes(routes!(repositories::create, repositories::list))
+        .routes(routes!(repositories::detail, repositories::change, repositories::remove))
+        .routes(routes!(repositories::import))
+        .routes(routes!(repositories::branches))
+        .routes(routes!(repositories::protections))
+        .routes(routes!(repositories::protection, repositories::protect, repositories::unprotect))
+        .routes(routes!(pulls::create, pulls::list))
+        .routes(routes!(pulls::detail, pulls::change))
+        .routes(routes!(pulls::diff))
+        .routes(routes!(pulls::merge))
+        .routes(routes!(pulls::comment, pulls::comments))
+        .routes(routes!(pulls::review, pulls::reviews))
+        .routes(routes!(pulls::line_comments))
+        .routes(routes!(pulls::set_status, pulls::statuses))
+        .routes(routes!(pulls::create_issue, pulls::issues))
+        .routes(routes!(pulls::issue, pulls::change_issue))
+        .routes(routes!(pulls::comment_issue, pulls::issue_comments))
+}
+
+/// The same, with what any of them may answer.
+fn whole() -> OpenApiRouter<Arc<App>> {
+    let mut router = described();
+    let refusal = |why: &str| {
+        let shape = utoipa::openapi::Ref::from_schema_name("Error");
+        let content = utoipa::openapi::ContentBuilder::new().schema(Some(shape)).build();
+        utoipa::openapi::ResponseBuilder::new().description(why).content("application/json", content).build()
+    };
+    for (path, item) in &mut router.get_openapi_mut().paths.paths {
+        let operations = [
+            ("get", &mut item.get),
+            ("head", &mut item.head),
+            ("put", &mut item.put),
+            ("post", &mut item.post),
+            ("delete", &mut item.delete),
+            ("patch", &mut item.patch),
+        ];
+        let place: Vec<&str> =
+            path.split(['/', '{', '}', '*', '-', '.']).filter(|part| !part.is_empty()).collect();
+        for (method, operation) in operations {
+            let Some(operation) = operation else { continue };
+            // The handlers' own names are short and return; this one is for programs that are made from it.
+            operation.operation_id = Some([&[method], &place[2..]].concat().join("_"));
+            let mut add = |status: &str, why: &str| {
+                let responses = &mut operation.responses.responses;
+                responses.entry(status.to_string()).or_insert_with(|| refusal(why).into());
+            };
+            if path.starts_with("/api/v1/repositories/{repository}") {
+                add("404", "there is no such thing in this project");
+                add("409", "the forge or the state of things does not allow it");
+                add("421", "another installation keeps the repository");
+            }
+            if path.starts_with("/api/v1/sandboxes/{id}") {
+                add("421", "another installation holds the sandbox");
+            }
+            if operation.security.is_none() {
+                add("403", "the key may not do this");
+                add("429", "too many requests, or over quota");
+                add("503", "the records or the host of the sandboxes do not answer");
+            }
+            for (status, response) in &mut operation.responses.responses {
+                if let RefOr::T(response) = response
+                    && response.description.is_empty()
+                {
+                    response.description = status_text(status);
+                }
+            }
+        }
+    }
+    let schemas = &mut router.get_openapi_mut().components.get_or_insert_default().schemas;
+    let parts: Vec<String> = schemas.values().flat_map(flattened).collect();
+    for (name, schema) in schemas {
+        // A shape that is part of another one is not all of it, whatever it allows on its own.
+        if let RefOr::T(Schema::Object(object)) = schema
+            && parts.contains(name)
+        {
+            object.additional_properties = None;
+        }
+    }
+    // A part that goes on to the end of the path is like any other to OpenAPI.
+    let paths = &mut router.get_openapi_mut().paths.paths;
+    *paths = std::mem::take(paths).into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
+    router
+}
+
+/// The names of shapes that a shape is put together from.
+fn flattened(schema: &RefOr<Schema>) -> Vec<String> {
+    let RefOr::T(Schema::AllOf(all)) = schema else { return Vec::new() };
+    let name = |item: &RefOr<Schema>| match item {
+        RefOr::Ref(reference) => reference.ref_location.rsplit('/').next().map(str::to_string),
+        RefOr::T(_) => None,
+    };
+    all.items.iter().filter_map(name).collect()
+}
+
+/// What a status is called.
+fn status_text(status: &str) -> String {
+    let known = status.parse().ok().and_then(|code| http::StatusCode::from_u16(code).ok());
+    known.and_then(|status| status.canonical_reason()).unwrap_or("an answer").to_lowercase()
+}
+
+/// The routes, with their description at `/api/v1/openapi.json` and a page to read it at `/api/v1/docs`.
+pub(super) fn router() -> Router<Arc<App>> {
+    let (router, openapi) = whole().split_for_parts();
+    let openapi: Arc<str> = openapi.to_pretty_json().expect("a description is plain data").into();
+    router
+        .route(
+            "/api/v1/openapi.json",
+            get(move || async move {
+                ([(http::header::CONTENT_TYPE, "application/json")], openapi.to_string()).into_response()
+            }),
+        )
+        .route("/metrics", get(scrape::show))
+        .route("/api/v1/docs", get(docs))
+}
+
+const DOCS: &str = include_str!("docs.html");
+
+/// A page to read the description at. Its script and its style are the only ones that may run in it.
+async fn docs() -> Response {
+    let mut page = Html(DOCS).into_response();
+    let (script, style) = (digest_of("script"), digest_of("style"));
+    let policy = format!(
+        "default-src 'none'; script-src '{script}'; style-src '{style}'; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'"
+    );
+    let policy = http::HeaderValue::try_from(policy).expect("digests are ASCII");
+    crate::ui::guard(page.headers_mut(), policy);
+    page
+}
+
+/// The digest of what stands in the one element of that name, as a content security policy names it.
+fn digest_of(element: &str) -> String {
+    let text = DOCS.split_once(&format!("<{element}>")).map_or("", |(_, rest)| rest);
+    let text = text.split_once(&format!("</{element}>")).map_or("", |(text, _)| text);
+    crate::ui::digest_of(text)
+}
+
+/// The idempotency key of a request, if it has one, with a digest of what it asks for.
+fn idempotency(
+    headers: &http::HeaderMap,
+    actor: &str,
+    asked: &impl Serialize,
+) -> Result<Option<(String, String)>, super::error::ApiError> {
+    let key = headers.get("idempotency-key");
+    let key = key.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+    key.map(|key| super::check::idempotency(key, actor, asked)).transpose()
+}
+
+/// The description as text, as it is kept in the repository.
+#[cfg(test)]
+fn description() -> String {
+    let mut text = whole().split_for_parts().1.to_pretty_json().unwrap();
+    text.push('\n');
+    text
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct Health {
+    status: &'static str,
+    version: &'static str,
+}
+
+/// Whether the server runs.
+#[utoipa::path(get, path = "/api/v1/health", tag = "server", security(()), responses((status = 200, body = Health)))]
+async fn health() -> Json<Health> {
+    Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
+}
+
+/// Who asks whether the server is ready wants to know it soon.
+const READY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Whether the server can do its work: its records and the host of its sandboxes answer.
+#[utoipa::path(
+    get, path = "/api/v1/ready", tag = "server", security(()),
+    responses((status = 200, body = Health), (status = 503, body = ErrorShape))
+)]
+async fn ready(
+    axum::extract::State(app): axum::extract::State<Arc<App>>,
+) -> Result<Json<Health>, super::error::ApiError> {
+    app.store.answers().await.map_err(super::error::ApiError::store)?;
+    let answers = tokio::time::timeout(READY_PATIENCE, app.fleet.engine_answers()).await;
+    let late = |_| {
+        let message = "the host of the sandboxes does not answer right now";
+        super::error::ApiError::of(coffer_core::Code::Unavailable, message).retry_after(1)
+    };
+    answers.map_err(late)?.map_err(|error| super::error::ApiError::fleet(error, ""))?;
+    Ok(Json(Health { status: "ready", version: env!("CARGO_PKG_VERSION") }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `COFFER_UPDATE=1 cargo test -p coffer-server openapi` writes it anew.
+    #[test]
+    fn the_openapi_in_the_repository_is_that_of_the_code() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+        if std::env::var_os("COFFER_UPDATE").is_some() {
+            std::fs::write(path, description()).unwrap();
+        }
+        let kept = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            kept == description(),
+            "docs/openapi.json is out of date: run this test with COFFER_UPDATE=1"
+        );
+    }
+
+    #[test]
+    fn every_path_is_ours_and_every_refusal_is_described() {
+        let openapi = whole().split_for_parts().1;
+        let openapi = serde_json::to_value(openapi).unwrap();
+        let mut names = std::collections::HashSet::new();
+        for (path, operations) in openapi["paths"].as_object().unwrap() {
+            assert!(path.starts_with("/api/v1/"), "{path}");
+            for (method, operation) in operations.as_object().unwrap() {
+                let responses = operation["responses"].as_object().unwrap();
+                let public = operation["security"] == serde_json::json!([{}]);
+                assert!(public || responses.contains_key("401"), "{method} {path} hides 401");
+                assert!(
+                    names.insert(operation["operationId"].to_string()),
+                    "{method} {path} has another's name"
+                );
+                assert!(
+                    responses.values().all(|response| response["description"].is_string()),
+                    "{method} {path}"
+                );
+            }
+        }
+    }
+}

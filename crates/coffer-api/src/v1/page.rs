@@ -1,0 +1,78 @@
+//! Lists, page by page.
+
+use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::error::ApiError;
+use crate::query::Query;
+
+const MOST: i64 = 200;
+const USUAL: i64 = 50;
+
+/// A part of a list.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Page<T> {
+    items: Vec<T>,
+    /// Pass it on as `cursor` to get the next part; null at the end.
+    next: Option<String>,
+}
+
+/// Which part of a list.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what `Part::of` reads")]
+pub(super) struct PageQuery {
+    /// How many at most, 1 to 200; 50 by default.
+    #[param(minimum = 1, maximum = 200)]
+    limit: Option<u32>,
+    /// The `next` of the part before.
+    cursor: Option<String>,
+}
+
+/// The part that a request asks for, of a list that is walked by positions of type `C`.
+#[derive(Debug)]
+pub(super) struct Part<C> {
+    pub(super) limit: u32,
+    pub(super) after: Option<C>,
+}
+
+impl<C: std::str::FromStr> Part<C> {
+    pub(super) fn of(query: &Query) -> Result<Self, ApiError> {
+        let limit = query.number("limit")?.unwrap_or(USUAL);
+        if !(1..=MOST).contains(&limit) {
+            return Err(ApiError::invalid("limit", format!("must be between 1 and {MOST}")));
+        }
+        let after = query.text("cursor").map(str::parse).transpose();
+        let after = after.map_err(|_| ApiError::invalid("cursor", "is not one that this server gave out"))?;
+        Ok(Self { limit: u32::try_from(limit).map_err(|_| ApiError::internal())?, after })
+    }
+
+    /// One more than is shown tells whether there is a next part.
+    pub(super) const fn to_fetch(&self) -> u32 {
+        self.limit + 1
+    }
+
+    /// Makes the page of what was fetched.
+    pub(super) fn page<R, T>(
+        &self,
+        mut rows: Vec<R>,
+        position: impl Fn(&R) -> String,
+        show: impl FnMut(R) -> T,
+    ) -> Page<T> {
+        let limit = self.limit as usize;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let next = rows.last().filter(|_| more).map(position);
+        Page { items: rows.into_iter().map(show).collect(), next }
+    }
+}
+
+impl<T> Page<T> {
+    pub(super) fn into_parts(self) -> (Vec<T>, Option<String>) {
+        (self.items, self.next)
+    }
+
+    pub(super) const fn new(items: Vec<T>, next: Option<String>) -> Self {
+        Self { items, next }
+    }
+}

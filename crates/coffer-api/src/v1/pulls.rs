@@ -1,0 +1,552 @@
+//! Pull requests, issues, and what is said of them, on whichever forge the repository is.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use coffer_core::KeyKind;
+use coffer_core::forge::{
+    BranchName, CommitId, DiffSide, IssueState, MergeMethod, PullState, StatusState, Verdict,
+};
+use coffer_forge::{
+    Comment, Diff, InlineComment, Issue, IssueChange, MergeOrder, NewInlineComment, NewPull, NewReview,
+    NewStatus, Pull, PullChange, PullFilter, Review, Status, Statuses,
+};
+use http::StatusCode;
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery};
+use super::repositories::{Located, field, forge_part, listed};
+use crate::App;
+use crate::auth::{Read, Write};
+use crate::body::{Checked, MaybeChecked};
+use crate::error::ApiError;
+use crate::query::Query;
+use coffer_core::Code;
+use coffer_work::git::Branches;
+
+const LONGEST_TITLE: usize = 256;
+const LONGEST_TEXT: usize = 65_536;
+const LONGEST_PATH: usize = 4096;
+const MOST_LINE_COMMENTS: usize = 100;
+
+/// A pull request to be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OpenPull {
+    /// 1 to 256 characters on one line.
+    title: String,
+    #[serde(default)]
+    body: String,
+    /// The branch with the changes.
+    head: String,
+    /// The branch they are for; the default branch unless said otherwise.
+    base: Option<String>,
+    #[serde(default)]
+    draft: bool,
+}
+
+/// What of a pull request is to change.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChangePull {
+    title: Option<String>,
+    body: Option<String>,
+    base: Option<String>,
+    draft: Option<bool>,
+    /// `closed`, or `open` to open it again.
+    #[schema(value_type = Option<String>, example = "closed")]
+    state: Option<IssueState>,
+}
+
+/// How to merge.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Merge {
+    /// `merge` (a commit of two parents), `squash` or `rebase`; `merge` unless said otherwise.
+    #[schema(value_type = Option<String>, example = "squash")]
+    method: Option<MergeMethod>,
+    /// Refuses where the head has moved on from this commit.
+    expected_head: Option<String>,
+    /// The title of the commit.
+    title: Option<String>,
+    message: Option<String>,
+}
+
+/// Something to say.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Say {
+    /// 1 to 65536 bytes.
+    body: String,
+}
+
+/// A verdict on a pull request.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GiveReview {
+    /// `approve`, `request_changes` or `comment`.
+    #[schema(value_type = String, example = "approve")]
+    verdict: Verdict,
+    #[serde(default)]
+    body: String,
+    /// What was looked at; the head unless said otherwise.
+    commit: Option<String>,
+    #[serde(default)]
+    comments: Vec<LineComment>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LineComment {
+    path: String,
+    #[schema(minimum = 1)]
+    line: u32,
+    /// `right` (what is) unless `left` (what was).
+    #[schema(value_type = Option<String>, example = "right")]
+    side: Option<DiffSide>,
+    body: String,
+}
+
+/// What a check says of a commit.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SetStatus {
+    #[schema(example = "ci/test")]
+    context: String,
+    /// `pending`, `success`, `failure` or `error`.
+    #[schema(value_type = String, example = "success")]
+    state: StatusState,
+    #[serde(default)]
+    description: String,
+    target_url: Option<String>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OpenIssue {
+    title: String,
+    #[serde(default)]
+    body: String,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChangeIssue {
+    title: Option<String>,
+    body: Option<String>,
+    /// `closed`, or `open` to open it again.
+    #[schema(value_type = Option<String>, example = "closed")]
+    state: Option<IssueState>,
+}
+
+/// Which pull requests.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what `list` reads")]
+pub(super) struct PullQuery {
+    /// `open`, `closed` or `merged`.
+    state: Option<String>,
+    head: Option<String>,
+    base: Option<String>,
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what `issues` reads")]
+pub(super) struct IssueQuery {
+    /// `open` or `closed`.
+    state: Option<String>,
+}
+
+fn title(text: String) -> Result<String, ApiError> {
+    let fits = (1..=LONGEST_TITLE).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+    if fits && !text.trim().is_empty() {
+        return Ok(text);
+    }
+    Err(ApiError::invalid("title", format!("must have 1 to {LONGEST_TITLE} characters on one line")))
+}
+
+fn text(name: &str, text: String) -> Result<String, ApiError> {
+    if text.len() <= LONGEST_TEXT {
+        return Ok(text);
+    }
+    Err(ApiError::invalid(name, format!("must have at most {LONGEST_TEXT} bytes")))
+}
+
+fn said(body: String) -> Result<String, ApiError> {
+    if body.trim().is_empty() {
+        return Err(ApiError::invalid("body", "must not be empty"));
+    }
+    text("body", body)
+}
+
+fn optional<T: std::str::FromStr<Err: std::fmt::Display>>(
+    name: &str,
+    value: Option<&str>,
+) -> Result<Option<T>, ApiError> {
+    value.map(|value| field(name, value)).transpose()
+}
+
+/// Opens a pull request. Of one head and base there is one: 409 names it in `details.number`.
+#[utoipa::path(
+    post, path = "/api/v1/repositories/{repository}/pulls", tag = "pulls",
+    params(("repository" = String, Path)), request_body = OpenPull,
+    responses(
+        (status = 201, body = Pull), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    located: Located<Write>,
+    Checked(new): Checked<OpenPull>,
+) -> Result<(StatusCode, Json<Pull>), ApiError> {
+    let new = NewPull {
+        title: title(new.title)?,
+        body: text("body", new.body)?,
+        head: field("head", &new.head)?,
+        base: optional("base", new.base.as_deref())?,
+        draft: new.draft,
+    };
+    let branches = Branches::of(&app.store, &located.scope, &located.row).await;
+    branches.map_err(ApiError::store)?.check(&new.head)?;
+    let made = located.forge.create_pull(new).await.map_err(ApiError::forge)?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Pull requests, newest first.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/pulls", tag = "pulls",
+    params(("repository" = String, Path), PullQuery, PageQuery),
+    responses(
+        (status = 200, body = Page<Pull>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(located: Located<Read>, query: Query) -> Result<Json<Page<Pull>>, ApiError> {
+    let filter = PullFilter {
+        state: optional::<PullState>("state", query.text("state"))?,
+        head: optional::<BranchName>("head", query.text("head"))?,
+        base: optional::<BranchName>("base", query.text("base"))?,
+    };
+    let all = located.forge.pulls(filter, forge_part(&query)?).await;
+    Ok(listed(all.map_err(ApiError::forge)?))
+}
+
+/// One pull request, as its branches are now.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/pulls/{number}", tag = "pulls",
+    params(("repository" = String, Path), ("number" = i64, Path)),
+    responses((status = 200, body = Pull), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn detail(located: Located<Read>) -> Result<Json<Pull>, ApiError> {
+    located.forge.pull(located.number()?).await.map(Json).map_err(ApiError::forge)
+}
+
+/// Changes a pull request; closes it or opens it again.
+#[utoipa::path(
+    patch, path = "/api/v1/repositories/{repository}/pulls/{number}", tag = "pulls",
+    params(("repository" = String, Path), ("number" = i64, Path)), request_body = ChangePull,
+    responses(
+        (status = 200, body = Pull), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn change(
+    located: Located<Write>,
+    Checked(change): Checked<ChangePull>,
+) -> Result<Json<Pull>, ApiError> {
+    let change = PullChange {
+        title: change.title.map(title).transpose()?,
+        body: change.body.map(|body| text("body", body)).transpose()?,
+        base: optional("base", change.base.as_deref())?,
+        draft: change.draft,
+        open: change.state.map(|state| state == IssueState::Open),
+    };
+    located.forge.update_pull(located.number()?, change).await.map(Json).map_err(ApiError::forge)
+}
+
+/// What a pull request changes: files with their lines counted, and the patch, both bounded.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/pulls/{number}/diff", tag = "pulls",
+    params(("repository" = String, Path), ("number" = i64, Path)),
+    responses((status = 200, body = Diff), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn diff(located: Located<Read>) -> Result<Json<Diff>, ApiError> {
+    located.forge.diff(located.number()?).await.map(Json).map_err(ApiError::forge)
+}
+
+/// Merges a pull request. 409 `merge_conflict` names the files in `details.paths`, and nothing was changed.
+#[utoipa::path(
+    post, path = "/api/v1/repositories/{repository}/pulls/{number}/merge", tag = "pulls",
+    params(("repository" = String, Path), ("number" = i64, Path)), request_body = Merge,
+    responses(
+        (status = 200, body = Pull), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn merge(
+    located: Located<Write>,
+    MaybeChecked(merge): MaybeChecked<Merge>,
+) -> Result<Json<Pull>, ApiError> {
+    let order = MergeOrder {
+        method: merge.method.unwrap_or(MergeMethod::Merge),
+        expected_head: optional("expected_head", merge.expected_head.as_deref())?,
+        title: merge.title.map(title).transpose()?,
+        message: merge.message.map(|message| text("message", message)).transpose()?,
+    };
+    located.forge.merge(located.number()?, order).await.map(Json).map_err(ApiError::forge)
+}
+
+/// Comments on a pull request as a whole.
+#[utoipa::path(
+    post, path = "/api/v1/repositories/{repository}/pulls/{number}/comments", tag = "pulls",
+    params(("repository" = String, Path), ("number" = i64, Path)), request_body = Say,
+    responses(
+        (status = 201, body = Comment), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn comment(
+    located: Located<Write>,
+    Checked(say): Checked<Say>,
+) -> Result<(StatusCode, Json<Comment>), ApiError> {
+    say_on(&located, say).await
+}
+
+/// What was said on a pull request as a whole, oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/pulls/{number}/comments", tag = "pulls",
+    params(("repository" = String, Path), ("number" = i64, Path), PageQuery),
+    responses(
+        (status = 200, body = Page<Comment>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn comments(located: Located<Read>, query: Query) -> Result<Json<Page<Comment>>, ApiError> {
+    let all = located.forge.comments(located.number()?, forge_part(&query)?).await;
+    Ok(listed(all.map_err(ApiError::forge)?))
+}
+
+async fn say_on(located: &Located<Write>, say: Say) -> Result<(StatusCode, Json<Comment>), ApiError> {
+    let body = said(say.body)?;
+    let made = located.forge.comment(located.number()?, &body).await.map_err(ApiError::forge)?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Reviews a pull request: a verdict, and comments on lines of its diff, all of them or none.
+#[utoipa::path(
+    post, path = "/api/v1/repositories/{repository}/pulls/{number}/reviews", tag = "pulls",
+    params(("repository" = String, Path), ("number" = i64, Path)), request_body = GiveReview,
+    responses(
+        (status = 201, body = Review), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn review(
+    located: Located<Write>,
+    Checked(new): Checked<GiveReview>,
+) -> Result<(StatusCode, Json<Review>), ApiError> {
+    if new.verdict == Verdict::Approve && located.kind != KeyKind::Person {
+        return Err(ApiError::of(Code::Forbidden, "only people approve; this is a service's key")
+            .hint("leave a comment, or use the key of a person (`\"kind\": \"person\"`)"));
+    }
+    if new.comments.len() > MOST_LINE_COMMENTS {
+        return Err(ApiError::invalid("comments", format!("must be at most {MOST_LINE_COMMENTS}")));
+    }
+    if new.verdict != Verdict::Approve && new.body.trim().is_empty() && new.comments.is_empty() {
+        return Err(ApiError::invalid("body", "must not be empty, unless there are comments"));
+    }
+    let line = |comment: LineComment| {
+        if comment.path.is_empty() || comment.path.len() > LONGEST_PATH || comment.line == 0 {
+            return Err(ApiError::invalid("comments", "must each have a path and a line from 1"));
+        }
+        Ok(NewInlineComment {
+            path: comment.path,
+            line: comment.line,
+            side: comment.side.unwrap_or(DiffSide::Right),
+            body: said(comment.body)?,
+        })
+    };
+    let new = NewReview {
+        verdict: new.verdict,
+        body: text("body", new.body)?,
+        commit: optional::<CommitId>("commit", new.commit.as_deref())?,
+        comments: new.comments.into_iter().map(line).collect::<Result<_, _>>()?,
+    };
+    let made = located.forge.review(located.number()?, new).await.map_err(ApiError::forge)?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// The reviews of a pull request, oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/pulls/{number}/reviews", tag = "pulls",
+    params(("repository" = String, Path), ("number" = i64, Path), PageQuery),
+    responses(
+        (status = 200, body = Page<Review>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn reviews(located: Located<Read>, query: Query) -> Result<Json<Page<Review>>, ApiError> {
+    let all = located.forge.reviews(located.number()?, forge_part(&query)?).await;
+    Ok(listed(all.map_err(ApiError::forge)?))
+}
+
+/// What was said on lines of a pull request, oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/pulls/{number}/line-comments", tag = "pulls",
+    params(("repository" = String, Path), ("number" = i64, Path), PageQuery),
+    responses(
+        (status = 200, body = Page<InlineComment>), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn line_comments(
+    located: Located<Read>,
+    query: Query,
+) -> Result<Json<Page<InlineComment>>, ApiError> {
+    let all = located.forge.inline_comments(located.number()?, forge_part(&query)?).await;
+    Ok(listed(all.map_err(ApiError::forge)?))
+}
+
+/// Sets what one check says of a commit.
+#[utoipa::path(
+    post, path = "/api/v1/repositories/{repository}/commits/{commit}/statuses", tag = "pulls",
+    params(("repository" = String, Path), ("commit" = String, Path)), request_body = SetStatus,
+    responses(
+        (status = 201, body = Status), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn set_status(
+    located: Located<Write>,
+    Checked(new): Checked<SetStatus>,
+) -> Result<(StatusCode, Json<Status>), ApiError> {
+    let commit: CommitId = located.named("commit")?;
+    if new.description.chars().count() > 140 {
+        return Err(ApiError::invalid("description", "must have at most 140 characters"));
+    }
+    let web = |url: &String| url.len() <= 2048 && (url.starts_with("https://") || url.starts_with("http://"));
+    if new.target_url.as_ref().is_some_and(|url| !web(url)) {
+        return Err(ApiError::invalid("target_url", "must be an http or https URL of at most 2048 bytes"));
+    }
+    let new = NewStatus {
+        context: field("context", &new.context)?,
+        state: new.state,
+        description: new.description,
+        target_url: new.target_url,
+    };
+    let set = located.forge.set_status(&commit, new).await.map_err(ApiError::forge)?;
+    Ok((StatusCode::CREATED, Json(set)))
+}
+
+/// What checks say of a commit, each and together.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/commits/{commit}/statuses", tag = "pulls",
+    params(("repository" = String, Path), ("commit" = String, Path)),
+    responses((status = 200, body = Statuses), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn statuses(located: Located<Read>) -> Result<Json<Statuses>, ApiError> {
+    let commit: CommitId = located.named("commit")?;
+    located.forge.statuses(&commit).await.map(Json).map_err(ApiError::forge)
+}
+
+/// Opens an issue.
+#[utoipa::path(
+    post, path = "/api/v1/repositories/{repository}/issues", tag = "issues",
+    params(("repository" = String, Path)), request_body = OpenIssue,
+    responses(
+        (status = 201, body = Issue), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn create_issue(
+    located: Located<Write>,
+    Checked(new): Checked<OpenIssue>,
+) -> Result<(StatusCode, Json<Issue>), ApiError> {
+    let (title, body) = (title(new.title)?, text("body", new.body)?);
+    let made = located.forge.create_issue(&title, &body).await.map_err(ApiError::forge)?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Issues, newest first.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/issues", tag = "issues",
+    params(("repository" = String, Path), IssueQuery, PageQuery),
+    responses(
+        (status = 200, body = Page<Issue>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn issues(located: Located<Read>, query: Query) -> Result<Json<Page<Issue>>, ApiError> {
+    let state = optional::<IssueState>("state", query.text("state"))?;
+    let all = located.forge.issues(state, forge_part(&query)?).await;
+    Ok(listed(all.map_err(ApiError::forge)?))
+}
+
+/// One issue.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/issues/{number}", tag = "issues",
+    params(("repository" = String, Path), ("number" = i64, Path)),
+    responses((status = 200, body = Issue), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn issue(located: Located<Read>) -> Result<Json<Issue>, ApiError> {
+    located.forge.issue(located.number()?).await.map(Json).map_err(ApiError::forge)
+}
+
+/// Changes an issue; closes it or opens it again.
+#[utoipa::path(
+    patch, path = "/api/v1/repositories/{repository}/issues/{number}", tag = "issues",
+    params(("repository" = String, Path), ("number" = i64, Path)), request_body = ChangeIssue,
+    responses(
+        (status = 200, body = Issue), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn change_issue(
+    located: Located<Write>,
+    Checked(change): Checked<ChangeIssue>,
+) -> Result<Json<Issue>, ApiError> {
+    let change = IssueChange {
+        title: change.title.map(title).transpose()?,
+        body: change.body.map(|body| text("body", body)).transpose()?,
+        state: change.state,
+    };
+    located.forge.update_issue(located.number()?, change).await.map(Json).map_err(ApiError::forge)
+}
+
+/// Comments on an issue.
+#[utoipa::path(
+    post, path = "/api/v1/repositories/{repository}/issues/{number}/comments", tag = "issues",
+    params(("repository" = String, Path), ("number" = i64, Path)), request_body = Say,
+    responses(
+        (status = 201, body = Comment), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn comment_issue(
+    located: Located<Write>,
+    Checked(say): Checked<Say>,
+) -> Result<(StatusCode, Json<Comment>), ApiError> {
+    say_on(&located, say).await
+}
+
+/// What was said on an issue, oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/issues/{number}/comments", tag = "issues",
+    params(("repository" = String, Path), ("number" = i64, Path), PageQuery),
+    responses(
+        (status = 200, body = Page<Comment>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn issue_comments(
+    located: Located<Read>,
+    query: Query,
+) -> Result<Json<Page<Comment>>, ApiError> {
+    let all = located.forge.comments(located.number()?, forge_part(&query)?).await;
+    Ok(listed(all.map_err(ApiError::forge)?))
+}

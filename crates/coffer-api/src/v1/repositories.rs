@@ -1,0 +1,405 @@
+//! Repositories: where code lives.
+
+use std::marker::PhantomData;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, RawPathParams, State};
+use coffer_core::KeyKind;
+use coffer_core::forge::{BranchName, ProtectionRules, RepositoryName};
+use coffer_forge::{Branch, Forge, Listed, Part as ForgePart, Protection, RepositoryInfo};
+use coffer_store::{ProjectScope, RepositoryRow};
+use futures_util::StreamExt;
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery, Part};
+use crate::App;
+use crate::auth::{Admin, Caller, Need, Read, Write};
+use crate::body::Checked;
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::query::Query;
+use coffer_core::Code;
+use coffer_core::clock::rfc3339;
+
+/// A repository to be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewRepository {
+    /// 1 to 64 letters, digits, `_`, `-` and `.`; of no other repository of the project.
+    #[schema(example = "app")]
+    name: String,
+    /// Of a local one, `main` unless said otherwise. The first push may change it.
+    default_branch: Option<String>,
+    /// The way to another forge, where the repository is there.
+    connection_id: Option<String>,
+    /// Its name there: `owner/name`.
+    #[schema(example = "octocat/hello-world")]
+    remote: Option<String>,
+}
+
+/// What is to change.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChangedRepository {
+    /// A branch that there is.
+    default_branch: String,
+}
+
+/// A repository of the project.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Repository {
+    id: String,
+    name: String,
+    /// `local` where this server keeps it, else the kind of forge.
+    kind: &'static str,
+    connection_id: Option<String>,
+    /// Its name on the forge of its connection.
+    remote: Option<String>,
+    default_branch: String,
+    /// For `git clone`, of a local one. The password is an API key.
+    clone_url: Option<String>,
+    created_at: String,
+}
+
+/// A repository, and what its forge knows of it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct RepositoryDetail {
+    #[serde(flatten)]
+    repository: Repository,
+    info: RepositoryInfo,
+}
+
+/// What protects a branch.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct NewProtection {
+    /// It moves by merged pull requests alone; true unless said otherwise.
+    require_pull: bool,
+    /// Approvals of its head that a pull request needs, by others than its author.
+    #[schema(maximum = 100)]
+    approvals: u32,
+    /// The statuses of its head must be successes, and there must be one.
+    require_statuses: bool,
+}
+
+impl Default for NewProtection {
+    fn default() -> Self {
+        let ProtectionRules { require_pull, approvals, require_statuses } = ProtectionRules::default();
+        Self { require_pull, approvals, require_statuses }
+    }
+}
+
+/// The repository that the path names, of a caller who may do what the handler needs.
+#[derive(Debug)]
+pub(super) struct Located<N> {
+    pub(super) scope: ProjectScope,
+    pub(super) actor: String,
+    pub(super) kind: KeyKind,
+    pub(super) row: RepositoryRow,
+    pub(super) forge: Arc<dyn Forge>,
+    /// What else the path names.
+    params: Vec<(String, String)>,
+    needs: PhantomData<fn() -> N>,
+}
+
+impl<N: Need> FromRequestParts<Arc<App>> for Located<N> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        let caller = Caller::<N>::from_request_parts(parts, app).await?;
+        let params = RawPathParams::from_request_parts(parts, app).await;
+        let params = params.map_err(|_| ApiError::bad_request("the path is not text"))?;
+        let params: Vec<_> =
+            params.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let named = params.iter().find(|(name, _)| name == "repository").map(|(_, value)| value.as_str());
+        let named = named.ok_or_else(ApiError::internal)?;
+        let shown: String = named.chars().take(64).collect();
+        let row = app.store.repository(&caller.scope, named).await.map_err(ApiError::store)?;
+        let row = row.ok_or_else(|| ApiError::nothing("repository", shown))?;
+        keeper(app, &row)?;
+        let actor = caller.actor();
+        let forge = app.forges.open(&caller.scope, &row, &actor).await.map_err(ApiError::forge)?;
+        Ok(Self { scope: caller.scope, actor, kind: caller.kind, row, forge, params, needs: PhantomData })
+    }
+}
+
+impl<N> Located<N> {
+    /// Something else that the path names; what does not fit names nothing.
+    pub(super) fn named<T: FromStr>(&self, kind: &str) -> Result<T, ApiError> {
+        let text = self.params.iter().find(|(name, _)| name == kind).map_or("", |(_, value)| value.as_str());
+        let shown: String = text.chars().take(64).collect();
+        text.parse().map_err(|_| ApiError::nothing(kind, shown))
+    }
+
+    /// The number in the path.
+    pub(super) fn number(&self) -> Result<i64, ApiError> {
+        match self.named::<i64>("number")? {
+            number if number > 0 => Ok(number),
+            number => Err(ApiError::nothing("number", number)),
+        }
+    }
+}
+
+/// Whether this server keeps the repository.
+pub(crate) fn keeper(app: &App, row: &RepositoryRow) -> Result<(), ApiError> {
+    match app.store.repository_elsewhere(row) {
+        None => Ok(()),
+        Some(holder) => {
+            let message =
+                format!("repository '{}' is kept by installation '{holder}', not by this one", row.name);
+            Err(ApiError::of(Code::OtherInstallation, message).hint("ask the server of that installation"))
+        }
+    }
+}
+
+/// Where the caller reached this server, to tell them where git can.
+pub(crate) fn reached(headers: &HeaderMap) -> Option<String> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let scheme = text("x-forwarded-proto").filter(|&scheme| scheme == "https").unwrap_or("http");
+    Some(format!("{scheme}://{}", text("host")?))
+}
+
+fn shown(row: RepositoryRow, headers: &HeaderMap) -> Repository {
+    let here = reached(headers).filter(|_| row.connection.is_none());
+    Repository {
+        clone_url: here.map(|here| format!("{here}{}", coffer_forge::git_path(&row))),
+        id: row.id.to_string(),
+        name: row.name.to_string(),
+        kind: row.kind.as_str(),
+        connection_id: row.connection.map(|id| id.to_string()),
+        remote: row.remote,
+        default_branch: row.default_branch.to_string(),
+        created_at: rfc3339(row.created_ms),
+    }
+}
+
+/// The name of a repository without `local/`, which is in front where people want to be clear. What is on record has
+/// one name for one repository: it is compared there.
+pub(super) fn plain_name(name: &str) -> &str {
+    name.strip_prefix("local/").filter(|rest| !rest.is_empty()).unwrap_or(name)
+}
+
+/// A field that has a grammar.
+pub(super) fn field<T: FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> Result<T, ApiError> {
+    text.parse().map_err(|why| ApiError::invalid(name, format!("does not fit: {why}")))
+}
+
+/// The part of a forge's list that is asked for.
+pub(super) fn forge_part(query: &Query) -> Result<ForgePart, ApiError> {
+    let part = Part::<String>::of(query)?;
+    Ok(ForgePart { after: part.after, limit: part.limit })
+}
+
+pub(super) fn listed<T>(listed: Listed<T>) -> Json<Page<T>> {
+    Json(Page::new(listed.items, listed.next))
+}
+
+/// Makes an empty repository on this server, to push to its `clone_url` or to import a bundle; or, with
+/// `connection_id` and `remote`, puts one of another forge on record.
+#[utoipa::path(
+    post, path = "/api/v1/repositories", tag = "repositories", request_body = NewRepository,
+    responses(
+        (status = 201, body = Repository), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 404, body = ErrorShape, description = "there is no such connection"),
+        (status = 409, body = ErrorShape, description = "the name is taken"), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    context: Context,
+    headers: HeaderMap,
+    Checked(new): Checked<NewRepository>,
+) -> Result<(StatusCode, Json<Repository>), ApiError> {
+    let name: RepositoryName = field("name", &new.name)?;
+    let made = match (new.connection_id, new.remote) {
+        (None, None) => {
+            let branch: BranchName =
+                field("default_branch", new.default_branch.as_deref().unwrap_or("main"))?;
+            app.forges.create_local(&caller.scope, name, branch).await
+        }
+        (Some(connection), Some(remote)) if new.default_branch.is_none() => {
+            let connection = field("connection_id", &connection)?;
+            app.forges.register(&caller.scope, name, connection, &remote).await
+        }
+        (Some(_), Some(_)) => return Err(ApiError::invalid("default_branch", "is said by the other forge")),
+        _ => return Err(ApiError::invalid("remote", "and connection_id go together")),
+    };
+    let made = made.map_err(ApiError::forge)?;
+    context.made(made.id);
+    Ok((StatusCode::CREATED, Json(shown(made, &headers))))
+}
+
+/// The repositories of this project, oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/repositories", tag = "repositories", params(PageQuery),
+    responses(
+        (status = 200, body = Page<Repository>), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    headers: HeaderMap,
+    query: Query,
+) -> Result<Json<Page<Repository>>, ApiError> {
+    let part = Part::of(&query)?;
+    let rows = app.store.repositories(&caller.scope, part.after, part.to_fetch()).await;
+    let rows = rows.map_err(ApiError::store)?;
+    Ok(Json(part.page(rows, |row| row.id.to_string(), |row| shown(row, &headers))))
+}
+
+/// One repository, by its id or its name.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}", tag = "repositories", params(("repository" = String, Path)),
+    responses((status = 200, body = RepositoryDetail), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn detail(
+    located: Located<Read>,
+    headers: HeaderMap,
+) -> Result<Json<RepositoryDetail>, ApiError> {
+    let info = located.forge.repository().await.map_err(ApiError::forge)?;
+    Ok(Json(RepositoryDetail { repository: shown(located.row, &headers), info }))
+}
+
+/// Changes the default branch of a local repository.
+#[utoipa::path(
+    patch, path = "/api/v1/repositories/{repository}", tag = "repositories",
+    params(("repository" = String, Path)), request_body = ChangedRepository,
+    responses(
+        (status = 200, body = Repository), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn change(
+    State(app): State<Arc<App>>,
+    located: Located<Admin>,
+    headers: HeaderMap,
+    Checked(change): Checked<ChangedRepository>,
+) -> Result<Json<Repository>, ApiError> {
+    let branch: BranchName = field("default_branch", &change.default_branch)?;
+    let changed = app.forges.set_default_branch(&located.scope, &located.row, branch).await;
+    Ok(Json(shown(changed.map_err(ApiError::forge)?, &headers)))
+}
+
+/// Removes a repository with its pull requests and issues; of one kept elsewhere only what is on record here.
+#[utoipa::path(
+    delete, path = "/api/v1/repositories/{repository}", tag = "repositories",
+    params(("repository" = String, Path)),
+    responses((status = 204), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    located: Located<Admin>,
+) -> Result<StatusCode, ApiError> {
+    app.forges.delete(&located.scope, &located.row).await.map_err(ApiError::forge)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Fills an empty local repository from a bundle, as `git bundle create x.bundle --all` makes one.
+#[utoipa::path(
+    post, path = "/api/v1/repositories/{repository}/import", tag = "repositories",
+    params(("repository" = String, Path)),
+    request_body(content = String, content_type = "application/octet-stream"),
+    responses(
+        (status = 200, body = Repository), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 507, body = ErrorShape)
+    )
+)]
+pub(super) async fn import(
+    State(app): State<Arc<App>>,
+    located: Located<Write>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Repository>, ApiError> {
+    let bundle = body.into_data_stream().boxed();
+    let filled = app.forges.import(&located.scope, &located.row, &located.actor, bundle).await;
+    Ok(Json(shown(filled.map_err(ApiError::forge)?, &headers)))
+}
+
+/// The branches of a repository, by name.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/branches", tag = "repositories",
+    params(("repository" = String, Path), PageQuery),
+    responses(
+        (status = 200, body = Page<Branch>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn branches(located: Located<Read>, query: Query) -> Result<Json<Page<Branch>>, ApiError> {
+    let all = located.forge.branches(forge_part(&query)?).await;
+    Ok(listed(all.map_err(ApiError::forge)?))
+}
+
+/// The protected branches of a local repository.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/protections", tag = "repositories",
+    params(("repository" = String, Path)),
+    responses((status = 200, body = Page<Protection>), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn protections(
+    State(app): State<Arc<App>>,
+    located: Located<Read>,
+) -> Result<Json<Page<Protection>>, ApiError> {
+    let all = app.forges.protections(&located.scope, &located.row).await.map_err(ApiError::forge)?;
+    Ok(Json(Page::new(all, None)))
+}
+
+/// What protects a branch; 404 where nothing does.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/protections/{*branch}", tag = "repositories",
+    params(("repository" = String, Path), ("branch" = String, Path)),
+    responses((status = 200, body = Protection), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn protection(located: Located<Read>) -> Result<Json<Protection>, ApiError> {
+    let branch: BranchName = located.named("branch")?;
+    let found = located.forge.protection(&branch).await.map_err(ApiError::forge)?;
+    found.map(Json).ok_or_else(|| ApiError::nothing("protection of branch", branch))
+}
+
+/// Protects a branch of a local repository, which need not exist yet.
+#[utoipa::path(
+    put, path = "/api/v1/repositories/{repository}/protections/{*branch}", tag = "repositories",
+    params(("repository" = String, Path), ("branch" = String, Path)), request_body = NewProtection,
+    responses(
+        (status = 200, body = Protection), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn protect(
+    State(app): State<Arc<App>>,
+    located: Located<Admin>,
+    Checked(new): Checked<NewProtection>,
+) -> Result<Json<Protection>, ApiError> {
+    let branch: BranchName = located.named("branch")?;
+    if new.approvals > 100 {
+        return Err(ApiError::invalid("approvals", "must be at most 100"));
+    }
+    let NewProtection { require_pull, approvals, require_statuses } = new;
+    let rules = ProtectionRules { require_pull, approvals, require_statuses };
+    let set = app.forges.protect(&located.scope, &located.row, branch, Some(rules)).await;
+    set.map_err(ApiError::forge)?.map(Json).ok_or_else(ApiError::internal)
+}
+
+/// Ends the protection of a branch.
+#[utoipa::path(
+    delete, path = "/api/v1/repositories/{repository}/protections/{*branch}", tag = "repositories",
+    params(("repository" = String, Path), ("branch" = String, Path)),
+    responses((status = 204), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn unprotect(
+    State(app): State<Arc<App>>,
+    located: Located<Admin>,
+) -> Result<StatusCode, ApiError> {
+    let branch: BranchName = located.named("branch")?;
+    app.forges.protect(&located.scope, &located.row, branch, None).await.map_err(ApiError::forge)?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,552 @@
+//! Sandboxes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use coffer_core::network::{Base, Policy};
+use coffer_core::{
+    AgentId, DestroyReason, Kept, OnTimeout, SandboxState, SizeWish, SnapshotId, StateName, TemplateRef,
+};
+use coffer_store::{Bounds, Cursor, ListFilter, Order, SandboxRow, SnapshotState, Transition};
+use coffer_wire::e2b::Network;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::limits::within;
+use super::page::{Page, PageQuery, Part};
+use crate::auth::{Caller, Named, NamedId, Operating, Read, Write, not_here};
+use crate::body::{Checked, MaybeChecked};
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::query::Query;
+use crate::reach::PolicyShape;
+use crate::{App, check, kinds};
+use coffer_core::Code;
+use coffer_core::clock::rfc3339;
+use coffer_fleet::limits::InForce;
+use coffer_fleet::network;
+use coffer_fleet::{Boot, Connected, CreateSpec, FleetError, describe};
+
+/// The longest that an owner may be silent.
+const LONGEST_LEASE_S: i64 = 86_400;
+
+/// A sandbox to be made.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct NewSandbox {
+    /// `base` by default; the name of a snapshot also works.
+    template: Option<String>,
+    /// Begin with this snapshot of the project, instead of a template.
+    #[schema(value_type = Option<String>)]
+    snapshot_id: Option<SnapshotId>,
+    /// With a snapshot: whether its processes go on. By default they do if it has them; true is refused where
+    /// it has none.
+    memory: Option<bool>,
+    metadata: BTreeMap<String, String>,
+    /// For every process in it.
+    env: BTreeMap<String, String>,
+    /// Variables that get the value of a secret of the project, by its name.
+    #[schema(example = json!({"GITHUB_TOKEN": "github"}))]
+    secrets: BTreeMap<String, String>,
+    /// How long it lives unless that is changed, in seconds; by default what its project says, or an hour.
+    #[schema(minimum = 1)]
+    timeout_s: Option<i64>,
+    on_timeout: Option<AtTimeout>,
+    /// It ends, or pauses, when nothing used it for so many seconds; 0 is never.
+    #[schema(minimum = 0)]
+    idle_s: Option<i64>,
+    /// The longest it may run in all, in seconds; no more than its project allows.
+    #[schema(minimum = 1)]
+    max_lifetime_s: Option<i64>,
+    /// It ends, or pauses, when its owner sends no heartbeat for so many seconds.
+    #[schema(minimum = 1, maximum = 86400)]
+    lease_s: Option<i64>,
+    /// Whether traffic wakes it from a pause.
+    auto_resume: bool,
+    /// What it may reach; the web by default.
+    #[schema(value_type = Option<PolicyShape>)]
+    network: Option<Policy>,
+    /// The agent that is to own it; an agent's own key needs not say so.
+    #[schema(value_type = Option<String>)]
+    agent_id: Option<AgentId>,
+}
+
+/// What happens when the time is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum AtTimeout {
+    Kill,
+    Pause,
+    PauseFilesOnly,
+}
+
+impl From<AtTimeout> for OnTimeout {
+    fn from(chosen: AtTimeout) -> Self {
+        match chosen {
+            AtTimeout::Kill => Self::Destroy,
+            AtTimeout::Pause => Self::Pause,
+            AtTimeout::PauseFilesOnly => Self::PauseFilesOnly,
+        }
+    }
+}
+
+impl From<OnTimeout> for AtTimeout {
+    fn from(chosen: OnTimeout) -> Self {
+        match chosen {
+            OnTimeout::Destroy => Self::Kill,
+            OnTimeout::Pause => Self::Pause,
+            OnTimeout::PauseFilesOnly => Self::PauseFilesOnly,
+        }
+    }
+}
+
+/// A sandbox.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Sandbox {
+    id: String,
+    /// `creating`, `running`, `paused`, `terminated` or `error`.
+    state: &'static str,
+    /// Why it ended, or what is kept while it is paused.
+    reason: Option<String>,
+    template: String,
+    agent_id: Option<String>,
+    metadata: BTreeMap<String, String>,
+    cpu_count: u32,
+    memory_mib: u64,
+    disk_mib: u64,
+    created_at: String,
+    started_at: String,
+    /// When its time is up.
+    deadline: String,
+    on_timeout: AtTimeout,
+    auto_resume: bool,
+    ended_at: Option<String>,
+    /// Seconds after which it is over when nothing used it.
+    idle_s: Option<i64>,
+    max_lifetime_s: Option<i64>,
+    lease_s: Option<i64>,
+    /// When it is over unless its owner sends a heartbeat.
+    lease_expires_at: Option<String>,
+    /// The installation whose host holds it.
+    installation: Option<String>,
+    /// The sandbox whose snapshot it began with.
+    parent_id: Option<String>,
+    /// The snapshot that it began with; children of one fork have one in common.
+    snapshot_id: Option<String>,
+    /// Which child of a fork it is, from 1.
+    fork_position: Option<i64>,
+}
+
+/// One step in a sandbox's life.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct LifeStep {
+    from: Option<&'static str>,
+    to: &'static str,
+    reason: String,
+    at: String,
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct PauseBody {
+    /// Whether running processes are kept; true by default.
+    memory: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct ResumeBody {
+    /// How long it lives from now on, in seconds; by default what its project says, or an hour.
+    #[schema(minimum = 1)]
+    timeout_s: Option<i64>,
+    /// False boots it from its files, and what its memory held is lost.
+    memory: Option<bool>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Extension {
+    /// How long it lives from now on, in seconds.
+    #[schema(minimum = 1)]
+    timeout_s: i64,
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handler reads")]
+pub(super) struct SandboxQuery {
+    /// Only those in one of these states, joined by commas; all by default.
+    #[param(example = "running,paused")]
+    state: Option<String>,
+    /// Only those of that template.
+    template: Option<String>,
+    /// Only those that this agent owns.
+    agent_id: Option<String>,
+    /// `desc` (newest first, the default) or `asc`.
+    order: Option<String>,
+}
+
+pub(super) fn shown(row: SandboxRow) -> Sandbox {
+    let reason = match &row.state {
+        SandboxState::Error { fault } => Some(describe(fault)),
+        SandboxState::Terminated { reason: DestroyReason::LeaseExpired } => Some("lease expired".to_string()),
+        SandboxState::Terminated { reason } => Some(format!("{reason:?}").to_lowercase()),
+        SandboxState::Paused { kept: Kept::FilesOnly } => Some("its files are kept".to_string()),
+        SandboxState::Paused { kept: Kept::MemoryAndFiles } => Some("its processes are kept".to_string()),
+        SandboxState::Creating | SandboxState::Running => None,
+    };
+    Sandbox {
+        id: row.id.to_string(),
+        state: row.state.name().as_str(),
+        reason,
+        template: row.template,
+        agent_id: row.agent.map(|agent| agent.to_string()),
+        metadata: row.metadata,
+        cpu_count: row.limits.cpu_count,
+        memory_mib: row.limits.memory_mib,
+        disk_mib: row.limits.disk_mib,
+        created_at: rfc3339(row.created_ms),
+        started_at: rfc3339(row.lifetime.started_ms),
+        deadline: rfc3339(row.lifetime.deadline_ms),
+        on_timeout: row.lifetime.on_timeout.into(),
+        auto_resume: row.auto_resume,
+        ended_at: row.ended_ms.map(rfc3339),
+        idle_s: row.bounds.idle_s.filter(|idle_s| *idle_s > 0),
+        max_lifetime_s: row.bounds.max_lifetime_s,
+        lease_s: row.bounds.lease_s,
+        lease_expires_at: row.lease_until_ms.map(rfc3339),
+        installation: row.installation,
+        parent_id: row.origin.map(|origin| origin.parent.to_string()),
+        snapshot_id: row.origin.map(|origin| origin.snapshot.to_string()),
+        fork_position: row.origin.and_then(|origin| origin.fork_position),
+    }
+}
+
+/// The timeout of a request that names none.
+pub(super) fn usual_timeout_s(app: &App, project: &InForce) -> i64 {
+    project.timeout_s.min(app.policy.longest_timeout_ms / 1000)
+}
+
+/// What bounds a new sandbox's life: what its request says within what its project allows.
+fn bounds(app: &App, new: &NewSandbox, project: &InForce) -> Result<Bounds, ApiError> {
+    let maximum_s = app.policy.maximum_ms / 1000;
+    let maximum_s = project.max_lifetime_s.map_or(maximum_s, |longest| longest.min(maximum_s));
+    within("max_lifetime_s", new.max_lifetime_s, 1, maximum_s)?;
+    within("idle_s", new.idle_s, 0, i64::MAX / 1000)?;
+    within("lease_s", new.lease_s, 1, LONGEST_LEASE_S)?;
+    Ok(Bounds {
+        idle_s: new.idle_s.or(project.idle_s),
+        max_lifetime_s: new.max_lifetime_s.or(project.max_lifetime_s),
+        lease_s: new.lease_s,
+    })
+}
+
+/// The row of a sandbox, live or over.
+async fn row(app: &App, named: &NamedId<Read>) -> Result<SandboxRow, ApiError> {
+    if let Some(record) = app.fleet.find(&named.caller.scope, named.id) {
+        return Ok(record.row());
+    }
+    let row = app.store.sandbox(&named.caller.scope, named.id).await.map_err(ApiError::store)?;
+    row.ok_or_else(|| ApiError::no_sandbox(&named.text))
+}
+
+/// Makes a sandbox and returns once it answers.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes", tag = "sandboxes", request_body = Option<NewSandbox>,
+    params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body make one sandbox")),
+    responses(
+        (status = 201, body = Sandbox, headers(("Location" = String))), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape, description = "no such template, snapshot or agent"),
+        (status = 421, body = ErrorShape, description = "another installation has the snapshot"),
+        (status = 501, body = ErrorShape, description = "memory was asked for and cannot be had"),
+        (status = 402, body = ErrorShape, description = "its budget is spent"),
+        (status = 409, body = ErrorShape), (status = 422, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    context: Context,
+    headers: HeaderMap,
+    MaybeChecked(new): MaybeChecked<NewSandbox>,
+) -> Result<(StatusCode, HeaderMap, Json<Sandbox>), ApiError> {
+    let idempotency = super::idempotency(&headers, &caller.actor(), &new)?;
+    let agent = match (caller.scope.agent(), new.agent_id) {
+        (Some(own), None) => Some(own),
+        (Some(own), Some(asked)) if own == asked => Some(own),
+        (Some(_), Some(asked)) => return Err(ApiError::nothing("agent", asked)),
+        (None, asked) => asked,
+    };
+    if let Some(agent) = agent {
+        let known = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
+        known.ok_or_else(|| ApiError::nothing("agent", agent))?;
+    }
+    let base = match new.snapshot_id {
+        None => None,
+        Some(_) if new.template.is_some() => {
+            return Err(ApiError::invalid("snapshot_id", "cannot be combined with template"));
+        }
+        Some(id) => {
+            let found = app.store.snapshot(&caller.scope, id).await.map_err(ApiError::store)?;
+            let ready = found.filter(|row| row.state == SnapshotState::Ready);
+            let row = ready.ok_or_else(|| ApiError::fleet(FleetError::NoSnapshot(id.to_string()), ""))?;
+            Some(app.fleet.base_of(&row, new.memory).map_err(|error| ApiError::fleet(error, ""))?)
+        }
+    };
+    if base.is_none() && new.template.is_none() && new.memory.is_some() {
+        return Err(ApiError::invalid("memory", "is for sandboxes that begin with a snapshot"));
+    }
+    let template = base.as_ref().map(|base| base.template.as_str()).or(new.template.as_deref());
+    let template = template.unwrap_or(&app.default_template).parse::<TemplateRef>();
+    let project = app.limiter.of(caller.scope.project());
+    let timeout_ms = app.policy.check(new.timeout_s.unwrap_or_else(|| usual_timeout_s(&app, &project)));
+    let bounds = bounds(&app, &new, &project)?;
+    check::metadata(&new.metadata)?;
+    check::env(&new.env)?;
+    // Names of variables must be good whatever they will hold.
+    check::env(&new.secrets)?;
+    if let Some(both) = new.secrets.keys().find(|name| new.env.contains_key(*name)) {
+        return Err(ApiError::invalid("secrets", format!("has '{both}', which env has too")));
+    }
+    let on_timeout = new.on_timeout.unwrap_or_else(|| project.on_timeout.into());
+    if on_timeout == AtTimeout::PauseFilesOnly && new.auto_resume {
+        return Err(ApiError::invalid("auto_resume", "cannot be combined with pause_files_only"));
+    }
+    let network =
+        Network { policy: Some(new.network.unwrap_or(Policy::of(Base::Web))), ..Network::default() };
+    let reach = network::policy(Some(&network), None).map_err(|error| ApiError::of(Code::Invalid, error))?;
+    kinds::check_reach(caller.kind, &reach, Base::Web)?;
+    let spec = CreateSpec {
+        agent,
+        template: template.map_err(|error| ApiError::invalid("template", error.to_string()))?,
+        metadata: new.metadata,
+        env_vars: new.env,
+        secrets: new.secrets,
+        timeout_ms: timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?,
+        on_timeout: on_timeout.into(),
+        auto_resume: new.auto_resume,
+        secure: true,
+        network: Some(network),
+        reach,
+        allow_internet_access: None,
+        bounds,
+        size: SizeWish::default(),
+        base,
+        memory: new.memory,
+        idempotency,
+    };
+    let row = app.fleet.create(caller.scope, spec).await.map_err(|error| ApiError::fleet(error, "new"))?;
+    context.made(row.id);
+    let place = HeaderValue::try_from(format!("/api/v1/sandboxes/{}", row.id)).expect("letters and digits");
+    Ok((StatusCode::CREATED, HeaderMap::from_iter([(header::LOCATION, place)]), Json(shown(row))))
+}
+
+/// Sandboxes, live and over.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes", tag = "sandboxes", params(PageQuery, SandboxQuery),
+    responses(
+        (status = 200, body = Page<Sandbox>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    query: Query,
+) -> Result<Json<Page<Sandbox>>, ApiError> {
+    let part: Part<Cursor> = Part::of(&query)?;
+    let order = match query.text("order") {
+        None | Some("desc") => Order::NewestFirst,
+        Some("asc") => Order::OldestFirst,
+        Some(_) => return Err(ApiError::invalid("order", "must be asc or desc")),
+    };
+    let agent = query.text("agent_id").map(str::parse).transpose();
+    let filter = ListFilter {
+        states: states(&query)?,
+        template: query.text("template").map(str::to_lowercase),
+        agent: agent.map_err(|_| ApiError::invalid("agent_id", "is not an id"))?,
+        order,
+        limit: part.limit,
+        cursor: part.after,
+        ..ListFilter::default()
+    };
+    app.fleet.recorded().await;
+    let page = app.store.list(&caller.scope, &filter).await.map_err(ApiError::store)?;
+    let next = page.next.map(|next| next.to_string());
+    Ok(Json(Page::new(page.rows.into_iter().map(shown).collect(), next)))
+}
+
+/// A sandbox and the project that it belongs to.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct OwnedSandbox {
+    project_id: String,
+    sandbox: Sandbox,
+}
+
+/// The live sandboxes of all projects. For operators.
+#[utoipa::path(
+    get, path = "/api/v1/admin/sandboxes", tag = "sandboxes", params(PageQuery),
+    responses(
+        (status = 200, body = Page<OwnedSandbox>), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list_all(
+    State(app): State<Arc<App>>,
+    caller: Operating,
+    query: Query,
+) -> Result<Json<Page<OwnedSandbox>>, ApiError> {
+    let part: Part<Cursor> = Part::of(&query)?;
+    let filter = ListFilter { limit: part.limit, cursor: part.after, ..ListFilter::default() };
+    app.fleet.recorded().await;
+    let page = app.store.list(&caller.operator, &filter).await.map_err(ApiError::store)?;
+    let next = page.next.map(|next| next.to_string());
+    let owned = |row: SandboxRow| OwnedSandbox { project_id: row.project.to_string(), sandbox: shown(row) };
+    Ok(Json(Page::new(page.rows.into_iter().map(owned).collect(), next)))
+}
+
+fn states(query: &Query) -> Result<Vec<StateName>, ApiError> {
+    use StateName::{Creating, Error, Paused, Running, Terminated};
+    let named = query.all("state").flat_map(|value| value.split(',')).filter(|name| !name.is_empty());
+    let known = |name: &str| {
+        [Creating, Running, Paused, Terminated, Error].into_iter().find(|state| state.as_str() == name)
+    };
+    let wrong = || ApiError::invalid("state", "must be creating, running, paused, terminated or error");
+    named.map(|name| known(name).ok_or_else(wrong)).collect()
+}
+
+/// One sandbox, live or over.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
+    responses((status = 200, body = Sandbox), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(super) async fn detail(
+    State(app): State<Arc<App>>,
+    named: NamedId<Read>,
+) -> Result<Json<Sandbox>, ApiError> {
+    Ok(Json(shown(row(&app, &named).await?)))
+}
+
+/// What became of a sandbox so far, oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/history", tag = "sandboxes", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = Page<LifeStep>), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape)
+    )
+)]
+pub(super) async fn history(
+    State(app): State<Arc<App>>,
+    named: NamedId<Read>,
+) -> Result<Json<Page<LifeStep>>, ApiError> {
+    app.fleet.recorded().await;
+    let steps = app.store.transitions(&named.caller.scope, named.id).await.map_err(ApiError::store)?;
+    if steps.is_empty() {
+        return Err(ApiError::no_sandbox(&named.text));
+    }
+    let shown = |step: Transition| LifeStep {
+        from: step.from.map(StateName::as_str),
+        to: step.to.name().as_str(),
+        reason: step.reason,
+        at: rfc3339(step.at_ms),
+    };
+    Ok(Json(Page::new(steps.into_iter().map(shown).collect(), None)))
+}
+
+/// Destroys a sandbox. One that is over already is fine.
+#[utoipa::path(
+    delete, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
+    responses(
+        (status = 204), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape)
+    )
+)]
+pub(super) async fn destroy(
+    State(app): State<Arc<App>>,
+    named: NamedId<Write>,
+) -> Result<StatusCode, ApiError> {
+    let scope = &named.caller.scope;
+    let Some(record) = app.fleet.find(scope, named.id) else {
+        let over = app.store.sandbox(scope, named.id).await.map_err(ApiError::store)?;
+        return match over {
+            Some(row) if app.store.holder_elsewhere(&row).is_none() => Ok(StatusCode::NO_CONTENT),
+            _ => Err(not_here(&app, scope, named.id, &named.text).await),
+        };
+    };
+    let destroyed = app.fleet.destroy(record, DestroyReason::Requested).await;
+    destroyed.map_err(|error| ApiError::fleet(error, &named.text))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Pauses a running sandbox.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/pause", tag = "sandboxes", params(("id" = String, Path)),
+    request_body = Option<PauseBody>,
+    responses(
+        (status = 200, body = Sandbox), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 422, body = ErrorShape), (status = 501, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn pause(
+    State(app): State<Arc<App>>,
+    named: Named<Write>,
+    MaybeChecked(body): MaybeChecked<PauseBody>,
+) -> Result<Json<Sandbox>, ApiError> {
+    let kept = if body.memory == Some(false) { Kept::FilesOnly } else { Kept::MemoryAndFiles };
+    let paused = app.fleet.pause(named.record.clone(), kept, false).await;
+    paused.map_err(|error| ApiError::fleet(error, &named.id))?;
+    Ok(Json(shown(named.record.row())))
+}
+
+/// Resumes a paused sandbox; one that runs is left running, with the new deadline if that is later.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/resume", tag = "sandboxes", params(("id" = String, Path)),
+    request_body = Option<ResumeBody>,
+    responses(
+        (status = 200, body = Sandbox), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 402, body = ErrorShape, description = "its budget is spent"),
+        (status = 422, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn resume(
+    State(app): State<Arc<App>>,
+    named: Named<Write>,
+    MaybeChecked(body): MaybeChecked<ResumeBody>,
+) -> Result<Json<Sandbox>, ApiError> {
+    let project = app.limiter.of(named.record.project);
+    let timeout_ms = app.policy.check(body.timeout_s.unwrap_or_else(|| usual_timeout_s(&app, &project)));
+    let timeout_ms = timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?;
+    let boot = if body.memory == Some(false) { Boot::Cold } else { Boot::AsPaused };
+    let connected = app.fleet.connect(named.record, timeout_ms, boot).await;
+    let (Connected::Running(row) | Connected::Resumed(row)) =
+        connected.map_err(|error| ApiError::fleet(error, &named.id))?;
+    Ok(Json(shown(row)))
+}
+
+/// Sets how long a running sandbox lives from now on, earlier or later.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/timeout", tag = "sandboxes", params(("id" = String, Path)),
+    request_body = Extension,
+    responses(
+        (status = 200, body = Sandbox), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn extend(
+    State(app): State<Arc<App>>,
+    named: Named<Write>,
+    Checked(body): Checked<Extension>,
+) -> Result<Json<Sandbox>, ApiError> {
+    let timeout_ms = app.policy.check(body.timeout_s);
+    let timeout_ms = timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?;
+    let set = app.fleet.set_timeout(named.record.clone(), timeout_ms).await;
+    set.map_err(|error| ApiError::fleet(error, &named.id))?;
+    Ok(Json(shown(named.record.row())))
+}

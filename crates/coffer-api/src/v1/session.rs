@@ -1,0 +1,118 @@
+//! Who a key is, and how the web UI gets one: by exchanging the token of a one-time link.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::{Extension, Json};
+use coffer_store::Authenticated;
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::ErrorShape;
+use super::keys::{MadeKey, made};
+use crate::App;
+use crate::auth::Anyone;
+use crate::body::Checked;
+use crate::context::Context;
+use crate::error::ApiError;
+use coffer_core::Code;
+use coffer_proxy::Client;
+
+/// How long a key that was got by a link lives: a working day.
+const SESSION_MS: i64 = 12 * 3600 * 1000;
+
+/// Whose a key is.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Identity {
+    /// `read`, `write` or `admin` in its project, or `operator`.
+    #[schema(example = "write")]
+    role: String,
+    key_id: String,
+    /// None where it is an operator's.
+    project: Option<OwnProject>,
+    /// The agent whose it is, which sees only its own sandboxes.
+    agent_id: Option<String>,
+    /// Where ports of sandboxes are reached, as `<port>-<id>.<domain>`.
+    domain: Option<String>,
+    version: &'static str,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct OwnProject {
+    id: String,
+    name: String,
+}
+
+/// Whose the key is that is shown.
+#[utoipa::path(
+    get, path = "/api/v1/me", tag = "keys",
+    responses((status = 200, body = Identity), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn me(
+    State(app): State<Arc<App>>,
+    Anyone(whom): Anyone,
+) -> Result<Json<Identity>, ApiError> {
+    let (role, project, agent_id) = match &whom {
+        Authenticated::Operator { .. } => ("operator".to_string(), None, None),
+        Authenticated::Project(principal) => {
+            let id = principal.scope.project();
+            let project = app.store.project(&principal.scope, id).await.map_err(ApiError::store)?;
+            let project = project.ok_or_else(|| ApiError::nothing("project", id))?;
+            let project = OwnProject { id: id.to_string(), name: project.name };
+            let agent = principal.scope.agent().map(|agent| agent.to_string());
+            (principal.role.to_string(), Some(project), agent)
+        }
+    };
+    Ok(Json(Identity {
+        role,
+        key_id: whom.key().to_string(),
+        project,
+        agent_id,
+        domain: app.domain.clone(),
+        version: env!("CARGO_PKG_VERSION"),
+    }))
+}
+
+/// The token of a one-time link.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SignIn {
+    token: String,
+}
+
+/// Exchanges the token of a one-time link, as `coffer up` prints it, for a key that ends after 12 hours.
+///
+/// A token is good for one exchange.
+#[utoipa::path(
+    post, path = "/api/v1/sign-in", tag = "keys", security(()), request_body = SignIn,
+    responses(
+        (status = 201, body = MadeKey), (status = 400, body = ErrorShape), (status = 422, body = ErrorShape),
+        (status = 403, body = ErrorShape, description = "the link is unknown, used or too old"),
+        (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn sign_in(
+    State(app): State<Arc<App>>,
+    client: Option<Extension<Client>>,
+    context: Context,
+    Checked(SignIn { token }): Checked<SignIn>,
+) -> Result<(StatusCode, Json<MadeKey>), ApiError> {
+    let peer = client.map(|Extension(client)| client.peer.ip());
+    if let Some(peer) = peer {
+        app.limiter.may_try(peer, &token).map_err(ApiError::too_fast)?;
+    }
+    let redeemed = app.store.redeem_sign_in_link(&token, "web UI", SESSION_MS);
+    let Some(secret) = redeemed.await.map_err(ApiError::store)? else {
+        if let Some(peer) = peer {
+            app.limiter.refused(peer);
+        }
+        return Err(ApiError::of(Code::Forbidden, "this link was used already, or is too old")
+            .hint("sign in with a key, or start `coffer up` again for a new link"));
+    };
+    if let Some(whom) = app.store.authenticate(secret.reveal()).await.map_err(ApiError::store)? {
+        context.authenticated(whom);
+    }
+    context.made(secret.id());
+    Ok(made(&secret))
+}

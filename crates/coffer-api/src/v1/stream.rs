@@ -1,0 +1,130 @@
+//! Everything about one sandbox as it happens: its events and its output, in one stream.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Sse;
+use axum::response::sse;
+use futures_util::Stream;
+use http::HeaderMap;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::ErrorShape;
+use super::events::KeyWatch;
+use super::executions::{Piece, expect_sandbox, piece};
+use crate::App;
+use crate::auth::{NamedId, Read};
+use crate::error::ApiError;
+use crate::query::Query;
+use coffer_fleet::events::{Reader as EventReader, Wanted};
+use coffer_fleet::output::Reader as LogReader;
+
+/// A reader that is told nothing for so long is told so.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Output of an execution.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ExecutionOutput {
+    execution: String,
+    #[serde(flatten)]
+    piece: Piece,
+}
+
+/// Where a reader is: in the project's events and in the sandbox's log.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    event: i64,
+    position: i64,
+}
+
+fn parse(text: &str) -> Option<Place> {
+    let (event, position) = text.split_once('-')?;
+    let number = |text: &str| text.parse().ok().filter(|&number: &i64| number >= 0);
+    Some(Place { event: number(event)?, position: number(position)? })
+}
+
+struct Both {
+    events: EventReader,
+    log: LogReader,
+    place: Place,
+}
+
+impl Both {
+    /// The next message's kind and data; nothing when the server stops.
+    async fn next(&mut self) -> Option<(String, String)> {
+        loop {
+            tokio::select! {
+                event = self.events.next() => {
+                    let event = event?;
+                    self.place.event = event.sequence;
+                    let data = serde_json::to_string(&coffer_fleet::events::render(&event));
+                    return Some((event.kind.clone(), data.expect("an event is plain data")));
+                }
+                record = self.log.next() => {
+                    let record = record?;
+                    self.place.position = record.next;
+                    // Starts and ends are events.
+                    if let Some(piece) = piece(&record, 0) {
+                        let output = ExecutionOutput { execution: record.execution.to_string(), piece };
+                        let data = serde_json::to_string(&output).expect("output is plain data");
+                        return Some(("output".to_string(), data));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Events of one sandbox, and what its processes write, as it happens.
+///
+/// Each message's id is a place in both. A reader that comes back with it as `Last-Event-ID` (or `after`)
+/// misses nothing, also over a restart of the server; `0-0` is the beginning. Output comes as events of kind
+/// `output`, redacted. A reader that is too slow is cut off, and comes back the same way.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/stream", tag = "logs",
+    params(
+        ("id" = String, Path),
+        ("after" = Option<String>, Query, description = "begin after that place; now by default"),
+        ("Last-Event-ID" = Option<String>, Header, description = "the same, as browsers send it"),
+    ),
+    responses(
+        (status = 200, content_type = "text/event-stream", body = String), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 404, body = ErrorShape), (status = 429, body = ErrorShape),
+        (status = 503, body = ErrorShape)
+    )
+)]
+pub(super) async fn follow(
+    State(app): State<Arc<App>>,
+    named: NamedId<Read>,
+    headers: HeaderMap,
+    query: Query,
+) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, ApiError> {
+    expect_sandbox(&app, &named).await?;
+    let bad = || ApiError::bad_request("the place must be the id of a message, such as 12-3456");
+    let after = match headers.get("last-event-id") {
+        Some(last) => Some(last.to_str().ok().and_then(parse).ok_or_else(bad)?),
+        None => query.text("after").map(|after| parse(after).ok_or_else(bad)).transpose()?,
+    };
+    let scope = named.caller.scope;
+    let wanted = Wanted { subject: Some(named.id.to_string()), kinds: Vec::new() };
+    let log = app.output.reader(scope, named.id, after.map(|after| after.position)).await;
+    let log = log.map_err(ApiError::store)?;
+    let events = app.events.reader(scope, after.map(|after| after.event), wanted).await;
+    let events = events.map_err(ApiError::store)?;
+    if let Some(record) = app.fleet.find(&scope, named.id) {
+        // Something may run that this server has not looked at yet.
+        app.output.wake(&record);
+    }
+    let place = Place { event: events.position(), position: log.position() };
+    let both = Both { events, log, place };
+    let key = KeyWatch::new(&app.store, named.caller.key);
+    let messages = futures_util::stream::unfold((both, key), async |(mut both, mut key)| {
+        let (kind, data) = key.until_revoked(both.next()).await?;
+        let id = format!("{}-{}", both.place.event, both.place.position);
+        Some((Ok(sse::Event::default().id(id).event(kind).data(data)), (both, key)))
+    });
+    Ok(Sse::new(messages).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive")))
+}

@@ -1,0 +1,294 @@
+//! Tasks: what is to be done. What is done about them is in `work`.
+
+mod shape;
+mod work;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use coffer_core::{Priority, TaskId, TaskState};
+use coffer_store::{NewTask as NewRow, Place, TaskEdit, TaskError, TaskFilter, TaskOrder, TaskRow};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use utoipa::IntoParams;
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery, Part};
+use super::projects::{changed_meanwhile, wanted_version};
+use super::repositories::plain_name;
+use crate::App;
+use crate::auth::{Caller, Id, Need, Read, Write};
+use crate::body::Checked;
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::query::Query;
+use coffer_core::Code;
+use shape::{ChangedTask, NewTask, OnReview, PlaceShape, Task};
+pub(super) use shape::{amount, check_text, check_title, named, nanos};
+pub(super) use work::*;
+
+/// Where a part of a list of tasks begins: after this place and task.
+#[derive(Debug, Clone, Copy)]
+struct After(i64, TaskId);
+
+impl std::str::FromStr for After {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (place, task) = text.split_once('.').ok_or(())?;
+        Ok(Self(place.parse().map_err(drop)?, task.parse().map_err(drop)?))
+    }
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handler reads")]
+pub(super) struct TaskQuery {
+    /// `backlog`, `todo`, `in_progress`, `in_review`, `done` or `cancelled`.
+    state: Option<String>,
+    agent_id: Option<String>,
+    label: Option<String>,
+    /// `urgent`, `high`, `medium` or `low`.
+    priority: Option<String>,
+    repository: Option<String>,
+    context_id: Option<String>,
+    /// `true` for such that a person must look at, `false` for others.
+    needs_attention: Option<bool>,
+    /// `true` for such that were put away; `false` by default.
+    archived: Option<bool>,
+    /// `newest` (the default) or `board`: as the columns are.
+    order: Option<String>,
+}
+
+/// An agent's key is for its sandboxes: what is to be done is people's affair.
+pub(super) fn by_people<N: Need>(caller: &Caller<N>) -> Result<(), ApiError> {
+    match caller.scope.agent() {
+        None => Ok(()),
+        Some(_) => Err(ApiError::of(Code::Forbidden, "an agent's key cannot plan, start or end tasks")
+            .hint("it can read its own and say something to them")),
+    }
+}
+
+fn actor<N>(caller: &Caller<N>) -> String {
+    match caller.scope.agent() {
+        Some(agent) => format!("agent:{agent}"),
+        None => format!("key:{}", caller.key_id),
+    }
+}
+
+pub(super) fn refusal(error: TaskError, task: TaskId) -> ApiError {
+    match error {
+        TaskError::NotFound => ApiError::nothing("task", task),
+        TaskError::Changed => changed_meanwhile(),
+        TaskError::NoAgent(agent) => ApiError::invalid("agent_id:", format!("there is no agent {agent}")),
+        TaskError::NoNeighbour(other) => {
+            ApiError::invalid("place.after:", format!("task {other} is not in that column"))
+        }
+        TaskError::Busy => ApiError::conflict("an attempt at this task is under way")
+            .hint("cancel it first, or start with \"replace\": true"),
+        TaskError::Idle => ApiError::conflict("no attempt at this task is under way"),
+        TaskError::Archived => {
+            ApiError::conflict("the task is archived").hint("PATCH it with \"archived\": false first")
+        }
+        TaskError::Store(error) => ApiError::store(error),
+    }
+}
+
+fn tagged(task: TaskRow) -> (HeaderMap, Json<Task>) {
+    let tag = HeaderValue::try_from(format!("\"{}\"", task.version)).expect("digits in quotes");
+    (HeaderMap::from_iter([(header::ETAG, tag)]), Json(Task::of(task)))
+}
+
+async fn found(app: &App, caller: &Caller<impl Need>, task: TaskId) -> Result<TaskRow, ApiError> {
+    let row = app.store.task(&caller.scope, task).await.map_err(ApiError::store)?;
+    row.ok_or_else(|| ApiError::nothing("task", task))
+}
+
+/// Puts a task on the board, at the end of its column.
+#[utoipa::path(
+    post, path = "/api/v1/tasks", tag = "tasks", request_body = NewTask,
+    responses(
+        (status = 201, body = Task, headers(("ETag" = String), ("Location" = String))),
+        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 408, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    context: Context,
+    Checked(request): Checked<NewTask>,
+) -> Result<(StatusCode, HeaderMap, Json<Task>), ApiError> {
+    by_people(&caller)?;
+    let on_review = request.on_review;
+    let request = request.checked()?;
+    let new = NewRow {
+        title: request.title,
+        description: request.description,
+        state: request.state.unwrap_or(TaskState::Todo),
+        priority: request.priority.unwrap_or_default(),
+        labels: request.labels,
+        repository: request.repository,
+        base_branch: request.base_branch,
+        agent: request.agent_id,
+        model: request.model,
+        check_command: request.check_command,
+        budget_nanos: request.budget_nanos,
+        context_id: request.context_id,
+        actor: actor(&caller),
+    };
+    let made = app.store.create_task(&caller.scope, new).await;
+    let mut task = made.map_err(|error| refusal(error, TaskId::generate()))?;
+    context.made(task.id);
+    if on_review == OnReview::Start {
+        let set = app.store.set_on_review(&caller.scope, task.id, true).await;
+        set.map_err(|error| refusal(error, task.id))?;
+        task = found(&app, &caller, task.id).await?;
+    }
+    let place = HeaderValue::try_from(format!("/api/v1/tasks/{}", task.id)).expect("letters and digits");
+    let (mut headers, body) = tagged(task);
+    headers.insert(header::LOCATION, place);
+    Ok((StatusCode::CREATED, headers, body))
+}
+
+/// The tasks of this project; an agent sees those that it has.
+#[utoipa::path(
+    get, path = "/api/v1/tasks", tag = "tasks", params(TaskQuery, PageQuery),
+    responses(
+        (status = 200, body = Page<Task>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    query: Query,
+) -> Result<Json<Page<Task>>, ApiError> {
+    let part: Part<After> = Part::of(&query)?;
+    let truth = |name: &str| match query.text(name) {
+        None => Ok(None),
+        Some("true") => Ok(Some(true)),
+        Some("false") => Ok(Some(false)),
+        Some(_) => Err(ApiError::invalid(name, "must be true or false")),
+    };
+    let state = query.text("state").map(|text| TaskState::parse(text).ok_or("state"));
+    let priority = query.text("priority").map(|text| Priority::parse(text).ok_or("priority"));
+    let unknown = |field: &str| ApiError::invalid(field, "is none that tasks have");
+    let agent = query.text("agent_id").map(str::parse).transpose();
+    let order = match query.text("order") {
+        None | Some("newest") => TaskOrder::Newest,
+        Some("board") => TaskOrder::Board,
+        Some(_) => return Err(ApiError::invalid("order", "must be newest or board")),
+    };
+    let filter = TaskFilter {
+        state: state.transpose().map_err(unknown)?,
+        priority: priority.transpose().map_err(unknown)?,
+        agent: agent.map_err(|_| ApiError::invalid("agent_id", "is no id"))?,
+        label: query.text("label").map(String::from),
+        repository: query.text("repository").map(plain_name).map(String::from),
+        context_id: query.text("context_id").map(String::from),
+        attention: truth("needs_attention")?,
+        archived: truth("archived")?.unwrap_or(false),
+        order,
+        after: part.after.map(|After(place, task)| (place, task)),
+        limit: part.to_fetch(),
+    };
+    let tasks = app.store.tasks(&caller.scope, &filter).await.map_err(ApiError::store)?;
+    Ok(Json(part.page(tasks, |task| format!("{}.{}", task.place, task.id), Task::of)))
+}
+
+/// One task.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{task}", tag = "tasks", params(("task" = String, Path)),
+    responses(
+        (status = 200, body = Task, headers(("ETag" = String))), (status = 401, body = ErrorShape),
+        (status = 404, body = ErrorShape)
+    )
+)]
+pub(super) async fn detail(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(task): Id<TaskId>,
+) -> Result<(HeaderMap, Json<Task>), ApiError> {
+    found(&app, &caller, task).await.map(tagged)
+}
+
+/// Changes a task: what is not named stays, and null takes away what may be absent.
+#[utoipa::path(
+    patch, path = "/api/v1/tasks/{task}", tag = "tasks", request_body = ChangedTask,
+    params(
+        ("task" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")
+    ),
+    responses(
+        (status = 200, body = Task, headers(("ETag" = String))), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 408, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "an attempt is under way that works by what would change"),
+        (status = 412, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn change(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    Id(task): Id<TaskId>,
+    headers: HeaderMap,
+    Checked(request): Checked<ChangedTask>,
+) -> Result<(HeaderMap, Json<Task>), ApiError> {
+    by_people(&caller)?;
+    let on_review = request.on_review;
+    let request = request.checked()?;
+    let place = match request.place {
+        None => None,
+        Some(PlaceShape::First) => Some(Place::First),
+        Some(PlaceShape::Last) => Some(Place::Last),
+        Some(PlaceShape::After(other)) if other == task => {
+            return Err(ApiError::invalid("place.after", "is the task itself"));
+        }
+        Some(PlaceShape::After(other)) => Some(Place::After(other)),
+    };
+    let edit = TaskEdit {
+        title: request.title,
+        description: request.description,
+        state: request.state,
+        place,
+        priority: request.priority,
+        labels: request.labels,
+        repository: request.repository,
+        base_branch: request.base_branch,
+        agent: request.agent_id,
+        model: request.model,
+        check_command: request.check_command,
+        budget_nanos: request.budget_nanos,
+        context_id: request.context_id,
+        archived: request.archived,
+        attention_over: request.needs_attention == Some(false),
+    };
+    let version = wanted_version(&headers)?;
+    let changed = app.store.edit_task(&caller.scope, task, version, edit, &actor(&caller)).await;
+    let mut changed = changed.map_err(|error| refusal(error, task))?;
+    if let Some(on_review) = on_review {
+        let set = app.store.set_on_review(&caller.scope, task, on_review == OnReview::Start).await;
+        set.map_err(|error| refusal(error, task))?;
+        changed = found(&app, &caller, task).await?;
+    }
+    Ok(tagged(changed))
+}
+
+/// Removes a task with its attempts and all that was said; archiving keeps them.
+#[utoipa::path(
+    delete, path = "/api/v1/tasks/{task}", tag = "tasks", params(("task" = String, Path)),
+    responses(
+        (status = 204), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 409, body = ErrorShape, description = "an attempt is under way")
+    )
+)]
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    Id(task): Id<TaskId>,
+) -> Result<StatusCode, ApiError> {
+    by_people(&caller)?;
+    let removed = app.store.delete_task(&caller.scope, task).await;
+    removed.map(|()| StatusCode::NO_CONTENT).map_err(|error| refusal(error, task))
+}

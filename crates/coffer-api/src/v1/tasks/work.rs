@@ -1,0 +1,494 @@
+//! What is done about tasks: attempts, and what is said.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use coffer_core::{AgentId, CompetitionId, RunId, TaskId, TaskState};
+use coffer_store::{
+    Attempt as AttemptRow, CompetitionError, NewCompetition, RunFailure, StartTask, StepRow, StepState,
+    TaskError, TaskMessage, TaskRow,
+};
+use http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::shape::{StateShape, Task, amount};
+use super::{actor, by_people, found, refusal, tagged};
+use crate::App;
+use crate::auth::{Caller, Id, Read, Write};
+use crate::body::{Checked, MaybeChecked};
+use crate::error::ApiError;
+use crate::query::Query;
+use crate::v1::ErrorShape;
+use crate::v1::competitions::{self, Terms};
+use crate::v1::page::{Page, PageQuery, Part};
+use coffer_core::clock::rfc3339;
+
+const LONGEST_MESSAGE: usize = 32 * 1024;
+const LONGEST_FILE: usize = 4096;
+const LONGEST_REASON: usize = 1000;
+
+/// How an attempt is begun.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::v1) struct Start {
+    /// Another agent than the task has; it is the task's from then on.
+    #[schema(value_type = Option<String>)]
+    agent_id: Option<AgentId>,
+    /// Another model, for this attempt.
+    model: Option<String>,
+    /// Ends the attempt that is under way; without it one is a refusal.
+    replace: bool,
+    /// Several agents compete in forks of one sandbox, and the winner's pull request is the task's.
+    compete: Option<Terms>,
+}
+
+/// Begins an attempt, the first or another: a run is queued that ends with a pull request.
+#[utoipa::path(
+    post, path = "/api/v1/tasks/{task}/start", tag = "tasks", params(("task" = String, Path)),
+    request_body = Option<Start>,
+    responses(
+        (status = 202, body = Task, headers(("ETag" = String))), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 408, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "an attempt is under way, or the task is archived"),
+        (status = 413, body = ErrorShape),
+        (status = 422, body = ErrorShape, description = "the task lacks an agent, its definition or a repository"),
+        (status = 429, body = ErrorShape, description = "more compete than the quota `forks` allows")
+    )
+)]
+pub(in crate::v1) async fn start(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    Id(task): Id<TaskId>,
+    MaybeChecked(request): MaybeChecked<Start>,
+) -> Result<(StatusCode, HeaderMap, Json<Task>), ApiError> {
+    by_people(&caller)?;
+    let row = found(&app, &caller, task).await?;
+    if request
+        .model
+        .as_ref()
+        .is_some_and(|model| model.is_empty() || model.len() > 200 || model.starts_with('-'))
+    {
+        return Err(ApiError::invalid("model", "must have 1 to 200 bytes and not begin with a dash"));
+    }
+    let reason = if request.replace { "started anew" } else { "started" };
+    let order = StartTask {
+        agent: request.agent_id,
+        model: request.model,
+        replace: request.replace,
+        reason,
+        actor: actor(&caller),
+    };
+    let started = match request.compete {
+        None => begin(&app, &caller, &row, order).await?,
+        Some(terms) => compete(&app, &caller, row, order, terms).await?,
+    };
+    let (headers, body) = tagged(started);
+    Ok((StatusCode::ACCEPTED, headers, body))
+}
+
+/// Starts an attempt in which several agents compete.
+async fn compete(
+    app: &App,
+    caller: &Caller<Write>,
+    task: TaskRow,
+    order: StartTask,
+    terms: Terms,
+) -> Result<TaskRow, ApiError> {
+    if order.agent.is_some() || order.model.is_some() {
+        let why = "has agents and models of its own: leave out agent_id and model";
+        return Err(ApiError::invalid("compete", why));
+    }
+    if task.repository.is_none() {
+        return Err(ApiError::invalid("repository", "is needed: the task has none to work on"));
+    }
+    let terms = competitions::checked_terms(app, caller, terms, task.agent).await?;
+    let new = NewCompetition {
+        title: task.title,
+        prompt: task.description,
+        repository: task.repository,
+        base_branch: task.base_branch,
+        check_command: task.check_command,
+        context_id: task.context_id,
+        budget_nanos: terms.budget_nanos.or(task.budget_nanos),
+        ..terms
+    };
+    competitions::check_size(&new)?;
+    let started = app.store.compete_for_task(&caller.scope, task.id, order, new).await;
+    let (row, competition) = started.map_err(|error| match error {
+        CompetitionError::Task(error) => refusal(error, task.id),
+        error => competitions::refusal(error, CompetitionId::generate()),
+    })?;
+    tracing::info!(task.id = %row.id, "agents compete for task {} in {competition}", row.id);
+    app.tasks.wake();
+    Ok(row)
+}
+
+/// Starts an attempt where there is all that it needs.
+async fn begin(
+    app: &App,
+    caller: &Caller<Write>,
+    task: &TaskRow,
+    order: StartTask,
+) -> Result<TaskRow, ApiError> {
+    let Some(agent) = order.agent.or(task.agent) else {
+        return Err(ApiError::invalid("agent_id", "is needed: the task has no agent"));
+    };
+    let found = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
+    let Some(found) = found else {
+        return Err(ApiError::invalid("agent_id:", format!("there is no agent {agent}")));
+    };
+    if found.sealed {
+        return Err(ApiError::conflict(format!(
+            "agent '{}' is sealed under a master key that is not here",
+            found.name
+        ))
+        .hint("put the lost master key back, or define the agent anew"));
+    }
+    if found.definition.is_none() {
+        return Err(ApiError::invalid("agent_id:", format!("agent '{}' has no definition", found.name))
+            .hint("PUT /api/v1/agents/{agent}/definition says how it is run"));
+    }
+    if task.repository.is_none() {
+        return Err(ApiError::invalid("repository", "is needed: the task has none to work on"));
+    }
+    let started = app.store.start_task(&caller.scope, task.id, order).await;
+    let (row, _) = started.map_err(|error| refusal(error, task.id))?;
+    app.tasks.wake();
+    Ok(row)
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::v1) struct Cancel {
+    /// For people.
+    reason: Option<String>,
+}
+
+/// Cancels a task: an attempt under way is ended, and what it made is put away.
+#[utoipa::path(
+    post, path = "/api/v1/tasks/{task}/cancel", tag = "tasks", params(("task" = String, Path)),
+    request_body = Option<Cancel>,
+    responses(
+        (status = 200, body = Task, headers(("ETag" = String))), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 408, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(in crate::v1) async fn cancel(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    Id(task): Id<TaskId>,
+    MaybeChecked(request): MaybeChecked<Cancel>,
+) -> Result<(HeaderMap, Json<Task>), ApiError> {
+    by_people(&caller)?;
+    let reason = request.reason.unwrap_or_else(|| "cancelled".into());
+    if reason.len() > LONGEST_REASON {
+        return Err(ApiError::invalid("reason", format!("may have at most {LONGEST_REASON} bytes")));
+    }
+    let cancelled = app.store.cancel_task(&caller.scope, task, &reason, &actor(&caller)).await;
+    let row = cancelled.map_err(|error| refusal(error, task))?;
+    app.tasks.wake();
+    Ok(tagged(row))
+}
+
+/// Something to say to a task.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::v1) struct NewMessage {
+    body: String,
+    /// The file that it is about.
+    #[serde(default)]
+    file: Option<String>,
+    /// The line of it.
+    #[serde(default)]
+    line: Option<u32>,
+    /// Begins the next attempt with it, where none is under way and the task was worked on before.
+    #[serde(default)]
+    start: bool,
+}
+
+/// Something that was said to a task.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::v1) struct Message {
+    number: i64,
+    author: String,
+    body: String,
+    /// `file` and `line` that it is about.
+    #[schema(value_type = Option<Object>)]
+    about: Option<Value>,
+    /// The attempt that was told; null until one was.
+    run_id: Option<String>,
+    created_at: String,
+}
+
+fn message(said: TaskMessage) -> Message {
+    Message {
+        number: said.number,
+        author: said.author,
+        body: said.body,
+        about: said.about,
+        run_id: said.run.map(|run| run.to_string()),
+        created_at: rfc3339(said.at_ms),
+    }
+}
+
+/// Says something to a task: an attempt that is under way hears it when its agent has ended its turn, else the
+/// next one does.
+#[utoipa::path(
+    post, path = "/api/v1/tasks/{task}/messages", tag = "tasks", params(("task" = String, Path)),
+    request_body = NewMessage,
+    responses(
+        (status = 201, body = Message), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
+        (status = 409, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(in crate::v1) async fn say(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    Id(task): Id<TaskId>,
+    Checked(request): Checked<NewMessage>,
+) -> Result<(StatusCode, Json<Message>), ApiError> {
+    if request.body.trim().is_empty() || request.body.len() > LONGEST_MESSAGE {
+        return Err(ApiError::invalid("body", format!("must have 1 to {LONGEST_MESSAGE} bytes")));
+    }
+    if request.file.as_ref().is_some_and(|file| file.is_empty() || file.len() > LONGEST_FILE) {
+        return Err(ApiError::invalid("file", format!("must have 1 to {LONGEST_FILE} bytes")));
+    }
+    if request.line.is_some() && request.file.is_none() {
+        return Err(ApiError::invalid("file", "is needed: a line is one of a file"));
+    }
+    let row = found(&app, &caller, task).await?;
+    if request.start {
+        by_people(&caller)?;
+    }
+    let about = request.file.map(|file| json!({ "file": file, "line": request.line }));
+    let said = app.store.say_to_task(&caller.scope, task, &actor(&caller), &request.body, about).await;
+    let said = said.map_err(|error| refusal(error, task))?;
+    if request.start && row.attempts > 0 {
+        let order = StartTask {
+            agent: None,
+            model: None,
+            replace: false,
+            reason: "something was said",
+            actor: actor(&caller),
+        };
+        // One that is under way hears it anyway.
+        match app.store.start_task(&caller.scope, task, order).await {
+            Ok(_) | Err(TaskError::Busy) => {}
+            Err(error) => return Err(refusal(error, task)),
+        }
+        app.tasks.wake();
+    }
+    Ok((StatusCode::CREATED, Json(message(said))))
+}
+
+/// What was said to a task, the oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{task}/messages", tag = "tasks", params(("task" = String, Path), PageQuery),
+    responses(
+        (status = 200, body = Page<Message>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(in crate::v1) async fn messages(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(task): Id<TaskId>,
+    query: Query,
+) -> Result<Json<Page<Message>>, ApiError> {
+    let part: Part<i64> = Part::of(&query)?;
+    found(&app, &caller, task).await?;
+    let said = app.store.task_messages(&caller.scope, task, part.after.unwrap_or(0), part.to_fetch()).await;
+    Ok(Json(part.page(said.map_err(ApiError::store)?, |said| said.number.to_string(), message)))
+}
+
+/// Why something failed.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RunFailure)]
+pub(in crate::v1) struct Failure {
+    code: String,
+    message: String,
+    step: Option<String>,
+    /// Steps that could not be undone.
+    not_undone: Vec<String>,
+}
+
+fn failure(failure: RunFailure) -> Failure {
+    let RunFailure { code, message, step, not_undone } = failure;
+    Failure { code, message, step, not_undone }
+}
+
+/// One attempt at a task.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::v1) struct Attempt {
+    number: i64,
+    run_id: String,
+    /// `queued`, `running`, `done`, `failed`, `cancelled` or `stuck`.
+    state: String,
+    agent_id: Option<String>,
+    model: Option<String>,
+    sandbox_id: Option<String>,
+    /// Where its agent's output is.
+    execution_id: Option<String>,
+    /// The competition that it is, where several agents compete.
+    fork_id: Option<String>,
+    branch: Option<String>,
+    commit: Option<String>,
+    pull_url: Option<String>,
+    /// Its agent's last words.
+    summary: Option<String>,
+    error: Option<Failure>,
+    /// By its agent's own account; null where that does not tell.
+    input_tokens: Option<i64>,
+    output_tokens: Option<i64>,
+    /// In dollars, likewise.
+    agent_cost: Option<f64>,
+    created_at: String,
+    started_at: Option<String>,
+    ended_at: Option<String>,
+}
+
+fn attempt(row: AttemptRow) -> Attempt {
+    Attempt {
+        number: row.number,
+        run_id: row.run.to_string(),
+        state: row.state,
+        agent_id: row.agent.map(|agent| agent.to_string()),
+        model: row.model,
+        sandbox_id: row.note.sandbox.map(|sandbox| sandbox.to_string()),
+        execution_id: row.note.execution.map(|execution| execution.to_string()),
+        fork_id: row.competition.map(|competition| competition.to_string()),
+        branch: row.note.branch,
+        commit: row.note.commit,
+        pull_url: row.note.pull_url,
+        summary: row.note.summary,
+        error: row.error.map(failure),
+        input_tokens: row.note.input_tokens,
+        output_tokens: row.note.output_tokens,
+        agent_cost: row.note.cost_nanos.map(amount),
+        created_at: rfc3339(row.created_ms),
+        started_at: row.started_ms.map(rfc3339),
+        ended_at: row.ended_ms.map(rfc3339),
+    }
+}
+
+/// The attempts at a task, the oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{task}/attempts", tag = "tasks", params(("task" = String, Path)),
+    responses((status = 200, body = Vec<Attempt>), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(in crate::v1) async fn attempts(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(task): Id<TaskId>,
+) -> Result<Json<Vec<Attempt>>, ApiError> {
+    found(&app, &caller, task).await?;
+    let rows = app.store.attempts(&caller.scope, task).await.map_err(ApiError::store)?;
+    Ok(Json(rows.into_iter().map(attempt).collect()))
+}
+
+/// One change of a task's state.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TaskMove)]
+pub(in crate::v1) struct Move {
+    #[schema(value_type = Option<StateShape>)]
+    from: Option<TaskState>,
+    #[schema(value_type = StateShape)]
+    to: TaskState,
+    reason: String,
+    /// Who moved it; null where its run did.
+    actor: Option<String>,
+    at: String,
+}
+
+/// How a task came to where it is, the oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{task}/history", tag = "tasks", params(("task" = String, Path)),
+    responses((status = 200, body = Vec<Move>), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(in crate::v1) async fn history(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(task): Id<TaskId>,
+) -> Result<Json<Vec<Move>>, ApiError> {
+    found(&app, &caller, task).await?;
+    let moves = app.store.task_history(&caller.scope, task).await.map_err(ApiError::store)?;
+    let shown = moves.into_iter().map(|moved| Move {
+        from: moved.from,
+        to: moved.to,
+        reason: moved.reason,
+        actor: moved.actor,
+        at: rfc3339(moved.at_ms),
+    });
+    Ok(Json(shown.collect()))
+}
+
+/// One step of a run.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RunStep)]
+pub(in crate::v1) struct StepShape {
+    name: String,
+    /// `under_way`, `done`, `failed`, `undone` or `undo_failed`.
+    state: StepStateShape,
+    /// How often it began, and how often it failed.
+    starts: i64,
+    failures: i64,
+    error: Option<Failure>,
+    started_at: String,
+    ended_at: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = RunStepState)]
+pub(in crate::v1) enum StepStateShape {
+    UnderWay,
+    Done,
+    Failed,
+    Undone,
+    UndoFailed,
+}
+
+fn step(row: StepRow) -> StepShape {
+    let state = match row.state {
+        StepState::UnderWay => StepStateShape::UnderWay,
+        StepState::Done => StepStateShape::Done,
+        StepState::Failed => StepStateShape::Failed,
+        StepState::Undone => StepStateShape::Undone,
+        StepState::UndoFailed => StepStateShape::UndoFailed,
+    };
+    StepShape {
+        name: row.name,
+        state,
+        starts: row.starts,
+        failures: row.failures,
+        error: row.error.map(failure),
+        started_at: rfc3339(row.started_ms),
+        ended_at: row.ended_ms.map(rfc3339),
+    }
+}
+
+/// The steps of an attempt's run, in order.
+#[utoipa::path(
+    get, path = "/api/v1/runs/{run}/steps", tag = "tasks", params(("run" = String, Path)),
+    responses((status = 200, body = Vec<StepShape>), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(in crate::v1) async fn steps(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(run): Id<RunId>,
+) -> Result<Json<Vec<StepShape>>, ApiError> {
+    let found = app.store.run(&caller.scope, run).await.map_err(ApiError::store)?;
+    let nothing = || ApiError::nothing("run", run);
+    let subject: Option<TaskId> = found.ok_or_else(nothing)?.subject.parse().ok();
+    // Whoever may see the task may see its runs: an agent sees only its own.
+    let task = app.store.task(&caller.scope, subject.ok_or_else(nothing)?).await.map_err(ApiError::store)?;
+    task.ok_or_else(nothing)?;
+    let steps = app.store.run_steps(&caller.scope, run).await.map_err(ApiError::store)?;
+    Ok(Json(steps.into_iter().map(step).collect()))
+}

@@ -1,0 +1,197 @@
+//! What sandboxes used and cost.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use coffer_core::{ProjectId, SandboxId};
+use coffer_store::{Amounts, Scope, UsageFilter, UsageGroup, UsageLine};
+use jiff::civil::Date;
+use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery, Part};
+use crate::App;
+use crate::auth::{Caller, Operating, Read};
+use crate::error::ApiError;
+use crate::query::Query;
+use coffer_core::clock::now_ms;
+
+const DAY_MS: i64 = 86_400_000;
+const USUAL_DAYS: i64 = 30;
+
+/// Which usage to show.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what the handlers read")]
+pub(super) struct UsageQuery {
+    /// `day` (by default), `sandbox`; for operators `project` too.
+    group: Option<String>,
+    /// The first day, in UTC, such as `2026-11-01`; 30 days before the last by default.
+    from: Option<String>,
+    /// The last day; today by default.
+    to: Option<String>,
+    /// Only this sandbox's.
+    sandbox: Option<String>,
+}
+
+/// What was used in one day, by one sandbox or by one project.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct UsageEntry {
+    /// The day, where lines are days.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    day: Option<String>,
+    /// The sandbox, where lines are sandboxes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox_id: Option<String>,
+    /// The project, where lines are projects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project_id: Option<String>,
+    /// The agent that owned the sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent_id: Option<String>,
+    /// How long sandboxes ran; pauses do not count.
+    running_seconds: f64,
+    /// Processors that they might have used, times seconds.
+    cpu_seconds: f64,
+    /// Memory that they might have used, in GiB, times seconds.
+    memory_gib_seconds: f64,
+    /// Processor time that they really used.
+    cpu_used_seconds: f64,
+    /// At the prices of the time.
+    cost: f64,
+    currency: String,
+}
+
+fn shown(line: UsageLine, group: UsageGroup, currency: &str) -> UsageEntry {
+    let Amounts { running_ms, cpu_ms, memory_mib_ms, cpu_used_us, cost_nanos } = line.amounts;
+    let key = |wanted| (group == wanted).then(|| line.key.clone());
+    UsageEntry {
+        day: key(UsageGroup::Day).as_deref().and_then(day_of_key),
+        sandbox_id: key(UsageGroup::Sandbox),
+        project_id: key(UsageGroup::Project),
+        agent_id: line.agent.filter(|_| group == UsageGroup::Sandbox).map(|agent| agent.to_string()),
+        running_seconds: running_ms as f64 / 1e3,
+        cpu_seconds: cpu_ms as f64 / 1e3,
+        memory_gib_seconds: memory_mib_ms as f64 / 1024e3,
+        cpu_used_seconds: cpu_used_us as f64 / 1e6,
+        cost: cost_nanos as f64 / 1e9,
+        currency: currency.to_string(),
+    }
+}
+
+/// Keys of days are ten digits, so that they sort as text.
+fn day_of_key(key: &str) -> Option<String> {
+    let day = key.parse::<i64>().ok()? - 1_000_000_000;
+    let start = jiff::Timestamp::from_millisecond(day * DAY_MS).ok()?;
+    Some(start.to_zoned(jiff::tz::TimeZone::UTC).date().to_string())
+}
+
+fn day(query: &Query, name: &str) -> Result<Option<i64>, ApiError> {
+    let Some(text) = query.text(name) else { return Ok(None) };
+    let bad = || ApiError::invalid(name, "must be a day such as 2026-11-01");
+    let date: Date = text.parse().map_err(|_| bad())?;
+    let start = date.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| bad())?;
+    Ok(Some(start.timestamp().as_millisecond().div_euclid(DAY_MS)))
+}
+
+async fn page(
+    app: &App,
+    scope: &impl Scope,
+    query: &Query,
+    groups: &[(&str, UsageGroup)],
+    project: Option<ProjectId>,
+) -> Result<Json<Page<UsageEntry>>, ApiError> {
+    let part = Part::<String>::of(query)?;
+    let named = query.text("group").unwrap_or("day");
+    let group = groups.iter().find(|(name, _)| *name == named).map(|(_, group)| *group);
+    let group = group.ok_or_else(|| {
+        let names: Vec<_> = groups.iter().map(|(name, _)| *name).collect();
+        ApiError::invalid("group", format!("must be one of {}", names.join(", ")))
+    })?;
+    let to_day = day(query, "to")?.unwrap_or_else(|| now_ms().div_euclid(DAY_MS));
+    let from_day = day(query, "from")?.unwrap_or(to_day - USUAL_DAYS);
+    if from_day > to_day {
+        return Err(ApiError::invalid("from", "must not be after to"));
+    }
+    let sandbox = query.text("sandbox").map(str::parse::<SandboxId>).transpose();
+    let sandbox = sandbox.map_err(|_| ApiError::invalid("sandbox", "is no sandbox's id"))?;
+    let filter = UsageFilter {
+        group,
+        sandbox,
+        project,
+        from_day,
+        to_day,
+        after: part.after.clone().filter(|key| key.bytes().all(|byte| byte.is_ascii_alphanumeric())),
+        limit: part.to_fetch(),
+    };
+    let lines = app.store.usage(scope, &filter).await.map_err(ApiError::store)?;
+    let currency = &app.fleet.usage.settings().currency;
+    Ok(Json(part.page(lines, |line| line.key.clone(), |line| shown(line, group, currency))))
+}
+
+/// What the project's sandboxes used, or an agent's own, day by day or sandbox by sandbox.
+#[utoipa::path(
+    get, path = "/api/v1/usage", tag = "usage", params(PageQuery, UsageQuery),
+    responses(
+        (status = 200, body = Page<UsageEntry>), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn own(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    query: Query,
+) -> Result<Json<Page<UsageEntry>>, ApiError> {
+    let groups = [("day", UsageGroup::Day), ("sandbox", UsageGroup::Sandbox)];
+    page(&app, &caller.scope, &query, &groups, None).await
+}
+
+/// What all projects' sandboxes used. For operators; `project` picks one.
+#[utoipa::path(
+    get, path = "/api/v1/admin/usage", tag = "usage",
+    params(PageQuery, UsageQuery, ("project" = Option<String>, Query)),
+    responses(
+        (status = 200, body = Page<UsageEntry>), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn all(
+    State(app): State<Arc<App>>,
+    caller: Operating,
+    query: Query,
+) -> Result<Json<Page<UsageEntry>>, ApiError> {
+    let groups =
+        [("day", UsageGroup::Day), ("sandbox", UsageGroup::Sandbox), ("project", UsageGroup::Project)];
+    let project = query.text("project").map(str::parse::<ProjectId>).transpose();
+    let project = project.map_err(|_| ApiError::invalid("project", "is no project's id"))?;
+    page(&app, &caller.operator, &query, &groups, project).await
+}
+
+/// What running costs on this server.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Prices {
+    currency: String,
+    /// Of a processor that a sandbox may use, for each second that it runs.
+    cpu_second: f64,
+    /// Of a GiB of memory that it may use, likewise.
+    memory_gib_second: f64,
+    /// Of the sandbox itself, for each second that it runs.
+    sandbox_second: f64,
+}
+
+/// The prices by which sandboxes are counted. The operator sets them in `[usage]` of the configuration.
+#[utoipa::path(
+    get, path = "/api/v1/prices", tag = "usage",
+    responses((status = 200, body = Prices), (status = 401, body = ErrorShape))
+)]
+pub(super) async fn prices(State(app): State<Arc<App>>, _: Caller<Read>) -> Json<Prices> {
+    let set = app.fleet.usage.settings();
+    Json(Prices {
+        currency: set.currency.clone(),
+        cpu_second: set.cpu_second,
+        memory_gib_second: set.memory_gib_second,
+        sandbox_second: set.sandbox_second,
+    })
+}

@@ -1,0 +1,524 @@
+//! Who is told what happens, and what was sent to them.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use coffer_core::{DeliveryId, Role, WebhookId};
+use coffer_store::{
+    DeliveryRow, DeliveryState, MOST_WEBHOOKS, NewWebhook as Row, Redelivery, SecretName, WebhookChange,
+    WebhookKey, WebhookRecordError, WebhookRow,
+};
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::ErrorShape;
+use super::page::{Page, PageQuery, Part};
+use super::repositories::field;
+use super::tasks::named;
+use crate::App;
+use crate::auth::{Admin, Caller, Id, Need, Read};
+use crate::body::Checked;
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::query::Query;
+use coffer_core::Code;
+use coffer_core::clock::{now_ms, rfc3339};
+use coffer_work::webhooks::{PING, new_key, ping};
+
+const MOST_KINDS: usize = 50;
+const LONGEST_KIND: usize = 100;
+const LONGEST_TEXT: usize = 1000;
+
+/// A webhook to be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewWebhook {
+    /// Where events are sent, by POST.
+    #[schema(example = "https://example.com/hooks/coffer", max_length = 2048)]
+    url: String,
+    /// Which: kinds as `GET /api/v1/events` shows them; one that ends in `*` means all that begin so.
+    #[schema(example = json!(["task.*", "run.ended"]), min_items = 1, max_items = 50)]
+    events: Vec<String>,
+    /// The name of a secret of the project that deliveries are signed with. Without one a key is made, and
+    /// shown this once.
+    secret: Option<String>,
+    /// Only what is about tasks and artifacts of this context.
+    context_id: Option<String>,
+    #[serde(default)]
+    description: String,
+    /// True by default.
+    enabled: Option<bool>,
+}
+
+/// What is to be other about a webhook; what is left out stays.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ChangedWebhook {
+    #[schema(max_length = 2048)]
+    url: Option<String>,
+    #[schema(min_items = 1, max_items = 50)]
+    events: Option<Vec<String>>,
+    /// The name of a secret of the project.
+    secret: Option<String>,
+    #[serde(deserialize_with = "named")]
+    #[schema(value_type = Option<String>)]
+    context_id: Option<Option<String>>,
+    description: Option<String>,
+    /// One that is enabled again is told what happens from then on.
+    enabled: Option<bool>,
+}
+
+/// Someone who is told what happens.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Webhook {
+    id: String,
+    /// For keys that are no admin's only its host: with some receivers the whole is all that one has to know.
+    url: String,
+    events: Vec<String>,
+    /// The name of the secret that it is signed with; null where it has a key of its own.
+    secret: Option<String>,
+    context_id: Option<String>,
+    description: String,
+    enabled: bool,
+    /// `asked`, `failing` (it had not worked for days) or `gone` (it answered 410).
+    disabled_reason: Option<String>,
+    /// Deliveries that are still to be made.
+    waiting: i64,
+    /// Failures since it last worked.
+    failures: i64,
+    failing_since: Option<String>,
+    last_success_at: Option<String>,
+    created_at: String,
+    updated_at: String,
+}
+
+/// A webhook that was just made.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct MadeWebhook {
+    #[serde(flatten)]
+    webhook: Webhook,
+    /// What deliveries are signed with, where it was made here; it is not shown again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signing_secret: Option<String>,
+}
+
+/// A key that was just made; it is not shown again.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct SigningSecret {
+    #[schema(example = "whsec_…")]
+    signing_secret: String,
+}
+
+/// An event on its way to a webhook.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = WebhookDelivery)]
+pub(super) struct Delivery {
+    /// The receiver has it as `X-Coffer-Delivery`, the same for every try.
+    id: String,
+    /// Its number in the event log; null for a test.
+    event: Option<i64>,
+    kind: String,
+    /// `waiting`, `delivered` or `failed`.
+    state: &'static str,
+    tries: i64,
+    next_try_at: Option<String>,
+    /// Of the last try.
+    response_status: Option<u16>,
+    /// The first of what was answered. It is the receiver's text, not ours.
+    response: Option<String>,
+    error: Option<String>,
+    duration_ms: Option<i64>,
+    created_at: String,
+    ended_at: Option<String>,
+}
+
+/// The same with what was sent.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = WebhookDeliveryDetail)]
+pub(super) struct DeliveryDetail {
+    #[serde(flatten)]
+    delivery: Delivery,
+    body: String,
+}
+
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes what `deliveries` reads")]
+pub(super) struct DeliveryQuery {
+    /// `waiting`, `delivered` or `failed`.
+    state: Option<String>,
+}
+
+fn shown(row: WebhookRow, role: Role) -> Webhook {
+    let url = match role {
+        Role::Admin => row.url,
+        // Scheme and host alone.
+        _ => format!("{}/…", row.url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/")),
+    };
+    Webhook {
+        id: row.id.to_string(),
+        url,
+        events: row.events,
+        secret: row.secret_name,
+        context_id: row.context_id,
+        description: row.description,
+        enabled: row.enabled,
+        disabled_reason: row.disabled_reason,
+        waiting: row.waiting,
+        failures: row.failures,
+        failing_since: row.failing_since_ms.map(rfc3339),
+        last_success_at: row.succeeded_ms.map(rfc3339),
+        created_at: rfc3339(row.created_ms),
+        updated_at: rfc3339(row.updated_ms),
+    }
+}
+
+fn delivery(row: DeliveryRow) -> DeliveryDetail {
+    let is_waiting = row.state == DeliveryState::Waiting;
+    let delivery = Delivery {
+        id: row.id.to_string(),
+        event: row.event,
+        kind: row.kind,
+        state: row.state.as_str(),
+        tries: row.tries,
+        next_try_at: is_waiting.then(|| rfc3339(row.next_ms)),
+        response_status: row.status,
+        response: row.response,
+        error: row.error,
+        duration_ms: row.duration_ms,
+        created_at: rfc3339(row.created_ms),
+        ended_at: row.ended_ms.map(rfc3339),
+    };
+    DeliveryDetail { delivery, body: row.body }
+}
+
+fn record(error: WebhookRecordError, webhook: WebhookId) -> ApiError {
+    match error {
+        WebhookRecordError::NotFound => ApiError::nothing("webhook", webhook),
+        WebhookRecordError::TooMany => {
+            ApiError::conflict(format!("a project may have {MOST_WEBHOOKS} webhooks"))
+                .hint("remove one: DELETE /api/v1/webhooks/{webhook}")
+        }
+        WebhookRecordError::Store(error) => ApiError::store(error),
+    }
+}
+
+fn checked_kinds(kinds: &[String]) -> Result<(), ApiError> {
+    let plain = |kind: &String| {
+        let name = kind.strip_suffix('*').unwrap_or(kind);
+        let letters = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._".contains(&b);
+        !kind.is_empty() && kind.len() <= LONGEST_KIND && name.bytes().all(letters)
+    };
+    if !(1..=MOST_KINDS).contains(&kinds.len()) {
+        return Err(ApiError::invalid("events", format!("must be 1 to {MOST_KINDS} kinds of events")));
+    }
+    match kinds.iter().position(|kind| !plain(kind)) {
+        None => Ok(()),
+        Some(at) => Err(ApiError::invalid(
+            &format!("events[{at}]"),
+            "must be a kind such as `run.ended`, a beginning such as `task.*`, or `*`",
+        )),
+    }
+}
+
+fn checked_text(name: &str, text: &str) -> Result<(), ApiError> {
+    if text.len() <= LONGEST_TEXT && !text.chars().any(|letter| letter.is_control() && letter != '\n') {
+        return Ok(());
+    }
+    Err(ApiError::invalid(name, format!("must have at most {LONGEST_TEXT} bytes and no control characters")))
+}
+
+fn checked_context(context: Option<&str>) -> Result<(), ApiError> {
+    match context {
+        Some("") => Err(ApiError::invalid("context_id", "must not be empty; leave it out for none")),
+        Some(context) => checked_text("context_id", context),
+        None => Ok(()),
+    }
+}
+
+/// A secret that the project has.
+async fn stored_key(app: &App, caller: &Caller<Admin>, name: String) -> Result<WebhookKey, ApiError> {
+    field::<SecretName>("secret", &name)?;
+    let known = app.store.secrets(&caller.scope).await.map_err(ApiError::store)?;
+    if !known.iter().any(|secret| secret.name == name) {
+        return Err(ApiError::invalid("secret", format!("names no secret: there is no '{name}'"))
+            .hint("put it in first: PUT /api/v1/secrets/{name}; or leave it out to have a key made"));
+    }
+    Ok(WebhookKey::Stored(name))
+}
+
+/// Has events sent somewhere.
+#[utoipa::path(
+    post, path = "/api/v1/webhooks", tag = "webhooks", request_body = NewWebhook,
+    responses(
+        (status = 201, body = MadeWebhook), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "there are too many"), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    context: Context,
+    Checked(new): Checked<NewWebhook>,
+) -> Result<(StatusCode, Json<MadeWebhook>), ApiError> {
+    app.webhooks.target(&new.url).map_err(|why| ApiError::invalid("url", why))?;
+    checked_kinds(&new.events)?;
+    checked_context(new.context_id.as_deref())?;
+    checked_text("description", &new.description)?;
+    let (key, signing_secret) = match new.secret {
+        Some(name) => (stored_key(&app, &caller, name).await?, None),
+        None => {
+            let key = new_key();
+            (WebhookKey::Own(key.clone()), Some(key.reveal().to_string()))
+        }
+    };
+    let row = Row {
+        url: new.url,
+        events: new.events,
+        context_id: new.context_id,
+        description: new.description,
+        key,
+        enabled: new.enabled.unwrap_or(true),
+    };
+    let made = app.store.create_webhook(&caller.scope, row).await;
+    let made = made.map_err(|error| record(error, WebhookId::generate()))?;
+    context.made(made.id);
+    let webhook = shown(made, Role::Admin);
+    Ok((StatusCode::CREATED, Json(MadeWebhook { webhook, signing_secret })))
+}
+
+/// The project's webhooks, oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/webhooks", tag = "webhooks", params(PageQuery),
+    responses(
+        (status = 200, body = Page<Webhook>), (status = 400, body = ErrorShape),
+        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    query: Query,
+) -> Result<Json<Page<Webhook>>, ApiError> {
+    not_an_agents(&caller)?;
+    let part = Part::of(&query)?;
+    let rows = app.store.webhooks(&caller.scope, part.after, part.to_fetch()).await;
+    let rows = rows.map_err(ApiError::store)?;
+    Ok(Json(part.page(rows, |row| row.id.to_string(), |row| shown(row, caller.role))))
+}
+
+/// What was sent is the project's events, those that are not about the agent too.
+fn not_an_agents<N: Need>(caller: &Caller<N>) -> Result<(), ApiError> {
+    match caller.scope.agent() {
+        None => Ok(()),
+        Some(_) => Err(ApiError::of(Code::Forbidden, "webhooks are the project's, not an agent's")
+            .hint("GET /api/v1/events shows an agent what is about its own")),
+    }
+}
+
+async fn found(app: &App, caller: &Caller<impl Need>, webhook: WebhookId) -> Result<WebhookRow, ApiError> {
+    let row = app.store.webhook(&caller.scope, webhook).await.map_err(ApiError::store)?;
+    row.ok_or_else(|| ApiError::nothing("webhook", webhook))
+}
+
+/// One webhook.
+#[utoipa::path(
+    get, path = "/api/v1/webhooks/{webhook}", tag = "webhooks", params(("webhook" = String, Path)),
+    responses((status = 200, body = Webhook), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(super) async fn detail(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(webhook): Id<WebhookId>,
+) -> Result<Json<Webhook>, ApiError> {
+    not_an_agents(&caller)?;
+    Ok(Json(shown(found(&app, &caller, webhook).await?, caller.role)))
+}
+
+/// Changes a webhook.
+#[utoipa::path(
+    patch, path = "/api/v1/webhooks/{webhook}", tag = "webhooks", request_body = ChangedWebhook,
+    params(("webhook" = String, Path)),
+    responses(
+        (status = 200, body = Webhook), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn change(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    Id(webhook): Id<WebhookId>,
+    Checked(request): Checked<ChangedWebhook>,
+) -> Result<Json<Webhook>, ApiError> {
+    if let Some(url) = &request.url {
+        app.webhooks.target(url).map_err(|why| ApiError::invalid("url", why))?;
+    }
+    if let Some(kinds) = &request.events {
+        checked_kinds(kinds)?;
+    }
+    checked_context(request.context_id.as_ref().and_then(|context| context.as_deref()))?;
+    checked_text("description", request.description.as_deref().unwrap_or_default())?;
+    let key = match request.secret {
+        Some(name) => Some(stored_key(&app, &caller, name).await?),
+        None => None,
+    };
+    let change = WebhookChange {
+        url: request.url,
+        events: request.events,
+        context_id: request.context_id,
+        description: request.description,
+        key,
+        enabled: request.enabled,
+    };
+    let changed = app.store.change_webhook(&caller.scope, webhook, change).await;
+    let changed = changed.map_err(|error| record(error, webhook))?;
+    app.webhooks.wake();
+    Ok(Json(shown(changed, Role::Admin)))
+}
+
+/// Removes a webhook, what waits for it, and its log.
+#[utoipa::path(
+    delete, path = "/api/v1/webhooks/{webhook}", tag = "webhooks", params(("webhook" = String, Path)),
+    responses((status = 204), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    Id(webhook): Id<WebhookId>,
+) -> Result<StatusCode, ApiError> {
+    match app.store.remove_webhook(&caller.scope, webhook).await.map_err(ApiError::store)? {
+        true => {
+            app.webhooks.clear();
+            Ok(StatusCode::NO_CONTENT)
+        }
+        false => Err(ApiError::nothing("webhook", webhook)),
+    }
+}
+
+/// Makes a new key of the webhook's own, which the next deliveries are signed with.
+#[utoipa::path(
+    post, path = "/api/v1/webhooks/{webhook}/rotate", tag = "webhooks", params(("webhook" = String, Path)),
+    responses(
+        (status = 200, body = SigningSecret), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "it is signed with a secret of the project")
+    )
+)]
+pub(super) async fn rotate(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    Id(webhook): Id<WebhookId>,
+) -> Result<Json<SigningSecret>, ApiError> {
+    if let Some(name) = found(&app, &caller, webhook).await?.secret_name {
+        return Err(ApiError::conflict(format!("webhook {webhook} is signed with the secret '{name}'"))
+            .hint("replace its value: PUT /api/v1/secrets/{name}"));
+    }
+    let key = new_key();
+    let change = WebhookChange { key: Some(WebhookKey::Own(key.clone())), ..WebhookChange::default() };
+    let changed = app.store.change_webhook(&caller.scope, webhook, change).await;
+    changed.map_err(|error| record(error, webhook))?;
+    Ok(Json(SigningSecret { signing_secret: key.reveal().to_string() }))
+}
+
+/// Sends something that is no event (`webhook.ping`), also where the webhook is disabled.
+#[utoipa::path(
+    post, path = "/api/v1/webhooks/{webhook}/test", tag = "webhooks", params(("webhook" = String, Path)),
+    responses((status = 202, body = DeliveryDetail), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+)]
+pub(super) async fn test(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    Id(webhook): Id<WebhookId>,
+) -> Result<(StatusCode, Json<DeliveryDetail>), ApiError> {
+    let queued = app.store.queue_test(&caller.scope, webhook, PING, ping(webhook, now_ms())).await;
+    let queued = queued.map_err(ApiError::store)?.ok_or_else(|| ApiError::nothing("webhook", webhook))?;
+    app.webhooks.wake();
+    Ok((StatusCode::ACCEPTED, Json(delivery(queued))))
+}
+
+/// What was sent to a webhook, newest first.
+#[utoipa::path(
+    get, path = "/api/v1/webhooks/{webhook}/deliveries", tag = "webhooks",
+    params(("webhook" = String, Path), PageQuery, DeliveryQuery),
+    responses(
+        (status = 200, body = Page<Delivery>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 404, body = ErrorShape), (status = 422, body = ErrorShape)
+    )
+)]
+pub(super) async fn deliveries(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(webhook): Id<WebhookId>,
+    query: Query,
+) -> Result<Json<Page<Delivery>>, ApiError> {
+    not_an_agents(&caller)?;
+    let part = Part::of(&query)?;
+    let state = match query.text("state") {
+        None => None,
+        Some(text) => Some(
+            DeliveryState::ALL
+                .into_iter()
+                .find(|known| known.as_str() == text)
+                .ok_or_else(|| ApiError::invalid("state", "must be `waiting`, `delivered` or `failed`"))?,
+        ),
+    };
+    found(&app, &caller, webhook).await?;
+    let rows = app.store.deliveries(&caller.scope, webhook, state, part.after, part.to_fetch()).await;
+    let rows = rows.map_err(ApiError::store)?;
+    Ok(Json(part.page(rows, |row| row.id.to_string(), |row| delivery(row).delivery)))
+}
+
+/// The two ids of a path; one that is none names nothing.
+fn both(path: (String, String)) -> Result<(WebhookId, DeliveryId), ApiError> {
+    let short = |text: &String| text.chars().take(64).collect::<String>();
+    let webhook = path.0.parse().map_err(|_| ApiError::nothing("webhook", short(&path.0)))?;
+    let delivery = path.1.parse().map_err(|_| ApiError::nothing("delivery", short(&path.1)))?;
+    Ok((webhook, delivery))
+}
+
+/// One delivery, with what was sent.
+#[utoipa::path(
+    get, path = "/api/v1/webhooks/{webhook}/deliveries/{delivery}", tag = "webhooks",
+    params(("webhook" = String, Path), ("delivery" = String, Path)),
+    responses(
+        (status = 200, body = DeliveryDetail), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape)
+    )
+)]
+pub(super) async fn delivery_detail(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Path(path): Path<(String, String)>,
+) -> Result<Json<DeliveryDetail>, ApiError> {
+    not_an_agents(&caller)?;
+    let (webhook, id) = both(path)?;
+    let row = app.store.delivery(&caller.scope, webhook, id).await.map_err(ApiError::store)?;
+    row.map(|row| Json(delivery(row))).ok_or_else(|| ApiError::nothing("delivery", id))
+}
+
+/// Sends a delivery once more, under the same id, with as many tries as a new one.
+#[utoipa::path(
+    post, path = "/api/v1/webhooks/{webhook}/deliveries/{delivery}/redeliver", tag = "webhooks",
+    params(("webhook" = String, Path), ("delivery" = String, Path)),
+    responses(
+        (status = 202, body = DeliveryDetail), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 409, body = ErrorShape, description = "it is being sent at this moment")
+    )
+)]
+pub(super) async fn redeliver(
+    State(app): State<Arc<App>>,
+    caller: Caller<Admin>,
+    Path(path): Path<(String, String)>,
+) -> Result<(StatusCode, Json<DeliveryDetail>), ApiError> {
+    let (webhook, id) = both(path)?;
+    match app.store.redeliver(&caller.scope, webhook, id).await.map_err(ApiError::store)? {
+        Redelivery::Queued(row) => {
+            app.webhooks.wake();
+            Ok((StatusCode::ACCEPTED, Json(delivery(*row))))
+        }
+        Redelivery::UnderWay => {
+            Err(ApiError::conflict(format!("delivery {id} is being sent at this moment")).retry_after(1))
+        }
+        Redelivery::NotFound => Err(ApiError::nothing("delivery", id)),
+    }
+}

@@ -1,0 +1,122 @@
+//! Whether a project lets a command be started: policies, kept in memory, and what becomes of refusals.
+//!
+//! A change by this server counts from its answer on; one by another server on the same records within
+//! [`LOOK`]. When the records do not answer, what was known stays in force.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use coffer_core::ProjectId;
+use coffer_core::command::CommandPolicy;
+use coffer_store::{Store, StoreError, VersionedPolicy};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::fleet::Record;
+use crate::output::Output;
+use coffer_core::clock::now_ms;
+use coffer_core::command::RefusedCommand;
+
+/// How old news of other servers may be.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Of a command, in an event.
+const LONGEST_TOLD: usize = 256;
+
+/// The policies of all projects that have one.
+#[derive(Debug)]
+pub struct Commands {
+    store: Store,
+    output: Arc<Output>,
+    policies: RwLock<HashMap<ProjectId, Known>>,
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    policy: Arc<CommandPolicy>,
+    version: i64,
+}
+
+impl Commands {
+    /// Reads all policies, and follows what others change until `stop`.
+    pub async fn start(
+        store: Store,
+        output: Arc<Output>,
+        stop: CancellationToken,
+    ) -> Result<Arc<Self>, StoreError> {
+        let commands = Arc::new(Self { store, output, policies: RwLock::default() });
+        let version = commands.refresh().await?;
+        tokio::spawn(commands.clone().follow(version, stop));
+        Ok(commands)
+    }
+
+    async fn follow(self: Arc<Self>, mut version: i64, stop: CancellationToken) {
+        let operator = self.store.operator();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            let refreshed = match self.store.command_policies_version(&operator).await {
+                Ok(newest) if newest == version => continue,
+                Ok(_) => self.refresh().await,
+                Err(error) => Err(error),
+            };
+            match refreshed {
+                Ok(newest) => version = newest,
+                Err(StoreError::Closed) => return,
+                Err(error) => tracing::warn!("command policies are not read anew for a moment: {error}"),
+            }
+        }
+    }
+
+    async fn refresh(&self) -> Result<i64, StoreError> {
+        let operator = self.store.operator();
+        // Asked before: a change in between is then read twice, and not missed.
+        let version = self.store.command_policies_version(&operator).await?;
+        for (project, policy) in self.store.command_policies(&operator).await? {
+            self.learn(project, policy);
+        }
+        Ok(version)
+    }
+
+    /// Takes over a policy, unless a newer one is known.
+    pub fn learn(&self, project: ProjectId, new: VersionedPolicy) {
+        let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
+        if policies.get(&project).is_none_or(|known| known.version < new.version) {
+            policies.insert(project, Known { policy: Arc::new(new.policy), version: new.version });
+        }
+    }
+
+    /// What a project asks of its commands; none where it lets all of them pass.
+    pub fn policy(&self, project: ProjectId) -> Option<Arc<CommandPolicy>> {
+        let policies = self.policies.read().unwrap_or_else(PoisonError::into_inner);
+        policies.get(&project).map(|known| known.policy.clone()).filter(|policy| !policy.is_empty())
+    }
+
+    /// Whether a command may be started in a sandbox; a refusal is an event when this returns.
+    pub async fn permit(&self, record: &Record, words: &[String]) -> Result<(), RefusedCommand> {
+        let Some(policy) = self.policy(record.project) else { return Ok(()) };
+        let permitted = policy.permit(words);
+        if let Err(refused) = &permitted {
+            self.tell(record, refused, "api").await;
+        }
+        permitted
+    }
+
+    /// Puts a refused command on record as an event.
+    pub async fn tell(&self, record: &Record, refused: &RefusedCommand, source: &str) {
+        let command = self.output.patterns_in(record).redact(&refused.words.join(" "));
+        let command: String = command.chars().take(LONGEST_TOLD).collect();
+        let told =
+            json!({ "command": command, "reason": refused.why, "rule": refused.rule, "source": source });
+        let operator = self.store.operator();
+        let recorded =
+            self.store.record_event_of(&operator, record.id, "command.refused", told, now_ms()).await;
+        if let Err(error) = recorded {
+            tracing::error!(sandbox.id = %record.id, "a refused command is in no event: {error}");
+        }
+        tracing::info!(sandbox.id = %record.id, project.id = %record.project, "refused a command: {}", refused.why);
+    }
+}

@@ -1,0 +1,274 @@
+//! Readers of the event log.
+//!
+//! One task for each project that somebody reads follows the log and keeps its newest part; readers take
+//! from it by sequence, and go to the store for what is older. So a thousand readers cost one query, and a
+//! slow one holds nothing: it has only its position.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use coffer_core::ProjectId;
+use coffer_store::{Event, ProjectScope, Store, StoreError};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use coffer_core::clock::{now_ms, rfc3339};
+
+/// Events kept in memory for each project that is read.
+const KEPT: usize = 1024;
+const PAGE: u32 = 500;
+/// The kind of what a reader is told who comes too late for some events.
+const GAP: &str = "gap";
+/// Other servers write too, and do not tell us.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// An event as the API and webhooks show it.
+pub fn render(event: &Event) -> coffer_api_types::Event {
+    coffer_api_types::Event {
+        sequence: event.sequence,
+        subject: event.subject.clone(),
+        kind: event.kind.clone(),
+        payload: event.payload.clone(),
+        at: rfc3339(event.at_ms),
+    }
+}
+
+/// What a reader wants to be told.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    pub subject: Option<String>,
+    /// All when empty; `sandbox.*` means all that begin with `sandbox.`.
+    pub kinds: Vec<String>,
+}
+
+impl Wanted {
+    pub fn includes(&self, event: &Event) -> bool {
+        let fits = |wanted: &String| match wanted.strip_suffix('*') {
+            Some(beginning) => event.kind.starts_with(beginning),
+            None => event.kind == *wanted,
+        };
+        self.subject.as_ref().is_none_or(|subject| event.subject == *subject)
+            && (self.kinds.is_empty() || self.kinds.iter().any(fits))
+    }
+}
+
+/// Where readers come from.
+#[derive(Debug)]
+pub struct Events {
+    store: Store,
+    tails: Mutex<HashMap<ProjectId, Weak<Tail>>>,
+    /// As many as there are readers, and this one.
+    readers: Arc<()>,
+    stop: CancellationToken,
+}
+
+/// The newest events of a project.
+#[derive(Debug)]
+struct Tail {
+    kept: RwLock<VecDeque<Arc<Event>>>,
+    newest: watch::Sender<i64>,
+    /// Ends the follower with the last reader.
+    _following: DropGuard,
+}
+
+impl Events {
+    /// Readers end with `stop`.
+    pub fn new(store: Store, stop: CancellationToken) -> Self {
+        Self { store, tails: Mutex::default(), readers: Arc::default(), stop }
+    }
+
+    /// How many read now.
+    pub fn readers(&self) -> usize {
+        Arc::strong_count(&self.readers) - 1
+    }
+
+    /// Reads what `scope` sees after `after`, or after the newest.
+    pub async fn reader(
+        &self,
+        scope: ProjectScope,
+        after: Option<i64>,
+        wanted: Wanted,
+    ) -> Result<Reader, StoreError> {
+        let newest = self.store.newest_event(&scope).await?;
+        let tail = self.tail(scope, newest);
+        let position = after.unwrap_or(newest);
+        let changes = tail.newest.subscribe();
+        let mut reader = Reader {
+            store: self.store.clone(),
+            scope,
+            wanted,
+            position,
+            page: VecDeque::new(),
+            tail,
+            changes,
+            stop: self.stop.clone(),
+            _counted: self.readers.clone(),
+        };
+        reader.pass_gap().await?;
+        Ok(reader)
+    }
+
+    fn tail(&self, scope: ProjectScope, newest: i64) -> Arc<Tail> {
+        let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tail) = tails.get(&scope.project()).and_then(Weak::upgrade) {
+            return tail;
+        }
+        tails.retain(|_, tail| tail.strong_count() > 0);
+        let following = self.stop.child_token();
+        let tail = Arc::new(Tail {
+            kept: RwLock::default(),
+            newest: watch::Sender::new(newest),
+            _following: following.clone().drop_guard(),
+        });
+        tails.insert(scope.project(), Arc::downgrade(&tail));
+        let whole = scope.without_agent();
+        tokio::spawn(follow(self.store.clone(), whole, newest, Arc::downgrade(&tail), following));
+        tail
+    }
+}
+
+/// Brings the tail up to date whenever something was written.
+async fn follow(
+    store: Store,
+    scope: ProjectScope,
+    mut newest: i64,
+    tail: Weak<Tail>,
+    stop: CancellationToken,
+) {
+    let mut written = store.written();
+    loop {
+        match store.events(&scope, newest, PAGE).await {
+            Ok(events) if !events.is_empty() => {
+                let Some(tail) = tail.upgrade() else { return };
+                newest = events.last().map_or(newest, |event| event.sequence);
+                {
+                    let mut kept = tail.kept.write().unwrap_or_else(PoisonError::into_inner);
+                    kept.extend(events.into_iter().map(Arc::new));
+                    let surplus = kept.len().saturating_sub(KEPT);
+                    kept.drain(..surplus);
+                }
+                tail.newest.send_replace(newest);
+                continue;
+            }
+            Ok(_) => {}
+            Err(StoreError::Closed) => return,
+            Err(error) => tracing::warn!("the event log is not followed for a moment: {error}"),
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = written.changed() => if changed.is_err() {
+                return;
+            },
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
+/// One who reads on and on.
+#[derive(Debug)]
+pub struct Reader {
+    store: Store,
+    scope: ProjectScope,
+    wanted: Wanted,
+    /// The last event that was looked at.
+    position: i64,
+    page: VecDeque<Arc<Event>>,
+    tail: Arc<Tail>,
+    changes: watch::Receiver<i64>,
+    stop: CancellationToken,
+    _counted: Arc<()>,
+}
+
+impl Reader {
+    /// The last event that was looked at.
+    pub const fn position(&self) -> i64 {
+        self.position
+    }
+
+    /// The next event that is wanted; `None` when the server stops.
+    pub async fn next(&mut self) -> Option<Arc<Event>> {
+        loop {
+            if let Some(event) = self.page.pop_front() {
+                return Some(event);
+            }
+            let newest = *self.changes.borrow_and_update();
+            if newest <= self.position {
+                tokio::select! {
+                    () = self.stop.cancelled() => return None,
+                    changed = self.changes.changed() => changed.ok()?,
+                }
+                continue;
+            }
+            if !self.read_kept(newest) {
+                self.read_stored().await?;
+            }
+        }
+    }
+
+    /// From memory, unless what comes next is no longer there. An agent's events are for the store to tell.
+    fn read_kept(&mut self, newest: i64) -> bool {
+        if self.scope.agent().is_some() {
+            return false;
+        }
+        let kept = self.tail.kept.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(first) = kept.front().filter(|first| first.sequence <= self.position + 1) else {
+            return false;
+        };
+        let from = usize::try_from(self.position + 1 - first.sequence).unwrap_or(usize::MAX);
+        let fresh = kept.iter().skip(from).take_while(|event| event.sequence <= newest);
+        self.page.extend(fresh.filter(|event| self.wanted.includes(event)).cloned());
+        self.position = newest;
+        true
+    }
+
+    /// Where events that it has not seen were removed for their age, it is told so and goes on after them.
+    async fn pass_gap(&mut self) -> Result<(), StoreError> {
+        let pruned = self.store.pruned_event(&self.scope).await?;
+        if self.position < pruned {
+            let payload = json!({ "after": self.position, "until": pruned });
+            let (subject, kind) = (self.scope.project().to_string(), GAP.to_string());
+            self.page.push_back(Arc::new(Event {
+                sequence: pruned,
+                subject,
+                kind,
+                payload,
+                at_ms: now_ms(),
+            }));
+            self.position = pruned;
+        }
+        Ok(())
+    }
+
+    async fn read_stored(&mut self) -> Option<()> {
+        // A slow reader may have been overtaken.
+        let read = async {
+            let events = self.store.events(&self.scope, self.position, PAGE).await?;
+            if events.first().is_none_or(|first| first.sequence > self.position + 1) {
+                self.pass_gap().await?;
+            }
+            Ok(events)
+        };
+        match read.await {
+            Ok(events) => {
+                match events.last() {
+                    Some(last) => self.position = last.sequence,
+                    // All that came was of others.
+                    None => self.position = *self.changes.borrow(),
+                }
+                let fresh = events.into_iter().filter(|event| self.wanted.includes(event)).map(Arc::new);
+                self.page.extend(fresh);
+                Some(())
+            }
+            Err(StoreError::Closed) => None,
+            Err(error) => {
+                tracing::warn!("an event reader tries again: {error}");
+                tokio::select! {
+                    () = self.stop.cancelled() => None,
+                    () = tokio::time::sleep(LOOK) => Some(()),
+                }
+            }
+        }
+    }
+}

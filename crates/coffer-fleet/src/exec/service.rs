@@ -1,0 +1,111 @@
+//! Runs commands in sandboxes, each permitted by policy and on record.
+
+use std::sync::Arc;
+
+use coffer_core::{ExecutionId, KeyId};
+use coffer_guest::{Guest, GuestError, Reason, Wake};
+
+use super::run::{self, Command, End, Run};
+use super::{ExecError, reach};
+use crate::commands::Commands;
+use crate::fleet::{Fleet, Record};
+use crate::output::Output;
+
+/// What came of a command. All of it is the sandbox's word.
+#[derive(Debug)]
+pub struct CommandResult {
+    /// None where its time was up.
+    pub exit_code: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+    /// Whether it wrote more than was kept.
+    pub is_cut: bool,
+}
+
+impl CommandResult {
+    pub fn succeeded(&self) -> bool {
+        self.exit_code == Some(0)
+    }
+}
+
+/// Runs commands in sandboxes.
+#[derive(Debug, Clone)]
+pub struct Exec {
+    pub fleet: Arc<Fleet>,
+    pub commands: Arc<Commands>,
+    pub output: Arc<Output>,
+}
+
+impl Exec {
+    /// Runs a command to its end.
+    pub async fn run(
+        &self,
+        record: &Arc<Record>,
+        command: Command,
+        actor: Option<KeyId>,
+    ) -> Result<CommandResult, ExecError> {
+        let most = command.most;
+        let guest = self.admit(record, &command).await?;
+        let run = self.start(record, guest, ExecutionId::generate(), command, actor).await?;
+        let (_, end, stdout, stderr) = run.wait(most).await?;
+        Ok(CommandResult {
+            exit_code: match end {
+                End::Exited(end) => Some(end.exit_code),
+                End::TimedOut => None,
+            },
+            is_cut: stdout.is_cut() || stderr.is_cut(),
+            stdout: stdout.bytes,
+            stderr: String::from_utf8_lossy(&stderr.bytes).into_owned(),
+        })
+    }
+
+    /// Starts a command that goes on when its caller does not wait. It is on record before it runs: where there is no
+    /// record of `id`, or no process to it, it never ran.
+    pub async fn launch(
+        &self,
+        record: &Arc<Record>,
+        id: ExecutionId,
+        command: Command,
+    ) -> Result<(), ExecError> {
+        let guest = self.admit(record, &command).await?;
+        self.output.announce(record, command.record(id, None)).await?;
+        self.start(record, guest, id, command, None).await.map(drop)
+    }
+
+    /// The way into the sandbox, if the project's policy permits the command.
+    pub async fn admit(&self, record: &Arc<Record>, command: &Command) -> Result<Guest, ExecError> {
+        let guest = reach(&self.fleet, record, Wake::ByPolicy).await?;
+        self.commands.permit(record, &command.words).await.map_err(ExecError::Refused)?;
+        Ok(guest)
+    }
+
+    /// Starts an admitted command. The start goes on when its caller hangs up: what is on record as running must run.
+    pub async fn start(
+        &self,
+        record: &Arc<Record>,
+        guest: Guest,
+        id: ExecutionId,
+        command: Command,
+        actor: Option<KeyId>,
+    ) -> Result<Run, ExecError> {
+        let start = run::begin(self.output.clone(), record.clone(), guest, id, command, actor);
+        tokio::spawn(start).await.unwrap_or(Err(ExecError::Broken))
+    }
+
+    /// The executions that run in a sandbox now, as its agentd says.
+    pub async fn running(&self, record: &Arc<Record>) -> Result<Vec<ExecutionId>, ExecError> {
+        let guest = reach(&self.fleet, record, Wake::ByPolicy).await?;
+        let listed = run::processes(&guest).await?;
+        let tags = listed.processes.into_iter().filter_map(|process| process.tag);
+        Ok(tags.filter_map(|tag| tag.parse().ok()).collect())
+    }
+
+    /// Ends an execution with all that it started; fine where it is over.
+    pub async fn kill(&self, record: &Arc<Record>, id: ExecutionId) -> Result<(), ExecError> {
+        let guest = reach(&self.fleet, record, Wake::ByPolicy).await?;
+        match run::end_tagged(&guest, id).await {
+            Ok(()) | Err(GuestError::Refused { reason: Reason::NotFound, .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

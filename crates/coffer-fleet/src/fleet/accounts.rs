@@ -1,0 +1,145 @@
+//! What steps and sandboxes leave behind: figures, spans, usage; and what budgets do to sandboxes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_core::{DestroyReason, Kept, SandboxState};
+use coffer_engine::{EngineError, NodeInfo};
+use coffer_store::{BudgetAction, SandboxRow, StoreError};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::{Fleet, FleetError, Record, Step};
+use coffer_core::chain;
+use coffer_core::clock::now_ms;
+use coffer_telemetry::{Active, Whose};
+
+impl Record {
+    /// Whom spans about it belong to.
+    pub(super) fn whose(&self) -> Whose {
+        Whose { id: self.id, project: self.project, agent: self.agent }
+    }
+}
+
+impl Fleet {
+    /// Begins the span of a step.
+    pub(super) fn span(&self, name: &'static str, record: &Record) -> Active {
+        self.telemetry.traces.step(name, &record.whose())
+    }
+
+    /// A sandbox has come to another state.
+    pub(super) fn account(&self, row: &SandboxRow) {
+        match &row.state {
+            SandboxState::Creating => {}
+            SandboxState::Running => self.usage.begin(row),
+            SandboxState::Paused { .. } => self.usage.stop(row.id, false),
+            SandboxState::Terminated { reason } => {
+                self.usage.stop(row.id, true);
+                self.telemetry.metrics.ended(*reason);
+                self.lived(row).set("sandbox.end", || format!("{reason:?}").to_lowercase().into());
+            }
+            SandboxState::Error { fault } => {
+                self.usage.stop(row.id, true);
+                self.telemetry.metrics.failed(fault);
+                self.lived(row).fail(|| super::describe(fault));
+            }
+        }
+    }
+
+    fn lived(&self, row: &SandboxRow) -> Active {
+        let whose = Whose { id: row.id, project: row.project, agent: row.agent };
+        let mut life = self.telemetry.traces.life(&whose, row.created_ms);
+        life.set("sandbox.template", || row.template_id.clone().into());
+        life
+    }
+
+    /// The state and template of each live sandbox.
+    pub fn census(&self) -> Vec<(&'static str, String)> {
+        let of = |record: Arc<Record>| {
+            let live = record.live();
+            // Of those that come from a snapshot the template below it: there is no bound to snapshots.
+            let row = &live.row;
+            let template = match row.origin {
+                Some(_) => super::snapshots::engine_template(row),
+                None => row.template_id.clone(),
+            };
+            (row.state.name().as_str(), template)
+        };
+        self.everyone().into_iter().map(of).collect()
+    }
+
+    pub async fn engine_info(&self) -> Result<NodeInfo, EngineError> {
+        self.engine.info().await
+    }
+
+    /// Puts usage on record and heeds budgets until `stop`.
+    pub(super) async fn keep_accounts(self: Arc<Self>, stop: CancellationToken) {
+        let interval = Duration::from_secs(self.usage.settings().interval_s.max(1));
+        let mut ticks = tokio::time::interval(interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            if let Err(error) = self.settle_accounts().await {
+                tracing::warn!("usage is not on record this time: {}", chain(&error));
+            }
+        }
+    }
+
+    /// Puts usage on record now, and does what budgets ask for.
+    pub async fn settle_accounts(self: &Arc<Self>) -> Result<(), StoreError> {
+        let cost = self.usage.read().await?;
+        self.telemetry.metrics.cost(&self.usage.settings().currency, cost);
+        self.heed_budgets().await
+    }
+
+    /// Looks at budgets now, as after one was changed.
+    pub async fn heed_budgets(self: &Arc<Self>) -> Result<(), StoreError> {
+        self.usage.look_at_budgets(now_ms()).await?;
+        for (budget, ratio) in self.usage.spending() {
+            if ratio < 1.0 {
+                continue;
+            }
+            let meant = |record: &Arc<Record>| match budget.sandbox {
+                Some(sandbox) => record.id == sandbox,
+                None => record.project == budget.project,
+            };
+            for record in self.everyone().into_iter().filter(meant) {
+                if record.live().is_steady() {
+                    self.stop_for_budget(record, budget.terms.action);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stop_for_budget(self: &Arc<Self>, record: Arc<Record>, action: BudgetAction) {
+        let fleet = self.clone();
+        match action {
+            BudgetAction::End => {
+                self.in_background(Some(record.project), async move {
+                    let _ = fleet.destroy(record, DestroyReason::Budget).await;
+                });
+            }
+            BudgetAction::Pause => {
+                let Some(claim) = record.try_claim(Step::Pause) else { return };
+                self.in_background(Some(record.project), async move {
+                    const WHY: &str = "paused because its budget is spent";
+                    let mut paused = fleet.pause_for(&claim, Kept::MemoryAndFiles, Some(WHY)).await;
+                    if let Err(FleetError::Engine(EngineError::Unsupported(_))) = paused {
+                        paused = fleet.pause_for(&claim, Kept::FilesOnly, Some(WHY)).await;
+                    }
+                    // What failed is tried again the next time.
+                    if let Err(error) = paused {
+                        let id = record.id;
+                        tracing::warn!(sandbox.id = %id, "sandbox {id} is over its budget and could not be paused: {}", chain(&error));
+                    }
+                    drop(claim);
+                    fleet.heal(&record).await;
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Making a sandbox.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use coffer_core::network::Policy;
+use coffer_core::{
+    AgentId, Cause, Fault, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, SizeWish,
+    StateName, TemplateRef, chain,
+};
+use coffer_engine::{CreateSandbox, EngineError};
+use coffer_store::{
+    Asking, Bounds, Changes, Idempotency, Inserted, NewSandbox, Origin, Placement, ProjectScope, SandboxRow,
+    Secret,
+};
+use coffer_wire::agentd::ENVD_VERSION;
+use coffer_wire::e2b::Network;
+
+use super::ledger::{self, stored};
+use super::record::{Claim, Ending};
+use super::{Fleet, FleetError, Record, Step};
+use coffer_core::clock::now_ms;
+use coffer_guest as agent;
+use coffer_guest::AgentError;
+
+/// How long a new agentd may take to answer for the first time.
+pub(super) const INIT_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a repeated request waits for the first one.
+const TWIN_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A sandbox to be made; everything in it has been checked.
+#[derive(Debug, Clone)]
+pub struct CreateSpec {
+    /// The agent that is to own it, one of the caller's project.
+    pub agent: Option<AgentId>,
+    pub template: TemplateRef,
+    pub metadata: BTreeMap<String, String>,
+    pub env_vars: BTreeMap<String, String>,
+    /// Variables that have a secret's value, by the secret's name.
+    pub secrets: BTreeMap<String, String>,
+    pub timeout_ms: Millis,
+    pub on_timeout: OnTimeout,
+    pub auto_resume: bool,
+    pub secure: bool,
+    /// The settings as they were asked for.
+    pub network: Option<Network>,
+    /// What they mean.
+    pub reach: Policy,
+    pub allow_internet_access: Option<bool>,
+    pub bounds: Bounds,
+    /// What it is to have in place of what sandboxes usually have, or its snapshot had.
+    pub size: SizeWish,
+    /// The snapshot that it begins with, where that is known already; the template may also name one.
+    pub base: Option<Base>,
+    /// Whether a snapshot's processes go on; where nothing is said, if it has them.
+    pub memory: Option<bool>,
+    /// The request's idempotency key and a digest of what it asks for.
+    pub idempotency: Option<(String, String)>,
+}
+
+/// The snapshot that a sandbox begins with.
+#[derive(Debug, Clone)]
+pub struct Base {
+    pub origin: Origin,
+    /// Whether its processes go on.
+    pub memory: bool,
+    /// The engine's name for the template at the bottom.
+    pub template: String,
+    /// What answers call the template.
+    pub template_id: String,
+    pub alias: Option<String>,
+    pub limits: Limits,
+    /// Variables that its processes have from secrets.
+    pub secrets: BTreeMap<String, String>,
+}
+
+impl Fleet {
+    /// Makes a sandbox and returns once it answers. A failure leaves nothing behind but its record.
+    pub async fn create(
+        self: &Arc<Self>,
+        scope: ProjectScope,
+        spec: CreateSpec,
+    ) -> Result<SandboxRow, FleetError> {
+        // A key stands for its first sandbox, so whoever sent one has to ask again.
+        let again = spec.idempotency.is_none().then(|| spec.clone());
+        match (self.create_once(scope, spec).await, again) {
+            // A sandbox that was kept ready may be at its end when it is handed out: a second one helps.
+            (Err(FleetError::DiedEarly), Some(spec)) => self.create_once(scope, spec).await,
+            (made, _) => made,
+        }
+    }
+
+    async fn create_once(
+        self: &Arc<Self>,
+        scope: ProjectScope,
+        mut spec: CreateSpec,
+    ) -> Result<SandboxRow, FleetError> {
+        self.usage.admits(scope.project(), None)?;
+        let place = self.host_calls.take(scope.project()).await?;
+        let template = self.settle(&scope, &mut spec).await?;
+        let limits = spec.size.over(spec.base.as_ref().map_or(self.limits, |base| base.limits));
+        self.expect_room(scope.project(), &limits, Asking::ToBegin).await?;
+        self.check_secrets(scope.project(), &spec.secrets).await?;
+        let (reach, told) = self.reach_of(scope.project(), spec.reach.clone()).await?;
+        let new = self.plan(&spec, &template, limits);
+        let record = Arc::new(Record::new(creating(&new, scope.project())));
+        record.told.store(told, Ordering::Relaxed);
+        self.lead_as_source(&record);
+        let reach = record.git.opens(reach).map_err(|_| FleetError::Broken)?;
+        let claim = record.claim(Step::Create).await?;
+        // From here on a list of the engine's that has this id is no surprise.
+        self.enrol(record.clone());
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let _place = place;
+            let (id, begun) = (new.id, std::time::Instant::now());
+            let mut span = fleet.span("sandbox.create", &record);
+            span.set("sandbox.template", || template.clone().into());
+            let metrics = &fleet.telemetry.metrics;
+            metrics.spawned(&template);
+            let name = template.clone();
+            let order = CreateSandbox {
+                sandbox: id,
+                template,
+                hostname: id.to_string(),
+                limits: new.limits,
+                network: reach,
+                snapshot: new.origin.map(|origin| origin.snapshot),
+                memory: spec.base.is_some_and(|base| base.memory),
+            };
+            let made = fleet.make(scope, new, order, spec.idempotency, claim).await;
+            match &made {
+                Ok(row) if row.id == id => {
+                    metrics.created(&name, begun.elapsed());
+                    fleet.sample_soon.notify_one();
+                    tracing::info!(sandbox.id = %id, "sandbox {id} is ready");
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    span.fail(|| chain(error));
+                    tracing::warn!(sandbox.id = %id, "could not make sandbox {id}: {}", chain(error))
+                }
+            }
+            made
+        })
+        .await
+    }
+
+    /// Finds what the request wants the sandbox to begin with, and returns the engine's name for the template.
+    /// Templates are known here; only what is none of them is looked for among the snapshots.
+    async fn settle(&self, scope: &ProjectScope, spec: &mut CreateSpec) -> Result<String, FleetError> {
+        if spec.base.is_none() {
+            match self.resolve(&spec.template).await {
+                Err(FleetError::UnknownTemplate(name)) => {
+                    let found = self.snapshot_called(scope, &spec.template).await?;
+                    let row = found.ok_or(FleetError::UnknownTemplate(name))?;
+                    spec.base = Some(self.base_of(&row, spec.memory)?);
+                }
+                known => return known,
+            }
+        }
+        let base = spec.base.as_ref().ok_or(FleetError::Broken)?;
+        let own = std::mem::take(&mut spec.secrets);
+        spec.secrets = base.secrets.clone();
+        spec.secrets.extend(own);
+        Ok(base.template.clone())
+    }
+
+    /// The engine's name for a template; unknown ones are refused before anything is made.
+    async fn resolve(&self, template: &TemplateRef) -> Result<String, FleetError> {
+        let unknown = || FleetError::UnknownTemplate(template.to_string());
+        if template.namespace.is_some() || template.tag.as_deref().is_some_and(|tag| tag != "default") {
+            return Err(unknown());
+        }
+        let known = self.templates().await?;
+        let found = known.iter().any(|known| known.name == template.name);
+        if found { Ok(template.name.clone()) } else { Err(unknown()) }
+    }
+
+    fn plan(&self, spec: &CreateSpec, template: &str, limits: Limits) -> NewSandbox {
+        let base = spec.base.as_ref();
+        let now = now_ms();
+        let open = spec.network.as_ref().and_then(|network| network.allow_public_traffic).unwrap_or(true);
+        NewSandbox {
+            id: SandboxId::generate(),
+            agent: spec.agent,
+            template: spec.template.to_string(),
+            template_id: base.map_or_else(|| template.to_string(), |base| base.template_id.clone()),
+            alias: base.map_or_else(|| Some(template.to_string()), |base| base.alias.clone()),
+            metadata: spec.metadata.clone(),
+            env_vars: spec.env_vars.clone(),
+            secrets: spec.secrets.clone(),
+            limits,
+            lifetime: Lifetime {
+                started_ms: now,
+                deadline_ms: self.policy_for(&spec.bounds).deadline(now, now, spec.timeout_ms),
+                on_timeout: spec.on_timeout,
+            },
+            timeout_s: spec.timeout_ms / 1000,
+            auto_resume: spec.auto_resume,
+            secure: spec.secure,
+            access_token: spec.secure.then(token),
+            traffic_token: (!open).then(token),
+            network: spec.network.as_ref().map(|network| serde_json::to_value(network).expect("plain data")),
+            allow_internet_access: spec.allow_internet_access,
+            envd_version: ENVD_VERSION.to_string(),
+            created_ms: now,
+            bounds: spec.bounds,
+            origin: base.map(|base| base.origin),
+        }
+    }
+
+    /// Has the child of a fork reach its source's repositories from the first moment.
+    fn lead_as_source(&self, child: &Record) {
+        let fork = child.live().row.origin.filter(|origin| origin.fork_position.is_some());
+        let source = fork.and_then(|origin| self.any(origin.parent));
+        if let Some(source) = source.filter(|source| source.project == child.project) {
+            child.git.begin_as(&source.git);
+        }
+    }
+
+    async fn make(
+        self: &Arc<Self>,
+        scope: ProjectScope,
+        new: NewSandbox,
+        order: CreateSandbox,
+        idempotency: Option<(String, String)>,
+        claim: Claim,
+    ) -> Result<SandboxRow, FleetError> {
+        let timeout_ms = new.timeout_s * 1000;
+        let (inserted, up) = match &idempotency {
+            // Only the row tells whether this request is the first: the engine waits for it.
+            Some((key, fingerprint)) => {
+                let key = Idempotency { key, fingerprint };
+                let inserted = self.store.insert_sandbox(&scope, new.clone(), Some(key)).await;
+                match inserted {
+                    Ok(Inserted::New) => (inserted, Some(self.bring_up(&claim.record, &order).await)),
+                    other => (other, None),
+                }
+            }
+            None => {
+                let insert = async {
+                    let inserted = self.store.insert_sandbox(&scope, new.clone(), None).await;
+                    if !matches!(inserted, Ok(Inserted::New)) {
+                        // Whoever waits for it to answer need not.
+                        claim.record.doomed.cancel();
+                    }
+                    inserted
+                };
+                let (up, inserted) = tokio::join!(self.bring_up(&claim.record, &order), insert);
+                (inserted, Some(up))
+            }
+        };
+        let up = match inserted {
+            Ok(Inserted::New) => up.expect("the engine was asked for a new sandbox"),
+            Ok(Inserted::Existing(first)) => {
+                self.forget(new.id);
+                drop(claim);
+                return self.await_twin(*first).await;
+            }
+            Ok(Inserted::OverQuota(over)) => {
+                if up.is_some() {
+                    // The answer does not wait for it. Until it is gone its id is no surprise.
+                    let (fleet, id) = (self.clone(), new.id);
+                    self.steps.spawn(async move {
+                        fleet.destroy_quietly(id).await;
+                        fleet.forget(id);
+                        drop(claim);
+                    });
+                } else {
+                    self.forget(new.id);
+                }
+                return Err(self.over_quota(scope.project(), over));
+            }
+            Ok(Inserted::KeyReusedDifferently) => {
+                self.forget(new.id);
+                return Err(FleetError::KeyReused);
+            }
+            Err(error) => {
+                if up.is_some() {
+                    self.destroy_quietly(new.id).await;
+                }
+                self.forget(new.id);
+                return Err(error.into());
+            }
+        };
+        let placement = match up {
+            Ok(placement) => placement,
+            Err(error) => return Err(self.give_up(claim, error).await),
+        };
+        match self.begin(&claim, placement, timeout_ms) {
+            Ok(begun) => {
+                let row = begun.row.clone();
+                let promise = self.recording.clone().read_owned().await;
+                let fleet = self.clone();
+                self.steps.spawn(async move {
+                    fleet.put_on_record(claim, begun).await;
+                    drop(promise);
+                });
+                Ok(row)
+            }
+            Err(error) => Err(self.give_up(claim, error).await),
+        }
+    }
+
+    /// Ends a sandbox that did not come to be, and says why.
+    async fn give_up(self: &Arc<Self>, claim: Claim, error: FleetError) -> FleetError {
+        let message = chain(&error);
+        let ended_by_others = claim.record.live().ending.clone();
+        claim.record.live().ending.get_or_insert(Ending::Failed(Fault::CreateFailed { message }));
+        if matches!(&error, FleetError::Engine(error) if error.is_away()) {
+            // It would not answer this either for a while; the client need not wait for it.
+            let fleet = self.clone();
+            self.steps.spawn(async move { fleet.end(claim).await });
+        } else {
+            self.end(claim).await;
+        }
+        match (ended_by_others, error) {
+            (Some(Ending::Failed(_)), _)
+            | (None, FleetError::NotReady(AgentError::Refused(_) | AgentError::Cut(_))) => {
+                FleetError::DiedEarly
+            }
+            (Some(Ending::Destroyed(_)), _) => FleetError::EndedEarly,
+            (None, error) => error,
+        }
+    }
+
+    /// Has the engine make it, and names its agentd.
+    async fn bring_up(&self, record: &Record, order: &CreateSandbox) -> Result<Placement, FleetError> {
+        let placement = self.engine.create(order).await.map_err(|error| match error {
+            EngineError::UnknownTemplate(_) | EngineError::UnknownSnapshot => {
+                FleetError::UnknownTemplate(record.row().template)
+            }
+            // An engine that died over the first attempt made it, and it has died since.
+            EngineError::WrongState(_) => FleetError::DiedEarly,
+            other => other.into(),
+        })?;
+        let asked = &order.template;
+        if placement.template.name != *asked {
+            let (id, used) = (record.id, &placement.template.name);
+            tracing::warn!(sandbox.id = %id, "sandbox {id} asked for template {asked} and got {used}");
+        }
+        let placement = stored(placement);
+        record.live().row.placement = Some(placement.clone());
+        let init = self.init_of(record).await?;
+        tokio::select! {
+            ready = agent::init(&placement.socket, &init, INIT_PATIENCE) => {
+                record.spare.put(ready.map_err(FleetError::NotReady)?);
+            }
+            () = record.doomed.cancelled() => return Err(FleetError::EndedEarly),
+        }
+        Ok(placement)
+    }
+
+    /// Lets a sandbox that answers run. Its owner need not wait until the store says so too: the row that
+    /// says that it is being made was flushed, and after a crash in between the sandbox itself tells that
+    /// it was told whose it is (see [`super::reconcile`]). Until then other steps wait, as for an update.
+    fn begin(&self, claim: &Claim, placement: Placement, timeout_ms: Millis) -> Result<Begun, FleetError> {
+        let now = now_ms();
+        let record = &claim.record;
+        let mut live = record.live();
+        let mut row = live.row.clone();
+        row.state = row.state.after(Cause::Ready)?;
+        row.lifetime.started_ms = now;
+        row.lifetime.deadline_ms = self.policy_for(&row.bounds).deadline(now, now, timeout_ms);
+        row.lease_until_ms = row.bounds.lease_s.map(|lease_s| now.saturating_add(lease_s * 1000));
+        row.placement = Some(placement.clone());
+        let changes = Changes {
+            started_ms: Some(row.lifetime.started_ms),
+            deadline_ms: Some(row.lifetime.deadline_ms),
+            placement: Some(placement),
+            ..Changes::default()
+        };
+        live.adopt(row.clone());
+        live.under_way = Some(Step::Update);
+        self.account(&row);
+        // Whoever asked for its end meanwhile has cancelled the run that begins here.
+        if live.ending.is_none() {
+            live.begin_run();
+        }
+        record.activity.note();
+        Ok(Begun { row, changes })
+    }
+
+    /// Has the store say what [`Fleet::begin`] began. A sandbox that cannot be on record must not be.
+    async fn put_on_record(&self, claim: Claim, begun: Begun) {
+        let Begun { row, changes } = begun;
+        let (operator, reason) = (self.store.operator(), ledger::reason(&Cause::Ready));
+        let written =
+            self.store.transition(&operator, row.id, StateName::Creating, row.state, &reason, changes).await;
+        if let Err(error) = written {
+            let id = row.id;
+            tracing::error!(sandbox.id = %id, "sandbox {id} runs and could not be put on record: {}", chain(&error));
+            let fault = Fault::CreateFailed { message: chain(&error) };
+            {
+                let mut live = claim.record.live();
+                live.row.state = SandboxState::Creating;
+                live.ending.get_or_insert(Ending::Failed(fault));
+            }
+            self.end(claim).await;
+        } else if row.origin.is_some() {
+            self.gates.notify_one();
+        }
+    }
+
+    /// Waits until everything is on record that clients were told of, so that a list has it.
+    pub async fn recorded(&self) {
+        drop(self.recording.write().await);
+    }
+
+    /// The outcome of an earlier, equal request.
+    pub(super) async fn await_twin(&self, first: SandboxRow) -> Result<SandboxRow, FleetError> {
+        let row = match self.any(first.id) {
+            Some(record) => {
+                let waited = tokio::time::timeout(TWIN_PATIENCE, record.settled()).await;
+                waited.map_err(|_| FleetError::FirstUnderWay)?;
+                record.row()
+            }
+            None => first,
+        };
+        match row.state.name() {
+            StateName::Running | StateName::Paused | StateName::Terminated => Ok(row),
+            StateName::Creating | StateName::Error => Err(FleetError::FirstFailed),
+        }
+    }
+}
+
+/// A sandbox that runs, and what the store has yet to say of it.
+struct Begun {
+    row: SandboxRow,
+    changes: Changes,
+}
+
+/// The row as the store will have it.
+pub(super) fn creating(new: &NewSandbox, project: ProjectId) -> SandboxRow {
+    let new = new.clone();
+    SandboxRow {
+        id: new.id,
+        project,
+        agent: new.agent,
+        state: SandboxState::Creating,
+        placement: None,
+        template: new.template,
+        template_id: new.template_id,
+        alias: new.alias,
+        metadata: new.metadata,
+        sealed: false,
+        env_vars: new.env_vars,
+        secrets: new.secrets,
+        limits: new.limits,
+        lifetime: new.lifetime,
+        timeout_s: new.timeout_s,
+        auto_resume: new.auto_resume,
+        secure: new.secure,
+        access_token: new.access_token,
+        traffic_token: new.traffic_token,
+        network: new.network,
+        allow_internet_access: new.allow_internet_access,
+        envd_version: new.envd_version,
+        created_ms: new.created_ms,
+        ended_ms: None,
+        bounds: new.bounds,
+        lease_until_ms: None,
+        installation: None,
+        origin: new.origin,
+    }
+}
+
+/// 48 letters and digits, about 285 random bits.
+fn token() -> Secret {
+    use rand::distr::{Alphanumeric, SampleString};
+    Secret::new(Alphanumeric.sample_string(&mut rand::rng(), 48))
+}

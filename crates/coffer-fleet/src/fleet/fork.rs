@@ -1,0 +1,303 @@
+//! Forks: a snapshot that nobody keeps, and sandboxes that begin with it.
+//!
+//! The snapshot is not on record. Should the server die before it is given back, the next comparison finds
+//! that no record explains it; its children stand on what it was, and go on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use coffer_core::{Limits, Millis, SizeWish, SnapshotId, TemplateRef};
+use coffer_store::{Bounds, FORKED, Idempotency, Inserted, Origin, ProjectScope, SandboxRow};
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Value, json};
+
+use super::create::{Base, CreateSpec};
+use super::snapshots::{Captured, MemoryWish, engine_template, must_run};
+use super::{Fleet, FleetError, Record, network_of};
+use coffer_core::chain;
+use coffer_core::clock::now_ms;
+use coffer_telemetry::Snapshotted;
+
+/// Children that are made at a time.
+const AT_A_TIME: usize = 16;
+
+/// A fork to be made; everything in it has been checked.
+#[derive(Debug, Clone)]
+pub struct ForkSpec {
+    pub count: u32,
+    pub timeout_ms: Millis,
+    pub wish: MemoryWish,
+    /// How long a child may go unused, where that is not as the source's.
+    pub idle_s: Option<i64>,
+    /// What each child is to have in place of what its source has, by its place; none for those beyond. Children that go on
+    /// with processes have what those are used to.
+    pub sizes: Vec<SizeWish>,
+    /// Beside what the source has, or instead of it.
+    pub metadata: BTreeMap<String, String>,
+    pub env_vars: BTreeMap<String, String>,
+    /// Variables that get a secret's value in the children, by the secret's name.
+    pub secrets: BTreeMap<String, String>,
+    pub idempotency: Option<(String, String)>,
+}
+
+impl ForkSpec {
+    fn size(&self, at: u32, memory: bool) -> SizeWish {
+        let wish = usize::try_from(at).ok().and_then(|at| self.sizes.get(at)).filter(|_| !memory);
+        wish.copied().unwrap_or_default()
+    }
+}
+
+/// What became of a fork.
+#[derive(Debug)]
+pub struct Forked {
+    /// One for each child that was asked for, in order.
+    pub children: Vec<Result<SandboxRow, FleetError>>,
+    /// Whether they go on with the source's processes.
+    pub memory: bool,
+    /// Why they do not, where that was not asked for.
+    pub note: Option<String>,
+}
+
+impl Fleet {
+    /// Makes sandboxes that begin as a running one is now. The source keeps everything. One that does not come
+    /// to be leaves the others alone.
+    pub async fn fork(
+        self: &Arc<Self>,
+        scope: ProjectScope,
+        record: Arc<Record>,
+        spec: ForkSpec,
+    ) -> Result<Forked, FleetError> {
+        if let Some(earlier) = self.forked_before(&scope, &spec).await? {
+            return Ok(earlier);
+        }
+        let place = self.host_calls.take(record.project).await?;
+        let claim = record.claim(self.step_for(spec.wish)).await?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let mut span = fleet.span("sandbox.fork", &record);
+            span.set("fork.count", || i64::from(spec.count).into());
+            let begun = Instant::now();
+            let source = must_run(&record, "be forked; resume it first")?;
+            let wanted = fleet.wanted_memory(&source, spec.wish)?;
+            fleet.usage.admits(source.project, None)?;
+            let project = source.project;
+            let size = |at| spec.size(at, wanted.is_ok()).over(source.limits);
+            let all: Vec<Limits> = (0..spec.count).map(size).collect();
+            let over = fleet.store.fork_refusal(&scope, project, &all).await?;
+            if let Some(over) = over {
+                return Err(fleet.over_quota(project, over));
+            }
+            let child = child_of(&source, &spec)?;
+            // What every child would be refused for is known before the source stands still.
+            fleet.check_secrets(project, &child.secrets).await?;
+            let snapshot = SnapshotId::generate();
+            let _working = fleet.at_work.begin(snapshot);
+            let captured = fleet.capture(&record, snapshot, spec.wish, wanted).await;
+            // The source is anybody's again: it stood still for the snapshot alone.
+            // Each child takes a place of its own.
+            drop((claim, place));
+            fleet.heal(&record).await;
+            let Captured { info, note } = match captured {
+                Ok(captured) => captured,
+                Err(error) => {
+                    fleet.telemetry.metrics.forked(Snapshotted::Failed, begun.elapsed(), 0, spec.count);
+                    span.fail(|| chain(&error));
+                    fleet.release_snapshot(snapshot, source.id).await;
+                    return Err(error);
+                }
+            };
+            let children = fleet.bear(scope, &source, &spec, child, snapshot, info.memory).await;
+            fleet.release_snapshot(snapshot, source.id).await;
+            let forked = Forked { children, memory: info.memory, note };
+            fleet.tell_of_fork(&source, snapshot, &forked, info.paused_us).await;
+            let made = forked.children.iter().filter(|child| child.is_ok()).count();
+            let failed = forked.children.len() - made;
+            let outcome = Snapshotted::of(forked.memory);
+            let of = |count| u32::try_from(count).unwrap_or(u32::MAX);
+            fleet.telemetry.metrics.forked(outcome, begun.elapsed(), of(made), of(failed));
+            Ok(forked)
+        })
+        .await
+    }
+
+    /// Makes the children, each in its own time.
+    async fn bear(
+        self: &Arc<Self>,
+        scope: ProjectScope,
+        source: &SandboxRow,
+        spec: &ForkSpec,
+        child: CreateSpec,
+        snapshot: SnapshotId,
+        memory: bool,
+    ) -> Vec<Result<SandboxRow, FleetError>> {
+        let made = (0..spec.count).map(|at| {
+            let position = i64::from(at) + 1;
+            let base = Base {
+                origin: Origin { parent: source.id, snapshot, fork_position: Some(position) },
+                memory,
+                template: engine_template(source),
+                template_id: source.template_id.clone(),
+                alias: source.alias.clone(),
+                limits: source.limits,
+                secrets: BTreeMap::new(),
+            };
+            let idempotency = key_of(spec, position);
+            let size = spec.size(at, memory);
+            let child = CreateSpec { base: Some(base), size, idempotency, ..child.clone() };
+            let fleet = self.clone();
+            async move { fleet.create(scope, child).await }
+        });
+        stream::iter(made).buffered(AT_A_TIME).collect().await
+    }
+
+    /// What the same request made before, if it did.
+    async fn forked_before(
+        &self,
+        scope: &ProjectScope,
+        spec: &ForkSpec,
+    ) -> Result<Option<Forked>, FleetError> {
+        let Some(keys) = (1..=i64::from(spec.count)).map(|at| key_of(spec, at)).collect::<Option<Vec<_>>>()
+        else {
+            return Ok(None);
+        };
+        let mut children = Vec::with_capacity(keys.len());
+        for (key, fingerprint) in &keys {
+            let found = self.store.earlier_sandbox(scope, Idempotency { key, fingerprint }).await?;
+            children.push(match found {
+                Inserted::Existing(row) => self.await_twin(*row).await,
+                Inserted::KeyReusedDifferently => return Err(FleetError::KeyReused),
+                Inserted::New | Inserted::OverQuota(_) => Err(FleetError::FirstFailed),
+            });
+        }
+        // Where none came to be, a retry is a new try.
+        let any = children.iter().any(|child| !matches!(child, Err(FleetError::FirstFailed)));
+        if !any {
+            return Ok(None);
+        }
+        let (memory, note) = self.how_forked(scope, &children).await?;
+        Ok(Some(Forked { children, memory, note }))
+    }
+
+    /// Whether the children of an earlier fork began with processes, and why not, as its event tells.
+    async fn how_forked(
+        &self,
+        scope: &ProjectScope,
+        children: &[Result<SandboxRow, FleetError>],
+    ) -> Result<(bool, Option<String>), FleetError> {
+        let Some(origin) = children.iter().flatten().find_map(|child| child.origin) else {
+            return Ok((false, None));
+        };
+        Ok(match self.store.fork_by_way_of(scope, origin.parent, origin.snapshot).await? {
+            Some(told) => {
+                let note = told.payload["note"].as_str().map(String::from);
+                (told.payload["memory"] == true, note)
+            }
+            // Whoever made it was cut off, or is at its end.
+            None => (false, Some("whether they have processes is not on record yet".into())),
+        })
+    }
+
+    async fn tell_of_fork(&self, source: &SandboxRow, snapshot: SnapshotId, forked: &Forked, paused_us: u64) {
+        let ids = |child: &Result<SandboxRow, FleetError>| child.as_ref().ok().map(|row| row.id.to_string());
+        let children: Vec<String> = forked.children.iter().filter_map(ids).collect();
+        let payload = json!({
+            "snapshot_id": snapshot, "children": children, "asked": forked.children.len(),
+            "memory": forked.memory, "note": forked.note, "paused_us": paused_us,
+        });
+        let told =
+            self.store.record_event_of(&self.store.operator(), source.id, FORKED, payload, now_ms()).await;
+        if let Err(error) = told {
+            let id = source.id;
+            tracing::warn!(sandbox.id = %id, "the fork of sandbox {id} is not among its events: {}", chain(&error));
+        }
+    }
+}
+
+/// The key of one child of a request that has one. Clients' own have no slash.
+fn key_of(spec: &ForkSpec, position: i64) -> Option<(String, String)> {
+    let (key, fingerprint) = spec.idempotency.as_ref()?;
+    Some((format!("fork/{position}/{key}"), fingerprint.clone()))
+}
+
+/// What every child has from its source. Tokens are its own, and secrets of the project only those that were
+/// granted: by name, or all that the source has.
+fn child_of(source: &SandboxRow, spec: &ForkSpec) -> Result<CreateSpec, FleetError> {
+    let mut source = source.clone();
+    let mut secrets = spec.secrets.clone();
+    if spec.wish.with_secrets {
+        let inherited = std::mem::take(&mut source.secrets);
+        secrets = inherited.into_iter().chain(secrets).collect();
+    } else if let Some(network) = &mut source.network {
+        without_references(network);
+    }
+    let network = network_of(&source);
+    let reach = crate::network::policy(network.as_ref(), source.allow_internet_access).map_err(|error| {
+        tracing::error!(sandbox.id = %source.id, "network settings on record that make no sense: {error}");
+        FleetError::Broken
+    })?;
+    let mut env_vars = source.env_vars;
+    env_vars.retain(|name, _| !secrets.contains_key(name));
+    env_vars.extend(spec.env_vars.clone());
+    let mut metadata = source.metadata;
+    metadata.extend(spec.metadata.clone());
+    let template = source.template.parse::<TemplateRef>().map_err(|_| FleetError::Broken)?;
+    Ok(CreateSpec {
+        agent: source.agent,
+        template,
+        metadata,
+        env_vars,
+        secrets,
+        timeout_ms: spec.timeout_ms,
+        on_timeout: source.lifetime.on_timeout,
+        auto_resume: source.auto_resume,
+        secure: source.secure,
+        network,
+        reach,
+        allow_internet_access: source.allow_internet_access,
+        // Whoever keeps the source's lease knows nothing of the children.
+        bounds: Bounds { lease_s: None, idle_s: spec.idle_s.or(source.bounds.idle_s), ..source.bounds },
+        size: SizeWish::default(),
+        base: None,
+        memory: None,
+        idempotency: None,
+    })
+}
+
+/// Takes the rules out of network settings that put secrets of the project into requests.
+fn without_references(network: &mut Value) {
+    let refers = |rule: &Value| rule.to_string().contains("${secret:");
+    if let Some(rules) = network.pointer_mut("/policy/headers").and_then(Value::as_array_mut) {
+        rules.retain(|rule| !refers(rule));
+    }
+    if let Some(hosts) = network.get_mut("rules").and_then(Value::as_object_mut) {
+        hosts.retain(|_, rules| !refers(rules));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_with_secrets_are_taken_out_and_others_stay() {
+        let mut network = json!({
+            "policy": {"base": "web", "headers": [
+                {"hosts": ["a.com"], "headers": {"authorization": "Bearer ${secret:token}"}},
+                {"hosts": ["b.com"], "headers": {"x-team": "blue"}},
+            ]},
+            "rules": {
+                "c.com": [{"transform": {"headers": {"x": "${secret:other}"}}}],
+                "d.com": [{"transform": {"headers": {"x": "plain"}}}],
+            },
+        });
+        without_references(&mut network);
+        assert_eq!(
+            network,
+            json!({
+                "policy": {"base": "web", "headers": [{"hosts": ["b.com"], "headers": {"x-team": "blue"}}]},
+                "rules": {"d.com": [{"transform": {"headers": {"x": "plain"}}}]},
+            })
+        );
+    }
+}

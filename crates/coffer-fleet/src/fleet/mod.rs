@@ -1,0 +1,288 @@
+//! Every live sandbox: what is known of it, what is done to it, and when.
+//!
+//! The fleet is the only caller of the engine and the only writer of sandbox rows. A step (create,
+//! pause, resume, end) runs in a task of its own under the sandbox's [`Claim`](record::Claim), so a
+//! client that hangs up leaves no step half done. A step changes the engine first, then the store by
+//! compare-and-set, then memory: a crash in between leaves the earlier state on record, and
+//! [`reconcile`] makes the engine agree with it again.
+
+mod accounts;
+mod create;
+mod deadlines;
+mod end;
+mod error;
+mod fork;
+mod gate;
+mod health;
+mod ledger;
+mod metrics;
+mod orphans;
+mod pause;
+mod quota;
+mod reconcile;
+mod record;
+mod refusals;
+mod rollback;
+mod route;
+mod samples;
+mod secrets;
+mod settings;
+mod snapshots;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use coffer_core::{LifetimePolicy, Limits, ProjectId, SandboxId};
+use coffer_engine::{Engine, NodeInfo, TemplateInfo};
+use coffer_shares::{Shares, pool};
+use coffer_store::{ProjectScope, Store};
+pub use create::CreateSpec;
+pub use end::describe;
+pub use error::FleetError;
+pub use fork::{ForkSpec, Forked};
+pub use pause::{Boot, Connected};
+pub use record::{Busy, Record, Step};
+pub use secrets::{SecretUse, variables as secret_variables};
+use secrets::{explain_missing, patterns_of};
+pub use settings::network_of;
+pub use snapshots::{DEFAULT_TAG, MemoryWish, SnapshotSpec};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+use crate::audit::AuditLog;
+use crate::output::Output;
+use crate::usage::Usage;
+use coffer_core::clock::now_ms;
+use coffer_shares::PoolSettings;
+use coffer_telemetry as telemetry;
+use coffer_telemetry::Telemetry;
+
+/// The template of requests that name none of their own.
+const DEFAULT_TEMPLATE: &str = "base";
+
+/// How long a list of templates is believed.
+const TEMPLATES_FRESH: Duration = Duration::from_secs(2);
+
+/// Every live sandbox of the server.
+pub struct Fleet {
+    store: Store,
+    engine: Arc<dyn Engine>,
+    policy: LifetimePolicy,
+    limits: Limits,
+    records: RwLock<HashMap<SandboxId, Arc<Record>>>,
+    /// Steps under way; a stop waits for them.
+    steps: TaskTracker,
+    /// Steps that no client waits for; what is on no record is nobody's.
+    background: Shares<Option<ProjectId>>,
+    /// Health checks wait for sandboxes, which may be slow on purpose, so they have room of their own.
+    checks: Shares<ProjectId>,
+    host_calls: Shares<ProjectId>,
+    ends: Shares<ProjectId>,
+    /// Held for reading while a sandbox runs and the store does not say so yet.
+    recording: Arc<tokio::sync::RwLock<()>>,
+    /// A sandbox began to run and has no sample yet.
+    sample_soon: Notify,
+    templates: Mutex<Option<(Instant, Arc<[TemplateInfo]>)>>,
+    /// One comparison with the engine's list at a time.
+    comparing: tokio::sync::Mutex<()>,
+    telemetry: Arc<Telemetry>,
+    pub usage: Arc<Usage>,
+    output: Arc<Output>,
+    audit: AuditLog,
+    /// A secret has changed, and the engine has not heard of it.
+    tell_secrets: Notify,
+    /// A sandbox has repositories on record that its gate may not lead to.
+    gates: Notify,
+    /// Projects that were over quota a moment ago.
+    full: quota::Full,
+    /// Snapshots that are being made, used up or deleted.
+    at_work: snapshots::AtWork,
+    /// Why the host cannot save memory, as it last said.
+    lacks_memory: Mutex<Option<String>>,
+    pub found: Found,
+}
+
+/// What was found and put right since the start, for whoever shows it.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Sandboxes, or what was left of them, that should not have been there.
+    pub orphans: AtomicU64,
+    /// Sandboxes that were to be there and were not.
+    pub lost: AtomicU64,
+    /// Sandboxes in another state than they should have been.
+    pub repaired: AtomicU64,
+    /// Requests for more than a project may have.
+    pub over_quota: AtomicU64,
+    /// Sandboxes whose owners were no longer there.
+    pub expired_leases: AtomicU64,
+}
+
+impl fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fleet").field("sandboxes", &self.everyone().len()).finish_non_exhaustive()
+    }
+}
+
+/// Where the fleet writes down what happens, beside the store.
+#[derive(Debug)]
+pub struct Books {
+    pub telemetry: Arc<Telemetry>,
+    pub usage: Arc<Usage>,
+    pub output: Arc<Output>,
+    pub audit: AuditLog,
+    pub pools: PoolSettings,
+}
+
+impl Fleet {
+    /// Takes up what the store has, makes the engine agree with it, and starts to keep watch.
+    pub async fn start(
+        store: Store,
+        engine: Arc<dyn Engine>,
+        policy: LifetimePolicy,
+        limits: Limits,
+        Books { telemetry, usage, output, audit, pools }: Books,
+        stop: CancellationToken,
+    ) -> Result<Arc<Self>, FleetError> {
+        let fleet = Arc::new(Self {
+            store,
+            engine,
+            policy,
+            limits,
+            records: RwLock::default(),
+            steps: TaskTracker::new(),
+            background: pools.shares(pool::BACKGROUND_STEPS),
+            checks: pools.shares(pool::HEALTH_CHECKS),
+            host_calls: pools.shares(pool::HOST_CALLS),
+            ends: pools.shares(pool::ENDS),
+            recording: Arc::default(),
+            sample_soon: Notify::new(),
+            templates: Mutex::default(),
+            comparing: tokio::sync::Mutex::default(),
+            telemetry,
+            usage,
+            output,
+            audit,
+            tell_secrets: Notify::new(),
+            gates: Notify::new(),
+            full: quota::Full::default(),
+            at_work: snapshots::AtWork::default(),
+            lacks_memory: Mutex::default(),
+            found: Found::default(),
+        });
+        // Before the first list, so that nothing that happens after it is missed.
+        let notices = fleet.engine.notices();
+        explain_missing(&fleet.store).await;
+        fleet.load().await?;
+        fleet.read_secrets().await;
+        fleet.output.look_for(patterns_of(fleet.store.clone()));
+        fleet.reconcile().await?;
+        // What ran meanwhile has something to tell.
+        for record in fleet.everyone() {
+            fleet.output.wake(&record);
+        }
+        fleet.usage.confirm();
+        fleet.usage.look_at_budgets(now_ms()).await?;
+        fleet.steps.spawn(fleet.clone().keep_accounts(stop.clone()));
+        fleet.steps.spawn(fleet.clone().keep_told(fleet.engine.notices(), stop.clone()));
+        fleet.steps.spawn(fleet.clone().heed(notices, stop.clone()));
+        fleet.steps.spawn(fleet.clone().keep_deadlines(stop.clone()));
+        fleet.steps.spawn(fleet.clone().keep_checking(stop.clone()));
+        fleet.steps.spawn(fleet.clone().keep_sampling(stop));
+        Ok(fleet)
+    }
+
+    /// Waits for steps under way, after `stop` was cancelled. Sandboxes stay as they are.
+    pub async fn finish(&self, patience: Duration) {
+        self.steps.close();
+        if tokio::time::timeout(patience, self.steps.wait()).await.is_err() {
+            tracing::warn!("gave up waiting for {} steps under way", self.steps.len());
+        }
+    }
+
+    /// A live sandbox of a project; another project's is not found.
+    pub fn find(&self, scope: &ProjectScope, id: SandboxId) -> Option<Arc<Record>> {
+        let is_seen = |record: &Arc<Record>| {
+            record.project == scope.project() && scope.agent().is_none_or(|agent| record.agent == Some(agent))
+        };
+        self.any(id).filter(is_seen)
+    }
+
+    /// A live sandbox, whoever owns it: for the proxy, whose callers prove themselves to agentd.
+    pub fn any(&self, id: SandboxId) -> Option<Arc<Record>> {
+        self.records.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    fn everyone(&self) -> Vec<Arc<Record>> {
+        self.records.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    fn enrol(&self, record: Arc<Record>) {
+        self.records.write().unwrap_or_else(PoisonError::into_inner).insert(record.id, record);
+    }
+
+    fn forget(&self, id: SandboxId) {
+        self.usage.stop(id, true);
+        self.records.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Runs a step to its end even when nobody waits for it any more.
+    async fn carry_through<T: Send + 'static>(
+        &self,
+        step: impl Future<Output = Result<T, FleetError>> + Send + 'static,
+    ) -> Result<T, FleetError> {
+        // With the request's span, so that lines of the log and spans say whose step it is.
+        let step = telemetry::within(telemetry::current(), step.in_current_span());
+        let step = coffer_engine::on_behalf_of(coffer_engine::on_behalf(), step);
+        self.steps.spawn(step).await.unwrap_or(Err(FleetError::Broken))
+    }
+
+    /// Runs a step that no client waits for, a bounded number at a time.
+    fn in_background(
+        self: &Arc<Self>,
+        whose: Option<ProjectId>,
+        step: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let room = self.background.clone();
+        self.steps.spawn(async move {
+            let _place = room.take(whose).await;
+            step.await;
+        });
+    }
+
+    /// Whether whatever runs the sandboxes answers.
+    pub async fn engine_answers(&self) -> Result<(), FleetError> {
+        Ok(self.engine.info().await.map(drop)?)
+    }
+
+    /// What whatever runs the sandboxes tells of itself.
+    pub async fn host(&self) -> Result<NodeInfo, FleetError> {
+        Ok(self.engine.info().await?)
+    }
+
+    /// What sandboxes can be made from. The default template is always there: an engine that has
+    /// not built it uses another in its place.
+    pub async fn templates(&self) -> Result<Arc<[TemplateInfo]>, FleetError> {
+        let known = self.templates.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((at, templates)) = known
+            && at.elapsed() < TEMPLATES_FRESH
+        {
+            return Ok(templates);
+        }
+        let mut templates = self.engine.templates().await?;
+        if !templates.iter().any(|template| template.name == DEFAULT_TEMPLATE)
+            && let Some(stand_in) = templates.first().cloned()
+        {
+            templates.insert(0, TemplateInfo { name: DEFAULT_TEMPLATE.to_string(), ..stand_in });
+        }
+        let templates: Arc<[TemplateInfo]> = templates.into();
+        *self.templates.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((Instant::now(), templates.clone()));
+        Ok(templates)
+    }
+}

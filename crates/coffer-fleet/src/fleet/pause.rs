@@ -1,0 +1,320 @@
+//! Pausing and resuming.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_core::{Cause, Fault, Kept, Millis, OnTimeout, SandboxState, StateName};
+use coffer_engine::EngineError;
+use coffer_store::{Asking, Changes, Placement, SandboxRow};
+
+use super::create::INIT_PATIENCE;
+use super::ledger::{reason, stored};
+use super::record::{Claim, Ending};
+use super::snapshots::why_no_memory;
+use super::{Fleet, FleetError, Record, SecretUse, Step};
+use coffer_core::chain;
+use coffer_core::clock::now_ms;
+
+/// How long a sandbox may take to tell what it has written, before it stands still.
+pub(super) const WORDS_PATIENCE: Duration = Duration::from_millis(250);
+
+/// How long a resumed agentd may take to answer.
+const WAKE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a paused sandbox comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Boot {
+    /// With its memory, if the pause kept it.
+    AsPaused,
+    /// Anew from its files, whatever the pause kept.
+    Cold,
+}
+
+/// What a connect found.
+#[derive(Debug)]
+pub enum Connected {
+    Running(SandboxRow),
+    Resumed(SandboxRow),
+}
+
+impl Fleet {
+    /// Pauses a running sandbox. With `healthy_guest` one that does not answer is left alone.
+    pub async fn pause(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        kept: Kept,
+        healthy_guest: bool,
+    ) -> Result<(), FleetError> {
+        let place = self.host_calls.take(record.project).await?;
+        let claim = record.claim(Step::Pause).await?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let _place = place;
+            let asked = record.live().socket().filter(|_| healthy_guest);
+            if let Some(socket) = asked {
+                coffer_guest::health(&socket, WAKE_PATIENCE).await.map_err(FleetError::GuestUnresponsive)?;
+            }
+            fleet.pause_claimed(&claim, kept).await
+        })
+        .await
+    }
+
+    pub(super) async fn pause_claimed(&self, claim: &Claim, kept: Kept) -> Result<(), FleetError> {
+        self.pause_for(claim, kept, None).await
+    }
+
+    /// Pauses, for a reason that its history tells.
+    pub(super) async fn pause_for(
+        &self,
+        claim: &Claim,
+        kept: Kept,
+        why: Option<&str>,
+    ) -> Result<(), FleetError> {
+        let mut span = self.span("sandbox.pause", &claim.record);
+        let paused = self.pause_now(claim, kept, why).await;
+        if let Err(error) = &paused {
+            span.fail(|| chain(error));
+        }
+        paused
+    }
+
+    async fn pause_now(&self, claim: &Claim, kept: Kept, why: Option<&str>) -> Result<(), FleetError> {
+        let record = &claim.record;
+        let state = record.live().row.state.clone();
+        // Asked before the engine is: what the state refuses must change nothing.
+        state.after(Cause::Froze(kept))?;
+        let mut how = String::new();
+        match kept {
+            Kept::MemoryAndFiles => how = self.keep_memory(record).await?,
+            Kept::FilesOnly => {
+                let last_words = self.output.last_words(record).await;
+                self.engine.stop(record.id).await?;
+                self.output.conclude(record, last_words).await;
+            }
+        }
+        let cause = Cause::Froze(kept);
+        let why = why.map_or_else(|| reason(&cause), str::to_string) + &how;
+        if let Err(error) = self.advance_for(claim, cause, Changes::default(), &why).await {
+            // Not on record: undo it. Where even that fails, the next comparison repairs it.
+            if let Err(undo) = self.wake(claim, kept).await {
+                let id = record.id;
+                tracing::error!(sandbox.id = %id, "sandbox {id} stays paused, unrecorded: {}", chain(&undo));
+            }
+            return Err(error);
+        }
+        record.live().gone.cancel();
+        let id = record.id;
+        tracing::info!(sandbox.id = %id, ?kept, "sandbox {id} is paused");
+        Ok(())
+    }
+
+    /// Has the engine keep the processes of a running sandbox: on disk where it can, else frozen where they
+    /// are. Says how, for its history.
+    pub(super) async fn keep_memory(&self, record: &Arc<Record>) -> Result<String, FleetError> {
+        let why = match self.lacks_memory() {
+            Some(lacks) => lacks,
+            None => {
+                // Should its memory be lost after all, what it wrote before is not.
+                self.output.catch_up(record, WORDS_PATIENCE).await;
+                match self.engine.hibernate(record.id).await {
+                    Ok(()) => return Ok("; its memory is on disk".to_string()),
+                    Err(error) => why_no_memory(error)?,
+                }
+            }
+        };
+        self.engine.freeze(record.id).await?;
+        Ok(format!("; its memory stays in that of the host: {why}"))
+    }
+
+    /// Resumes a paused sandbox; one that runs refuses.
+    pub async fn resume(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        timeout_ms: Millis,
+        boot: Boot,
+        on_timeout: Option<OnTimeout>,
+    ) -> Result<SandboxRow, FleetError> {
+        let place = self.host_calls.take(record.project).await?;
+        let claim = record.claim(Step::Resume).await?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let _place = place;
+            let resumed = fleet.resume_claimed(&claim, timeout_ms, boot, on_timeout).await;
+            drop(claim);
+            fleet.heal(&record).await;
+            resumed
+        })
+        .await
+    }
+
+    /// Resumes a paused sandbox, or keeps a running one alive for at least `timeout_ms` more. A
+    /// pause or resume under way is waited for.
+    pub async fn connect(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        timeout_ms: Millis,
+        boot: Boot,
+    ) -> Result<Connected, FleetError> {
+        if record.live().row.sealed {
+            return Err(SecretUse::SandboxSealed.into());
+        }
+        let (claim, paused) = loop {
+            let is_paused = || record.live().row.state.name() == StateName::Paused;
+            let paused = is_paused();
+            // Keeping a running one alive is a small matter that turns nobody else away.
+            let claim = record.claim_in_turn(if paused { Step::Resume } else { Step::Update }).await?;
+            if paused == is_paused() {
+                break (claim, paused);
+            }
+        };
+        let place = match paused {
+            true => Some(self.host_calls.take(record.project).await?),
+            false => None,
+        };
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let _place = place;
+            if !paused {
+                return fleet.extend_claimed(&claim, timeout_ms).await.map(Connected::Running);
+            }
+            let resumed = fleet.resume_claimed(&claim, timeout_ms, boot, None).await;
+            drop(claim);
+            fleet.heal(&record).await;
+            resumed.map(Connected::Resumed)
+        })
+        .await
+    }
+
+    async fn resume_claimed(
+        &self,
+        claim: &Claim,
+        timeout_ms: Millis,
+        boot: Boot,
+        on_timeout: Option<OnTimeout>,
+    ) -> Result<SandboxRow, FleetError> {
+        let mut span = self.span("sandbox.resume", &claim.record);
+        let resumed = self.resume_now(claim, timeout_ms, boot, on_timeout).await;
+        if let Err(error) = &resumed {
+            span.fail(|| chain(error));
+        }
+        resumed
+    }
+
+    async fn resume_now(
+        &self,
+        claim: &Claim,
+        timeout_ms: Millis,
+        boot: Boot,
+        on_timeout: Option<OnTimeout>,
+    ) -> Result<SandboxRow, FleetError> {
+        let record = &claim.record;
+        self.usage.admits(record.project, Some(record.id))?;
+        let state = record.live().row.state.clone();
+        state.clone().after(Cause::Thawed)?;
+        let SandboxState::Paused { kept } = state else { return Err(FleetError::Broken) };
+        let (limits, bounds) = {
+            let live = record.live();
+            (live.row.limits, live.row.bounds)
+        };
+        self.expect_room(record.project, &limits, Asking::ToResume).await?;
+        let kept = match boot {
+            Boot::Cold if kept == Kept::MemoryAndFiles => {
+                match self.engine.stop(record.id).await {
+                    // Its processes are on disk, or gone: the start leaves them there.
+                    Ok(()) | Err(EngineError::WrongState(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                Kept::FilesOnly
+            }
+            Boot::Cold | Boot::AsPaused => kept,
+        };
+        let placement = match self.wake(claim, kept).await {
+            Ok(placement) => placement,
+            Err(error) => return Err(self.give_up_waking(claim, kept, error).await),
+        };
+        let now = now_ms();
+        let changes = Changes {
+            started_ms: Some(now),
+            deadline_ms: Some(self.policy_for(&bounds).deadline(now, now, timeout_ms)),
+            on_timeout,
+            placement,
+            ..Changes::default()
+        };
+        if let Err(error) = self.advance(claim, Cause::Thawed, changes).await {
+            self.put_back(claim, kept).await;
+            return Err(match error {
+                FleetError::OverQuota(over) => self.over_quota(record.project, over),
+                error => error,
+            });
+        }
+        record.activity.note();
+        self.sample_soon.notify_one();
+        let mut live = record.live();
+        if live.ending.is_none() {
+            live.begin_run();
+            self.output.wake(record);
+        }
+        let id = record.id;
+        tracing::info!(sandbox.id = %id, "sandbox {id} runs again");
+        Ok(live.row.clone())
+    }
+
+    /// Makes the engine run the sandbox again and waits for its agentd. A new placement comes only
+    /// from a new boot.
+    pub(super) async fn wake(&self, claim: &Claim, kept: Kept) -> Result<Option<Placement>, FleetError> {
+        let record = &claim.record;
+        let booted = match kept {
+            Kept::MemoryAndFiles => match self.engine.thaw(record.id).await {
+                Ok(()) => None,
+                // Its processes are on disk, or gone, as after a restart of the host: its files are not.
+                Err(EngineError::WrongState(_)) => Some(self.engine.start(record.id, false).await?),
+                Err(error) => return Err(error.into()),
+            },
+            Kept::FilesOnly => Some(self.engine.start(record.id, true).await?),
+        };
+        let Some(placement) = booted.map(stored) else {
+            let socket = record.live().socket().ok_or(FleetError::Broken)?;
+            coffer_guest::health(&socket, WAKE_PATIENCE).await.map_err(FleetError::NotReady)?;
+            return Ok(None);
+        };
+        record.live().row.placement = Some(placement.clone());
+        let init = self.init_of(record).await?;
+        coffer_guest::init(&placement.socket, &init, INIT_PATIENCE).await.map_err(FleetError::NotReady)?;
+        Ok(Some(placement))
+    }
+
+    /// What to do about a sandbox that did not wake: it stays paused where that is possible.
+    async fn give_up_waking(&self, claim: &Claim, kept: Kept, error: FleetError) -> FleetError {
+        let record = &claim.record;
+        match &error {
+            FleetError::Engine(EngineError::UnknownSandbox) => {
+                // The claim is the caller's; whoever comes next carries the end out.
+                self.doom(record, Fault::Lost);
+            }
+            // Nothing was begun.
+            FleetError::Engine(_) => {}
+            _ => self.put_back(claim, kept).await,
+        }
+        let id = record.id;
+        tracing::warn!(sandbox.id = %id, "sandbox {id} did not wake: {}", chain(&error));
+        error
+    }
+
+    /// Makes the engine agree again with the pause that is on record.
+    async fn put_back(&self, claim: &Claim, kept: Kept) {
+        let id = claim.record.id;
+        let put_back = match kept {
+            Kept::MemoryAndFiles => self.keep_memory(&claim.record).await.map(drop),
+            Kept::FilesOnly => self.engine.stop(id).await.map_err(FleetError::from),
+        };
+        if let Err(error) = put_back {
+            tracing::warn!(sandbox.id = %id, "could not pause sandbox {id} again: {}", chain(&error));
+        }
+    }
+
+    /// Marks a sandbox that this task has claimed as failed; [`heal`](Self::heal) ends it.
+    pub(super) fn doom(&self, record: &Arc<Record>, fault: Fault) {
+        record.live().ending.get_or_insert(Ending::Failed(fault));
+        record.doomed.cancel();
+    }
+}

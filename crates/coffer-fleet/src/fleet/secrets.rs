@@ -1,0 +1,456 @@
+//! Secrets by reference: in a sandbox's environment, and in the headers that egress puts into its requests.
+//!
+//! Rows have names, never values. Values are looked up when agentd is named and when the engine is told what a
+//! sandbox may reach, and again for the latter when a secret has changed or the engine was away: it keeps
+//! values in memory only.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use coffer_core::network::{HeaderRule, HeaderText, Policy};
+use coffer_core::{AuditId, ProjectId, StateName};
+use coffer_engine::EngineNotice;
+use coffer_store::{AuditRecord, MissingKey, SandboxRow, SecretValues, Store, UsableSecret};
+use coffer_wire::agentd::Init;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use super::{Fleet, FleetError, Record, Step, network_of};
+use crate::output::{Patterns, Values};
+use coffer_core::chain;
+use coffer_core::clock::now_ms;
+
+/// How often another server's changes of secrets are looked for.
+const LOOK: Duration = Duration::from_secs(10);
+const BEGIN: &str = "${secret:";
+/// The action of the record that says that a sandbox was given a secret.
+const SECRET_USED: &str = "secret.used";
+
+/// Why a secret cannot be used as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SecretUse {
+    #[error("there is no secret '{0}'")]
+    Unknown(String),
+    #[error("the secret '{0}' is for headers to its own hosts only")]
+    OtherHost(String),
+    #[error(
+        "the secret '{0}' is limited to hosts and may not be sent in plain HTTP; hint: leave out `plain_http`, or \
+         have an admin set `plain_http` on the secret"
+    )]
+    PlainHttp(String),
+    #[error("the secret '{0}' is limited to hosts and may not be sent in plain HTTP through `egressProxy`")]
+    PlainProxy(String),
+    #[error("the secret '{0}' was sealed under a master key that is not here")]
+    Sealed(String),
+    #[error("the secret '{0}' cannot stand in a header: it has other than visible characters, or too many")]
+    NoHeader(String),
+    #[error("`${{` in the value of a header begins a reference: write `${{secret:NAME}}`")]
+    NoReference,
+    #[error("the sandbox's own settings were sealed under a master key that is not here")]
+    SandboxSealed,
+}
+
+/// The environment that names of secrets stand for.
+pub fn variables(
+    names: &BTreeMap<String, String>,
+    values: &SecretValues,
+) -> Result<BTreeMap<String, String>, SecretUse> {
+    let value = |(variable, name): (&String, &String)| {
+        let secret = values.get(name).ok_or_else(|| SecretUse::Unknown(name.clone()))?;
+        if secret.hosts.is_some() {
+            return Err(SecretUse::OtherHost(name.clone()));
+        }
+        let value = secret.value.as_ref().ok_or_else(|| SecretUse::Sealed(name.clone()))?;
+        Ok((variable.clone(), value.reveal().to_string()))
+    };
+    names.iter().map(value).collect()
+}
+
+/// The policy with the values of secrets in place of their names.
+fn with_values(policy: Policy, values: &SecretValues) -> Result<Policy, SecretUse> {
+    let proxied = policy.proxy().is_some();
+    policy.map_headers(|rule, text| filled(rule, text, proxied, values))
+}
+
+fn filled(
+    rule: &HeaderRule,
+    text: &HeaderText,
+    proxied: bool,
+    values: &SecretValues,
+) -> Result<HeaderText, SecretUse> {
+    let mut rest = text.reveal();
+    let mut whole = String::new();
+    let mut last = None;
+    while let Some((before, after)) = rest.split_once("${") {
+        whole.push_str(before);
+        let reference = after.strip_prefix(&BEGIN[2..]).and_then(|after| after.split_once('}'));
+        let (name, after) = reference.ok_or(SecretUse::NoReference)?;
+        let secret = values.get(name).ok_or_else(|| SecretUse::Unknown(name.to_string()))?;
+        let is_for = |hosts: &Vec<_>| {
+            rule.hosts.iter().all(|host| hosts.iter().any(|pattern| host.is_within(pattern)))
+        };
+        if !secret.hosts.as_ref().is_none_or(is_for) {
+            return Err(SecretUse::OtherHost(name.to_string()));
+        }
+        check_transport(rule, name, secret, proxied)?;
+        let value = secret.value.as_ref().ok_or_else(|| SecretUse::Sealed(name.to_string()))?;
+        whole.push_str(value.reveal());
+        last = Some(name);
+        rest = after;
+    }
+    whole.push_str(rest);
+    HeaderText::parse(&whole).map_err(|_| SecretUse::NoHeader(last.unwrap_or_default().to_string()))
+}
+
+/// Refuses to send a secret that is limited to hosts where the host does not prove its name.
+///
+/// Over TLS it does, through a proxy too: egress verifies the certificate of the named host itself. Plain HTTP is
+/// answered by any address that the sandbox or its DNS names, and read by a proxy of the caller's choice.
+fn check_transport(
+    rule: &HeaderRule,
+    name: &str,
+    secret: &UsableSecret,
+    proxied: bool,
+) -> Result<(), SecretUse> {
+    match (secret.hosts.is_some() && rule.plain_http, secret.plain_http, proxied) {
+        (false, _, _) | (true, true, false) => Ok(()),
+        (true, false, _) => Err(SecretUse::PlainHttp(name.to_string())),
+        (true, true, true) => Err(SecretUse::PlainProxy(name.to_string())),
+    }
+}
+
+/// Whether the engine must be told secrets for this sandbox. Asked of every sandbox, often.
+fn has_secrets(row: &SandboxRow) -> bool {
+    let Some(network) = &row.network else { return false };
+    let is_there =
+        |value: &serde_json::Value| !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty());
+    is_there(&network["rules"])
+        || is_there(&network["egressProxy"])
+        || is_there(&network["policy"]["headers"])
+}
+
+/// The secrets that headers of a sandbox's requests refer to, by its network settings.
+pub(super) fn header_secrets(network: Option<&serde_json::Value>) -> BTreeSet<String> {
+    let Some(network) = network else { return BTreeSet::new() };
+    let text = [&network["rules"], &network["policy"]["headers"]].map(ToString::to_string).concat();
+    let mut parts = text.split(BEGIN);
+    parts.next();
+    parts.filter_map(|part| part.split_once('}')).map(|(name, _)| name.to_string()).collect()
+}
+
+/// Says at the start what cannot be read for lack of a master key, and what to do about it.
+pub(super) async fn explain_missing(store: &Store) {
+    match store.master_key(&store.operator()).await {
+        Ok(status) => {
+            for missing in status.missing {
+                let MissingKey { id, projects, secrets, sandboxes } = missing;
+                tracing::error!(
+                    "master key {id} is not here: {secrets} secrets and the tokens and settings of {sandboxes} live \
+                     sandboxes in {projects} projects cannot be read. Put it back, as a second line of the master \
+                     key's file or in secrets.previous_master_keys, and start again; or set those secrets anew and \
+                     destroy those sandboxes. Everything else works."
+                );
+            }
+        }
+        Err(error) => tracing::warn!("could not look whether a master key is missing: {error}"),
+    }
+}
+
+/// What is to be taken out of a project's output: its values as this server last read them.
+pub(super) fn patterns_of(store: Store) -> Values {
+    let made: Mutex<HashMap<ProjectId, (u64, Arc<Patterns>)>> = Mutex::default();
+    let none = Arc::new(Patterns::default());
+    Arc::new(move |project| {
+        let Some(values) = store.cached_secret_values(project) else { return none.clone() };
+        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        match made.get(&project) {
+            Some((version, patterns)) if *version == values.version => patterns.clone(),
+            _ => {
+                let patterns = Arc::new(Patterns::new(&values.texts().collect::<Vec<_>>()));
+                made.insert(project, (values.version, patterns.clone()));
+                patterns
+            }
+        }
+    })
+}
+
+impl Fleet {
+    /// Reads the secrets of all projects that have sandboxes, which also finds what other servers changed.
+    pub(super) async fn read_secrets(&self) -> HashMap<ProjectId, u64> {
+        let projects: HashSet<ProjectId> = self.everyone().iter().map(|record| record.project).collect();
+        let mut versions = HashMap::new();
+        for project in projects {
+            match self.store.read_secrets(project).await {
+                Ok(values) => drop(versions.insert(project, values.version)),
+                Err(error) => tracing::warn!("could not read the secrets of project {project}: {error}"),
+            }
+        }
+        versions
+    }
+
+    /// What the engine is told of a policy, and which values that was made with.
+    pub(super) async fn reach_of(
+        &self,
+        project: ProjectId,
+        policy: Policy,
+    ) -> Result<(Policy, u64), FleetError> {
+        let policy = policy.of_project(project);
+        if policy.headers().is_empty() {
+            return Ok((policy, 0));
+        }
+        let mut values = self.store.secret_values(project).await?;
+        let mut filled = with_values(policy.clone(), &values);
+        if matches!(filled, Err(SecretUse::Unknown(_))) {
+            // Another server may have just made it.
+            values = self.store.read_secrets(project).await?;
+            filled = with_values(policy, &values);
+        }
+        Ok((filled?, values.version))
+    }
+
+    /// Whether the secrets that a new sandbox names can be used; from memory, most often.
+    pub(super) async fn check_secrets(
+        &self,
+        project: ProjectId,
+        names: &BTreeMap<String, String>,
+    ) -> Result<(), FleetError> {
+        // Once for each project: what a sandbox prints is compared with what is in memory.
+        if names.is_empty() && self.store.cached_secret_values(project).is_some() {
+            return Ok(());
+        }
+        let values = self.store.secret_values(project).await?;
+        match variables(names, &values) {
+            Err(SecretUse::Unknown(_)) => {
+                variables(names, &*self.store.read_secrets(project).await?)?;
+            }
+            checked => {
+                checked?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a sandbox's agentd is told when it starts.
+    pub(super) async fn init_of(&self, record: &Record) -> Result<Init, FleetError> {
+        let (sealed, names, project) = {
+            let live = record.live();
+            (live.row.sealed, live.row.secrets.clone(), record.project)
+        };
+        if sealed {
+            return Err(SecretUse::SandboxSealed.into());
+        }
+        let mut init = record.init();
+        if !names.is_empty() {
+            let values = self.store.secret_values(project).await?;
+            init.env_vars.extend(variables(&names, &values)?);
+        }
+        let in_headers = header_secrets(record.live().row.network.as_ref());
+        self.note_secrets(record, names.into_values().chain(in_headers).collect());
+        Ok(init)
+    }
+
+    /// Puts on record that a sandbox was given secrets: in its environment, or in headers of its requests.
+    pub(super) fn note_secrets(&self, record: &Record, names: BTreeSet<String>) {
+        for name in names {
+            let id = AuditId::generate();
+            self.audit.write_read(AuditRecord {
+                id,
+                project: Some(record.project),
+                actor: format!("sandbox:{}", record.id),
+                action: SECRET_USED.to_string(),
+                subject: Some(name),
+                status: 200,
+                code: None,
+                request_id: id.to_string(),
+                at_ms: now_ms(),
+            });
+        }
+    }
+
+    /// Has the engine hear of changed secrets soon.
+    pub fn secrets_changed(&self) {
+        self.tell_secrets.notify_one();
+    }
+
+    /// Tells the engine of secrets that it does not have, until `stop`.
+    pub(super) async fn keep_told(
+        self: Arc<Self>,
+        mut notices: broadcast::Receiver<EngineNotice>,
+        stop: CancellationToken,
+    ) {
+        loop {
+            self.tell_all().await;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.tell_secrets.notified() => {}
+                () = tokio::time::sleep(LOOK) => {}
+                notice = notices.recv() => match notice {
+                    Ok(EngineNotice::Died { .. }) => {}
+                    Err(broadcast::error::RecvError::Closed) => return,
+                    // It may be another node, which was told nothing.
+                    Ok(EngineNotice::Reconnected) | Err(broadcast::error::RecvError::Lagged(_)) => {
+                        for record in self.everyone() {
+                            record.told.store(0, Ordering::Relaxed);
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    async fn tell_all(self: &Arc<Self>) {
+        let versions = self.read_secrets().await;
+        for record in self.everyone() {
+            if !has_secrets(&record.live().row) && record.git.is_empty() {
+                continue;
+            }
+            let Some(&version) = versions.get(&record.project) else { continue };
+            if record.told.load(Ordering::Relaxed) != version
+                && let Some(claim) = record.try_claim(Step::Update)
+            {
+                let told = self.tell(&record).await;
+                drop(claim);
+                self.heal(&record).await;
+                if let Err(error) = told {
+                    let id = record.id;
+                    tracing::warn!(sandbox.id = %id, "sandbox {id} does not have its secrets: {}", chain(&error));
+                }
+            }
+        }
+    }
+
+    /// Tells the engine what a sandbox may reach, secrets and all; without them where they cannot be had, so that
+    /// nothing goes out that should have had one.
+    pub(super) async fn tell(&self, record: &Record) -> Result<(), FleetError> {
+        let row = record.row();
+        if row.sealed || !matches!(row.state.name(), StateName::Running | StateName::Paused) {
+            return Ok(());
+        }
+        let policy = crate::network::policy(network_of(&row).as_ref(), row.allow_internet_access);
+        let policy = policy.map_err(|error| {
+            tracing::error!(sandbox.id = %row.id, "network settings on record that make no sense: {error}");
+            FleetError::Broken
+        })?;
+        let policy = record.git.opens(policy).map_err(|_| FleetError::Broken)?;
+        match self.reach_of(row.project, policy.clone()).await {
+            Ok((reach, version)) => {
+                self.engine.set_network(row.id, &reach).await?;
+                self.note_secrets(record, header_secrets(row.network.as_ref()));
+                // Where no header refers to anything, the version does not matter and is that of now.
+                let now =
+                    self.store.cached_secret_values(row.project).map_or(version, |values| values.version);
+                record.told.store(if version == 0 { now } else { version }, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                let policy = policy.of_project(row.project);
+                self.engine.set_network(row.id, &policy.without_secrets()).await?;
+                Err(error)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coffer_store::SecretTerms;
+    use serde_json::json;
+
+    fn policy(value: &str, host: &str) -> Policy {
+        let headers = json!([{"hosts": [host], "headers": {"authorization": value}}]);
+        serde_json::from_value(json!({"base": "web", "headers": headers})).unwrap()
+    }
+
+    async fn values() -> Arc<SecretValues> {
+        let database = coffer_testkit::TestDatabase::sqlite();
+        let store = database.open().await;
+        let project = store.create_project(&store.operator(), "p").await.unwrap();
+        let key = store.create_key(&store.operator(), project, "k").await.unwrap();
+        let Some(coffer_store::Authenticated::Project(whom)) =
+            store.authenticate(key.reveal()).await.unwrap()
+        else {
+            panic!("a key of a project");
+        };
+        let hosts = vec![coffer_core::network::NamePattern::parse("*.a.com").unwrap()];
+        for (name, value, hosts, plain_http) in [
+            ("open", "open value", None, None),
+            ("bound", "bound value", Some(hosts.clone()), None),
+            ("plain", "plain value", Some(hosts), Some(true)),
+            ("lines", "a\nb", None, None),
+        ] {
+            let (value, terms) = (coffer_store::Secret::new(value), SecretTerms { hosts, plain_http });
+            store.put_secret_on(&whom.scope, &name.parse().unwrap(), &value, terms).await.unwrap();
+        }
+        store.secret_values(project).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn references_are_filled_in_and_nothing_else_is() {
+        let values = values().await;
+        let filled = |text: &str, host: &str| {
+            let filled = with_values(policy(text, host), &values)?;
+            Ok(filled.headers()[0].headers.values().next().unwrap().reveal().to_string())
+        };
+        assert_eq!(filled("Bearer ${secret:open}!", "b.com").unwrap(), "Bearer open value!");
+        assert_eq!(filled("${secret:open}${secret:bound}", "x.a.com").unwrap(), "open valuebound value");
+        assert_eq!(filled("plain $ {} text", "b.com").unwrap(), "plain $ {} text");
+        for (text, host, why) in [
+            ("${secret:none}", "b.com", SecretUse::Unknown("none".into())),
+            ("${secret:bound}", "b.com", SecretUse::OtherHost("bound".into())),
+            ("${secret:bound}", "*.com", SecretUse::OtherHost("bound".into())),
+            ("${secret:lines}", "b.com", SecretUse::NoHeader("lines".into())),
+            ("${secret:open", "b.com", SecretUse::NoReference),
+            ("${e2b.identity.tokens.x}", "b.com", SecretUse::NoReference),
+        ] {
+            assert_eq!(filled(text, host), Err(why), "{text} {host}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_is_for_hosts_needs_a_host_that_proves_its_name() {
+        let values = values().await;
+        let judged = |name: &str, plain: bool, proxy: bool| {
+            let text = format!("${{secret:{name}}}");
+            let rule = json!({"hosts": ["x.a.com"], "headers": {"x": text}, "plain_http": plain});
+            let policy: Policy = serde_json::from_value(json!({"base": "web", "headers": [rule]})).unwrap();
+            let proxy =
+                proxy.then(|| coffer_core::network::Proxy::new("proxy.com:1080", None, None).unwrap());
+            with_values(policy.through(proxy), &values).err()
+        };
+        for (name, plain, proxy, why) in [
+            ("bound", false, false, None),
+            ("bound", false, true, None),
+            ("bound", true, false, Some(SecretUse::PlainHttp("bound".into()))),
+            ("bound", true, true, Some(SecretUse::PlainHttp("bound".into()))),
+            ("plain", false, true, None),
+            ("plain", true, false, None),
+            ("plain", true, true, Some(SecretUse::PlainProxy("plain".into()))),
+            ("open", true, true, None),
+        ] {
+            assert_eq!(judged(name, plain, proxy), why, "{name}, plain HTTP: {plain}, proxy: {proxy}");
+        }
+    }
+
+    #[test]
+    fn secrets_of_headers_are_found_in_both_forms() {
+        let network = json!({
+            "policy": {"base": "web", "headers": [{"hosts": ["a.com"], "headers": {"x": "${secret:a} ${secret:b}"}}]},
+            "rules": {"c.com": [{"transform": {"headers": {"x": "Bearer ${secret:c}", "y": "plain"}}}]},
+        });
+        let found: Vec<_> = header_secrets(Some(&network)).into_iter().collect();
+        assert_eq!(found, ["a", "b", "c"]);
+        assert!(header_secrets(None).is_empty() && header_secrets(Some(&json!({}))).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_is_for_hosts_is_no_variable() {
+        let values = values().await;
+        let of = |name: &str| variables(&BTreeMap::from([("V".to_string(), name.to_string())]), &values);
+        assert_eq!(of("open").unwrap()["V"], "open value");
+        assert_eq!(of("bound"), Err(SecretUse::OtherHost("bound".into())));
+        assert_eq!(of("none"), Err(SecretUse::Unknown("none".into())));
+    }
+}

@@ -1,0 +1,483 @@
+//! Snapshots: making, finding, deleting them, and making the engine and the store agree about them.
+//!
+//! The row comes first and goes last. A crash in between leaves a row that is `creating` or `deleting`, and
+//! the next comparison finishes what it stands for. What the engine has and no row explains is deleted: forks
+//! leave such when they are cut off.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use coffer_core::{Refused, SandboxId, SandboxState, SnapshotId, TemplateRef};
+use coffer_engine::{EngineError, SnapshotInfo};
+use coffer_store::{
+    FinishedSnapshot, Idempotency, InsertedSnapshot, NewSnapshot, Origin, ProjectScope, SandboxRow,
+    SnapshotFacts, SnapshotFilter, SnapshotRow, SnapshotState,
+};
+
+use super::create::Base;
+use super::record::Claim;
+use super::{Fleet, FleetError, Record, Step};
+use coffer_core::chain;
+use coffer_telemetry::Snapshotted;
+
+/// What a tag is where none is said.
+pub const DEFAULT_TAG: &str = "default";
+
+/// How many snapshots one delete by name takes at a time.
+const BATCH: u32 = 100;
+
+/// A snapshot to be made; everything in it has been checked.
+#[derive(Debug, Clone, Default)]
+pub struct SnapshotSpec {
+    pub name: Option<String>,
+    /// [`DEFAULT_TAG`] where none is said.
+    pub tag: Option<String>,
+    pub wish: MemoryWish,
+    /// The key that asks.
+    pub created_by: Option<String>,
+    pub idempotency: Option<(String, String)>,
+}
+
+/// What is wanted of a sandbox's processes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MemoryWish {
+    /// With them, without, or with them where that can be.
+    pub memory: Option<bool>,
+    /// Whether values of secrets that the processes hold may go along.
+    pub with_secrets: bool,
+}
+
+/// Snapshots that somebody is at, which no comparison may touch.
+#[derive(Debug, Default)]
+pub(super) struct AtWork(Mutex<HashSet<SnapshotId>>);
+
+/// One of them, given back on drop.
+#[derive(Debug)]
+pub(super) struct Working<'a> {
+    all: &'a AtWork,
+    snapshot: SnapshotId,
+}
+
+impl AtWork {
+    pub(super) fn begin(&self, snapshot: SnapshotId) -> Working<'_> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(snapshot);
+        Working { all: self, snapshot }
+    }
+
+    fn has(&self, snapshot: SnapshotId) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&snapshot)
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.all.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.snapshot);
+    }
+}
+
+/// What was captured of a sandbox, and why its processes were not, where they might have been.
+#[derive(Debug)]
+pub(super) struct Captured {
+    pub(super) info: SnapshotInfo,
+    pub(super) note: Option<String>,
+}
+
+impl Fleet {
+    /// Makes a snapshot of a running sandbox, which goes on.
+    pub async fn snapshot(
+        self: &Arc<Self>,
+        scope: ProjectScope,
+        record: Arc<Record>,
+        spec: SnapshotSpec,
+    ) -> Result<SnapshotRow, FleetError> {
+        let place = self.host_calls.take(record.project).await?;
+        let claim = record.claim(self.step_for(spec.wish)).await?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let _place = place;
+            let mut span = fleet.span("sandbox.snapshot", &record);
+            let begun = Instant::now();
+            let made = fleet.snapshot_claimed(scope, &claim, spec).await;
+            let outcome = made.as_ref().map_or(Snapshotted::Failed, |row| Snapshotted::of(row.memory));
+            fleet.telemetry.metrics.snapshotted(outcome, begun.elapsed());
+            if let Err(error) = &made {
+                span.fail(|| chain(error));
+            }
+            drop(claim);
+            fleet.heal(&record).await;
+            made
+        })
+        .await
+    }
+
+    async fn snapshot_claimed(
+        self: &Arc<Self>,
+        scope: ProjectScope,
+        claim: &Claim,
+        spec: SnapshotSpec,
+    ) -> Result<SnapshotRow, FleetError> {
+        let row = must_run(&claim.record, "be snapshotted; resume it first")?;
+        let snapshot = SnapshotId::generate();
+        let wanted = self.wanted_memory(&row, spec.wish)?;
+        let new = NewSnapshot {
+            id: snapshot,
+            sandbox: row.id,
+            agent: scope.agent(),
+            name: spec.name,
+            tag: spec.tag.unwrap_or_else(|| DEFAULT_TAG.to_string()),
+            memory: wanted.is_ok(),
+            template: engine_template(&row),
+            limits: row.limits,
+            secrets: if wanted.is_ok() { row.secrets.clone() } else { BTreeMap::new() },
+            created_by: spec.created_by,
+        };
+        let idempotency = spec.idempotency.as_ref();
+        let key = idempotency.map(|(key, fingerprint)| Idempotency { key, fingerprint });
+        let _working = self.at_work.begin(snapshot);
+        match self.store.insert_snapshot(&scope, new, key).await? {
+            InsertedSnapshot::New => {}
+            InsertedSnapshot::OverQuota(over) => return Err(self.over_quota(scope.project(), over)),
+            InsertedSnapshot::KeyReusedDifferently => return Err(FleetError::KeyReused),
+            // One at a time is made of a sandbox, so it is over; nobody but a crash leaves it unfinished.
+            InsertedSnapshot::Existing(first) => {
+                return match first.state {
+                    SnapshotState::Ready => Ok(*first),
+                    SnapshotState::Creating | SnapshotState::Deleting => Err(FleetError::FirstUnderWay),
+                };
+            }
+        }
+        let captured = match self.capture(&claim.record, snapshot, spec.wish, wanted).await {
+            Ok(captured) => captured,
+            Err(error) => {
+                self.drop_snapshot(snapshot, &chain(&error)).await;
+                return Err(error);
+            }
+        };
+        match self.store.finish_snapshot(&self.store.operator(), snapshot, facts(captured)).await {
+            Ok(FinishedSnapshot::Ready(row)) => {
+                tracing::info!(sandbox.id = %row.sandbox, "snapshot {} of sandbox {} is made", row.id, row.sandbox);
+                Ok(*row)
+            }
+            Ok(FinishedSnapshot::OverQuota(over)) => {
+                self.drop_snapshot(snapshot, &over.to_string()).await;
+                Err(self.over_quota(scope.project(), over))
+            }
+            Ok(FinishedSnapshot::Gone) => Err(FleetError::NoSnapshot(snapshot.to_string())),
+            Err(error) => {
+                self.drop_snapshot(snapshot, "it could not be put on record").await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Why the host cannot save memory, where it cannot.
+    pub fn lacks_memory(&self) -> Option<String> {
+        self.lacks_memory.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The step that making a snapshot is.
+    pub(super) fn step_for(&self, wish: MemoryWish) -> Step {
+        match wish.memory {
+            Some(true) => Step::Checkpoint,
+            None if self.lacks_memory().is_none() => Step::Checkpoint,
+            None | Some(false) => Step::Snapshot,
+        }
+    }
+
+    /// Whether the processes are to be taken down, or why they are not; refuses what cannot be wanted.
+    pub(super) fn wanted_memory(
+        &self,
+        row: &SandboxRow,
+        wish: MemoryWish,
+    ) -> Result<Result<(), String>, FleetError> {
+        let names = || row.secrets.values().map(String::as_str).collect::<Vec<_>>().join(", ");
+        match (wish.memory, self.lacks_memory()) {
+            (Some(false), _) => Ok(Err("it was not asked for".to_string())),
+            (Some(true), Some(lacks)) => Err(FleetError::NoMemory(lacks)),
+            (None, Some(lacks)) => Ok(Err(lacks)),
+            // Their values are in the memory of processes, and would be in that of every child.
+            (_, None) if row.secrets.is_empty() || wish.with_secrets => Ok(Ok(())),
+            (Some(true), None) => Err(FleetError::HoldsSecrets(names())),
+            (None, None) => {
+                Ok(Err(format!("its processes hold the secrets {}, which were not granted", names())))
+            }
+        }
+    }
+
+    /// Has the engine take a sandbox down, with its processes where that is wanted and possible, and go on. The
+    /// claim is the caller's.
+    pub(super) async fn capture(
+        &self,
+        record: &Arc<Record>,
+        snapshot: SnapshotId,
+        wish: MemoryWish,
+        wanted: Result<(), String>,
+    ) -> Result<Captured, FleetError> {
+        let captured = self.capture_once(record, snapshot, wish, wanted).await;
+        // An engine that died in the middle leaves it standing still, and the next one takes that for its state.
+        if let Err(error) = self.engine.thaw(record.id).await {
+            let id = record.id;
+            tracing::warn!(sandbox.id = %id, "sandbox {id} may stand still after its snapshot: {error}");
+        }
+        captured
+    }
+
+    async fn capture_once(
+        &self,
+        record: &Arc<Record>,
+        snapshot: SnapshotId,
+        wish: MemoryWish,
+        wanted: Result<(), String>,
+    ) -> Result<Captured, FleetError> {
+        let without = match wanted {
+            Ok(()) => {
+                // What it has written so far is on record before it stands still: a child begins with its own.
+                self.output.catch_up(record, super::pause::WORDS_PATIENCE).await;
+                match self.engine.snapshot(record.id, snapshot, true).await {
+                    Ok(info) => return Ok(Captured { info, note: None }),
+                    Err(error) => why_no_memory(error)?,
+                }
+            }
+            Err(why) => why,
+        };
+        if wish.memory == Some(true) {
+            return Err(FleetError::NoMemory(without));
+        }
+        let info = self.engine.snapshot(record.id, snapshot, false).await?;
+        Ok(Captured { info, note: (wish.memory != Some(false)).then_some(without) })
+    }
+
+    /// Deletes a snapshot. What started from it goes on. When it is answered nobody can find it any more;
+    /// should the host be away, it is gone there soon after it is back.
+    pub async fn delete_snapshot(
+        self: &Arc<Self>,
+        scope: ProjectScope,
+        snapshot: SnapshotId,
+    ) -> Result<(), FleetError> {
+        let found = self.store.snapshot(&scope, snapshot).await?;
+        let found = found.ok_or_else(|| FleetError::NoSnapshot(snapshot.to_string()))?;
+        self.held_here(&found)?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let _place = fleet.ends.take(found.project).await;
+            let _working = fleet.at_work.begin(snapshot);
+            if fleet.store.begin_snapshot_deletion(&scope, snapshot).await?.is_some() {
+                fleet.drop_snapshot(snapshot, "deleted on request").await;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Deletes what a name stands for, and what it stood for before.
+    pub async fn delete_named(
+        self: &Arc<Self>,
+        scope: ProjectScope,
+        reference: &TemplateRef,
+    ) -> Result<(), FleetError> {
+        let unknown = || FleetError::NoSnapshot(reference.to_string());
+        if let Some(row) = self.snapshot_by_id(&scope, reference).await? {
+            return self.delete_snapshot(scope, row.id).await;
+        }
+        if !is_ours(&scope, reference) {
+            return Err(unknown());
+        }
+        let mut filter = SnapshotFilter {
+            name: Some(reference.name.clone()),
+            tag: reference.tag.clone(),
+            limit: BATCH,
+            ..SnapshotFilter::default()
+        };
+        let mut deleted = 0;
+        loop {
+            let mut builds = self.store.snapshots(&scope, &filter).await?;
+            filter.before = builds.last().map(|last| last.id);
+            let more = builds.len() == BATCH as usize;
+            // Those of agents have other names, though the same letters.
+            builds.retain(|row| row.agent == scope.agent());
+            for row in builds {
+                self.delete_snapshot(scope, row.id).await?;
+                deleted += 1;
+            }
+            if !more {
+                break;
+            }
+        }
+        if deleted == 0 { Err(unknown()) } else { Ok(()) }
+    }
+
+    /// Gives a snapshot back to the engine and then forgets it; where the engine is away the row stays, and
+    /// the next comparison goes on.
+    async fn drop_snapshot(&self, snapshot: SnapshotId, reason: &str) {
+        if let Err(error) = self.engine.delete_snapshot(snapshot).await {
+            tracing::warn!("snapshot {snapshot} is still to be deleted by the engine: {error}");
+            // So that nobody takes it for one that is being made.
+            let marked = self.store.begin_snapshot_deletion(&self.store.operator(), snapshot).await;
+            if let Err(error) = marked {
+                tracing::warn!("snapshot {snapshot} is not on record as deleted: {error}");
+            }
+            return;
+        }
+        if let Err(error) = self.store.remove_snapshot(&self.store.operator(), snapshot, reason).await {
+            tracing::warn!("snapshot {snapshot} is gone and still on record: {}", chain(&error));
+        }
+    }
+
+    /// The usable snapshot that a template's reference names, if it does.
+    pub async fn snapshot_called(
+        &self,
+        scope: &ProjectScope,
+        reference: &TemplateRef,
+    ) -> Result<Option<SnapshotRow>, FleetError> {
+        if let Some(row) = self.snapshot_by_id(scope, reference).await? {
+            return Ok(Some(row).filter(|row| row.state == SnapshotState::Ready));
+        }
+        if !is_ours(scope, reference) {
+            return Ok(None);
+        }
+        let tag = reference.tag.as_deref().unwrap_or(DEFAULT_TAG);
+        Ok(self.store.snapshot_named(scope, &reference.name, tag).await?)
+    }
+
+    /// By `id` or `id:default`.
+    async fn snapshot_by_id(
+        &self,
+        scope: &ProjectScope,
+        reference: &TemplateRef,
+    ) -> Result<Option<SnapshotRow>, FleetError> {
+        let plain = reference.namespace.is_none();
+        let Ok(id) = reference.name.parse::<SnapshotId>() else { return Ok(None) };
+        let row = if plain { self.store.snapshot(scope, id).await? } else { None };
+        let tag = reference.tag.as_deref().unwrap_or(DEFAULT_TAG);
+        Ok(row.filter(|row| tag == DEFAULT_TAG || tag == row.tag))
+    }
+
+    /// What a sandbox has from a snapshot that it begins with.
+    pub fn base_of(&self, row: &SnapshotRow, memory: Option<bool>) -> Result<Base, FleetError> {
+        self.held_here(row)?;
+        if memory == Some(true) && !row.memory {
+            let why = row.note.clone().unwrap_or_else(|| "it was made without".to_string());
+            return Err(FleetError::NoMemory(format!("snapshot {} has none: {why}", row.id)));
+        }
+        let memory = memory.unwrap_or(row.memory);
+        Ok(Base {
+            origin: Origin { parent: row.sandbox, snapshot: row.id, fork_position: None },
+            memory,
+            template: row.template.clone(),
+            template_id: row.id.to_string(),
+            alias: row.name.clone(),
+            limits: row.limits,
+            secrets: if memory { row.secrets.clone() } else { BTreeMap::new() },
+        })
+    }
+
+    /// Only the host that made a snapshot has it.
+    pub(super) fn held_here(&self, row: &SnapshotRow) -> Result<(), FleetError> {
+        match self.store.snapshot_holder_elsewhere(row) {
+            Some(holder) => Err(FleetError::SnapshotElsewhere(row.id, holder.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// Finishes what a crash cut off, and deletes what nobody knows.
+    pub(super) async fn reconcile_snapshots(&self) -> Result<(), FleetError> {
+        let listed = match self.engine.snapshots().await {
+            Ok(listed) => listed,
+            Err(EngineError::Unsupported(_)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let operator = self.store.operator();
+        let mut settled = HashSet::new();
+        for row in self.store.unfinished_snapshots(&operator).await? {
+            if self.at_work.has(row.id) {
+                continue;
+            }
+            let _working = self.at_work.begin(row.id);
+            let made = listed.iter().find(|info| info.snapshot == row.id);
+            match (row.state, made) {
+                // It is whole: whoever asked for it may look for it.
+                (SnapshotState::Creating, Some(info)) => {
+                    let captured = Captured { info: info.clone(), note: row.note };
+                    let finished = self.store.finish_snapshot(&operator, row.id, facts(captured)).await?;
+                    if let FinishedSnapshot::OverQuota(over) = finished {
+                        self.drop_snapshot(row.id, &over.to_string()).await;
+                    }
+                }
+                (SnapshotState::Creating, None) => {
+                    self.drop_snapshot(row.id, "the server stopped meanwhile").await;
+                }
+                (SnapshotState::Deleting, _) => self.drop_snapshot(row.id, "deleted on request").await,
+                (SnapshotState::Ready, _) => continue,
+            }
+            settled.insert(row.id);
+            self.found.repaired.fetch_add(1, Ordering::Relaxed);
+        }
+        let is_at_rest = |id: &SnapshotId| !settled.contains(id) && !self.at_work.has(*id);
+        let strangers: Vec<SnapshotId> = listed.iter().map(|info| info.snapshot).filter(is_at_rest).collect();
+        let known = self.store.known_snapshots(&operator, &strangers).await?;
+        for info in listed {
+            let id = info.snapshot;
+            // Asked again: it may be somebody's since.
+            if known.contains(&id) || !strangers.contains(&id) || self.at_work.has(id) {
+                continue;
+            }
+            tracing::warn!(
+                "the engine has snapshot {id} of sandbox {}, which no record explains",
+                info.sandbox
+            );
+            match self.engine.delete_snapshot(id).await {
+                Ok(()) => self.record_orphan(info.sandbox, &[format!("snapshot {id}")]).await,
+                Err(error) => tracing::warn!("snapshot {id} is still to be deleted by the engine: {error}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back the snapshot of a fork; should that fail, the next comparison finds it.
+    pub(super) async fn release_snapshot(&self, snapshot: SnapshotId, of: SandboxId) {
+        if let Err(error) = self.engine.delete_snapshot(snapshot).await {
+            tracing::warn!(sandbox.id = %of, "the snapshot {snapshot} of a fork stays for a while: {error}");
+        }
+    }
+}
+
+/// The row of a sandbox that runs; others are refused with what they cannot do.
+pub(super) fn must_run(record: &Record, asked: &'static str) -> Result<SandboxRow, FleetError> {
+    let row = record.row();
+    match row.state {
+        SandboxState::Running => Ok(row),
+        _ => Err(Refused { state: row.state.name(), asked }.into()),
+    }
+}
+
+/// Why processes could not be taken down, where the sandbox goes on as it was; other errors are returned.
+pub(super) fn why_no_memory(error: EngineError) -> Result<String, FleetError> {
+    match error {
+        EngineError::Unsupported(why) | EngineError::Failed(why) | EngineError::NoCapacity(why) => Ok(why),
+        other => Err(other.into()),
+    }
+}
+
+/// The engine's name of the template at the bottom of a sandbox.
+pub(super) fn engine_template(row: &SandboxRow) -> String {
+    row.placement
+        .as_ref()
+        .map_or_else(|| row.template_id.clone(), |placement| placement.template.name.clone())
+}
+
+/// Whether a name is one of the caller's project. The project's id is what names are in.
+fn is_ours(scope: &ProjectScope, reference: &TemplateRef) -> bool {
+    reference.namespace.as_ref().is_none_or(|namespace| *namespace == scope.project().to_string())
+}
+
+fn facts(Captured { info, note }: Captured) -> SnapshotFacts {
+    SnapshotFacts {
+        memory: info.memory,
+        note,
+        files_bytes: info.files_bytes,
+        memory_bytes: info.memory_bytes,
+        paused_us: info.paused_us,
+    }
+}

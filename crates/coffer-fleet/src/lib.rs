@@ -1,0 +1,26 @@
+//! What Cofferdam does with sandboxes, without HTTP: their life, commands in them, their output, limits and usage.
+//!
+//! [`Fleet`] owns every live sandbox and is the only caller of the engine. [`exec`] runs commands, [`output`] keeps what
+//! they write, [`commands`] knows which are permitted. [`limits`], [`usage`] and [`audit`] keep callers within bounds and
+//! on record. Errors explain themselves as a [`Refusal`](coffer_core::Refusal); what that becomes on the wire is the API's
+//! matter.
+#![forbid(unsafe_code)]
+
+pub mod audit;
+pub mod commands;
+pub mod events;
+pub mod exec;
+mod fleet;
+mod guarded_engine;
+pub mod limits;
+pub mod network;
+pub mod output;
+mod preflight;
+pub mod usage;
+
+pub use fleet::{
+    Books, Boot, Busy, Connected, CreateSpec, DEFAULT_TAG, Fleet, FleetError, ForkSpec, Forked, MemoryWish,
+    Record, SecretUse, SnapshotSpec, Step, describe, network_of, secret_variables,
+};
+pub use guarded_engine::{GuardedEngine, HostFailures};
+pub use preflight::{PreflightError, is_preflight, preflight};

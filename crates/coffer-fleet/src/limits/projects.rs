@@ -1,0 +1,119 @@
+//! The settings of projects, in memory.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use coffer_core::settings::Period;
+use coffer_core::{Millis, OnTimeout, ProjectId};
+use coffer_store::{ProjectSettings, Retention, Store, StoreError};
+use tokio_util::sync::CancellationToken;
+
+use super::{LimitSettings, Limiter, RetentionSettings};
+
+/// How soon a change made on another server is heard of.
+const LOOK: Duration = Duration::from_secs(2);
+/// How far back each look goes: clocks of servers differ, and a commit takes a while.
+const OVERLAP_MS: Millis = 60_000;
+
+#[derive(Debug)]
+pub(super) struct Projects {
+    known: RwLock<HashMap<ProjectId, Arc<ProjectSettings>>>,
+}
+
+impl Projects {
+    pub(super) async fn load(store: &Store) -> Result<Self, StoreError> {
+        let all = store.settings_changed_since(&store.operator(), 0).await?;
+        let known = all.into_iter().map(|row| (row.project, Arc::new(row.settings))).collect();
+        Ok(Self { known: RwLock::new(known) })
+    }
+
+    pub(super) fn of(&self, project: ProjectId) -> Arc<ProjectSettings> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(&project).cloned().unwrap_or_default()
+    }
+
+    /// Those that have settings of their own.
+    pub(super) fn all(&self) -> Vec<ProjectId> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+
+    pub(super) fn set(&self, project: ProjectId, settings: ProjectSettings) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.insert(project, Arc::new(settings));
+    }
+}
+
+/// Keeps the settings up to date until `stop`.
+pub(super) async fn follow(limiter: Arc<Limiter>, store: Store, stop: CancellationToken) {
+    let mut since = 0;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        match store.settings_changed_since(&store.operator(), since).await {
+            Ok(changed) => {
+                for row in changed {
+                    since = since.max(row.changed_ms - OVERLAP_MS);
+                    limiter.set(row.project, row.settings);
+                }
+            }
+            Err(StoreError::Closed) => return,
+            Err(error) => tracing::warn!("settings of projects are not followed for a moment: {error}"),
+        }
+    }
+}
+
+/// What holds for a project: its own settings, and the server's where it has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InForce {
+    pub timeout_s: i64,
+    /// `None` is the server's.
+    pub idle_s: Option<i64>,
+    pub max_lifetime_s: Option<i64>,
+    pub on_timeout: OnTimeout,
+    pub retention: Kept,
+}
+
+/// How long what is over is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// After this, output is compressed.
+    pub archive_logs: Period,
+    pub logs: Period,
+    pub records: Period,
+    pub events: Period,
+    pub audit: Period,
+}
+
+impl InForce {
+    pub(super) fn new(own: &ProjectSettings, server: &LimitSettings, logs: (Period, Period)) -> Self {
+        let ttl_s = server.sandbox_ttl.as_millis() / 1000;
+        // A longest lifetime of the project's bounds what the server would give.
+        let timeout_s = own.timeout_s.unwrap_or(ttl_s).min(own.max_lifetime_s.unwrap_or(i64::MAX));
+        Self {
+            timeout_s,
+            idle_s: own.idle_s,
+            max_lifetime_s: own.max_lifetime_s,
+            on_timeout: own.on_timeout.unwrap_or(OnTimeout::Destroy),
+            retention: Kept::new(&own.retention, &server.retention, logs),
+        }
+    }
+}
+
+impl Kept {
+    fn new(own: &Retention, server: &RetentionSettings, logs: (Period, Period)) -> Self {
+        let days = |own: Option<i64>, server: Period| match own.map(u64::try_from) {
+            Some(Ok(days)) => Period::days(days),
+            _ => server,
+        };
+        Self {
+            archive_logs: days(own.archive_logs_days, logs.0),
+            logs: days(own.logs_days, logs.1),
+            records: days(own.records_days, server.records),
+            events: days(own.events_days, server.events),
+            audit: days(own.audit_days, server.audit),
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! The grammar of network settings. Pure: nothing here resolves or connects.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use coffer_core::network::{
+    BadHeader, BadHeaderHost, E2bNetwork, HeaderName, HeaderRule, HeaderText, NamePattern, Policy, Proxy,
+    policy_from_e2b,
+};
+use coffer_wire::e2b::{EgressProxy, Network, NetworkRule, NetworkUpdate};
+
+const MOST_DNS_SERVERS: usize = 8;
+const MOST_HTTPS_PORTS: usize = 64;
+const MOST_RULES: usize = 10;
+const MOST_RULE_HEADERS: usize = 20;
+const LONGEST_RULE_VALUE: usize = 2048;
+const LONGEST_CA_CERT: usize = 64 * 1024;
+
+/// Checks the network part of a create request; the error is for the person who sent it.
+pub fn check(network: &Network) -> Result<(), String> {
+    check_egress(network.dns_servers.as_deref(), network.rules.as_ref(), network.egress_proxy.as_ref())?;
+    if let Some(mask) = &network.mask_request_host {
+        check_mask(mask)?;
+    }
+    let ports = network.https_ports.as_deref().unwrap_or_default();
+    if ports.len() > MOST_HTTPS_PORTS {
+        return Err(format!("httpsPorts may name at most {MOST_HTTPS_PORTS} ports"));
+    }
+    if ports.contains(&0) || ports.contains(&coffer_wire::agentd::PORT) {
+        return Err(format!("httpsPorts must be ports of your own, not 0 or {}", coffer_wire::agentd::PORT));
+    }
+    Ok(())
+}
+
+/// Checks a change of network settings.
+pub fn check_update(update: &NetworkUpdate) -> Result<(), String> {
+    check_egress(update.dns_servers.as_deref(), update.rules.as_ref(), update.egress_proxy.as_ref())
+}
+
+/// What a new sandbox may reach.
+pub fn policy(network: Option<&Network>, internet: Option<bool>) -> Result<Policy, String> {
+    let own = network.and_then(|network| network.policy.as_ref());
+    let allow_out = network.and_then(|network| network.allow_out.as_deref());
+    let deny_out = network.and_then(|network| network.deny_out.as_deref());
+    let dns_servers = network.and_then(|network| network.dns_servers.as_deref());
+    let policy = choose(own, internet, allow_out, deny_out, dns_servers)?;
+    let policy = through(policy, network.and_then(|network| network.egress_proxy.as_ref()))?;
+    with_rules(policy, network.and_then(|network| network.rules.as_ref()))
+}
+
+/// What a sandbox may reach after `update`.
+pub fn updated_policy(update: &NetworkUpdate) -> Result<Policy, String> {
+    let policy = choose(
+        update.policy.as_ref(),
+        update.allow_internet_access,
+        update.allow_out.as_deref(),
+        update.deny_out.as_deref(),
+        update.dns_servers.as_deref(),
+    )?;
+    with_rules(through(policy, update.egress_proxy.as_ref())?, update.rules.as_ref())
+}
+
+/// The same policy with E2B's rules, which come after its own.
+fn with_rules(policy: Policy, rules: Option<&BTreeMap<String, Vec<NetworkRule>>>) -> Result<Policy, String> {
+    let mut headers = policy.headers().to_vec();
+    for (host, rules) in rules.into_iter().flatten() {
+        let of = rules.iter().filter_map(|rule| rule.transform.as_ref()?.headers.as_ref()).flatten();
+        let read = |(name, text): (&String, &String)| {
+            if text.contains("${e2b.") {
+                return Err("rules cannot use workload identity tokens here".to_string());
+            }
+            let (name, text) = (HeaderName::parse(name), HeaderText::parse(text));
+            let wrong = |error: BadHeader| format!("rules for '{}': {error}", cut(host));
+            Ok((name.map_err(wrong)?, text.map_err(wrong)?))
+        };
+        let of: BTreeMap<_, _> = of.map(read).collect::<Result<_, _>>()?;
+        if !of.is_empty() {
+            let hosts = vec![host.parse().map_err(|error: BadHeaderHost| format!("rules: {error}"))?];
+            headers.push(HeaderRule { hosts, headers: of, plain_http: false });
+        }
+    }
+    policy.with_headers(headers).map_err(|error| error.to_string())
+}
+
+/// The same policy, through E2B's proxy if there is one. Never past it: what we cannot do is refused.
+fn through(policy: Policy, proxy: Option<&EgressProxy>) -> Result<Policy, String> {
+    let Some(proxy) = proxy else { return Ok(policy) };
+    if proxy.tls.as_ref().is_some_and(|tls| tls.enabled) {
+        return Err("egressProxy tls is not supported here: use a proxy without TLS".into());
+    }
+    let (username, password) = (proxy.username.as_deref(), proxy.password.as_deref());
+    let proxy = Proxy::new(&proxy.address, username, password);
+    Ok(policy.through(Some(proxy.map_err(|error| format!("egressProxy: {error}"))?)))
+}
+
+/// Our own form or E2B's; one of them would have to win if both were there, so they may not be.
+fn choose(
+    own: Option<&Policy>,
+    internet: Option<bool>,
+    allow_out: Option<&[String]>,
+    deny_out: Option<&[String]>,
+    dns_servers: Option<&[String]>,
+) -> Result<Policy, String> {
+    let e2b = E2bNetwork {
+        internet,
+        allow_out: allow_out.unwrap_or_default(),
+        deny_out: deny_out.unwrap_or_default(),
+        dns_servers: dns_servers.unwrap_or_default(),
+    };
+    let Some(own) = own else { return policy_from_e2b(e2b).map_err(|error| error.to_string()) };
+    if internet == Some(false) || !e2b.allow_out.is_empty() || !e2b.deny_out.is_empty() {
+        return Err(
+            "network.policy stands alone: leave out allowOut, denyOut and allow_internet_access".into()
+        );
+    }
+    if own.is_withheld() {
+        return Err("network.policy cannot be withheld".into());
+    }
+    if !own.git().is_empty() {
+        // A route may lead to this very host, so only the server makes them.
+        return Err(
+            "network.policy has no routes for git: clone a repository into the sandbox instead".into()
+        );
+    }
+    if own.proxy().is_some() {
+        return Err("network.policy has no proxy of its own: use egressProxy beside it".into());
+    }
+    Ok(own.clone())
+}
+
+/// The settings after `update`: it replaces what the sandbox may reach and leaves how it is reached.
+pub fn updated(old: Option<Network>, update: NetworkUpdate) -> Network {
+    let old = old.unwrap_or_default();
+    Network {
+        allow_out: update.allow_out,
+        deny_out: update.deny_out,
+        dns_servers: update.dns_servers,
+        egress_proxy: update.egress_proxy,
+        rules: update.rules,
+        policy: update.policy,
+        allow_public_traffic: old.allow_public_traffic,
+        mask_request_host: old.mask_request_host,
+        https_ports: old.https_ports,
+    }
+}
+
+/// The settings as they are shown: without the proxy's password, and without headers that refer to no secret.
+pub fn shown(mut network: Network) -> Network {
+    if let Some(proxy) = &mut network.egress_proxy {
+        proxy.password = None;
+    }
+    network.policy = network.policy.map(Policy::shown);
+    for rule in network.rules.iter_mut().flat_map(BTreeMap::values_mut).flatten() {
+        let headers = rule.transform.iter_mut().filter_map(|transform| transform.headers.as_mut());
+        for value in headers.flat_map(BTreeMap::values_mut).filter(|value| !value.contains("${secret:")) {
+            *value = "***".to_string();
+        }
+    }
+    network
+}
+
+fn check_egress(
+    dns: Option<&[String]>,
+    rules: Option<&BTreeMap<String, Vec<NetworkRule>>>,
+    proxy: Option<&EgressProxy>,
+) -> Result<(), String> {
+    let dns = dns.unwrap_or_default();
+    if dns.len() > MOST_DNS_SERVERS {
+        return Err(format!("dnsServers may have at most {MOST_DNS_SERVERS} entries"));
+    }
+    if let Some(bad) = dns.iter().find(|entry| entry.parse::<IpAddr>().is_err()) {
+        return Err(format!("dnsServers entry '{}' is not an IP address", cut(bad)));
+    }
+    if let Some(rules) = rules {
+        check_rules(rules)?;
+    }
+    proxy.map_or(Ok(()), check_proxy)
+}
+
+/// Rules put headers into requests; bounds as E2B has them. What they say is checked where it is read.
+fn check_rules(rules: &BTreeMap<String, Vec<NetworkRule>>) -> Result<(), String> {
+    if rules.len() > MOST_RULES {
+        return Err(format!("rules may name at most {MOST_RULES} domains"));
+    }
+    for (domain, rules) in rules {
+        let headers = rules.iter().filter_map(|rule| rule.transform.as_ref()?.headers.as_ref());
+        if rules.len() > 1 || headers.clone().any(|headers| headers.len() > MOST_RULE_HEADERS) {
+            let shown = cut(domain);
+            return Err(format!("rules for '{shown}' may have one transform of {MOST_RULE_HEADERS} headers"));
+        }
+        if headers.flat_map(BTreeMap::values).any(|value| value.len() > LONGEST_RULE_VALUE) {
+            return Err(format!("a header in rules may have at most {LONGEST_RULE_VALUE} bytes"));
+        }
+    }
+    Ok(())
+}
+
+fn check_proxy(proxy: &EgressProxy) -> Result<(), String> {
+    let (host, port) = proxy.address.rsplit_once(':').unwrap_or((&proxy.address, ""));
+    let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    let known_host = host.parse::<IpAddr>().is_ok() || (is_domain(host) && !host.starts_with('*'));
+    if !known_host || !port.parse::<u16>().is_ok_and(|port| port != 0) {
+        return Err(format!("egressProxy address '{}' is not of the form host:port", cut(&proxy.address)));
+    }
+    // SOCKS5 carries each in one byte of length (RFC 1929).
+    for text in [&proxy.username, &proxy.password].into_iter().flatten() {
+        if text.is_empty() || text.len() > 255 {
+            return Err("egressProxy username and password must have 1 to 255 bytes".into());
+        }
+    }
+    if proxy.password.is_some() && proxy.username.is_none() {
+        return Err("egressProxy has a password but no username".into());
+    }
+    let tls = proxy.tls.as_ref();
+    if tls.and_then(|tls| tls.server_name.as_deref()).is_some_and(|name| !is_domain(name)) {
+        return Err("egressProxy tls.serverName is not a domain".into());
+    }
+    if tls.and_then(|tls| tls.ca_cert.as_deref()).is_some_and(|cert| cert.len() > LONGEST_CA_CERT) {
+        return Err(format!("egressProxy tls.caCert is longer than {LONGEST_CA_CERT} bytes"));
+    }
+    Ok(())
+}
+
+/// What may stand in a `Host` header, with `${PORT}` for the port.
+fn check_mask(mask: &str) -> Result<(), String> {
+    let plain = mask.replace("${PORT}", "1");
+    let (host, port) = match plain.rsplit_once(':') {
+        Some((host, port)) => (host, Some(port)),
+        None => (plain.as_str(), None),
+    };
+    let host_fits = host.parse::<IpAddr>().is_ok() || (is_domain(host) && !host.starts_with('*'));
+    if !host_fits || port.is_some_and(|port| port.parse::<u16>().is_err()) {
+        return Err(format!(
+            "maskRequestHost '{}' is not a host name, with ${{PORT}} for the port",
+            cut(mask)
+        ));
+    }
+    Ok(())
+}
+
+/// A domain name, `*` for its first label allowed; `localhost` counts.
+fn is_domain(text: &str) -> bool {
+    NamePattern::parse(text).is_ok()
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn verdict(network: serde_json::Value) -> Result<(), String> {
+        let network: Network = serde_json::from_value(network).map_err(|error| error.to_string())?;
+        check(&network).and_then(|()| policy(Some(&network), None).map(drop))
+    }
+
+    #[test]
+    fn what_e2b_allows_passes() {
+        for good in [
+            json!({}),
+            json!({"allowOut": ["1.1.1.1", "10.0.0.0/8", "::1", "fd00::/8"], "denyOut": ["0.0.0.0/0"]}),
+            json!({"allowOut": ["example.com", "*.example.com"], "denyOut": ["0.0.0.0/0"]}),
+            json!({"denyOut": ["8.8.8.8"], "dnsServers": ["1.1.1.1", "2606:4700::1111"]}),
+            json!({"rules": {}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"X-Token": "v"}}}], "b.com": []}}),
+            json!({"policy": {"base": "web", "headers": [{"hosts": ["a.com"], "headers": {"X": "${secret:T}"}}]}}),
+            json!({"egressProxy": {"address": "proxy.example.com:1080", "username": "u", "password": "p"}}),
+            json!({"egressProxy": null, "allowPublicTraffic": null}),
+            json!({"maskRequestHost": "custom-host.example.com:${PORT}", "httpsPorts": [8443]}),
+            json!({"maskRequestHost": "localhost:${PORT}"}),
+            json!({"policy": {"base": "web", "allow": ["*.example.com:22"], "deny": ["1.2.3.0/24:80-90"]}}),
+        ] {
+            assert_eq!(verdict(good.clone()), Ok(()), "{good}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let many: Vec<String> = (0..1001).map(|n| format!("10.0.{}.{}", n / 256, n % 256)).collect();
+        for bad in [
+            json!({"denyOut": ["example.com"]}),
+            json!({"denyOut": ["10.0.0.0/33"]}),
+            json!({"denyOut": ["10.0.0.0/+8"]}),
+            json!({"denyOut": many}),
+            json!({"allowOut": ["example.com"]}),
+            json!({"allowOut": ["not a domain"], "denyOut": ["0.0.0.0/0"]}),
+            json!({"allowOut": ["a.*.com"], "denyOut": ["0.0.0.0/0"]}),
+            json!({"allowOut": ["999.1.1.1"], "denyOut": ["0.0.0.0/0"]}),
+            json!({"dnsServers": ["dns.example.com"]}),
+            json!({"rules": {"not a name": [{"transform": {"headers": {"X-Token": "v"}}}]}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"Host": "v"}}}]}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"X": "a\r\nb"}}}]}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"X": "${e2b.identity.tokens.t}"}}}]}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"X": "v"}}}, {"transform": {}}]}}),
+            json!({"rules": {"a.com": [{"transform": {"headers": {"X": "v".repeat(2049)}}}]}}),
+            json!({"policy": {"base": "web", "withheld": true}}),
+            json!({"egressProxy": {"address": "proxy.example.com"}}),
+            json!({"egressProxy": {"address": "a.com:1", "password": "p"}}),
+            json!({"maskRequestHost": "a\r\nX: y"}),
+            json!({"policy": {"base": "web"}, "denyOut": ["8.8.8.8"]}),
+            json!({"policy": {"base": "everything"}}),
+            json!({"policy": {"base": "none", "allow": ["http://example.com"]}}),
+            json!({"httpsPorts": [0]}),
+            json!({"httpsPorts": [49983]}),
+        ] {
+            assert!(verdict(bad.clone()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_update_clears_what_it_leaves_out() {
+        let old: Network = serde_json::from_value(json!({
+            "allowOut": ["1.1.1.1"], "denyOut": ["0.0.0.0/0"], "maskRequestHost": "a.com", "allowPublicTraffic": false
+        }))
+        .unwrap();
+        let after = updated(
+            Some(old),
+            NetworkUpdate { deny_out: Some(vec!["8.8.8.8".into()]), ..Default::default() },
+        );
+        let expected =
+            json!({"denyOut": ["8.8.8.8"], "maskRequestHost": "a.com", "allowPublicTraffic": false});
+        assert_eq!(serde_json::to_value(after).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_proxy_is_part_of_the_policy_or_refused() {
+        let of = |proxy: serde_json::Value| {
+            let network = serde_json::from_value(json!({"egressProxy": proxy})).unwrap();
+            policy(Some(&network), None)
+        };
+        let login = json!({"address": "p.com:1080", "username": "u", "password": "hidden"});
+        let through = of(login).unwrap();
+        let proxy = through.proxy().unwrap();
+        assert_eq!((proxy.port(), proxy.login().unwrap().password()), (1080, "hidden"));
+        assert!(!serde_json::to_string(&through.shown()).unwrap().contains("hidden"));
+        // Plaintext to a proxy that was to be spoken to by TLS would give the password away.
+        assert!(of(json!({"address": "p.com:1080", "tls": {"enabled": true}})).is_err());
+        assert!(of(json!({"address": "p.com:1080", "tls": {"enabled": false}})).is_ok());
+    }
+
+    #[test]
+    fn a_proxy_password_is_not_shown() {
+        let network = Network {
+            egress_proxy: Some(EgressProxy {
+                address: "a.com:1".into(),
+                username: Some("u".into()),
+                password: Some("secret".into()),
+                tls: None,
+            }),
+            ..Default::default()
+        };
+        assert!(!serde_json::to_string(&shown(network)).unwrap().contains("secret"));
+    }
+}

@@ -1,0 +1,299 @@
+//! What processes wrote and when they ran, on record.
+//!
+//! ```text
+//! agentd's journal ──> collector ──> redactor ──> segment files ──> index, executions, events ──> ack
+//!                      (a task for each sandbox        synced            one transaction
+//!                       that is in use)
+//! ```
+//!
+//! A sandbox's log is one row of bytes over all its segments, and a position in it names a record for ever:
+//! streams resume by it. The index in the database decides what is there; a crash at any point leaves either
+//! the record or the journal's copy of it.
+
+mod archive;
+mod batch;
+mod collector;
+mod files;
+mod follow;
+mod hidden;
+mod intake;
+mod record;
+mod redact;
+mod subject;
+mod tail;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use coffer_core::settings::{ByteSize, Period};
+use coffer_core::{ExecutionId, Millis, ProjectId, SandboxId};
+use coffer_shares::{Shares, pool};
+use coffer_store::{
+    ExecutionRow, ExecutionState, NewExecution, Scope, SegmentRow, SegmentState, Store, StoreError,
+};
+pub use follow::Follow;
+pub use hidden::Hidden;
+pub use record::{Kind, LogRecord};
+pub use redact::Patterns;
+use serde::{Deserialize, Serialize};
+pub use subject::Subject;
+pub use tail::Reader;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::limits::Limiter;
+use coffer_core::clock::now_ms;
+use coffer_shares::PoolSettings;
+use coffer_telemetry::Telemetry;
+use files::{Contents, Files};
+use record::Records;
+
+/// The index of a log is read no further, and of the log itself no more is gone through for one answer.
+const MOST_SEGMENTS: u32 = 4096;
+const MOST_SCANNED: usize = 64;
+
+/// `[output]`: what is kept of what processes write, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct OutputSettings {
+    /// Kept of one execution; what it writes beyond is only counted.
+    pub most_per_execution: ByteSize,
+    /// Kept of one sandbox; the oldest goes first.
+    pub most_per_sandbox: ByteSize,
+    /// When the log of a sandbox is compressed, counted from its last record.
+    pub archive_after: Period,
+    /// When it is deleted, unless the project's retention says otherwise.
+    pub prune_after: Period,
+}
+
+impl Default for OutputSettings {
+    fn default() -> Self {
+        Self {
+            most_per_execution: ByteSize::mib(16),
+            most_per_sandbox: ByteSize::mib(256),
+            archive_after: Period::secs(86_400),
+            prune_after: Period::secs(30 * 86_400),
+        }
+    }
+}
+
+/// The values that must not be shown, for each project.
+pub type Values = Arc<dyn Fn(ProjectId) -> Arc<Patterns> + Send + Sync>;
+
+/// The output log of every sandbox.
+pub struct Output {
+    store: Store,
+    files: Files,
+    /// Pages that are gone through for secrets and written.
+    redaction: Shares<ProjectId>,
+    settings: OutputSettings,
+    values: RwLock<Values>,
+    tails: Mutex<tail::Tails>,
+    telemetry: Arc<Telemetry>,
+    limiter: Arc<Limiter>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl std::fmt::Debug for Output {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Output").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// How a log is gone through.
+#[derive(Debug, Clone, Copy)]
+pub enum Way {
+    Forward { from_ms: Millis },
+    Backward { from_ms: Millis },
+}
+
+impl Way {
+    /// Whether there may be something of the segment on the way.
+    const fn crosses(self, segment: &SegmentRow) -> bool {
+        match self {
+            Self::Forward { from_ms } => segment.last_ms >= from_ms,
+            Self::Backward { from_ms } => segment.first_ms <= from_ms,
+        }
+    }
+}
+
+/// Part of a sandbox's log.
+#[derive(Debug, Default)]
+pub struct LogPage {
+    pub records: Vec<LogRecord>,
+    /// Where to read on.
+    pub next: i64,
+    /// Whether there is nothing after it now.
+    pub at_end: bool,
+    /// Bytes of the log before the first record that retention or damage has taken.
+    pub missing: i64,
+}
+
+impl Output {
+    /// Keeps its files in `dir`; all work ends with `stop`.
+    pub fn new(
+        store: Store,
+        dir: &Path,
+        settings: OutputSettings,
+        pools: &PoolSettings,
+        telemetry: Arc<Telemetry>,
+        limiter: Arc<Limiter>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let known = Arc::new(Patterns::default());
+        let output = Arc::new(Self {
+            store,
+            files: Files::new(dir, pools.shares(pool::LOG_FILES)),
+            redaction: pools.shares(pool::REDACTION),
+            settings,
+            values: RwLock::new(Arc::new(move |_| known.clone())),
+            tails: Mutex::default(),
+            telemetry,
+            limiter,
+            tasks: TaskTracker::new(),
+            stop,
+        });
+        output.tasks.spawn(archive::keep_house(output.clone()));
+        output
+    }
+
+    /// Waits for what is being written, after `stop` was cancelled.
+    pub async fn finish(&self, patience: Duration) {
+        self.tasks.close();
+        if tokio::time::timeout(patience, self.tasks.wait()).await.is_err() {
+            tracing::warn!("gave up waiting for output to be written");
+        }
+    }
+
+    /// Has the values of secrets looked up there from now on.
+    pub fn look_for(&self, values: Values) {
+        *self.values.write().unwrap_or_else(PoisonError::into_inner) = values;
+    }
+
+    /// What must not be shown of a project.
+    pub fn patterns(&self, project: ProjectId) -> Arc<Patterns> {
+        let values = self.values.read().unwrap_or_else(PoisonError::into_inner).clone();
+        values(project)
+    }
+
+    /// What must not be shown of what a sandbox says.
+    pub fn patterns_in(&self, record: &impl Subject) -> Arc<Patterns> {
+        record.hidden().beside(self.patterns(record.project()))
+    }
+
+    /// Puts an execution that our own API is about to start on record. agentd is to be given its id as the
+    /// tag of the process.
+    pub async fn announce(
+        self: &Arc<Self>,
+        record: &Arc<impl Subject>,
+        mut new: NewExecution,
+    ) -> Result<(), StoreError> {
+        let patterns = self.patterns_in(record);
+        new.command = patterns.redact(&new.command);
+        new.cwd = new.cwd.map(|cwd| patterns.redact(&cwd));
+        record.follow().announce(new.clone());
+        self.wake(record);
+        let row = ExecutionRow::new(new, record.project(), record.id(), record.agent(), now_ms());
+        self.store.begin_execution(row).await
+    }
+
+    /// Puts on record that an announced execution did not start.
+    pub async fn abandon(
+        &self,
+        record: &impl Subject,
+        execution: ExecutionId,
+        why: &str,
+    ) -> Result<(), StoreError> {
+        record.follow().forget(execution);
+        let why = self.patterns_in(record).redact(why);
+        let ended =
+            self.store.end_executions(record.id(), Some(execution), ExecutionState::Failed, &why, now_ms());
+        ended.await.map(drop)
+    }
+
+    /// Shows the log's records to `visit` until it breaks off, from that time on forwards or backwards.
+    pub async fn scan(
+        &self,
+        scope: &impl Scope,
+        sandbox: SandboxId,
+        way: Way,
+        mut visit: impl FnMut(LogRecord) -> ControlFlow<()> + Send,
+    ) -> Result<(), StoreError> {
+        let mut segments = self.store.segments(scope, sandbox, 0, MOST_SEGMENTS).await?;
+        segments.retain(|segment| segment.state != SegmentState::Pruned && way.crosses(segment));
+        if matches!(way, Way::Backward { .. }) {
+            segments.reverse();
+        }
+        segments.truncate(MOST_SCANNED);
+        for segment in segments {
+            let Ok(Contents::Here(bytes)) = self.files.read(&segment).await else { continue };
+            let mut records: Vec<LogRecord> =
+                Records::new(&bytes, segment.first_position, 0).map_while(Result::ok).collect();
+            if matches!(way, Way::Backward { .. }) {
+                records.reverse();
+            }
+            if records.into_iter().try_for_each(&mut visit).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads up to about `most` bytes of a sandbox's log from that position on.
+    pub async fn read(
+        &self,
+        scope: &impl Scope,
+        sandbox: SandboxId,
+        from: i64,
+        most: usize,
+    ) -> Result<LogPage, StoreError> {
+        let mut page = LogPage { next: from, ..LogPage::default() };
+        let mut size = 0;
+        let segments = self.store.segments(scope, sandbox, from, 8).await?;
+        page.at_end = segments.len() < 8;
+        for segment in segments {
+            if size >= most {
+                page.at_end = false;
+                break;
+            }
+            let contents = match segment.state {
+                SegmentState::Pruned => Contents::Missing,
+                SegmentState::Plain | SegmentState::Archived => {
+                    self.files.read(&segment).await.unwrap_or_else(|error| {
+                        tracing::warn!(sandbox.id = %sandbox, "could not read the output log: {error}");
+                        Contents::Missing
+                    })
+                }
+            };
+            let Contents::Here(bytes) = contents else {
+                if page.records.is_empty() {
+                    page.missing += segment.end() - page.next.max(segment.first_position);
+                    page.next = segment.end();
+                    continue;
+                }
+                // Told by the page that begins there.
+                page.at_end = false;
+                break;
+            };
+            for record in Records::new(&bytes, segment.first_position, from) {
+                let Ok(record) = record else {
+                    tracing::warn!(sandbox.id = %sandbox, "segment {} is damaged", segment.number);
+                    break;
+                };
+                if size >= most {
+                    page.at_end = false;
+                    return Ok(page);
+                }
+                size += LogRecord::size(record.data.len());
+                page.next = record.next;
+                page.records.push(record);
+            }
+            // Also where the rest of it is damaged.
+            page.next = segment.end();
+        }
+        Ok(page)
+    }
+}

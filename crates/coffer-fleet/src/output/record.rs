@@ -1,0 +1,232 @@
+//! One record of the output log, and how it stands in a file.
+//!
+//! ```text
+//! length u32 ─ checksum u32 ─ kind u8 ─ stream u8 ─ execution 16 bytes ─ offset u64 ─ time i64 ─ data
+//! ```
+//!
+//! Numbers are little-endian; the length is that of all after the checksum, which covers the same.
+
+use bytes::Bytes;
+use coffer_core::{ExecutionId, Millis};
+use coffer_wire::agentd::OutputStream;
+
+const HEAD: usize = 8;
+const BODY: usize = 34;
+
+/// No record holds more; what is longer becomes several.
+pub(super) const MOST_DATA: usize = 64 << 10;
+
+/// What a record is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// An execution began; the data is its command, and in place of the offset is its pid.
+    Started,
+    Output(OutputStream),
+    /// An execution ended; the data is JSON with `pid`, `exit_code` and `status`.
+    Ended,
+    /// That many bytes, eight of data, were never heard of.
+    Gap(OutputStream),
+    /// All that comes of the execution is only counted.
+    Truncated,
+}
+
+/// Something that happened in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogRecord {
+    /// Where it stands in the sandbox's log, and where the next one does.
+    pub position: i64,
+    pub next: i64,
+    pub kind: Kind,
+    pub execution: ExecutionId,
+    /// Bytes that are kept of the stream before these.
+    pub offset: i64,
+    pub time_ms: Millis,
+    pub data: Bytes,
+}
+
+/// What stands there is no record, or not a whole one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the output log is damaged")]
+pub(super) struct Damaged;
+
+impl Kind {
+    const fn codes(self) -> (u8, u8) {
+        match self {
+            Self::Started => (1, 0),
+            Self::Output(stream) => (2, code(stream)),
+            Self::Ended => (3, 0),
+            Self::Gap(stream) => (4, code(stream)),
+            Self::Truncated => (5, 0),
+        }
+    }
+
+    fn of(kind: u8, stream: u8) -> Result<Self, Damaged> {
+        let stream = match stream {
+            0 => None,
+            1 => Some(OutputStream::Stdout),
+            2 => Some(OutputStream::Stderr),
+            3 => Some(OutputStream::Pty),
+            _ => return Err(Damaged),
+        };
+        match (kind, stream) {
+            (1, None) => Ok(Self::Started),
+            (2, Some(stream)) => Ok(Self::Output(stream)),
+            (3, None) => Ok(Self::Ended),
+            (4, Some(stream)) => Ok(Self::Gap(stream)),
+            (5, None) => Ok(Self::Truncated),
+            _ => Err(Damaged),
+        }
+    }
+}
+
+const fn code(stream: OutputStream) -> u8 {
+    match stream {
+        OutputStream::Stdout => 1,
+        OutputStream::Stderr => 2,
+        OutputStream::Pty => 3,
+    }
+}
+
+impl LogRecord {
+    /// Where the `index`th byte of its data stands in the sandbox's log.
+    pub fn position_of(&self, index: usize) -> i64 {
+        if index >= self.data.len() {
+            return self.next;
+        }
+        self.position + i64::try_from(HEAD + BODY + index).unwrap_or(0)
+    }
+
+    /// Bytes that a gap stands for.
+    pub fn missed_bytes(&self) -> i64 {
+        self.data.first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))
+    }
+
+    /// Bytes that a record with that much data takes.
+    pub const fn size(data: usize) -> usize {
+        HEAD + BODY + data
+    }
+
+    pub fn write(&self, into: &mut Vec<u8>) {
+        let start = into.len();
+        let length = u32::try_from(BODY + self.data.len()).expect("a record is short");
+        into.extend_from_slice(&length.to_le_bytes());
+        into.extend_from_slice(&[0; 4]);
+        let (kind, stream) = self.kind.codes();
+        into.extend_from_slice(&[kind, stream]);
+        into.extend_from_slice(&self.execution.to_bytes());
+        into.extend_from_slice(&self.offset.to_le_bytes());
+        into.extend_from_slice(&self.time_ms.to_le_bytes());
+        into.extend_from_slice(&self.data);
+        let checksum = crc32fast::hash(&into[start + HEAD..]);
+        into[start + 4..start + HEAD].copy_from_slice(&checksum.to_le_bytes());
+    }
+}
+
+/// The records of a file that begins at `first_position`, those that end after `from`.
+pub(super) struct Records<'a> {
+    file: &'a Bytes,
+    at: usize,
+    first_position: i64,
+    from: i64,
+}
+
+impl<'a> Records<'a> {
+    pub(super) const fn new(file: &'a Bytes, first_position: i64, from: i64) -> Self {
+        Self { file, at: 0, first_position, from }
+    }
+
+    fn read(&mut self) -> Result<Option<LogRecord>, Damaged> {
+        loop {
+            let rest = &self.file[self.at..];
+            if rest.is_empty() {
+                return Ok(None);
+            }
+            let (head, rest) = rest.split_at_checked(HEAD).ok_or(Damaged)?;
+            let length = u32_at(head, 0) as usize;
+            if !(BODY..=BODY + MOST_DATA).contains(&length) || rest.len() < length {
+                return Err(Damaged);
+            }
+            let place = |at: usize| i64::try_from(at).map(|at| self.first_position + at).map_err(|_| Damaged);
+            let (position, next) = (place(self.at)?, place(self.at + HEAD + length)?);
+            let body = &rest[..length];
+            let data = self.file.slice(self.at + HEAD + BODY..self.at + HEAD + length);
+            self.at += HEAD + length;
+            if next <= self.from {
+                continue;
+            }
+            if crc32fast::hash(body) != u32_at(head, 4) {
+                return Err(Damaged);
+            }
+            let eight = |at: usize| body[at..at + 8].try_into().expect("eight bytes");
+            return Ok(Some(LogRecord {
+                position,
+                next,
+                kind: Kind::of(body[0], body[1])?,
+                execution: ExecutionId::from_bytes(body[2..18].try_into().expect("sixteen bytes")),
+                offset: i64::from_le_bytes(eight(18)),
+                time_ms: i64::from_le_bytes(eight(26)),
+                data,
+            }));
+        }
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Result<LogRecord, Damaged>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let read = self.read().transpose();
+        if let Some(Err(_)) = &read {
+            self.at = self.file.len();
+        }
+        read
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(position: i64, text: &'static str) -> LogRecord {
+        LogRecord {
+            position,
+            next: position + i64::try_from(LogRecord::size(text.len())).unwrap(),
+            kind: Kind::Output(OutputStream::Stderr),
+            execution: ExecutionId::generate(),
+            offset: 7,
+            time_ms: -3,
+            data: Bytes::from_static(text.as_bytes()),
+        }
+    }
+
+    #[test]
+    fn records_come_back_from_any_place_and_damage_is_seen() {
+        let first = record(100, "one");
+        let second = LogRecord { kind: Kind::Ended, ..record(first.next, "{}") };
+        let mut file = Vec::new();
+        first.write(&mut file);
+        second.write(&mut file);
+        let whole = Bytes::from(file.clone());
+        let all: Result<Vec<_>, _> = Records::new(&whole, 100, 0).collect();
+        assert_eq!(all, Ok(vec![first.clone(), second.clone()]));
+        for from in first.next..second.next {
+            assert_eq!(Records::new(&whole, 100, from).collect::<Vec<_>>(), [Ok(second.clone())]);
+        }
+        // From within a record it is that record.
+        assert_eq!(Records::new(&whole, 100, 101).count(), 2);
+        for cut in 1..file.len() {
+            let torn = whole.slice(..cut);
+            let records: Vec<_> = Records::new(&torn, 100, 0).collect();
+            assert!(cut == LogRecord::size(3) || records.last() == Some(&Err(Damaged)), "{cut}");
+        }
+        for at in 0..file.len() {
+            let mut bad = file.clone();
+            bad[at] ^= 1;
+            assert!(Records::new(&bad.into(), 100, 0).any(|record| record.is_err()), "{at}");
+        }
+    }
+}

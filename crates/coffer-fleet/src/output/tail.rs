@@ -1,0 +1,163 @@
+//! Readers of a sandbox's log as it grows.
+//!
+//! What was written last is kept in memory while somebody reads it, once for all of them. A reader has only
+//! its position: one that is behind goes to the files, and one that is too slow loses nothing but its
+//! connection.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use coffer_core::SandboxId;
+use coffer_store::{ProjectScope, StoreError};
+use tokio::sync::watch;
+
+use super::record::LogRecord;
+use super::{LogPage, Output};
+
+/// Kept in memory of each log that is read.
+const KEPT: usize = 1 << 20;
+/// Read from files at a time.
+const PAGE: usize = 256 << 10;
+/// Another server may write the log.
+const LOOK: Duration = Duration::from_secs(30);
+
+pub(super) type Tails = HashMap<SandboxId, Weak<Tail>>;
+
+#[derive(Debug)]
+pub(super) struct Tail {
+    kept: RwLock<Kept>,
+    /// Where the log ends.
+    end: watch::Sender<i64>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    records: VecDeque<Arc<LogRecord>>,
+    size: usize,
+}
+
+impl Output {
+    /// Hands what was written to those who read along.
+    pub(super) fn tell(&self, sandbox: SandboxId, records: Vec<LogRecord>) {
+        let tail = {
+            let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(tail) = tails.get(&sandbox).and_then(Weak::upgrade) else {
+                tails.remove(&sandbox);
+                return;
+            };
+            tail
+        };
+        let Some(end) = records.last().map(|last| last.next) else { return };
+        {
+            let mut kept = tail.kept.write().unwrap_or_else(PoisonError::into_inner);
+            for record in records {
+                kept.size += LogRecord::size(record.data.len());
+                kept.records.push_back(Arc::new(record));
+            }
+            while kept.size > KEPT
+                && let Some(oldest) = kept.records.pop_front()
+            {
+                kept.size -= LogRecord::size(oldest.data.len());
+            }
+        }
+        tail.end.send_replace(end);
+    }
+
+    /// Reads a sandbox's log from `from` on and on, or from its end.
+    pub async fn reader(
+        self: &Arc<Self>,
+        scope: ProjectScope,
+        sandbox: SandboxId,
+        from: Option<i64>,
+    ) -> Result<Reader, StoreError> {
+        let tail = {
+            let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
+            match tails.get(&sandbox).and_then(Weak::upgrade) {
+                Some(tail) => tail,
+                None => {
+                    tails.retain(|_, tail| tail.strong_count() > 0);
+                    let tail = Arc::new(Tail { kept: RwLock::default(), end: watch::Sender::new(0) });
+                    tails.insert(sandbox, Arc::downgrade(&tail));
+                    tail
+                }
+            }
+        };
+        // Before the end is asked for, so that nothing falls between.
+        let ends = tail.end.subscribe();
+        let position = match from {
+            Some(from) => from,
+            None => self.store.newest_segment(sandbox).await?.map_or(0, |newest| newest.end()),
+        };
+        Ok(Reader { output: self.clone(), scope, sandbox, position, page: VecDeque::new(), tail, ends })
+    }
+}
+
+/// One who reads on and on.
+#[derive(Debug)]
+pub struct Reader {
+    output: Arc<Output>,
+    scope: ProjectScope,
+    sandbox: SandboxId,
+    position: i64,
+    page: VecDeque<Arc<LogRecord>>,
+    tail: Arc<Tail>,
+    ends: watch::Receiver<i64>,
+}
+
+impl Reader {
+    /// Where it reads on.
+    pub const fn position(&self) -> i64 {
+        self.position
+    }
+
+    /// The next record. Giving up waiting loses nothing.
+    pub async fn next(&mut self) -> Option<Arc<LogRecord>> {
+        loop {
+            if let Some(record) = self.page.pop_front() {
+                self.position = record.next;
+                return Some(record);
+            }
+            let end = *self.ends.borrow_and_update();
+            if end > self.position && self.read_kept() {
+                continue;
+            }
+            let read = self.output.read(&self.scope, self.sandbox, self.position, PAGE).await;
+            match read {
+                Ok(LogPage { records, next, .. }) if next > self.position => {
+                    // What is missing is passed over: its place in the log says that it was there.
+                    if records.is_empty() {
+                        self.position = next;
+                    }
+                    self.page.extend(records.into_iter().map(Arc::new));
+                    continue;
+                }
+                Ok(_) => {}
+                Err(StoreError::Closed) => return None,
+                Err(error) => tracing::warn!("a reader of output tries again: {error}"),
+            }
+            tokio::select! {
+                () = self.output.stop.cancelled() => return None,
+                changed = self.ends.changed() => changed.ok()?,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
+    }
+
+    /// From memory, unless what comes next is no longer there.
+    fn read_kept(&mut self) -> bool {
+        let kept = self.tail.kept.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(first) = kept.records.front().filter(|first| first.position <= self.position) else {
+            return false;
+        };
+        debug_assert!(first.position <= self.position);
+        let from = kept.records.partition_point(|record| record.next <= self.position);
+        let mut size = 0;
+        let fresh = kept.records.iter().skip(from).take_while(|record| {
+            size += LogRecord::size(record.data.len());
+            size <= PAGE
+        });
+        self.page.extend(fresh.cloned());
+        !self.page.is_empty()
+    }
+}

@@ -1,0 +1,242 @@
+//! What sandboxes use and what that costs.
+//!
+//! Each running sandbox has a meter in memory, moved by the steps of its life and read every few seconds
+//! into the store, where a mark says up to when it has been counted. The mark moves with the charge or not
+//! at all, so nothing is counted twice; a crash loses what was not read yet, unless the sandbox runs on: then
+//! the next server counts from the mark. Time of a sandbox that was found dead after a crash is counted up
+//! to the mark only: nobody knows how long it lived.
+
+mod budgets;
+mod meter;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+use coffer_core::{ProjectId, SandboxId};
+use coffer_engine::Sample;
+use coffer_store::{Budget, SandboxRow, Store, StoreError, UsageMark};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use budgets::{first_day, news};
+use meter::Meter;
+
+/// `[usage]`: what sandboxes cost. All prices are 0 by default, and then nothing costs anything.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct UsageSettings {
+    /// Price of a processor that a sandbox may use, for each second it runs, used or not.
+    pub cpu_second: f64,
+    /// Price of a GiB of memory that it may use, likewise.
+    pub memory_gib_second: f64,
+    /// Price of the sandbox itself for each second it runs.
+    pub sandbox_second: f64,
+    /// What prices are in; a label, nothing is converted.
+    pub currency: String,
+    /// How often usage is put on record and budgets are looked at, in seconds.
+    pub interval_s: u64,
+}
+
+impl Default for UsageSettings {
+    fn default() -> Self {
+        Self {
+            cpu_second: 0.0,
+            memory_gib_second: 0.0,
+            sandbox_second: 0.0,
+            currency: "USD".into(),
+            interval_s: 5,
+        }
+    }
+}
+
+impl UsageSettings {
+    /// Fails with the name of what does not fit.
+    pub fn check(&self) -> Result<(), String> {
+        let prices = [
+            ("usage.cpu_second", self.cpu_second),
+            ("usage.memory_gib_second", self.memory_gib_second),
+            ("usage.sandbox_second", self.sandbox_second),
+        ];
+        for (name, price) in prices {
+            if !(0.0..=1000.0).contains(&price) {
+                return Err(format!("{name} must be between 0 and 1000, not {price}"));
+            }
+        }
+        if self.currency.is_empty() || self.currency.len() > 16 || !self.currency.is_ascii() {
+            return Err("usage.currency must be 1 to 16 letters".into());
+        }
+        if !(1..=300).contains(&self.interval_s) {
+            return Err(format!("usage.interval_s must be between 1 and 300, not {}", self.interval_s));
+        }
+        Ok(())
+    }
+}
+
+/// The meters of all live sandboxes, and what is known of budgets.
+#[derive(Debug)]
+pub struct Usage {
+    settings: UsageSettings,
+    store: Store,
+    meters: Mutex<HashMap<SandboxId, Meter>>,
+    spent: RwLock<Spent>,
+    /// One reading at a time: marks move in order.
+    reading: tokio::sync::Mutex<()>,
+}
+
+/// How budgets stood when they were last looked at.
+#[derive(Debug, Default)]
+struct Spent {
+    budgets: Vec<(Budget, f64)>,
+    projects: HashSet<ProjectId>,
+    sandboxes: HashSet<SandboxId>,
+}
+
+/// Why a sandbox may not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Exhausted {
+    #[error("the project's budget is spent")]
+    Project,
+    #[error("the sandbox's budget is spent")]
+    Sandbox,
+}
+
+impl Usage {
+    pub fn new(settings: UsageSettings, store: Store) -> Self {
+        Self {
+            settings,
+            store,
+            meters: Mutex::default(),
+            spent: RwLock::default(),
+            reading: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub const fn settings(&self) -> &UsageSettings {
+        &self.settings
+    }
+
+    fn meters(&self) -> MutexGuard<'_, HashMap<SandboxId, Meter>> {
+        self.meters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the marks of sandboxes are, for [`adopt`](Self::adopt).
+    pub async fn marks(&self) -> Result<HashMap<SandboxId, UsageMark>, StoreError> {
+        Ok(self.store.usage_marks(&self.store.operator()).await?.into_iter().collect())
+    }
+
+    /// A sandbox is on record from before this server; [`confirm`](Self::confirm) says that it runs.
+    pub fn adopt(&self, row: &SandboxRow, mark: Option<UsageMark>) {
+        self.meters().insert(row.id, Meter::adopted(row, mark));
+    }
+
+    /// All adopted sandboxes that are on record as running do run.
+    pub fn confirm(&self) {
+        for meter in self.meters().values_mut() {
+            meter.confirm(&self.settings);
+        }
+    }
+
+    /// A sandbox begins to run.
+    pub fn begin(&self, row: &SandboxRow) {
+        self.meters().entry(row.id).or_insert_with(|| Meter::new(row)).begin();
+    }
+
+    /// A sandbox no longer runs; `over` when it never will again.
+    pub fn stop(&self, sandbox: SandboxId, over: bool) {
+        if let Some(meter) = self.meters().get_mut(&sandbox) {
+            meter.stop(&self.settings, over);
+        }
+    }
+
+    /// What a running sandbox really used.
+    pub fn sample(&self, sample: &Sample) {
+        if let Some(meter) = self.meters().get_mut(&sample.sandbox) {
+            meter.used(sample.cpu_us);
+        }
+    }
+
+    /// Reads all meters into the store and returns what that cost, in the currency.
+    pub async fn read(&self) -> Result<f64, StoreError> {
+        let _turn = self.reading.lock().await;
+        let charges: Vec<_> = {
+            let mut meters = self.meters();
+            meters.iter_mut().filter_map(|(id, meter)| meter.read(*id, &self.settings)).collect()
+        };
+        if charges.is_empty() {
+            return Ok(0.0);
+        }
+        let nanos: i64 =
+            charges.iter().flat_map(|charge| &charge.days).map(|(_, used)| used.cost_nanos).sum();
+        let counted = self.store.charge(&self.store.operator(), charges.clone()).await?;
+        let marks = if counted.contains(&false) { self.marks().await? } else { HashMap::new() };
+        let mut meters = self.meters();
+        for (charge, counted) in charges.iter().zip(counted) {
+            let mark = if counted {
+                Some(charge.to.counted_to_ms)
+            } else {
+                // The answer to an earlier charge was lost, or another server has it: it is on record.
+                tracing::warn!(sandbox.id = %charge.sandbox, "usage of sandbox {} was counted before", charge.sandbox);
+                marks.get(&charge.sandbox).map(|mark| mark.counted_to_ms)
+            };
+            if let Some(meter) = meters.get_mut(&charge.sandbox) {
+                meter.was_read(charge, mark);
+            }
+            if charge.last {
+                meters.remove(&charge.sandbox);
+            }
+        }
+        Ok(nanos as f64 / 1e9)
+    }
+
+    /// Looks at all budgets anew and tells what is new of them.
+    pub async fn look_at_budgets(&self, now_ms: coffer_core::Millis) -> Result<(), StoreError> {
+        let operator = self.store.operator();
+        let mut spent = Spent::default();
+        let mut after = None;
+        loop {
+            let page = self.store.budgets(&operator, after, PAGE).await?;
+            after = page.last().map(|budget| budget.id);
+            let is_last = page.len() < PAGE as usize;
+            for budget in page {
+                let first = first_day(budget.period, now_ms);
+                let nanos = self.store.spent(&operator, &budget, first).await?;
+                if let Some(news) = news(&budget, first, nanos, &self.settings.currency) {
+                    self.store.tell_of_budget(&operator, news).await?;
+                }
+                let ratio = nanos as f64 / budget.terms.amount_nanos.max(1) as f64;
+                if nanos >= budget.terms.amount_nanos {
+                    match budget.sandbox {
+                        Some(sandbox) => spent.sandboxes.insert(sandbox),
+                        None => spent.projects.insert(budget.project),
+                    };
+                }
+                spent.budgets.push((budget, ratio));
+            }
+            if is_last {
+                break;
+            }
+        }
+        *self.spent.write().unwrap_or_else(PoisonError::into_inner) = spent;
+        Ok(())
+    }
+
+    /// Whether a sandbox, or a new one of that project, may run.
+    pub fn admits(&self, project: ProjectId, sandbox: Option<SandboxId>) -> Result<(), Exhausted> {
+        let spent = self.spent.read().unwrap_or_else(PoisonError::into_inner);
+        if spent.projects.contains(&project) {
+            Err(Exhausted::Project)
+        } else if sandbox.is_some_and(|sandbox| spent.sandboxes.contains(&sandbox)) {
+            Err(Exhausted::Sandbox)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Budgets and how much of each is spent, 1 being all.
+    pub fn spending(&self) -> Vec<(Budget, f64)> {
+        self.spent.read().unwrap_or_else(PoisonError::into_inner).budgets.clone()
+    }
+}
+
+/// Budgets read at a time.
+const PAGE: u32 = 200;

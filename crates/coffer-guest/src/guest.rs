@@ -1,0 +1,334 @@
+//! agentd as its clients use it: files, processes and their output, for our own API.
+//!
+//! Nothing is collected that may be long. What comes back is bounded message by message, and ends when the
+//! sandbox does.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Buf as _, Bytes, BytesMut};
+use coffer_wire::envd::process::process_event::Event;
+use coffer_wire::envd::process::{StartRequest, StartResponse};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header, request};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper_util::rt::TokioIo;
+use prost::Message;
+use serde::Deserialize;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{AgentError, connect};
+use crate::Target;
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long an answer may take to begin, and a stream to say that it lives.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a stream that has nothing to tell says that it lives.
+const KEEPALIVE_S: u32 = 20;
+/// A refusal of agentd's.
+const LONGEST_REFUSAL: usize = 64 * 1024;
+/// A message of a stream: agentd's own are of some 32 KiB.
+const LONGEST_MESSAGE: usize = 4 << 20;
+const ENVELOPE_HEADER: usize = 5;
+const COMPRESSED: u8 = 0b01;
+const END: u8 = 0b10;
+
+/// The agentd of a running sandbox.
+#[derive(Debug)]
+pub struct Guest {
+    target: Target,
+    token: Option<String>,
+}
+
+/// Why agentd did not do as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// By its own decision.
+    #[error("{message}")]
+    Refused { reason: Reason, message: String },
+    #[error("the sandbox ended or was paused meanwhile")]
+    Gone,
+}
+
+/// Why agentd refused, by its own codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    NotFound,
+    /// The token may not do this.
+    Forbidden,
+    AlreadyExists,
+    Invalid,
+    /// The state inside does not allow it.
+    Precondition,
+    /// There is no room inside.
+    Exhausted,
+    /// The process's time was up.
+    TimedOut,
+    Other,
+}
+
+impl Reason {
+    /// Calls have names for codes, plain routes repeat the status.
+    fn of(code: &str) -> Self {
+        match code {
+            "not_found" | "404" => Self::NotFound,
+            "403" => Self::Forbidden,
+            "already_exists" => Self::AlreadyExists,
+            "invalid_argument" | "unauthenticated" | "out_of_range" | "400" | "401" => Self::Invalid,
+            "failed_precondition" => Self::Precondition,
+            "resource_exhausted" | "507" => Self::Exhausted,
+            "deadline_exceeded" => Self::TimedOut,
+            _ => {
+                tracing::debug!(code, "agentd refused with a code that has no meaning here");
+                Self::Other
+            }
+        }
+    }
+}
+
+impl Guest {
+    pub fn new(target: Target, token: Option<String>) -> Self {
+        Self { target, token }
+    }
+
+    /// The beginning of a request as `user`, or as the sandbox's usual one.
+    pub fn request(&self, method: Method, path: &str, user: Option<&str>) -> request::Builder {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, HeaderValue::from_static("sandbox"));
+        if let Some(token) = self.token.as_deref().and_then(|token| HeaderValue::from_str(token).ok()) {
+            request = request.header("x-access-token", token);
+        }
+        if let Some(user) = user {
+            request = request
+                .header(header::AUTHORIZATION, format!("Basic {}", STANDARD.encode(format!("{user}:"))));
+        }
+        request
+    }
+
+    /// Sends a request and returns once the answer begins.
+    pub async fn send<B>(
+        &self,
+        request: Request<B>,
+        patience: Option<Duration>,
+    ) -> Result<Response<Flow>, GuestError>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.target.activity.note();
+        let exchange = async {
+            let connected = tokio::time::timeout(CONNECT_WITHIN, connect(&self.target.socket)).await;
+            let stream =
+                connected.map_err(|_| AgentError::Late(CONNECT_WITHIN))?.map_err(AgentError::Refused)?;
+            let broken = |error: hyper::Error| AgentError::Cut(error.to_string());
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+            let driver = AbortOnDropHandle::new(tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!("a connection to agentd ended: {error}");
+                }
+            }));
+            let response = sender.send_request(request).await.map_err(broken)?;
+            let flow = |body| Flow {
+                body,
+                target: self.target.clone(),
+                gone: Box::pin(self.target.gone.clone().cancelled_owned()),
+                _driver: driver,
+            };
+            Ok::<_, GuestError>(response.map(flow))
+        };
+        tokio::select! {
+            biased;
+            () = self.target.gone.cancelled() => Err(GuestError::Gone),
+            answer = exchange => answer,
+            // An upload takes as long as it takes.
+            () = after(patience) => Err(AgentError::Late(patience.unwrap_or_default()).into()),
+        }
+    }
+
+    /// A call of one message for one, of at most `longest` bytes.
+    pub async fn call<A: Message + Default>(
+        &self,
+        path: &str,
+        user: Option<&str>,
+        message: &impl Message,
+        longest: usize,
+    ) -> Result<A, GuestError> {
+        let request = self
+            .request(Method::POST, path, user)
+            .header(header::CONTENT_TYPE, "application/proto")
+            .body(Full::new(Bytes::from(message.encode_to_vec())))
+            .expect("fixed paths and checked values");
+        let call = async {
+            let answer = self.send(request, None).await?;
+            let answer = accepted(answer).await?;
+            let body = Limited::new(answer.into_body(), longest).collect().await;
+            let body = body.map_err(|error| AgentError::Nonsense(error.to_string()))?.to_bytes();
+            Ok(A::decode(body).map_err(|error| AgentError::Nonsense(error.to_string()))?)
+        };
+        tokio::time::timeout(PATIENCE, call).await.unwrap_or(Err(AgentError::Late(PATIENCE).into()))
+    }
+
+    /// Starts a process that lives no longer than `lifetime`, and follows it.
+    pub async fn start(
+        &self,
+        user: Option<&str>,
+        start: &StartRequest,
+        lifetime: Option<Duration>,
+    ) -> Result<Events, GuestError> {
+        let message = start.encode_to_vec();
+        let length = u32::try_from(message.len()).map_err(|_| AgentError::Nonsense("too long".into()))?;
+        let body = [&[0][..], &length.to_be_bytes(), &message].concat();
+        let mut request = self
+            .request(Method::POST, "/process.Process/Start", user)
+            .header(header::CONTENT_TYPE, "application/connect+proto")
+            .header("keepalive-ping-interval", KEEPALIVE_S);
+        if let Some(lifetime) = lifetime {
+            request = request.header("connect-timeout-ms", lifetime.as_millis().to_string());
+        }
+        let request = request.body(Full::new(Bytes::from(body))).expect("fixed paths and checked values");
+        let answer = accepted(self.send(request, Some(PATIENCE)).await?).await?;
+        Ok(Events { body: answer.into_body(), buffer: BytesMut::new() })
+    }
+}
+
+async fn after(patience: Option<Duration>) {
+    match patience {
+        Some(patience) => tokio::time::sleep(patience).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// An answer that is none of agentd's refusals.
+pub async fn accepted(answer: Response<Flow>) -> Result<Response<Flow>, GuestError> {
+    #[derive(Deserialize)]
+    struct Problem {
+        code: serde_json::Value,
+        message: String,
+    }
+    let status = answer.status();
+    if status.is_success() || status == StatusCode::NOT_MODIFIED {
+        return Ok(answer);
+    }
+    let body = Limited::new(answer.into_body(), LONGEST_REFUSAL).collect();
+    let body = tokio::time::timeout(PATIENCE, body).await.map_err(|_| AgentError::Late(PATIENCE))?;
+    let body = body.map_err(|_| AgentError::Status(status))?.to_bytes();
+    let Ok(Problem { code, message }) = serde_json::from_slice(&body) else {
+        return Err(AgentError::Status(status).into());
+    };
+    let code = code.as_str().map_or_else(|| status.as_u16().to_string(), str::to_string);
+    Err(GuestError::Refused { reason: Reason::of(&code), message })
+}
+
+/// The body of an answer, with the connection that it comes over.
+pub struct Flow {
+    body: Incoming,
+    target: Target,
+    gone: Pin<Box<WaitForCancellationFutureOwned>>,
+    _driver: AbortOnDropHandle<()>,
+}
+
+impl std::fmt::Debug for Flow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flow").field("sandbox", &self.target.sandbox).finish_non_exhaustive()
+    }
+}
+
+impl Body for Flow {
+    type Data = Bytes;
+    type Error = GuestError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, GuestError>>> {
+        if self.gone.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Some(Err(GuestError::Gone)));
+        }
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        self.target.activity.note();
+        Poll::Ready(frame.map(|frame| frame.map_err(|error| AgentError::Cut(error.to_string()).into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// What happens to a process that was started.
+#[derive(Debug)]
+pub struct Events {
+    body: Flow,
+    buffer: BytesMut,
+}
+
+impl Events {
+    /// The next event; `None` after the last. The process's time being up is a refusal, [`Reason::TimedOut`].
+    pub async fn next(&mut self) -> Result<Option<Event>, GuestError> {
+        loop {
+            if let Some((flags, payload)) = self.take()? {
+                if flags & END != 0 {
+                    return ended(&payload).map(|()| None);
+                }
+                let response = StartResponse::decode(payload);
+                let response = response.map_err(|error| AgentError::Nonsense(error.to_string()))?;
+                match response.event.and_then(|event| event.event) {
+                    Some(event) => return Ok(Some(event)),
+                    None => continue,
+                }
+            }
+            let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await;
+            match frame.map_err(|_| AgentError::Late(PATIENCE))? {
+                Some(Ok(frame)) => self.buffer.extend_from_slice(&frame.into_data().unwrap_or_default()),
+                Some(Err(error)) => return Err(error),
+                None => return Err(AgentError::Cut("the stream has no end".into()).into()),
+            }
+        }
+    }
+
+    /// The next whole message.
+    fn take(&mut self) -> Result<Option<(u8, Bytes)>, GuestError> {
+        let Some((head, _)) = self.buffer.split_first_chunk::<ENVELOPE_HEADER>() else { return Ok(None) };
+        let (flags, length) = (head[0], u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize);
+        if length > LONGEST_MESSAGE || flags & COMPRESSED != 0 {
+            return Err(AgentError::Nonsense("a message that nobody asked for".into()).into());
+        }
+        if self.buffer.len() < ENVELOPE_HEADER + length {
+            return Ok(None);
+        }
+        self.buffer.advance(ENVELOPE_HEADER);
+        Ok(Some((flags, self.buffer.split_to(length).freeze())))
+    }
+}
+
+/// What the last message of a stream says.
+fn ended(payload: &[u8]) -> Result<(), GuestError> {
+    #[derive(Deserialize, Default)]
+    struct Last {
+        error: Option<Problem>,
+    }
+    #[derive(Deserialize)]
+    struct Problem {
+        code: String,
+        #[serde(default)]
+        message: String,
+    }
+    let last: Last =
+        serde_json::from_slice(payload).map_err(|error| AgentError::Nonsense(error.to_string()))?;
+    match last.error {
+        None => Ok(()),
+        Some(Problem { code, message }) => Err(GuestError::Refused { reason: Reason::of(&code), message }),
+    }
+}

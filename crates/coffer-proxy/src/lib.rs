@@ -1,0 +1,14 @@
+//! The port: accepts connections, tells sandbox traffic from the API, and carries traffic to sandboxes.
+//!
+//! The proxy asks a [`Directory`] where traffic for a sandbox goes and a [`Gate`] which commands may be started; of
+//! projects it knows only whose share of pools traffic counts in, and nothing of states or the engine. What a request may
+//! do to its client's connection is in [`Client`], which the port puts into every request's extensions.
+#![forbid(unsafe_code)]
+
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+mod port;
+mod proxy;
+
+pub use port::{Attribution, Client, Front, Seats, TrustedProxies, serve};
+pub use proxy::{Directory, Gate, Guard, Proxy, allow_preflight};

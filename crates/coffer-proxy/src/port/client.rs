@@ -1,0 +1,85 @@
+//! The client's side of a connection, as requests on it know it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use coffer_core::ProjectId;
+use coffer_shares::{Full, network_of};
+use tokio_util::sync::CancellationToken;
+
+use super::seats::{Holder, Taken};
+
+/// The client's connection, in the extensions of every request.
+#[derive(Debug, Clone)]
+pub struct Client {
+    pub peer: SocketAddr,
+    abort: CancellationToken,
+    midway: Midway,
+    seat: Option<Taken>,
+}
+
+impl Client {
+    pub fn new(peer: SocketAddr, abort: CancellationToken, midway: Midway) -> Self {
+        Self { peer, abort, midway, seat: None }
+    }
+
+    /// The same, with its place among the port's connections.
+    pub fn seated(self, seat: Taken) -> Self {
+        Self { seat: Some(seat), ..self }
+    }
+
+    /// The same for a request that a trusted proxy passed on for `sender`; the connection counts for it.
+    pub fn sent_by(&self, sender: IpAddr) -> Result<Self, Full> {
+        if let Some(seat) = &self.seat {
+            seat.count_for_address(sender)?;
+        }
+        let peer = if sender == self.peer.ip() { self.peer } else { SocketAddr::new(sender, 0) };
+        Ok(Self { peer, ..self.clone() })
+    }
+
+    /// Whose share counts what its requests cause.
+    pub fn holder(&self) -> Holder {
+        let seated = self.seat.as_ref().and_then(Taken::holder);
+        seated.unwrap_or_else(|| Holder::Address(network_of(self.peer.ip())))
+    }
+
+    /// From now on the connection counts for a project, or for operators, and no longer for an address.
+    pub fn count_for(&self, project: Option<ProjectId>) -> Result<(), Full> {
+        self.seat.as_ref().map_or(Ok(()), |seat| seat.count_for(project))
+    }
+
+    /// As long as this is held, what the client sends belongs to the request that it is at, though it
+    /// has its answer.
+    pub fn hold_midway(&self) -> HeldMidway {
+        self.midway.0.fetch_add(1, Ordering::Relaxed);
+        HeldMidway(self.midway.clone())
+    }
+
+    /// Resets the connection (TCP RST), whatever is under way on it. SDKs tell a sandbox that died
+    /// from a stream that ended by this. After an upgrade the connection is the proxy's: call this,
+    /// then drop it.
+    pub fn abort(&self) {
+        self.abort.cancel();
+    }
+}
+
+/// Whether a connection is in the middle of a request for somebody's sake.
+#[derive(Debug, Clone, Default)]
+pub struct Midway(Arc<AtomicUsize>);
+
+impl Midway {
+    pub fn is_held(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// See [`Client::hold_midway`].
+#[derive(Debug)]
+pub struct HeldMidway(Midway);
+
+impl Drop for HeldMidway {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

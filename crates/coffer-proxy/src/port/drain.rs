@@ -1,0 +1,103 @@
+//! Bodies that nobody wants any more.
+//!
+//! A client that is still sending when its connection closes may never see the answer it has got: some
+//! give up at the first failed write, and some send their next request to a connection that is just
+//! being closed. So what is left of a body is read away beside the answer, within bounds.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use coffer_shares::{Shares, pool};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::time::timeout;
+
+use super::client::Client;
+use super::seats::Holder;
+
+/// How long a body is read away, and how long between two pieces.
+const WITHIN: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Reads away what clients still send; where there are too many, the clients of further ones are cut off.
+#[derive(Debug, Clone)]
+pub struct Drains(Shares<Holder>);
+
+impl Default for Drains {
+    fn default() -> Self {
+        Self(Shares::new(pool::DRAINS))
+    }
+}
+
+impl Drains {
+    /// Reads away up to `most` bytes of what is left of `body`.
+    pub fn drain(&self, mut body: Incoming, most: usize, client: &Client) {
+        if body.is_end_stream() {
+            return;
+        }
+        let Ok(place) = self.0.try_take(client.holder()) else { return };
+        let midway = client.hold_midway();
+        let read_away = async move {
+            let _until_done = (place, midway);
+            let mut read = 0;
+            while let Ok(Some(Ok(frame))) = timeout(PAUSE, body.frame()).await {
+                read += frame.data_ref().map_or(0, Bytes::len);
+                if read > most {
+                    break;
+                }
+            }
+        };
+        // Ends with the client's connection at the latest.
+        tokio::spawn(timeout(WITHIN, read_away));
+    }
+}
+
+/// A body whose rest is read away when it is dropped early.
+pub(super) struct Drained {
+    /// There until this is dropped.
+    body: Option<Incoming>,
+    most: usize,
+    client: Client,
+    drains: Drains,
+}
+
+impl Drained {
+    pub(super) fn new(body: Incoming, most: usize, client: Client, drains: Drains) -> Self {
+        Self { body: Some(body), most, client, drains }
+    }
+
+    fn body(&self) -> &Incoming {
+        self.body.as_ref().expect("the body is there until this is dropped")
+    }
+}
+
+impl Body for Drained {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let body = self.body.as_mut().expect("the body is there until this is dropped");
+        Pin::new(body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body().size_hint()
+    }
+}
+
+impl Drop for Drained {
+    fn drop(&mut self) {
+        if let Some(body) = self.body.take() {
+            self.drains.drain(body, self.most, &self.client);
+        }
+    }
+}

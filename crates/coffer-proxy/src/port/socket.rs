@@ -1,0 +1,214 @@
+//! A client's connection: reset when aborted, and given only so long to say what it wants.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::CONNECTION;
+use http::{HeaderValue, Response, StatusCode};
+use hyper::body::{Body as _, Frame, SizeHint};
+use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::buffers::Share;
+use super::client::Midway;
+use super::seats::Taken;
+
+/// How long the head of a request may take from its first byte, and the first request from the
+/// start. hyper's own limit also counts the pause between two requests, which SDKs need long.
+const HEAD_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
+
+/// Peers that vanished without a word are noticed after about two minutes.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+const PROBE_EVERY: Duration = Duration::from_secs(20);
+const PROBES: u32 = 3;
+/// The same for data that nobody acknowledges.
+const UNACKNOWLEDGED_MS: u32 = 120_000;
+
+/// A connection that is reset instead of closed once `abort` is cancelled.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: TcpStream,
+    abort: CancellationToken,
+    busy: Busy,
+    head_since: Option<Instant>,
+    /// Set only while a head came in part, so that ordinary requests pay for no timer.
+    head_limit: Option<Pin<Box<Sleep>>>,
+    /// Until the connection is closed, whatever protocol it has switched to.
+    _seat: Taken,
+}
+
+/// Whether a request is being answered on a connection.
+#[derive(Debug, Clone)]
+pub(super) struct Busy(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    busy: AtomicBool,
+    midway: Midway,
+    share: Share,
+}
+
+impl Busy {
+    pub(super) fn new(share: Share) -> Self {
+        Self(Arc::new(State { busy: AtomicBool::new(false), midway: Midway::default(), share }))
+    }
+
+    /// For those who go on reading a request that has its answer.
+    pub(super) fn midway(&self) -> Midway {
+        self.0.midway.clone()
+    }
+
+    /// A request has come whole; reading is its body's matter from now on.
+    pub(super) fn begin(&self) {
+        self.0.share.finish_head();
+        self.0.busy.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes the end of `response` the end of the request. After a switch of protocols there is
+    /// none: no other head will come.
+    pub(super) fn until_sent(&self, mut response: Response<Body>) -> Response<Body> {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return response;
+        }
+        if self.0.share.is_one_too_many() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response.map(|body| {
+            if body.is_end_stream() {
+                self.end();
+                return body;
+            }
+            Body::new(Answer { body, busy: self.clone() })
+        })
+    }
+
+    fn end(&self) {
+        self.0.busy.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn is(&self) -> bool {
+        self.0.busy.load(Ordering::Relaxed) || self.0.midway.is_held()
+    }
+}
+
+impl Socket {
+    pub(super) fn new(stream: TcpStream, abort: CancellationToken, busy: Busy, seat: Taken) -> Self {
+        // Small frames of streams must not wait for a full segment.
+        let _ = stream.set_nodelay(true);
+        // Best effort: without them a dead peer is only noticed later.
+        let _ = sockopt::set_socket_keepalive(&stream, true);
+        let _ = sockopt::set_tcp_keepidle(&stream, PROBE_AFTER);
+        let _ = sockopt::set_tcp_keepintvl(&stream, PROBE_EVERY);
+        let _ = sockopt::set_tcp_keepcnt(&stream, PROBES);
+        let _ = sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MS);
+        Self { stream, abort, busy, head_since: Some(Instant::now()), head_limit: None, _seat: seat }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.abort.is_cancelled() {
+            // No lingering means RST. Where it fails the peer sees an ordinary end.
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let bytes = buffer.filled().len() - before;
+        self.busy.0.share.read(bytes);
+        if self.busy.is() {
+            self.head_since = None;
+            self.head_limit = None;
+            return read;
+        }
+        if read.is_ready() {
+            if bytes > 0 && self.head_since.is_none() {
+                self.head_since = Some(Instant::now());
+            }
+            self.busy.0.share.add_to_head(bytes)?;
+            return read;
+        }
+        let Some(since) = self.head_since else { return Poll::Pending };
+        let limit = self.head_limit.get_or_insert_with(|| Box::pin(sleep_until(since + HEAD_WITHIN)));
+        limit.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, data)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, data)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // An orderly end before the reset would make what was cut off look whole.
+        if self.abort.is_cancelled() {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A body whose end is its request's.
+struct Answer {
+    body: Body,
+    busy: Busy,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.busy.end();
+    }
+}

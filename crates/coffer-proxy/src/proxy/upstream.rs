@@ -1,0 +1,264 @@
+//! Connections into a sandbox and one request over them. Everything that comes back is hostile.
+
+use std::io;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::answer::Refusal;
+use super::body::{Progress, Upload};
+use super::inward::Inward;
+use super::lane::{Link, Slot};
+use super::tls;
+use coffer_guest::Target;
+
+/// A Unix socket connects at once or its backlog is full.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long agentd may take to connect to a port of its own loopback.
+const TUNNEL_WITHIN: Duration = Duration::from_secs(15);
+
+/// How long an answer may take to begin once the request is there. Long polls are slow on purpose.
+const ANSWER_WITHIN: Duration = Duration::from_secs(15 * 60);
+
+/// After a connection closed without an answer: how long the news that the sandbox ended may take.
+const NEWS_WITHIN: Duration = Duration::from_millis(300);
+
+/// The head of an answer; also bounds trailers.
+const MOST_HEAD: usize = 64 * 1024;
+
+/// What is read ahead of a slow client, per connection.
+const MOST_BUFFERED: usize = 128 * 1024;
+
+/// What agentd answers to CONNECT.
+const MOST_TUNNEL_HEAD: usize = 4 * 1024;
+
+/// An answer whose body is still to come.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub(super) response: Response<Incoming>,
+    pub(super) link: Link,
+}
+
+/// Sends a request to agentd itself.
+pub(super) async fn ask_agentd(
+    slot: &Slot,
+    target: &Target,
+    mut request: Request<Upload>,
+    progress: &Arc<Progress>,
+) -> Result<Exchange, Refusal> {
+    loop {
+        let mut link = match slot.idle_link() {
+            Some(link) => link,
+            None => match target.spare.take() {
+                Some(spare) => open(spare, Reuse::Yes).await?,
+                None => break,
+            },
+        };
+        match ask(slot, &mut link, request, progress).await {
+            Ok(response) => return Ok(Exchange { response, link }),
+            // It closed under our hand and took nothing of the request.
+            Err(Unanswered { unsent: Some(unsent), .. }) => request = *unsent,
+            Err(failure) => return Err(failure.refusal),
+        }
+    }
+    let stream = until_gone(slot, connect(&target.socket)).await?;
+    let mut link = open(stream, Reuse::Yes).await?;
+    match ask(slot, &mut link, request, progress).await {
+        Ok(response) => Ok(Exchange { response, link }),
+        Err(failure) => Err(failure.refusal),
+    }
+}
+
+/// Sends a request to a server inside the sandbox, over a tunnel of its own.
+pub(super) async fn ask_port(
+    slot: &Slot,
+    socket: &Path,
+    port: u16,
+    speaks: Speaks,
+    request: Request<Upload>,
+    progress: &Arc<Progress>,
+) -> Result<Exchange, Refusal> {
+    let stream = until_gone(slot, tunnel(socket, port)).await?;
+    let mut link = match speaks {
+        Speaks::Plain => open(stream, Reuse::No).await?,
+        Speaks::Tls => {
+            let name = tls::server_name(request.headers());
+            let stream = until_gone(slot, async {
+                match timeout(TUNNEL_WITHIN, tls::connect(stream, name)).await {
+                    Ok(stream) => stream.map_err(|_| Refusal::NotTls),
+                    Err(_) => Err(Refusal::TooSlow),
+                }
+            });
+            open(stream.await?, Reuse::No).await?
+        }
+    };
+    match ask(slot, &mut link, request, progress).await {
+        Ok(response) => Ok(Exchange { response, link }),
+        Err(failure) => Err(failure.refusal),
+    }
+}
+
+/// What a server inside expects under HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Speaks {
+    Plain,
+    Tls,
+}
+
+/// No answer came.
+#[derive(Debug)]
+struct Unanswered {
+    refusal: Refusal,
+    /// The request, when none of it was sent.
+    unsent: Option<Box<Request<Upload>>>,
+}
+
+async fn ask(
+    slot: &Slot,
+    link: &mut Link,
+    request: Request<Upload>,
+    progress: &Arc<Progress>,
+) -> Result<Response<Incoming>, Unanswered> {
+    let mut answer = pin!(link.sender.try_send_request(request));
+    let mut gone = pin!(slot.gone());
+    loop {
+        // An upload counts as life: the clock starts again with every piece of it.
+        let silent = Duration::from_millis(progress.last.idle_ms().unsigned_abs());
+        let left = ANSWER_WITHIN.saturating_sub(silent);
+        if left.is_zero() {
+            return Err(Unanswered { refusal: Refusal::TooSlow, unsent: None });
+        }
+        tokio::select! {
+            biased;
+            answer = &mut answer => {
+                let mut error = match answer {
+                    Ok(response) => {
+                        progress.answered();
+                        return Ok(response);
+                    }
+                    Err(error) => error,
+                };
+                let unsent = error.take_message().map(Box::new);
+                let error = error.into_error();
+                tracing::debug!("no answer from inside the sandbox: {error:?}");
+                let refusal = if error.is_parse() || error.is_parse_status() || error.is_parse_too_large() {
+                    Refusal::NotHttp
+                } else if unsent.is_none() && timeout(NEWS_WITHIN, &mut gone).await.is_ok() {
+                    Refusal::NotFound
+                } else {
+                    Refusal::NoAnswer
+                };
+                return Err(Unanswered { refusal, unsent });
+            }
+            () = &mut gone => return Err(Unanswered { refusal: Refusal::NotFound, unsent: None }),
+            () = sleep(left) => {}
+        }
+    }
+}
+
+/// Does `work` unless the sandbox goes first.
+async fn until_gone<T>(slot: &Slot, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = slot.gone() => Err(Refusal::NotFound),
+    }
+}
+
+/// Whether a connection outlives its first request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reuse {
+    Yes,
+    No,
+}
+
+async fn open<S>(stream: S, reuse: Reuse) -> Result<Link, Refusal>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (stream, deaf) = Inward::new(stream);
+    let (sender, connection) = http1::Builder::new()
+        // Some programs look for the usual spelling, and E2B's proxy gives it to them.
+        .title_case_headers(reuse == Reuse::No)
+        .max_header_size(MOST_HEAD)
+        .max_buf_size(MOST_BUFFERED)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|_| Refusal::NoAnswer)?;
+    let driver = tokio::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!("a connection into a sandbox ended: {error:?}");
+        }
+    });
+    Ok(Link { sender, reusable: reuse == Reuse::Yes, deaf, _driver: AbortOnDropHandle::new(driver) })
+}
+
+/// Connects to agentd's socket.
+async fn connect(socket: &Path) -> Result<UnixStream, Refusal> {
+    match timeout(CONNECT_WITHIN, coffer_guest::connect(socket)).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error))
+            if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) =>
+        {
+            Err(Refusal::NotFound)
+        }
+        Ok(Err(error)) => {
+            tracing::warn!("could not connect to `{}`: {error}", socket.display());
+            Err(Refusal::NoAnswer)
+        }
+        Err(_) => Err(Refusal::TooSlow),
+    }
+}
+
+/// Connects to a port inside the sandbox.
+async fn tunnel(socket: &Path, port: u16) -> Result<UnixStream, Refusal> {
+    let mut stream = connect(socket).await?;
+    match timeout(TUNNEL_WITHIN, ask_for_tunnel(&mut stream, port)).await {
+        Ok(Ok(StatusCode::OK)) => Ok(stream),
+        Ok(Ok(StatusCode::BAD_GATEWAY)) => Err(Refusal::PortClosed),
+        Ok(Ok(status)) => {
+            tracing::debug!("agentd answered {status} to a request for a tunnel to port {port}");
+            Err(Refusal::NoAnswer)
+        }
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => Err(Refusal::NotHttp),
+        Ok(Err(_)) => Err(Refusal::NoAnswer),
+        Err(_) => Err(Refusal::TooSlow),
+    }
+}
+
+async fn ask_for_tunnel(stream: &mut UnixStream, port: u16) -> io::Result<StatusCode> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+    let request = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut head = Vec::with_capacity(256);
+    let end = loop {
+        if stream.read_buf(&mut head).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if let Some(end) = head.windows(4).position(|window| window == b"\r\n\r\n") {
+            break end + 4;
+        }
+        if head.len() > MOST_TUNNEL_HEAD {
+            return Err(invalid());
+        }
+    };
+    let status = head.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5)).ok_or_else(invalid)?;
+    let status = StatusCode::from_bytes(status).map_err(|_| invalid())?;
+    // Whoever speaks before being asked does not speak HTTP, and must not have its words taken
+    // for the answer to a request that comes later.
+    if status == StatusCode::OK && head.len() > end {
+        return Err(invalid());
+    }
+    Ok(status)
+}

@@ -1,0 +1,75 @@
+//! How errors of the store are explained to whoever asked. What is hidden from them is logged here.
+
+use coffer_core::{Code, Refusal, chain};
+use serde_json::json;
+
+use crate::{NameError, OverQuota, StoreError};
+
+/// A sandbox that ends within this time frees room that is worth waiting for.
+const NEAR_MS: i64 = 300_000;
+
+impl StoreError {
+    /// Whether the same call may work soon.
+    pub const fn is_transient(&self) -> bool {
+        matches!(self, Self::Transient { .. })
+    }
+}
+
+impl From<&StoreError> for Refusal {
+    fn from(error: &StoreError) -> Self {
+        match error {
+            StoreError::TooManyPairs { .. } => Self::new(Code::BadRequest, error.to_string()),
+            StoreError::Transient { .. } | StoreError::Closed => {
+                tracing::warn!("the store is away: {error}");
+                Self::new(Code::Unavailable, "the records do not answer right now").retry_after(1)
+            }
+            StoreError::Sealed { .. } => {
+                tracing::error!("{error}");
+                Self::new(Code::Unavailable, "this needs a master key that is not here")
+                    .hint("an operator finds at /api/v1/admin/master-key which one")
+            }
+            StoreError::Database { .. } | StoreError::Unreadable { .. } => {
+                tracing::error!("the store failed: {}", chain(error));
+                Self::internal()
+            }
+        }
+    }
+}
+
+impl NameError {
+    /// The refusal of a request about the `kind` called `name`.
+    pub fn explain(&self, kind: &str, name: impl std::fmt::Display) -> Refusal {
+        match self {
+            Self::Taken => Refusal::conflict(format!("there is a {kind} '{name}' already")),
+            Self::NotFound => Refusal::nothing(kind, name),
+            Self::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<&OverQuota> for Refusal {
+    /// Where something ends soon, it says when to retry.
+    fn from(over: &OverQuota) -> Self {
+        let details = json!({
+            "quota": over.quota, "limit": over.limit, "used": over.used, "asked": over.asked
+        });
+        let refusal = Self::new(Code::QuotaExceeded, over.to_string())
+            .details(details)
+            .hint("end or pause sandboxes, or have an operator raise it; GET /api/v1/quotas shows it");
+        match over.frees_in_ms {
+            Some(in_ms) if in_ms <= NEAR_MS => {
+                refusal.retry_after(u32::try_from(in_ms / 1000 + 1).unwrap_or(u32::MAX))
+            }
+            _ => refusal,
+        }
+    }
+}
+
+impl OverQuota {
+    /// The refusal where stored bytes are what is over.
+    pub fn explain_storage(&self) -> Refusal {
+        Refusal::from(self).hint(
+            "delete repositories, Git LFS objects or artifacts, or have an operator raise it; GET /api/v1/quotas shows it",
+        )
+    }
+}

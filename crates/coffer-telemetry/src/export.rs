@@ -1,0 +1,286 @@
+//! Sends spans by OTLP over HTTP, in batches, beside everything else.
+//!
+//! A destination that is away costs nothing but its spans: a batch is tried a few times with growing
+//! pauses, then dropped and counted, and while the breaker is open batches are dropped at once. The queue
+//! before it is bounded, and whoever leaves a span there never waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use bytes::Bytes;
+use coffer_core::settings::SecretText;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use prometheus_client::metrics::counter::Counter;
+use prost::Message;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
+
+use coffer_http::breaker::{Breaker, Policy};
+
+use super::otlp::{ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, Scope, ScopeSpans, Span};
+use super::{BadTraceSetting, TraceSettings};
+
+const LARGEST_BATCH: usize = 512;
+/// A batch waits this long for more.
+const GATHER: Duration = Duration::from_secs(2);
+/// For one try, connecting included.
+const PATIENCE: Duration = Duration::from_secs(10);
+const TRIES: u32 = 4;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// After so many batches in a row that failed the next ones are dropped untried for a while.
+const POLICY: Policy =
+    Policy { failures: 3, pause: Duration::from_secs(15), longest_pause: Duration::from_secs(120) };
+/// For the last batch, when the server stops.
+const FAREWELL: Duration = Duration::from_secs(3);
+const LARGEST_ANSWER: usize = 64 * 1024;
+
+/// Where spans are sent.
+#[derive(Clone)]
+pub(super) struct Destination {
+    pub(super) name: &'static str,
+    pub(super) breaker: Arc<Breaker>,
+    host: String,
+    port: u16,
+    tls: Option<TlsConnector>,
+    path: String,
+    headers: HeaderMap,
+}
+
+impl std::fmt::Debug for Destination {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Destination({} at {}:{})", self.name, self.host, self.port)
+    }
+}
+
+/// Where the settings say that spans go; nowhere by default.
+pub(super) fn destinations(settings: &TraceSettings) -> Result<Vec<Destination>, BadTraceSetting> {
+    let set = |value: &Option<String>| value.clone().filter(|value| !value.trim().is_empty());
+    let secret = |value: &Option<SecretText>| {
+        value.as_ref().map(|value| value.reveal().to_string()).filter(|value| !value.trim().is_empty())
+    };
+    let mut all = Vec::new();
+    if let Some(endpoint) = set(&settings.endpoint) {
+        let mut destination = Destination::at("otlp", "traces.endpoint", &endpoint, "/v1/traces")?;
+        for pair in
+            secret(&settings.headers).unwrap_or_default().split(',').filter(|pair| !pair.trim().is_empty())
+        {
+            let bad = |why: &str| BadTraceSetting { setting: "traces.headers", why: why.into() };
+            let (name, value) = pair.split_once('=').ok_or_else(|| bad("it is not a list of name=value"))?;
+            let name = HeaderName::try_from(name.trim()).map_err(|_| bad("a name is no header's"))?;
+            // The specification has values percent-encoded.
+            let value = percent_encoding::percent_decode_str(value.trim()).collect::<Vec<u8>>();
+            let value = HeaderValue::try_from(value).map_err(|_| bad("a value is no header's"))?;
+            destination.headers.insert(name, value);
+        }
+        all.push(destination);
+    }
+    let keys = (set(&settings.langfuse_public_key), secret(&settings.langfuse_secret_key));
+    match (set(&settings.langfuse_host), keys) {
+        (Some(host), (Some(public), Some(secret))) => {
+            let mut destination =
+                Destination::at("langfuse", "traces.langfuse_host", &host, "/api/public/otel/v1/traces")?;
+            let basic = base64::engine::general_purpose::STANDARD.encode(format!("{public}:{secret}"));
+            let mut value = HeaderValue::try_from(format!("Basic {basic}")).expect("base 64 is text");
+            value.set_sensitive(true);
+            destination.headers.insert(AUTHORIZATION, value);
+            all.push(destination);
+        }
+        (None, (None, None)) => {}
+        _ => {
+            let why = "Langfuse needs its host, its public key and its secret key".to_string();
+            return Err(BadTraceSetting { setting: "traces.langfuse_host", why });
+        }
+    }
+    Ok(all)
+}
+
+impl Destination {
+    fn at(name: &'static str, setting: &'static str, url: &str, path: &str) -> Result<Self, BadTraceSetting> {
+        let bad = |why: &str| BadTraceSetting { setting, why: why.to_string() };
+        let uri: Uri = url.trim().parse().map_err(|_| bad("it is no URL"))?;
+        let authority = uri.authority().ok_or_else(|| bad("it is no URL with a host"))?;
+        let tls = match uri.scheme_str() {
+            Some("http") => None,
+            Some("https") => Some(coffer_http::client_tls()),
+            _ => return Err(bad("it must begin with http:// or https://")),
+        };
+        let host = authority.host().trim_matches(['[', ']']).to_string();
+        let port = authority.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
+        let mut headers = HeaderMap::new();
+        let shown = match authority.port_u16() {
+            Some(port) => format!("{}:{port}", authority.host()),
+            None => authority.host().to_string(),
+        };
+        headers.insert(HOST, HeaderValue::try_from(shown).map_err(|_| bad("its host is no header"))?);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+        let agent = concat!("coffer/", env!("CARGO_PKG_VERSION"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+        let path = format!("{}{path}", uri.path().trim_end_matches('/'));
+        let breaker = Arc::new(Breaker::new(name, POLICY));
+        Ok(Self { name, breaker, host, port, tls, path, headers })
+    }
+
+    /// Sends once; answers with the status, and how long to wait before a retry where it was told.
+    async fn send(&self, body: Bytes) -> Result<(StatusCode, Option<Duration>), String> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|e| e.to_string())?;
+        match &self.tls {
+            None => self.converse(TokioIo::new(stream), body).await,
+            Some(tls) => {
+                let name = rustls::pki_types::ServerName::try_from(self.host.clone())
+                    .map_err(|_| "its name fits no certificate".to_string())?;
+                let stream = tls.connect(name, stream).await.map_err(|e| e.to_string())?;
+                self.converse(TokioIo::new(stream), body).await
+            }
+        }
+    }
+
+    async fn converse<S>(&self, stream: S, body: Bytes) -> Result<(StatusCode, Option<Duration>), String>
+    where
+        S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    {
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(stream).await.map_err(|e| e.to_string())?;
+        let connection = tokio::spawn(connection);
+        let answered = async {
+            let mut request =
+                Request::post(self.path.as_str()).body(Full::new(body)).map_err(|e| e.to_string())?;
+            *request.headers_mut() = self.headers.clone();
+            let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
+            let wait = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            let status = answer.status();
+            // Read to its end, so that the connection closes in good order.
+            let _ = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await;
+            Ok((status, wait.map(Duration::from_secs)))
+        };
+        let answered = answered.await;
+        drop(sender);
+        connection.abort();
+        answered
+    }
+
+    /// Sends, more than once where that may help.
+    async fn deliver(&self, body: Bytes, stop: &CancellationToken) -> Result<(), String> {
+        let mut pause = FIRST_PAUSE;
+        for attempt in 1.. {
+            let sent = tokio::time::timeout(PATIENCE, self.send(body.clone())).await;
+            let (why, told) = match sent {
+                Ok(Ok((status, _))) if status.is_success() => return Ok(()),
+                Ok(Ok((status, told))) => {
+                    let may_pass = [429, 502, 503, 504].contains(&status.as_u16());
+                    if !may_pass {
+                        return Err(format!("it answered {status}"));
+                    }
+                    (format!("it answered {status}"), told)
+                }
+                Ok(Err(why)) => (why, None),
+                Err(_) => ("it did not answer in time".to_string(), None),
+            };
+            if attempt >= TRIES || stop.is_cancelled() {
+                return Err(why);
+            }
+            let wait = told.unwrap_or(pause).min(LONGEST_PAUSE).mul_f64(rand::random_range(0.75..1.25));
+            tokio::select! {
+                () = stop.cancelled() => return Err(why),
+                () = tokio::time::sleep(wait) => {}
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        unreachable!("the loop returns")
+    }
+}
+
+/// Sends what comes in, until `stop`.
+pub(super) async fn export(
+    destination: Destination,
+    mut inbox: mpsc::Receiver<Span>,
+    sent: Counter,
+    dropped: Counter,
+    stop: CancellationToken,
+) {
+    let mut batch = Vec::new();
+    loop {
+        let ending = tokio::select! {
+            received = inbox.recv_many(&mut batch, LARGEST_BATCH) => received == 0,
+            () = stop.cancelled() => true,
+        };
+        if !ending && batch.len() < LARGEST_BATCH {
+            gather(&mut inbox, &mut batch, &stop).await;
+        }
+        if ending {
+            while batch.len() < LARGEST_BATCH
+                && let Ok(span) = inbox.try_recv()
+            {
+                batch.push(span);
+            }
+        }
+        let spans = std::mem::take(&mut batch);
+        let count = spans.len() as u64;
+        if count > 0 {
+            let attempted = attempt(&destination, spans, ending, &stop).await;
+            let outcome = if attempted.is_ok() { &sent } else { &dropped };
+            outcome.inc_by(count);
+            if let Err(Some(why)) = attempted {
+                tracing::warn!("{count} spans did not reach {}: {why}", destination.name);
+            }
+        }
+        if ending {
+            return;
+        }
+    }
+}
+
+/// Sends a batch, unless the destination is being left alone: then there is nothing to say about why not.
+async fn attempt(
+    destination: &Destination,
+    spans: Vec<Span>,
+    is_last: bool,
+    stop: &CancellationToken,
+) -> Result<(), Option<String>> {
+    let leave = destination.breaker.admit().map_err(|_| None)?;
+    let deliver = destination.deliver(encoded(spans).into(), stop);
+    let delivered = if is_last {
+        let last = tokio::time::timeout(FAREWELL, deliver).await;
+        last.unwrap_or_else(|_| Err("it did not answer in time".into()))
+    } else {
+        deliver.await
+    };
+    match delivered {
+        Ok(()) => leave.answered(),
+        Err(_) => leave.failed(),
+    }
+    delivered.map_err(Some)
+}
+
+async fn gather(inbox: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>, stop: &CancellationToken) {
+    let deadline = tokio::time::sleep(GATHER);
+    tokio::pin!(deadline);
+    while batch.len() < LARGEST_BATCH {
+        let room = LARGEST_BATCH - batch.len();
+        tokio::select! {
+            () = &mut deadline => return,
+            () = stop.cancelled() => return,
+            received = inbox.recv_many(batch, room) => if received == 0 {
+                return;
+            },
+        }
+    }
+}
+
+fn encoded(spans: Vec<Span>) -> Vec<u8> {
+    let version = env!("CARGO_PKG_VERSION");
+    let attributes = vec![
+        KeyValue::new("service.name", "coffer".into()),
+        KeyValue::new("service.version", version.into()),
+    ];
+    let scope = Scope { name: "coffer".into(), version: version.into() };
+    let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
+    let resource_spans = vec![ResourceSpans { resource: Some(Resource { attributes }), scope_spans }];
+    ExportTraceServiceRequest { resource_spans }.encode_to_vec()
+}

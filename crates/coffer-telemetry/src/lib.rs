@@ -1,0 +1,131 @@
+//! What the server tells of itself: figures for Prometheus, spans for OpenTelemetry.
+//!
+//! [`Telemetry`] is made once and shared. Figures are kept by whoever makes them happen and cost a few
+//! nanoseconds; those that can be looked up are looked up when somebody asks (`/metrics`). Spans are off
+//! unless an address for them is set, and cost nothing then.
+
+mod export;
+mod metrics;
+mod otlp;
+
+mod trace;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use coffer_core::settings::SecretText;
+use coffer_store::ExecutionRow;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use coffer_http::breaker::Breaker;
+use metrics::Outcome;
+pub use metrics::{Labels, Level, Levels, Metrics, Snapshotted, label};
+pub use trace::{Active, Traces, Whose, current, parse_traceparent, within};
+
+/// `[metrics]`: who may read `/metrics`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsSettings {
+    /// Whether `/metrics` answers without a key. Otherwise it takes an operator's key, as a bearer token.
+    pub public: bool,
+}
+
+/// `[traces]`: where spans go. Nothing is sent unless `endpoint` or all three of Langfuse's are set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TraceSettings {
+    /// The OTLP/HTTP endpoint, such as `http://localhost:4318`; `/v1/traces` is appended.
+    #[schemars(extend("x-env" = "OTEL_EXPORTER_OTLP_ENDPOINT"))]
+    pub endpoint: Option<String>,
+    /// Headers for it, as `name=value,name=value`.
+    #[schemars(extend("x-env" = "OTEL_EXPORTER_OTLP_HEADERS"))]
+    pub headers: Option<SecretText>,
+    /// Langfuse's address, such as `https://cloud.langfuse.com`.
+    #[schemars(extend("x-env" = "LANGFUSE_HOST"))]
+    pub langfuse_host: Option<String>,
+    /// The public key of a Langfuse project.
+    #[schemars(extend("x-env" = "LANGFUSE_PUBLIC_KEY"))]
+    pub langfuse_public_key: Option<String>,
+    /// Its secret key.
+    #[schemars(extend("x-env" = "LANGFUSE_SECRET_KEY"))]
+    pub langfuse_secret_key: Option<SecretText>,
+}
+
+/// How long a stop waits for spans to be sent.
+const LAST_SPANS: Duration = Duration::from_secs(5);
+
+/// Figures and spans of one server.
+#[derive(Debug)]
+pub struct Telemetry {
+    pub metrics: Metrics,
+    pub traces: Traces,
+    pub public: bool,
+    breakers: Mutex<Vec<Arc<Breaker>>>,
+    exporters: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// Spans cannot be sent where the settings say.
+#[derive(Debug, thiserror::Error)]
+#[error("`{setting}` is not usable: {why}")]
+pub struct BadTraceSetting {
+    pub setting: &'static str,
+    pub why: String,
+}
+
+impl Telemetry {
+    /// Starts the exporters.
+    pub fn start(settings: &MetricsSettings, traces: &TraceSettings) -> Result<Self, BadTraceSetting> {
+        let (metrics, exporters, stop) = (Metrics::new(), TaskTracker::new(), CancellationToken::new());
+        let destinations = export::destinations(traces)?;
+        let breakers = destinations.iter().map(|destination| destination.breaker.clone()).collect();
+        let traces = Traces::start(destinations, &metrics, &exporters, &stop);
+        Ok(Self { metrics, traces, public: settings.public, breakers: Mutex::new(breakers), exporters, stop })
+    }
+
+    /// From now on figures tell how this breaker stands.
+    pub fn watch(&self, breaker: Arc<Breaker>) {
+        self.breakers.lock().unwrap_or_else(PoisonError::into_inner).push(breaker);
+    }
+
+    /// The breakers of this server's dependencies.
+    pub fn breakers(&self) -> Vec<Arc<Breaker>> {
+        self.breakers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// An execution is over and on record: its command is redacted there.
+    pub fn executed(&self, row: &ExecutionRow) {
+        let took = row.ended_ms.unwrap_or(row.started_ms).saturating_sub(row.started_ms);
+        let took = Duration::from_millis(u64::try_from(took).unwrap_or(0));
+        let outcome = match row.exit_code {
+            Some(0) => Outcome::Succeeded,
+            // A shell's way to say that a signal ended it is an exit code, too.
+            Some(code) if (0..128).contains(&code) => Outcome::Failed,
+            _ => Outcome::Killed,
+        };
+        self.metrics.executed(outcome, took);
+        let whose = Whose { id: row.sandbox, project: row.project, agent: row.agent };
+        let mut span = self.traces.step("sandbox.execution", &whose);
+        span.began(row.started_ms);
+        span.set("execution.id", || row.id.to_string().into());
+        span.set("process.command_line", || row.command.clone().into());
+        span.set("execution.outcome", || outcome.as_str().into());
+        if let Some(code) = row.exit_code {
+            span.set("process.exit.code", || code.into());
+        }
+        if outcome != Outcome::Succeeded {
+            span.fail(|| row.status.clone().unwrap_or_default());
+        }
+        span.ended_after(took);
+    }
+
+    /// Has the exporters send what they have, and does not wait long for it.
+    pub async fn finish(&self) {
+        self.stop.cancel();
+        self.exporters.close();
+        let _ = tokio::time::timeout(LAST_SPANS, self.exporters.wait()).await;
+    }
+}

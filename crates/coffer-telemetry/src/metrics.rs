@@ -1,0 +1,448 @@
+//! Figures that are counted as things happen. Every name and label is in this file and in the API's `scrape`.
+//!
+//! Labels take few values: states, templates, routes, codes. Projects and sandboxes are none, as there is no
+//! bound to them; what they use and cost is in `/api/v1/usage`.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use coffer_core::{DestroyReason, Fault};
+use coffer_store::RunState;
+use http::{Method, StatusCode};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use coffer_core::clock::now_ms;
+
+pub type Labels<const N: usize> = [(&'static str, Cow<'static, str>); N];
+type Counts<const N: usize> = Family<Labels<N>, Counter>;
+type Times<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
+pub type Level = Gauge<f64, std::sync::atomic::AtomicU64>;
+pub type Levels<const N: usize> = Family<Labels<N>, Level>;
+
+/// From a warm create (a few milliseconds) to one that waits for a full disk.
+const CREATION: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+/// From `true` to a test suite of an hour.
+const EXECUTION: [f64; 12] = [0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0];
+const REQUEST: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
+
+/// What is counted as it happens.
+pub struct Metrics {
+    pub registry: Registry,
+    spawned: Counts<1>,
+    failed: Counts<1>,
+    ended: Counts<1>,
+    timed_out: Counts<1>,
+    creation: Times<1>,
+    snapshots: Counts<1>,
+    snapshot_time: Histogram,
+    forks: Counts<1>,
+    fork_time: Histogram,
+    execution: Histogram,
+    commands: Counts<1>,
+    git: Counts<2>,
+    orphans: Counter,
+    orphan_found: Level,
+    egress_bytes: Counts<1>,
+    egress_refused: Counter,
+    requests: Counts<3>,
+    request_time: Times<1>,
+    refusals: Counts<1>,
+    cost: Family<Labels<1>, Counter<f64, std::sync::atomic::AtomicU64>>,
+    pub(super) spans: Counts<2>,
+    webhooks: Counts<1>,
+    webhook_time: Histogram,
+    runs_started: Counts<1>,
+    runs_ended: Counts<2>,
+}
+
+/// How an execution ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// With code 0.
+    Succeeded,
+    /// With another code.
+    Failed,
+    /// By a signal, or with its sandbox.
+    Killed,
+}
+
+impl Outcome {
+    const ALL: [Self; 3] = [Self::Succeeded, Self::Failed, Self::Killed];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Killed => "killed",
+        }
+    }
+}
+
+/// What became of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Snapshotted {
+    WithMemory,
+    FilesOnly,
+    Failed,
+}
+
+impl Snapshotted {
+    const ALL: [Self; 3] = [Self::WithMemory, Self::FilesOnly, Self::Failed];
+
+    pub const fn of(memory: bool) -> Self {
+        if memory { Self::WithMemory } else { Self::FilesOnly }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::WithMemory => "with_memory",
+            Self::FilesOnly => "files_only",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+pub fn label<const N: usize>(pairs: [(&'static str, &'static str); N]) -> Labels<N> {
+    pairs.map(|(name, value)| (name, Cow::Borrowed(value)))
+}
+
+fn owned(name: &'static str, value: &str) -> Labels<1> {
+    [(name, Cow::Owned(value.to_string()))]
+}
+
+impl Metrics {
+    pub(super) fn new() -> Self {
+        let metrics = Self {
+            registry: Registry::default(),
+            spawned: Family::default(),
+            failed: Family::default(),
+            ended: Family::default(),
+            timed_out: Family::default(),
+            creation: Family::new_with_constructor(|| Histogram::new(CREATION)),
+            snapshots: Family::default(),
+            snapshot_time: Histogram::new(CREATION),
+            forks: Family::default(),
+            fork_time: Histogram::new(CREATION),
+            execution: Histogram::new(EXECUTION),
+            commands: Family::default(),
+            git: Family::default(),
+            orphans: Counter::default(),
+            orphan_found: Gauge::default(),
+            egress_bytes: Family::default(),
+            egress_refused: Counter::default(),
+            requests: Family::default(),
+            request_time: Family::new_with_constructor(|| Histogram::new(REQUEST)),
+            refusals: Family::default(),
+            cost: Family::default(),
+            spans: Family::default(),
+            webhooks: Family::default(),
+            webhook_time: Histogram::new(REQUEST),
+            runs_started: Family::default(),
+            runs_ended: Family::default(),
+        };
+        metrics.begin_at_zero();
+        metrics.registered()
+    }
+
+    /// A counter that appears with its first event never seems to have risen: what alerts are made of is
+    /// there from the start.
+    fn begin_at_zero(&self) {
+        let _ = self.spawned.get_or_create(&label([("template", "base")]));
+        let _ = self.creation.get_or_create(&label([("template", "base")]));
+        for kind in FAULTS {
+            let _ = self.failed.get_or_create(&label([("kind", kind)]));
+        }
+        for action in ["destroy", "pause"] {
+            let _ = self.timed_out.get_or_create(&label([("action", action)]));
+        }
+        for outcome in Outcome::ALL {
+            let _ = self.commands.get_or_create(&label([("outcome", outcome.as_str())]));
+        }
+        for operation in ["clone", "branch", "commit", "push", "pr"] {
+            for outcome in ["success", "failure"] {
+                let labels = label([("operation", operation), ("outcome", outcome)]);
+                let _ = self.git.get_or_create(&labels);
+            }
+        }
+        for outcome in Snapshotted::ALL {
+            let _ = self.snapshots.get_or_create(&label([("outcome", outcome.as_str())]));
+        }
+        for outcome in ["made", "failed"] {
+            let _ = self.forks.get_or_create(&label([("outcome", outcome)]));
+        }
+        for outcome in ["delivered", "retried", "failed"] {
+            let _ = self.webhooks.get_or_create(&label([("outcome", outcome)]));
+        }
+        for kind in ["task", "compete"] {
+            let _ = self.runs_started.get_or_create(&label([("kind", kind)]));
+            for outcome in RunState::ALL.into_iter().filter(|state| state.is_over()) {
+                let labels = label([("kind", kind), ("outcome", outcome.as_str())]);
+                let _ = self.runs_ended.get_or_create(&labels);
+            }
+        }
+        for direction in ["sent", "received"] {
+            let _ = self.egress_bytes.get_or_create(&label([("direction", direction)]));
+        }
+        for code in ["quota_exceeded", "rate_limited", "budget_exceeded", "command_refused"] {
+            let _ = self.refusals.get_or_create(&label([("code", code)]));
+        }
+    }
+
+    fn registered(mut self) -> Self {
+        let registry = &mut self.registry;
+        registry.register(
+            "sandbox_spawn",
+            "Sandboxes that were begun to be made, by template",
+            self.spawned.clone(),
+        );
+        registry.register(
+            "sandbox_error",
+            "Sandboxes that failed, in making or later, by kind",
+            self.failed.clone(),
+        );
+        registry.register("sandbox_ended", "Sandboxes that were destroyed, by reason", self.ended.clone());
+        registry.register(
+            "sandbox_timeout",
+            "Sandboxes that came to their timeout, idle window or longest lifetime",
+            self.timed_out.clone(),
+        );
+        registry.register(
+            "sandbox_creation_duration_seconds",
+            "From the request to a sandbox that answers",
+            self.creation.clone(),
+        );
+        registry.register(
+            "sandbox_snapshot",
+            "Snapshots that were asked for, those of forks included, by outcome",
+            self.snapshots.clone(),
+        );
+        registry.register(
+            "sandbox_snapshot_duration_seconds",
+            "How long snapshots took that somebody keeps",
+            self.snapshot_time.clone(),
+        );
+        registry.register("sandbox_fork", "Children of forks, by outcome", self.forks.clone());
+        registry.register(
+            "sandbox_fork_duration_seconds",
+            "From the request for a fork to the last of its children",
+            self.fork_time.clone(),
+        );
+        registry.register(
+            "sandbox_execution_duration_seconds",
+            "How long commands in sandboxes ran",
+            self.execution.clone(),
+        );
+        registry.register(
+            "sandbox_command",
+            "Commands in sandboxes that ended, by outcome",
+            self.commands.clone(),
+        );
+        registry.register(
+            "git_operation",
+            "Operations of git in sandboxes, by kind and outcome: their rate of success",
+            self.git.clone(),
+        );
+        registry.register(
+            "sandbox_orphan",
+            "Remains of sandboxes that no record explained, removed",
+            self.orphans.clone(),
+        );
+        registry.register(
+            "sandbox_orphan_found_timestamp_seconds",
+            "When the last orphan was found; 0 for never",
+            self.orphan_found.clone(),
+        );
+        registry.register(
+            "sandbox_egress_bytes",
+            "Bytes that sandboxes sent and received",
+            self.egress_bytes.clone(),
+        );
+        registry.register(
+            "sandbox_egress_refused",
+            "Connections and name questions of sandboxes that their policy refused",
+            self.egress_refused.clone(),
+        );
+        registry.register(
+            "sandbox_cost",
+            "What sandboxes cost at the configured prices, since this server started",
+            self.cost.clone(),
+        );
+        registry.register("coffer_http_requests", "Requests to the API", self.requests.clone());
+        registry.register(
+            "coffer_http_request_duration_seconds",
+            "How long the API took to begin its answer",
+            self.request_time.clone(),
+        );
+        registry.register("coffer_api_refusals", "Refused requests, by code", self.refusals.clone());
+        registry.register(
+            "coffer_trace_spans",
+            "Spans for OpenTelemetry, by destination and outcome",
+            self.spans.clone(),
+        );
+        registry.register(
+            "coffer_webhook_tries",
+            "Tries to deliver to webhooks, by outcome: `retried` will be tried again, `failed` will not",
+            self.webhooks.clone(),
+        );
+        registry.register(
+            "coffer_webhook_duration_seconds",
+            "How long receivers of webhooks took to answer, or not to",
+            self.webhook_time.clone(),
+        );
+        registry.register(
+            "coffer_runs_started",
+            "Attempts at tasks (`task`) and competitions (`compete`) that got a slot",
+            self.runs_started.clone(),
+        );
+        registry.register(
+            "coffer_runs_ended",
+            "Those that ended after that, by kind and outcome",
+            self.runs_ended.clone(),
+        );
+        self
+    }
+
+    pub fn run_started(&self, kind: &'static str) {
+        self.runs_started.get_or_create(&label([("kind", kind)])).inc();
+    }
+
+    pub fn run_ended(&self, kind: &'static str, how: RunState) {
+        self.runs_ended.get_or_create(&label([("kind", kind), ("outcome", how.as_str())])).inc();
+    }
+
+    pub fn spawned(&self, template: &str) {
+        self.spawned.get_or_create(&owned("template", template)).inc();
+    }
+
+    pub fn created(&self, template: &str, took: Duration) {
+        self.creation.get_or_create(&owned("template", template)).observe(took.as_secs_f64());
+    }
+
+    /// Somebody asked for a snapshot.
+    pub fn snapshotted(&self, outcome: Snapshotted, took: Duration) {
+        self.snapshots.get_or_create(&label([("outcome", outcome.as_str())])).inc();
+        if outcome != Snapshotted::Failed {
+            self.snapshot_time.observe(took.as_secs_f64());
+        }
+    }
+
+    /// Somebody asked for a fork.
+    pub fn forked(&self, outcome: Snapshotted, took: Duration, made: u32, failed: u32) {
+        self.snapshots.get_or_create(&label([("outcome", outcome.as_str())])).inc();
+        self.forks.get_or_create(&label([("outcome", "made")])).inc_by(made.into());
+        self.forks.get_or_create(&label([("outcome", "failed")])).inc_by(failed.into());
+        if made > 0 {
+            self.fork_time.observe(took.as_secs_f64());
+        }
+    }
+
+    pub fn failed(&self, fault: &Fault) {
+        self.failed.get_or_create(&label([("kind", kind(fault))])).inc();
+    }
+
+    pub fn ended(&self, reason: DestroyReason) {
+        let name = match reason {
+            DestroyReason::Requested => "requested",
+            DestroyReason::Timeout => "timeout",
+            DestroyReason::Idle => "idle",
+            DestroyReason::MaximumLifetime => "maximum_lifetime",
+            DestroyReason::Shutdown => "shutdown",
+            DestroyReason::Budget => "budget",
+            DestroyReason::LeaseExpired => "lease_expired",
+        };
+        self.ended.get_or_create(&label([("reason", name)])).inc();
+        let by_time =
+            matches!(reason, DestroyReason::Timeout | DestroyReason::Idle | DestroyReason::MaximumLifetime);
+        if by_time {
+            self.timed_out.get_or_create(&label([("action", "destroy")])).inc();
+        }
+    }
+
+    /// A sandbox was paused because its time had come.
+    pub fn paused_at_timeout(&self) {
+        self.timed_out.get_or_create(&label([("action", "pause")])).inc();
+    }
+
+    pub fn executed(&self, outcome: Outcome, took: Duration) {
+        self.execution.observe(took.as_secs_f64());
+        self.commands.get_or_create(&label([("outcome", outcome.as_str())])).inc();
+    }
+
+    pub fn git(&self, operation: &'static str, success: bool) {
+        let outcome = if success { "success" } else { "failure" };
+        self.git.get_or_create(&label([("operation", operation), ("outcome", outcome)])).inc();
+    }
+
+    /// A try to deliver to a webhook is over.
+    pub fn webhook(&self, outcome: &'static str, took: Duration) {
+        self.webhooks.get_or_create(&label([("outcome", outcome)])).inc();
+        self.webhook_time.observe(took.as_secs_f64());
+    }
+
+    pub fn found_orphan(&self) {
+        self.orphans.inc();
+        self.orphan_found.set(now_ms() as f64 / 1000.0);
+    }
+
+    /// What a sandbox's network did since the last time.
+    pub fn passed(&self, sent: u64, received: u64, refused: u64) {
+        for (direction, bytes) in [("sent", sent), ("received", received)] {
+            if bytes > 0 {
+                self.egress_bytes.get_or_create(&label([("direction", direction)])).inc_by(bytes);
+            }
+        }
+        self.egress_refused.inc_by(refused);
+    }
+
+    pub fn answered(&self, method: &Method, route: Option<&str>, status: StatusCode, took: Duration) {
+        let method = match method.as_str() {
+            "GET" => "GET",
+            "POST" => "POST",
+            "PUT" => "PUT",
+            "PATCH" => "PATCH",
+            "DELETE" => "DELETE",
+            _ => "other",
+        };
+        let route: Cow<'static, str> = route.map_or("unknown".into(), |route| route.to_string().into());
+        let labels = [
+            ("method", method.into()),
+            ("route", route.clone()),
+            ("status", status.as_str().to_string().into()),
+        ];
+        self.requests.get_or_create(&labels).inc();
+        self.request_time.get_or_create(&[("route", route)]).observe(took.as_secs_f64());
+    }
+
+    pub fn refused(&self, code: &str) {
+        self.refusals.get_or_create(&owned("code", code)).inc();
+    }
+
+    pub fn cost(&self, currency: &str, amount: f64) {
+        self.cost.get_or_create(&owned("currency", currency)).inc_by(amount);
+    }
+}
+
+const FAULTS: [&str; 6] =
+    ["create_failed", "out_of_memory", "died", "unresponsive", "lost", "transition_failed"];
+
+const fn kind(fault: &Fault) -> &'static str {
+    match fault {
+        Fault::CreateFailed { .. } => FAULTS[0],
+        Fault::OutOfMemory => FAULTS[1],
+        Fault::Died { .. } => FAULTS[2],
+        Fault::Unresponsive => FAULTS[3],
+        Fault::Lost => FAULTS[4],
+        Fault::TransitionFailed { .. } => FAULTS[5],
+    }
+}

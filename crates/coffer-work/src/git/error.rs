@@ -1,0 +1,115 @@
+//! Why git's work in a sandbox failed, as a type: what decides by it never reads text.
+
+use coffer_core::{Code, Refusal};
+use coffer_fleet::FleetError;
+use coffer_fleet::exec::ExecError;
+use coffer_forge::ForgeError;
+use coffer_store::{ChangeError, StoreError};
+
+/// Why git's work in a sandbox failed.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    #[error(transparent)]
+    Exec(#[from] ExecError),
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    #[error(transparent)]
+    Forge(#[from] ForgeError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("there is no repository {0}")]
+    NoRepository(String),
+    /// The branch that work is to begin from is not there.
+    #[error("repository `{repository}` has no branch `{branch}` to begin from")]
+    NoBase { repository: String, branch: String },
+    #[error("nothing was changed since the last commit")]
+    NothingToCommit,
+    /// The git program inside failed.
+    #[error("{message}")]
+    Failed { cause: Cause, message: String, hint: Option<String> },
+    /// The request cannot be done, whatever git says.
+    #[error("{}", .0.message)]
+    Refused(Refusal),
+    #[error("a step of the server's own broke")]
+    Broken,
+}
+
+/// Why the git program failed, as far as its output says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    TokenExpired,
+    NotFound,
+    /// The forge, or the way to it, does not work right now.
+    Unreachable,
+    /// Another git process holds a lock.
+    Locked,
+    /// The forge protects the branch.
+    Protected,
+    /// The forge did not take a push.
+    Rejected,
+    Other,
+}
+
+impl GitError {
+    /// Whether the same may work soon, with nothing changed.
+    pub const fn is_transient(&self) -> bool {
+        match self {
+            Self::Exec(error) => error.is_transient(),
+            Self::Fleet(error) => error.is_transient(),
+            Self::Forge(error) => {
+                // In a step of a run there is time for these too.
+                let passing =
+                    matches!(error, ForgeError::Raced { .. } | ForgeError::Git(_) | ForgeError::Strange(_));
+                passing || error.is_transient()
+            }
+            Self::Store(error) => error.is_transient(),
+            Self::Failed { cause, .. } => matches!(cause, Cause::Unreachable | Cause::Locked),
+            Self::Broken => true,
+            Self::NoRepository(_) | Self::NoBase { .. } | Self::NothingToCommit | Self::Refused(_) => false,
+        }
+    }
+
+    /// The refusal of a request about the sandbox `id`.
+    pub fn explain(&self, id: &str) -> Refusal {
+        match self {
+            Self::Exec(error) => error.explain(id),
+            Self::Fleet(error) => error.explain(id),
+            Self::Forge(error) => error.into(),
+            Self::Store(error) => error.into(),
+            Self::NoRepository(_) | Self::NoBase { .. } => Refusal::new(Code::NotFound, self.to_string()),
+            Self::NothingToCommit => Refusal::new(Code::NothingToCommit, self.to_string()),
+            Self::Failed { cause, message, hint } => {
+                let refusal = Refusal::new(cause.code(), message);
+                let refusal = Refusal { hint: hint.clone(), ..refusal };
+                if *cause == Cause::Unreachable { refusal.retry_after(5) } else { refusal }
+            }
+            Self::Refused(refusal) => refusal.clone(),
+            Self::Broken => Refusal::internal(),
+        }
+    }
+}
+
+impl Cause {
+    const fn code(self) -> Code {
+        match self {
+            Self::TokenExpired => Code::TokenExpired,
+            Self::NotFound => Code::NotFound,
+            Self::Unreachable => Code::ForgeUnreachable,
+            Self::Protected => Code::BranchProtected,
+            Self::Rejected => Code::PushRejected,
+            Self::Locked | Self::Other => Code::GitFailed,
+        }
+    }
+}
+
+impl From<Refusal> for GitError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<ChangeError> for GitError {
+    fn from(error: ChangeError) -> Self {
+        Self::Fleet(error.into())
+    }
+}

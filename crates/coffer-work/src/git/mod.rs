@@ -1,0 +1,275 @@
+//! Git in sandboxes: the git program inside, the credentials outside. docs/design/0010-git.md has the whole picture.
+//!
+//! [`Git`] does what is asked for and puts it on record; [`routes`] keeps the gate of each sandbox up to date.
+
+mod changes;
+mod error;
+mod explain;
+mod large;
+mod operations;
+mod orders;
+mod routes;
+mod settings;
+mod status;
+mod submodules;
+mod work;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_core::forge::BranchName;
+use coffer_core::network::GATE_NAME;
+use coffer_core::{Code, KeyId, Refusal};
+use coffer_forge::{Forge, Forges};
+use coffer_store::{GitOutcome, GitRemote, ProjectScope, RepositoryRow, Store, StoreError};
+use serde::Serialize;
+
+pub use error::{Cause, GitError};
+pub use orders::{
+    BranchOrder, Branched, CloneOrder, Cloned, CommitOrder, Committed, DiffOrder, PullOrder, PullRequest,
+    PushOrder, Pushed, WorkTreeDiff,
+};
+pub use settings::ForgeSettings;
+pub use status::WorkTree;
+pub use submodules::Submodules;
+pub use work::{DiffStat, Signature};
+
+use coffer_fleet::exec::{Command, CommandResult, Exec};
+use coffer_fleet::{Fleet, Record};
+use coffer_telemetry::Telemetry;
+
+/// Of what a program of git's prints.
+const MOST_PRINTED: usize = 256 * 1024;
+const SHORT: Duration = Duration::from_secs(60);
+
+/// Checks pointers of Git LFS out as they are, also where git is told to use a git-lfs that is not there.
+const WITHOUT_LFS: [&str; 6] =
+    ["-c", "filter.lfs.smudge=", "-c", "filter.lfs.process=", "-c", "filter.lfs.required=false"];
+
+/// Does git's work in sandboxes.
+#[derive(Debug)]
+pub struct Git {
+    store: Store,
+    fleet: Arc<Fleet>,
+    forges: Arc<Forges>,
+    exec: Exec,
+    telemetry: Arc<Telemetry>,
+}
+
+/// Who asks, and of which sandbox.
+#[derive(Debug, Clone)]
+pub struct Session {
+    pub scope: ProjectScope,
+    pub record: Arc<Record>,
+    /// For records.
+    pub actor: String,
+    pub key: Option<KeyId>,
+}
+
+/// A repository in a sandbox, and its forge.
+struct Place {
+    remote: GitRemote,
+    row: RepositoryRow,
+    forge: Arc<dyn Forge>,
+}
+
+/// Which branches a caller may push to, and open pull requests from.
+#[derive(Debug)]
+pub enum Branches {
+    Any,
+    /// Those of the agent's own tasks.
+    OfTasks(Vec<BranchName>),
+}
+
+impl Branches {
+    /// Those of a key's: an agent's reaches the branches of its tasks.
+    pub async fn of(store: &Store, scope: &ProjectScope, row: &RepositoryRow) -> Result<Self, StoreError> {
+        let Some(agent) = scope.agent() else { return Ok(Self::Any) };
+        let names = store.task_branches(scope, agent, row.name.as_str()).await?;
+        Ok(Self::OfTasks(names.iter().filter_map(|name| name.parse().ok()).collect()))
+    }
+
+    pub fn check(&self, branch: &BranchName) -> Result<(), Refusal> {
+        match self {
+            Self::OfTasks(names) if !names.contains(branch) => {
+                let message = format!("branch `{branch}` is not of a task of this agent");
+                Err(Refusal::new(Code::Forbidden, message)
+                    .hint("an agent's key pushes to the branches of its own tasks"))
+            }
+            Self::Any | Self::OfTasks(_) => Ok(()),
+        }
+    }
+}
+
+impl Git {
+    pub fn new(
+        store: Store,
+        fleet: Arc<Fleet>,
+        forges: Arc<Forges>,
+        exec: Exec,
+        telemetry: Arc<Telemetry>,
+    ) -> Self {
+        Self { store, fleet, forges, exec, telemetry }
+    }
+
+    /// Does something and puts it on record, with an event when it begins and one when it ends.
+    async fn recorded<T: Serialize>(
+        &self,
+        session: &Session,
+        repository: &str,
+        kind: &'static str,
+        work: impl Future<Output = Result<T, GitError>>,
+    ) -> Result<T, GitError> {
+        let (scope, sandbox) = (&session.scope, session.record.id);
+        let begun = self.store.begin_git_operation(scope, sandbox, repository, kind, &session.actor).await;
+        let operation = begun?;
+        let done = work.await;
+        let outcome = match &done {
+            Ok(done) => GitOutcome::Done(serde_json::to_value(done).unwrap_or_default()),
+            Err(error) => {
+                let patterns = self.exec.output.patterns_in(&session.record);
+                let refusal = error.explain(&sandbox.to_string());
+                let message = patterns.redact(&refusal.message);
+                GitOutcome::Failed { code: refusal.code.as_str().to_string(), message }
+            }
+        };
+        self.telemetry.metrics.git(kind, done.is_ok());
+        if let Err(error) = self.store.end_git_operation(scope, operation, outcome).await {
+            tracing::error!(sandbox.id = %sandbox, "operation {operation} of git stays on record as running: {error}");
+        }
+        done
+    }
+
+    /// The repository that is meant: the one of that name, or the only one of the sandbox.
+    async fn place(&self, session: &Session, repository: Option<&str>) -> Result<Place, GitError> {
+        let remotes = self.store.git_remotes(&session.scope, session.record.id).await;
+        let mut remotes = remotes?;
+        let remote = match repository {
+            Some(wanted) => {
+                let is_wanted =
+                    |remote: &GitRemote| remote.slug == wanted || remote.repository.to_string() == wanted;
+                remotes.into_iter().find(is_wanted)
+            }
+            None if remotes.len() > 1 => {
+                return Err(Refusal::invalid("repository", "is needed: this sandbox has several").into());
+            }
+            None => remotes.pop(),
+        };
+        let remote = remote.ok_or_else(|| {
+            let shown: String = repository.unwrap_or("of its own").chars().take(64).collect();
+            Refusal::new(Code::NotFound, format!("this sandbox has no repository {shown}"))
+                .hint("POST /api/v1/sandboxes/{id}/clone puts one there")
+        })?;
+        let row = self.row(session, &remote.repository.to_string()).await?;
+        let forge = self.forges.open(&session.scope, &row, &session.actor).await?;
+        Ok(Place { remote, row, forge })
+    }
+
+    async fn row(&self, session: &Session, repository: &str) -> Result<RepositoryRow, GitError> {
+        let shown: String = repository.chars().take(64).collect();
+        let row = self.store.repository(&session.scope, repository).await?;
+        let row = row.ok_or_else(|| GitError::NoRepository(shown.clone()))?;
+        match self.store.repository_elsewhere(&row) {
+            None => Ok(row),
+            Some(holder) => {
+                let message =
+                    format!("repository '{shown}' is kept by installation '{holder}', not by this one");
+                Err(Refusal::new(Code::OtherInstallation, message).into())
+            }
+        }
+    }
+
+    /// Runs git in the sandbox, by words and never by a shell.
+    async fn git(
+        &self,
+        session: &Session,
+        user: Option<&str>,
+        words: &[&str],
+        run: Run<'_>,
+    ) -> Result<CommandResult, GitError> {
+        let mut env = vec![("GIT_TERMINAL_PROMPT", "0"), ("GIT_ASKPASS", "/bin/false"), ("LC_ALL", "C")];
+        let mut settings: &[&str] = &[];
+        if run.large != Large::Bring {
+            // Also for submodules, whose git does not hear of these settings.
+            env.push(("GIT_LFS_SKIP_SMUDGE", "1"));
+        }
+        if run.large == Large::Unknown {
+            settings = &WITHOUT_LFS;
+        }
+        let words = std::iter::once("git").chain(settings.iter().copied()).chain(words.iter().copied());
+        let command = Command {
+            words: words.map(str::to_string).collect(),
+            env: env.into_iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+            user: user.map(str::to_string),
+            stdin: run.stdin.map(|text| text.to_string().into()),
+            timeout: Some(run.timeout),
+            most: run.most,
+            ..Command::default()
+        };
+        Ok(self.exec.run(&session.record, command, session.key).await?)
+    }
+
+    /// The same in a repository of the sandbox's.
+    async fn git_at(
+        &self,
+        session: &Session,
+        remote: &GitRemote,
+        words: &[&str],
+        run: Run<'_>,
+    ) -> Result<CommandResult, GitError> {
+        let words = [&["-C", remote.path.as_str()], words].concat();
+        self.git(session, remote.user.as_deref(), &words, run).await
+    }
+
+    /// The same, where anything but success is an error.
+    async fn git_well(
+        &self,
+        session: &Session,
+        remote: &GitRemote,
+        doing: &str,
+        words: &[&str],
+        run: Run<'_>,
+    ) -> Result<CommandResult, GitError> {
+        let returned = self.git_at(session, remote, words, run).await?;
+        if returned.succeeded() { Ok(returned) } else { Err(explain::failure(doing, &returned)) }
+    }
+}
+
+/// How a program of git's is run.
+#[derive(Debug, Clone, Copy)]
+struct Run<'a> {
+    stdin: Option<&'a str>,
+    timeout: Duration,
+    most: usize,
+    large: Large,
+}
+
+/// What becomes of files of Git LFS that are checked out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Large {
+    /// What git is set up to do.
+    Bring,
+    /// They are pointers. Git LFS is there, and asked whether files were changed.
+    Leave,
+    /// They are pointers, and git knows nothing of Git LFS, which need not be there. Files in the place of pointers may seem
+    /// to be changed.
+    Unknown,
+}
+
+impl Default for Run<'_> {
+    fn default() -> Self {
+        Self { stdin: None, timeout: SHORT, most: MOST_PRINTED, large: Large::Bring }
+    }
+}
+
+impl Run<'_> {
+    fn within(timeout: Duration) -> Self {
+        Self { timeout, ..Self::default() }
+    }
+}
+
+/// Where a sandbox finds a repository.
+fn gate_url(slug: &str) -> String {
+    format!("http://{GATE_NAME}/{slug}.git")
+}

@@ -1,0 +1,187 @@
+//! What attempts at tasks and competitions came to is kept: the diff of the pull request, and where that is.
+//!
+//! Follows the log for runs that ended well, with a position of its own in the database: a run's artifacts are
+//! kept first and its event is passed then, so a server that dies in between keeps them again, which finds them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_core::{AgentId, CompetitionId, RunId, TaskId};
+use coffer_forge::Forges;
+use coffer_store::{Event, LogReader, ProjectBehind, ProjectScope, RepositoryRow, Store, StoreError};
+use futures_util::{StreamExt as _, stream};
+use tokio_util::sync::CancellationToken;
+
+use crate::artifacts::Artifacts;
+use coffer_core::clock::now_ms;
+use coffer_fleet::output::Patterns;
+
+const PAGE: u32 = 200;
+const PROJECTS: u32 = 200;
+/// Nobody waits for it.
+const LOOK: Duration = Duration::from_secs(1);
+/// For the forge to tell what changed.
+const PATIENCE: Duration = Duration::from_secs(45);
+/// Projects that are looked at together.
+const AT_ONCE: usize = 8;
+/// For the server that keeps the repository to keep the diff too; then the place of the pull request alone is kept.
+const LEFT_TO_OTHERS_MS: i64 = 15 * 60 * 1000;
+
+/// Where results come from and go to.
+#[derive(Debug)]
+pub struct Results {
+    pub store: Store,
+    pub forges: Arc<Forges>,
+    pub artifacts: Arc<Artifacts>,
+}
+
+/// What a run came to.
+struct RunResult {
+    pull_url: String,
+    repository: Option<String>,
+    /// Whose work it is.
+    agent: Option<AgentId>,
+}
+
+impl Results {
+    /// Follows until `stop`.
+    pub async fn follow(self, stop: CancellationToken) {
+        loop {
+            let looked = tokio::select! {
+                () = stop.cancelled() => return,
+                looked = self.look() => looked,
+            };
+            match looked {
+                Ok(()) => {}
+                Err(StoreError::Closed) => return,
+                Err(error) => tracing::warn!("results are kept later: {}", coffer_core::chain(&error)),
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
+    }
+
+    async fn look(&self) -> Result<(), StoreError> {
+        let operator = self.store.operator();
+        loop {
+            let behind = self.store.projects_behind(&operator, LogReader::Results, PROJECTS).await?;
+            let mut steps = stream::iter(behind).map(|project| self.step(project)).buffer_unordered(AT_ONCE);
+            let mut has_moved = false;
+            while let Some(moved) = steps.next().await {
+                has_moved |= moved?;
+            }
+            if !has_moved {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Goes on to the next attempt of a project that ended, and keeps that: with a slow forge the others come between.
+    /// Says whether it went on.
+    async fn step(&self, behind: ProjectBehind) -> Result<bool, StoreError> {
+        let operator = self.store.operator();
+        let scope = operator.acting_for(behind.project, None);
+        let events = self.store.events(&scope, behind.position, PAGE).await?;
+        let ended = events.iter().find(|event| event.kind == "run.ended" && event.payload["state"] == "done");
+        let to = match ended {
+            None => events.last().map_or(behind.newest, |last| last.sequence),
+            Some(event) => match self.keep(&scope, event).await? {
+                true => event.sequence,
+                // The server that has the repository is the one to pass it.
+                false => event.sequence - 1,
+            },
+        };
+        if to <= behind.position {
+            return Ok(false);
+        }
+        self.store.pass_events(&operator, LogReader::Results, behind, to).await?;
+        Ok(true)
+    }
+
+    /// Keeps what the run came to that ended. Says no where that is left to another server.
+    async fn keep(&self, scope: &ProjectScope, event: &Event) -> Result<bool, StoreError> {
+        let Some(run) = event.payload["run"].as_str().and_then(|run| run.parse::<RunId>().ok()) else {
+            return Ok(true);
+        };
+        let Some(result) = self.result(scope, run, &event.subject).await? else { return Ok(true) };
+        let row = match &result.repository {
+            Some(repository) => self.store.repository(scope, repository).await?,
+            None => None,
+        };
+        let is_elsewhere = row.as_ref().is_some_and(|row| self.store.repository_elsewhere(row).is_some());
+        if is_elsewhere && now_ms().saturating_sub(event.at_ms) < LEFT_TO_OTHERS_MS {
+            return Ok(false);
+        }
+        let diff = match row.filter(|_| !is_elsewhere) {
+            Some(row) => self.diff(scope, &row, &result.pull_url).await,
+            None => None,
+        };
+        // What its agent was given, beside the secrets of the project.
+        let agent = match result.agent {
+            Some(agent) => self.store.agent(scope, agent).await?,
+            None => None,
+        };
+        let env = agent.and_then(|agent| agent.definition).map(|definition| definition.env);
+        let hidden = Patterns::new(&env.iter().flat_map(|env| env.values()).collect::<Vec<_>>());
+        let diff = diff.map(|diff| hidden.redact(&diff));
+        self.artifacts.keep_of_run(scope, run, diff.as_deref(), Some(&result.pull_url)).await;
+        Ok(true)
+    }
+
+    /// What a run about `subject` came to, where it was an attempt at a task or a competition.
+    async fn result(
+        &self,
+        scope: &ProjectScope,
+        run: RunId,
+        subject: &str,
+    ) -> Result<Option<RunResult>, StoreError> {
+        if let Ok(task) = subject.parse::<TaskId>() {
+            let attempts = self.store.attempts(scope, task).await?;
+            if let Some(attempt) = attempts.into_iter().find(|attempt| attempt.run == run) {
+                let Some(pull_url) = attempt.note.pull_url else { return Ok(None) };
+                let agent = match attempt.competition {
+                    Some(competition) => self.winner(scope, competition).await?,
+                    None => attempt.agent,
+                };
+                let repository = self.store.task(scope, task).await?.and_then(|task| task.repository);
+                return Ok(Some(RunResult { pull_url, repository, agent }));
+            }
+        }
+        let Ok(competition) = subject.parse::<CompetitionId>() else { return Ok(None) };
+        let found = self.store.competition(scope, competition).await?.filter(|found| found.run == run);
+        let Some(found) = found else { return Ok(None) };
+        let Some(pull_url) = found.pull_url else { return Ok(None) };
+        let agent = self.winner(scope, competition).await?;
+        Ok(Some(RunResult { pull_url, repository: found.repository, agent }))
+    }
+
+    /// The agent that won a competition.
+    async fn winner(
+        &self,
+        scope: &ProjectScope,
+        competition: CompetitionId,
+    ) -> Result<Option<AgentId>, StoreError> {
+        let winner = self.store.competition(scope, competition).await?.and_then(|found| found.winner);
+        let entries = self.store.competition_entries(scope, competition).await?;
+        Ok(entries.into_iter().find(|entry| Some(entry.number) == winner).map(|entry| entry.agent))
+    }
+
+    /// What the pull request changes, where the forge tells.
+    async fn diff(&self, scope: &ProjectScope, repository: &RepositoryRow, url: &str) -> Option<String> {
+        let number: i64 = url.rsplit('/').next().and_then(|number| number.parse().ok())?;
+        let ask = async { self.forges.open(scope, repository, "results").await?.diff(number).await };
+        match tokio::time::timeout(PATIENCE, ask).await {
+            Ok(Ok(diff)) => Some(diff.patch),
+            Ok(Err(error)) => {
+                tracing::warn!("the diff of {url} is not kept: {error}");
+                None
+            }
+            Err(_) => {
+                tracing::warn!("the diff of {url} is not kept: the forge took too long");
+                None
+            }
+        }
+    }
+}

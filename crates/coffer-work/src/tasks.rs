@@ -1,0 +1,118 @@
+//! Executing the runs of tasks.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use coffer_flow::compete::Arena;
+use coffer_flow::task::Workshop;
+use coffer_flow::{Kind, Run, Runner, Settings, Stop};
+use coffer_store::{RunState, Slots, Store, StoreError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use coffer_telemetry::Telemetry;
+
+/// `[tasks]`: how many attempts at tasks may be under way at once, over all servers of one database. Others are
+/// queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TaskSettings {
+    /// Of all projects together.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub in_all: u32,
+    /// Of each project, unless an operator gave it a quota `runs` of its own.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub per_project: u32,
+}
+
+impl Default for TaskSettings {
+    fn default() -> Self {
+        Self { in_all: 16, per_project: 8 }
+    }
+}
+
+/// A workshop of a test's own.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct OtherWorkshop(pub Arc<dyn Workshop>);
+
+impl fmt::Debug for OtherWorkshop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OtherWorkshop")
+    }
+}
+
+/// An arena of a test's own.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct OtherArena(pub Arc<dyn Arena>);
+
+impl fmt::Debug for OtherArena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OtherArena")
+    }
+}
+
+/// A kind of runs whose beginnings and ends are counted.
+struct Counted {
+    kind: Arc<dyn Kind>,
+    telemetry: Arc<Telemetry>,
+}
+
+#[async_trait::async_trait]
+impl Kind for Counted {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    async fn execute(&self, run: &mut Run) -> Result<serde_json::Value, Stop> {
+        if run.is_new() {
+            self.telemetry.metrics.run_started(self.name());
+        }
+        self.kind.execute(run).await
+    }
+
+    fn ended(&self, how: RunState) {
+        self.telemetry.metrics.run_ended(self.name(), how);
+        self.kind.ended(how);
+    }
+}
+
+/// The runner of this server.
+#[derive(Debug)]
+pub struct Tasks {
+    wake: Arc<Notify>,
+    runner: Mutex<Option<Runner>>,
+}
+
+impl Tasks {
+    /// Takes up what was under way, and begins what is queued.
+    pub async fn start(
+        store: Store,
+        settings: TaskSettings,
+        place: Option<String>,
+        kinds: Vec<Arc<dyn Kind>>,
+        telemetry: &Arc<Telemetry>,
+    ) -> Result<Self, StoreError> {
+        let counted = |kind| -> Arc<dyn Kind> { Arc::new(Counted { kind, telemetry: telemetry.clone() }) };
+        let kinds: Vec<Arc<dyn Kind>> = kinds.into_iter().map(counted).collect();
+        let slots = Slots { in_all: settings.in_all, per_project: settings.per_project };
+        let settings = Settings { slots, ..Settings::at(place.unwrap_or_else(|| "server".into())) };
+        let runner = Runner::start(store, settings, kinds).await?;
+        Ok(Self { wake: runner.waker(), runner: Mutex::new(Some(runner)) })
+    }
+
+    /// Has the runner look at once.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Leaves what is under way to whoever comes next.
+    pub async fn finish(&self) {
+        let runner = self.runner.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(runner) = runner {
+            runner.stop().await;
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Telling others what happens.
+//!
+//! ```text
+//! event log ──gather──► deliveries in the database ──send──► receivers
+//!           (position)      (claimed by one server)   (tries, pauses, the log)
+//! ```
+//!
+//! `gather` follows the log for each webhook and writes a delivery for every event that it wants, together with
+//! the webhook's new position: a server that dies leaves nothing out and writes nothing twice. `send` claims
+//! deliveries for a while, sends each once and settles it. What a dead server had claimed is sent again when
+//! its claim is over (or when it starts again): a receiver may hear of an event twice, always by the same id.
+//!
+//! A receiver that hangs costs others nothing: few are sent to one webhook at once, one where it fails, and
+//! those that fail share places of their own.
+
+mod post;
+mod send;
+mod settings;
+mod sign;
+mod target;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_core::{Millis, ProjectId};
+use coffer_shares::{Shares, pool};
+use coffer_store::{Event, NewDelivery, Store, StoreError, WebhookBehind};
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use coffer_core::clock::now_ms;
+use coffer_fleet::events::{self, Wanted};
+use coffer_fleet::output::{Output, Patterns};
+use coffer_shares::PoolSettings;
+use coffer_telemetry::Telemetry;
+
+pub use settings::WebhookSettings;
+pub use sign::new_key;
+pub use target::Target;
+
+/// What a person is sent who wants to see whether it arrives.
+pub const PING: &str = "webhook.ping";
+
+/// Events looked at in one step.
+const PAGE: u32 = 200;
+/// A webhook that has more to be sent is not given more: the log keeps it.
+const MOST_WAITING: i64 = 1000;
+const WEBHOOKS: u32 = 500;
+/// Other servers write too, and do not tell us.
+const LOOK: Duration = Duration::from_millis(500);
+/// Between two looks, however much is written.
+const BREATHER: Duration = Duration::from_millis(50);
+
+const PRUNE_EVERY: Duration = Duration::from_secs(600);
+const PRUNED_AT_ONCE: u32 = 500;
+
+/// The part of the server that tells others.
+#[derive(Debug)]
+pub struct Webhooks {
+    store: Store,
+    output: Arc<Output>,
+    telemetry: Arc<Telemetry>,
+    settings: WebhookSettings,
+    /// Whose claims are ours.
+    holder: String,
+    /// Something may be there to be sent.
+    wake: Notify,
+    /// Something was removed whose log is still there.
+    removed: Notify,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    /// Room for deliveries to webhooks that work, and for those to webhooks that do not.
+    sends: Shares<ProjectId>,
+    retries: Shares<ProjectId>,
+}
+
+impl Webhooks {
+    /// Takes up what was under way, and goes on until `stop`.
+    pub async fn start(
+        store: Store,
+        output: Arc<Output>,
+        telemetry: Arc<Telemetry>,
+        settings: WebhookSettings,
+        pools: &PoolSettings,
+        installation: Option<&str>,
+        stop: CancellationToken,
+    ) -> Result<Arc<Self>, StoreError> {
+        let holder = installation.unwrap_or("server").to_string();
+        let freed = store.free_deliveries(&store.operator(), &holder).await?;
+        if freed > 0 {
+            tracing::info!(
+                "{freed} deliveries of webhooks are sent again: the server ended while it sent them"
+            );
+        }
+        let (wake, removed, tasks) = (Notify::new(), Notify::new(), TaskTracker::new());
+        let (sends, retries) = (pools.shares(pool::WEBHOOK_SENDS), pools.shares(pool::WEBHOOK_RETRIES));
+        let webhooks = Arc::new(Self {
+            store,
+            output,
+            telemetry,
+            settings,
+            holder,
+            wake,
+            removed,
+            tasks,
+            stop,
+            sends,
+            retries,
+        });
+        webhooks.tasks.spawn(webhooks.clone().keep_gathering());
+        webhooks.tasks.spawn(send::keep_sending(webhooks.clone()));
+        webhooks.tasks.spawn(webhooks.clone().keep_pruning());
+        webhooks.tasks.spawn(webhooks.clone().keep_clearing());
+        webhooks.tasks.close();
+        Ok(webhooks)
+    }
+
+    /// Where a webhook may go, by what the operator allows.
+    pub fn target(&self, url: &str) -> Result<Target, String> {
+        Target::parse(url, self.settings.local_targets)
+    }
+
+    /// Has a look taken at once.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Has the log of what was removed taken away.
+    pub fn clear(&self) {
+        self.removed.notify_one();
+    }
+
+    /// Waits for what is being sent, no longer than it may take.
+    pub async fn finish(&self, patience: Duration) {
+        if tokio::time::timeout(patience, self.tasks.wait()).await.is_err() {
+            tracing::warn!("deliveries of webhooks that were under way will be sent again");
+        }
+    }
+
+    async fn keep_gathering(self: Arc<Self>) {
+        let mut written = self.store.written();
+        loop {
+            match self.gather().await {
+                Ok(false) => {}
+                Ok(true) => self.wake(),
+                Err(StoreError::Closed) => return,
+                Err(error) => tracing::warn!("webhooks are told later: {}", coffer_core::chain(&error)),
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                changed = written.changed() => if changed.is_err() {
+                    return;
+                },
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(BREATHER) => {}
+            }
+        }
+    }
+
+    /// Removes what was kept long enough.
+    async fn keep_pruning(self: Arc<Self>) {
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(PRUNE_EVERY) => {}
+            }
+            match self.prune().await {
+                Ok(()) => {}
+                Err(StoreError::Closed) => return,
+                Err(error) => tracing::warn!("old deliveries of webhooks stay for now: {error}"),
+            }
+        }
+    }
+
+    /// Takes away what is left of webhooks that were removed, also by a server that is gone by now.
+    async fn keep_clearing(self: Arc<Self>) {
+        loop {
+            match self.store.clear_removed_webhooks(&self.store.operator(), PRUNED_AT_ONCE).await {
+                Ok(0) => tokio::select! {
+                    () = self.stop.cancelled() => return,
+                    () = self.removed.notified() => {}
+                    () = tokio::time::sleep(PRUNE_EVERY) => {}
+                },
+                Ok(_) => tokio::select! {
+                    () = self.stop.cancelled() => return,
+                    () = tokio::time::sleep(BREATHER) => {}
+                },
+                Err(StoreError::Closed) => return,
+                Err(error) => {
+                    tracing::warn!("the logs of removed webhooks stay for now: {error}");
+                    tokio::select! {
+                        () = self.stop.cancelled() => return,
+                        () = tokio::time::sleep(PRUNE_EVERY) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn prune(&self) -> Result<(), StoreError> {
+        let operator = self.store.operator();
+        let before = now_ms().saturating_sub(self.settings.keep.as_millis());
+        let mut after = None;
+        loop {
+            let projects = self.store.projects(&operator, after, WEBHOOKS).await?;
+            let Some(last) = projects.last() else { return Ok(()) };
+            after = Some(last.id);
+            for project in projects {
+                while self.store.prune_deliveries(&operator, project.id, before, PRUNED_AT_ONCE).await?
+                    >= u64::from(PRUNED_AT_ONCE)
+                    && !self.stop.is_cancelled()
+                {
+                    tokio::time::sleep(BREATHER).await;
+                }
+            }
+        }
+    }
+
+    /// Writes deliveries for what has happened. Says whether there are any.
+    async fn gather(&self) -> Result<bool, StoreError> {
+        let operator = self.store.operator();
+        let mut any = false;
+        // A step for each in turn, so that one which is far behind does not keep the others.
+        loop {
+            let behind = self.store.webhooks_behind(&operator, MOST_WAITING, WEBHOOKS).await?;
+            if behind.is_empty() || self.stop.is_cancelled() {
+                return Ok(any);
+            }
+            for one in behind {
+                any |= self.step(one).await?;
+            }
+            if any {
+                self.wake();
+            }
+        }
+    }
+
+    async fn step(&self, behind: WebhookBehind) -> Result<bool, StoreError> {
+        let WebhookBehind { webhook, newest } = behind;
+        let operator = self.store.operator();
+        let scope = operator.acting_for(webhook.project, None);
+        let events = self.store.events(&scope, webhook.position, PAGE).await?;
+        // None where all were removed for their age.
+        let to = events.last().map_or(newest, |last| last.sequence);
+        let wanted = Wanted { subject: None, kinds: webhook.events.clone() };
+        let mut events: Vec<Event> = events.into_iter().filter(|event| wanted.includes(event)).collect();
+        if let Some(context) = &webhook.context_id {
+            let subjects: HashSet<&String> = events.iter().map(|event| &event.subject).collect();
+            let subjects: Vec<String> = subjects.into_iter().cloned().collect();
+            let ours = self.store.subjects_of_context(&operator, webhook.project, context, &subjects).await?;
+            let ours: HashSet<String> = ours.into_iter().collect();
+            let is_named = |event: &Event| event.payload["context_id"].as_str() == Some(context.as_str());
+            events.retain(|event| ours.contains(&event.subject) || is_named(event));
+        }
+        if !events.is_empty() {
+            // So that the patterns know them.
+            self.store.secret_values(webhook.project).await?;
+        }
+        let patterns = self.output.patterns(webhook.project);
+        let delivery = |mut event: Event| {
+            redact(&mut event.payload, &patterns);
+            event.subject = patterns.redact(&event.subject);
+            NewDelivery { event: event.sequence, body: body(&event), kind: event.kind }
+        };
+        let deliveries: Vec<NewDelivery> = events.into_iter().map(delivery).collect();
+        let any = !deliveries.is_empty();
+        let queued = self.store.queue_deliveries(&operator, &webhook, to, deliveries, now_ms()).await?;
+        Ok(any && queued)
+    }
+}
+
+/// Takes secrets out of every text, before JSON changes how they are written.
+fn redact(value: &mut Value, patterns: &Patterns) {
+    match value {
+        Value::String(text) => *text = patterns.redact(text),
+        Value::Array(values) => values.iter_mut().for_each(|value| redact(value, patterns)),
+        Value::Object(fields) => fields.values_mut().for_each(|value| redact(value, patterns)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// What is sent of an event: what `GET /api/v1/events` shows of it.
+fn body(event: &Event) -> String {
+    serde_json::to_string(&events::render(event)).expect("an event is plain data")
+}
+
+/// What is sent to see whether it arrives.
+pub fn ping(webhook: coffer_core::WebhookId, now: Millis) -> String {
+    let payload = serde_json::json!({});
+    let (subject, kind) = (webhook.to_string(), PING.to_string());
+    body(&Event { sequence: 0, subject, kind, payload, at_ms: now })
+}

@@ -1,0 +1,195 @@
+//! Where a webhook may go: an address on the internet, by TLS, unless the operator allows more.
+
+use std::net::{IpAddr, SocketAddr};
+
+use coffer_core::network::{Class, normalise};
+use coffer_forge::{class_of, is_own};
+use http::Uri;
+
+const LONGEST_URL: usize = 2048;
+/// Addresses of one name that are tried.
+const MOST_ADDRESSES: usize = 4;
+
+/// Where to send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) is_tls: bool,
+    pub(super) path: String,
+    /// As it stands in the request.
+    pub(super) authority: String,
+}
+
+impl Target {
+    /// Reads an address, and says what is wrong with it. `local` is what the operator allows.
+    pub fn parse(text: &str, local: bool) -> Result<Self, String> {
+        if text.len() > LONGEST_URL || text.contains('#') || !text.bytes().all(|byte| byte.is_ascii_graphic())
+        {
+            return Err(format!("must be at most {LONGEST_URL} plain characters without a fragment (`#`)"));
+        }
+        let uri: Uri = text.parse().map_err(|_| "is no URL".to_string())?;
+        let authority = uri.authority().ok_or("must begin with https:// and a host")?;
+        let is_tls = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") if local => false,
+            Some("http") => {
+                return Err("must begin with https://; plain http:// is for receivers that the operator \
+                            allows by `webhooks.local_targets`"
+                    .into());
+            }
+            _ => return Err("must begin with https://".into()),
+        };
+        if authority.as_str().contains('@') {
+            return Err("must have no user or password in it".into());
+        }
+        let host = authority.host().trim_matches(['[', ']']).to_ascii_lowercase();
+        if host.is_empty() || authority.port_u16() == Some(0) {
+            return Err("must name a host and, where it has one, a port above 0".into());
+        }
+        if let Ok(address) = host.parse::<IpAddr>() {
+            admit(&host, address, local, is_tls, is_own)?;
+        }
+        let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_string();
+        Ok(Self { host, port, is_tls, path, authority: authority.as_str().to_string() })
+    }
+
+    /// The addresses to dial: what the name stands for now, as far as it is allowed.
+    pub(super) async fn addresses(&self, local: bool) -> Result<Vec<SocketAddr>, String> {
+        let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await;
+        let found = found.map_err(|_| format!("the name `{}` could not be looked up", self.host))?;
+        let mut allowed = Vec::new();
+        let mut refused = None;
+        for address in found {
+            match admit(&self.host, address.ip(), local, self.is_tls, is_own) {
+                Ok(ip) => allowed.push(SocketAddr::new(ip, self.port)),
+                Err(why) => refused = refused.or(Some(why)),
+            }
+        }
+        allowed.truncate(MOST_ADDRESSES);
+        if allowed.is_empty() {
+            return Err(refused.unwrap_or_else(|| format!("the name `{}` has no address", self.host)));
+        }
+        Ok(allowed)
+    }
+}
+
+/// The address to dial, or why it is not dialled. The reason names the host as it was given: what a name stands for
+/// inside the operator's network is not the tenant's to know.
+fn admit(
+    host: &str,
+    address: IpAddr,
+    local: bool,
+    is_tls: bool,
+    is_own: impl Fn(IpAddr) -> bool,
+) -> Result<IpAddr, String> {
+    let class = class_of(address, is_own);
+    let near = matches!(
+        class,
+        Class::Loopback | Class::Private | Class::UniqueLocal | Class::CarrierShared | Class::Host
+    );
+    match class {
+        Class::Public if is_tls => Ok(normalise(address)),
+        Class::Public => Err(format!("`{host}` is public, where nothing is sent without TLS")),
+        _ if near && local => Ok(normalise(address)),
+        _ if near => Err(format!(
+            "`{host}` is at a {class} address, which the operator has to allow by `webhooks.local_targets`"
+        )),
+        _ => Err(format!("`{host}` is at a {class} address, where nothing is sent")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_odd_ones_refused() {
+        let target = Target::parse("https://Example.com:8443/a/b?c=d", false).unwrap();
+        assert_eq!((target.host.as_str(), target.port, target.is_tls), ("example.com", 8443, true));
+        assert_eq!((target.path.as_str(), target.authority.as_str()), ("/a/b?c=d", "Example.com:8443"));
+        assert_eq!(Target::parse("https://[2606:4700::1]/", false).unwrap().host, "2606:4700::1");
+        assert_eq!(Target::parse("https://example.com", false).unwrap().path, "/");
+        let long = format!("https://example.com/{}", "a".repeat(LONGEST_URL));
+        for bad in [
+            "",
+            "example.com",
+            "/x",
+            "ftp://example.com/",
+            "http://example.com/",
+            "https://",
+            "https:///x",
+            "https://u:p@example.com/",
+            "https://example.com/#x",
+            "https://exa mple.com/",
+            "https://example.com/\n",
+            "https://example.com:0/",
+            "https://exämple.com/",
+            &long,
+        ] {
+            assert!(Target::parse(bad, false).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn nothing_near_is_dialled_unless_allowed_and_metadata_never() {
+        for near in [
+            "127.0.0.1",
+            "10.0.0.1",
+            "192.168.1.1",
+            "172.16.0.1",
+            "[::1]",
+            "[fd12::1]",
+            "100.64.0.1",
+            "[::ffff:127.0.0.1]",
+            "[64:ff9b::7f00:1]",
+        ] {
+            assert!(Target::parse(&format!("https://{near}/"), false).is_err(), "{near}");
+            assert!(Target::parse(&format!("https://{near}/"), true).is_ok(), "{near}");
+        }
+        for never in [
+            "169.254.169.254",
+            "169.254.1.1",
+            "[fe80::1]",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "[::ffff:169.254.169.254]",
+            "100.100.100.200",
+            "[2002:7f00:1::]",
+            "[::]",
+        ] {
+            assert!(Target::parse(&format!("https://{never}/"), true).is_err(), "{never}");
+        }
+        // Without TLS nothing goes out into the world, whatever is allowed.
+        assert!(Target::parse("http://1.1.1.1/", true).is_err());
+        assert!(Target::parse("http://127.0.0.1:8080/", true).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_name_is_judged_by_what_it_stands_for() {
+        // Names that resolvers take for numbers are looked up like any other, and found out.
+        for name in ["localhost", "127.1", "2130706433", "0x7f000001"] {
+            let target = Target::parse(&format!("https://{name}/"), false).unwrap();
+            let refused = target.addresses(false).await.unwrap_err();
+            assert!(refused.contains("loopback") || refused.contains("looked up"), "{name}: {refused}");
+        }
+        let target = Target::parse("http://localhost:9/", true).unwrap();
+        let allowed = target.addresses(true).await.unwrap();
+        assert!(!allowed.is_empty() && allowed.iter().all(|address| address.ip().is_loopback()));
+    }
+
+    #[test]
+    fn this_machines_own_addresses_are_the_operators_to_allow_and_are_not_told() {
+        let own = |address: IpAddr| address.to_string() == "8.8.4.4";
+        let judged =
+            |host: &str, address: &str, local| admit(host, address.parse().unwrap(), local, true, own);
+        assert!(judged("a.com", "8.8.8.8", false).is_ok());
+        assert!(judged("a.com", "8.8.4.4", true).is_ok(), "the operator allows it");
+        for address in ["8.8.4.4", "10.1.2.3", "169.254.169.254"] {
+            let why = judged("inside.corp", address, false).unwrap_err();
+            assert!(why.contains("inside.corp") && !why.contains(address), "{why}");
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! An agent at work, and the check of what it did: programs that are started once, whoever asks how often.
+//!
+//! What a program writes is read from the sandbox's log and not from its own stream. So whoever started it, it is waited
+//! for in the same way, and what is kept of it is without secrets already.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use coffer_core::agent::{AgentDefinition, AgentReader, AgentReport, Job, OutputFormat};
+use coffer_core::{ExecutionId, SandboxId};
+use coffer_flow::StepError;
+use coffer_flow::task::{AgentTurn, Checked};
+use coffer_store::{ExecutionRow, ExecutionState, Idempotency, TakenKey};
+use futures_util::future::BoxFuture;
+
+use super::heard::{Heard, Progress, hear, quiet_for};
+use super::{Station, Workbench, repository, trouble};
+use coffer_core::Code;
+use coffer_core::clock::now_ms;
+use coffer_fleet::exec::Command;
+use coffer_fleet::output::Patterns;
+use coffer_fleet::{FleetError, secret_variables};
+
+const FINGERPRINT: &str = "workshop";
+const CHECK_WITHIN: Duration = Duration::from_secs(1500);
+/// How long agentd, which ends what is over time, may take for it and for telling.
+const OVERTIME: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_secs(2);
+/// How often the sandbox's end is put off, and what it costs is looked at: usage is put on record every few seconds.
+const KEEP_EVERY: Duration = Duration::from_secs(60);
+const COST_EVERY: Duration = Duration::from_secs(4);
+/// How long a program may be on record and not run before it is started anew.
+const START_WITHIN: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(500);
+const SHORTEST_HIDDEN: usize = 6;
+
+/// A turn of an agent.
+#[derive(Debug)]
+pub struct AgentOrder<'a> {
+    /// Stands for this turn alone.
+    pub key: &'a str,
+    pub repository: &'a str,
+    pub definition: &'a AgentDefinition,
+    pub job: Job<'a>,
+    /// Beside the agent's own.
+    pub env: BTreeMap<String, String>,
+}
+
+/// An agent that was started, now or before.
+#[derive(Debug)]
+pub struct AtWork {
+    pub execution: ExecutionId,
+    output: OutputFormat,
+    within: Duration,
+    /// Values of its definition that nobody is shown.
+    hidden: Patterns,
+    /// What it costs by its own account so far.
+    reported: AtomicI64,
+}
+
+impl AtWork {
+    /// What it has cost by its own account, in billionths.
+    pub fn reported(&self) -> i64 {
+        self.reported.load(Ordering::Relaxed)
+    }
+}
+
+/// Told how far an agent is, now and then while it works.
+pub(super) type Tell<'a> = &'a (dyn Fn(Progress) -> BoxFuture<'a, ()> + Send + Sync);
+
+/// How a program is watched over.
+#[derive(Clone, Copy)]
+struct Watch<'a> {
+    within: Duration,
+    allowance: Option<i64>,
+    tell: Option<Tell<'a>>,
+}
+
+impl Workbench {
+    /// Starts a turn of an agent, unless that was done before.
+    pub async fn start_agent(&self, at: &Station, order: AgentOrder<'_>) -> Result<AtWork, StepError> {
+        let AgentOrder { key, repository, definition, job, env } = order;
+        let invocation = definition.invocation(&job).map_err(|error| {
+            StepError::fatal("agent_undefined", format!("the agent cannot be run: {error}"))
+        })?;
+        let within = Duration::from_secs(invocation.timeout_s.unsigned_abs());
+        let values = definition.env.values().filter(|value| value.len() >= SHORTEST_HIDDEN);
+        let hidden = Patterns::new(&values.collect::<Vec<_>>());
+        let mut cwd = self.path_of(at, repository).await?;
+        if let Some(below) = &definition.working_directory {
+            cwd = format!("{cwd}/{below}");
+        }
+        // Before it can say anything.
+        self.record(at).await?.hidden.add(definition.env.values());
+        let mut variables = self.not_granted(at, &definition.secrets).await?;
+        variables.extend(invocation.env);
+        variables.extend(env);
+        let make = || Command {
+            words: invocation.words.clone(),
+            cwd: Some(cwd.clone()),
+            env: variables.clone(),
+            timeout: Some(within),
+            ..Command::default()
+        };
+        let execution = self.start_once(at, key, make).await?;
+        Ok(AtWork { execution, output: invocation.output, within, hidden, reported: AtomicI64::new(0) })
+    }
+
+    /// Waits for an agent. `allowance` is what its sandbox, in all, and this turn by the agent's own account may cost:
+    /// beyond it the agent is ended.
+    pub async fn await_agent(
+        &self,
+        at: &Station,
+        work: &AtWork,
+        allowance: Option<i64>,
+        tell: Tell<'_>,
+    ) -> Result<AgentTurn, StepError> {
+        let mut heard = Heard::new(Some(AgentReader::new(work.output)));
+        let show = |text: &str| work.hidden.redact(&self.redacted_whole(at, text));
+        let shown = |text: String| show(&text);
+        let tell = |(doing, report): Progress| {
+            let doing = doing.told(show);
+            let report = AgentReport { summary: doing.message.clone(), error: None, ..report };
+            tell((doing, report))
+        };
+        let watch = Watch { within: work.within, allowance, tell: Some(&tell) };
+        let followed = self.follow(at, work.execution, watch, &mut heard).await;
+        work.reported.store(heard.cost(), Ordering::Relaxed);
+        let row = followed?;
+        let last_words = heard.last_words();
+        let report = heard.reader.map(|reader| reader.finish(&mut |_| {})).unwrap_or_default();
+        let exit_code = exit_of(&row, work.within);
+        if let Some(allowance) = allowance {
+            self.afford(at, allowance, report.cost_nanos.unwrap_or(0)).await?;
+        }
+        let failed = exit_code != Some(0);
+        let error = report.error.or_else(|| last_words.filter(|_| failed));
+        let report = AgentReport {
+            summary: report.summary.map(shown),
+            error: error.map(shown),
+            model: report.model.map(shown),
+            session: report.session.map(shown),
+            ..report
+        };
+        Ok(AgentTurn { execution: Some(work.execution), exit_code, report })
+    }
+
+    /// Runs what must pass, as a line of a shell in the repository; once for each key.
+    pub async fn run_check(
+        &self,
+        at: &Station,
+        key: &str,
+        repository: &str,
+        command: &str,
+    ) -> Result<Checked, StepError> {
+        let cwd = self.path_of(at, repository).await?;
+        let make = || Command {
+            words: ["/bin/bash", "-l", "-c", command].map(str::to_string).to_vec(),
+            cwd: Some(cwd.clone()),
+            timeout: Some(CHECK_WITHIN),
+            ..Command::default()
+        };
+        let execution = self.start_once(at, key, make).await?;
+        let watch = Watch { within: CHECK_WITHIN, allowance: None, tell: None };
+        let row = self.follow(at, execution, watch, &mut Heard::new(None)).await?;
+        let exit_code = exit_of(&row, CHECK_WITHIN);
+        Ok(Checked { passed: exit_code == Some(0), exit_code, execution: Some(execution) })
+    }
+
+    async fn path_of(&self, at: &Station, repository: &str) -> Result<String, StepError> {
+        let session = self.session(at).await?;
+        let found = self.git.path_of(&session, &repository::plain(repository)).await;
+        found.map_err(|error| self.trouble_at(at, error))
+    }
+
+    /// The values of secrets that the sandbox as a whole does not have.
+    async fn not_granted(
+        &self,
+        at: &Station,
+        wanted: &BTreeMap<String, String>,
+    ) -> Result<BTreeMap<String, String>, StepError> {
+        let granted = self.record(at).await?.row().secrets;
+        let missing = wanted.iter().filter(|(variable, name)| granted.get(*variable) != Some(*name));
+        let missing: BTreeMap<_, _> =
+            missing.map(|(variable, name)| (variable.clone(), name.clone())).collect();
+        if missing.is_empty() {
+            return Ok(missing);
+        }
+        let values = self.store.read_secrets(at.scope.project()).await?;
+        secret_variables(&missing, &values).map_err(|error| self.trouble_at(at, FleetError::from(error)))
+    }
+
+    /// Starts a program once for each key, and returns its execution.
+    async fn start_once(
+        &self,
+        at: &Station,
+        key: &str,
+        command: impl Fn() -> Command,
+    ) -> Result<ExecutionId, StepError> {
+        let since = Instant::now();
+        loop {
+            let mine = ExecutionId::generate();
+            let idempotency = Idempotency { key, fingerprint: FINGERPRINT };
+            let execution =
+                match self.store.take_execution_key(&at.scope, at.sandbox, idempotency, mine).await? {
+                    TakenKey::New => mine,
+                    TakenKey::Earlier(first) if self.has_begun(at, first).await? => return Ok(first),
+                    TakenKey::Earlier(first) => first,
+                    TakenKey::UsedDifferently => {
+                        return Err(StepError::fatal("sandbox_lost", "this was begun in another sandbox"));
+                    }
+                };
+            let record = self.record(at).await?;
+            let Err(error) = self.exec.launch(&record, execution, command()).await else {
+                return Ok(execution);
+            };
+            // It is on record as not started: another try is another execution.
+            self.store.release_execution_key(&at.scope, key, execution).await?;
+            if !error.is_transient() || since.elapsed() > START_WITHIN {
+                return Err(self.trouble_at(at, error));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Whether what a server before this one was to start did start. It may have died just before that, or just after.
+    async fn has_begun(&self, at: &Station, execution: ExecutionId) -> Result<bool, StepError> {
+        let since = Instant::now();
+        let known = |row: ExecutionRow| row.state != ExecutionState::Running || row.process.is_some();
+        loop {
+            if self.store.execution(&at.scope, execution).await?.is_some_and(known) {
+                return Ok(true);
+            }
+            let record = self.record(at).await?;
+            match self.exec.running(&record).await {
+                Ok(running) if running.contains(&execution) => return Ok(true),
+                Ok(_) => {
+                    // What ended a moment ago is in the journal, if not yet on record.
+                    self.exec.output.catch_up(&record, LOOK).await;
+                    return Ok(self.store.execution(&at.scope, execution).await?.is_some_and(known));
+                }
+                Err(error) if !error.is_transient() || since.elapsed() > START_WITHIN => {
+                    return Err(self.trouble_at(at, error));
+                }
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Waits until an execution is over, however it was started; hears what it writes, and keeps the sandbox.
+    async fn follow(
+        &self,
+        at: &Station,
+        execution: ExecutionId,
+        Watch { within, allowance, tell }: Watch<'_>,
+        heard: &mut Heard,
+    ) -> Result<ExecutionRow, StepError> {
+        let row = self.on_record(at, execution).await?;
+        let from = row.positions.map_or(0, |(first, _)| first);
+        let mut log = self.exec.output.reader(at.scope, at.sandbox, Some(from)).await?;
+        let (mut kept, mut counted, mut told) = (None::<Instant>, Instant::now(), Instant::now());
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                record = log.next() => {
+                    let Some(record) = record else {
+                        // This server is about to stop, and whoever comes next waits on. No failure is to be on record.
+                        return std::future::pending().await;
+                    };
+                    if hear(&record, execution, heard) {
+                        break;
+                    }
+                    continue;
+                }
+                _ = looks.tick() => {}
+            }
+            let record = match self.record(at).await {
+                Ok(record) => record,
+                // What it did before its sandbox ended is on record.
+                Err(error) if !error.transient => break,
+                Err(error) => return Err(error),
+            };
+            self.exec.output.wake(&record);
+            let row = self.on_record(at, execution).await?;
+            if row.state != ExecutionState::Running {
+                break;
+            }
+            let age = Duration::from_millis(u64::try_from(now_ms() - row.started_ms).unwrap_or(0));
+            if age > within + OVERTIME {
+                self.end_execution(at, execution).await?;
+            }
+            if kept.is_none_or(|kept| kept.elapsed() > KEEP_EVERY) {
+                kept = Some(Instant::now());
+                self.keep(at).await?;
+            }
+            if let Some(allowance) = allowance.filter(|_| counted.elapsed() > COST_EVERY) {
+                counted = Instant::now();
+                if let Err(over) = self.afford(at, allowance, heard.cost()).await {
+                    self.end_execution(at, execution).await?;
+                    return Err(over);
+                }
+            }
+            if let Some(tell) = tell.filter(|_| told.elapsed() >= quiet_for(age))
+                && let Some(news) = heard.news()
+            {
+                told = Instant::now();
+                tell(news).await;
+            }
+        }
+        self.hear_out(at, execution, log.position(), heard).await?;
+        let row = self.on_record(at, execution).await?;
+        match row.state {
+            ExecutionState::Exited => Ok(row),
+            ExecutionState::Failed => {
+                let why = row.status.unwrap_or_else(|| "it could not be started".into());
+                let why = trouble::redacted(&self.patterns_at(at), &why);
+                let message = format!("the program did not start: {why}");
+                Err(StepError::fatal("not_started", message))
+            }
+            ExecutionState::Lost => match self.record(at).await {
+                Err(error) => Err(error),
+                Ok(_) => {
+                    Err(StepError::fatal("sandbox_lost", "the sandbox was started anew over the program"))
+                }
+            },
+            ExecutionState::Running => Err(self.record(at).await.err().unwrap_or_else(|| {
+                StepError::transient("still_running", "the end of a program is not on record yet")
+            })),
+        }
+    }
+
+    /// The rest of what it wrote, where its end was heard of before.
+    async fn hear_out(
+        &self,
+        at: &Station,
+        execution: ExecutionId,
+        mut from: i64,
+        heard: &mut Heard,
+    ) -> Result<(), StepError> {
+        loop {
+            let page = self.exec.output.read(&at.scope, at.sandbox, from, 1 << 20).await?;
+            for record in &page.records {
+                hear(record, execution, heard);
+            }
+            if page.at_end || page.next <= from {
+                return Ok(());
+            }
+            from = page.next;
+        }
+    }
+
+    async fn on_record(&self, at: &Station, execution: ExecutionId) -> Result<ExecutionRow, StepError> {
+        let row = self.store.execution(&at.scope, execution).await?;
+        row.ok_or_else(|| StepError::fatal("sandbox_lost", "what was started is not on record any more"))
+    }
+
+    async fn end_execution(&self, at: &Station, execution: ExecutionId) -> Result<(), StepError> {
+        let record = self.record(at).await?;
+        let ended = self.exec.kill(&record, execution).await;
+        ended.map_err(|error| self.trouble_at(at, error))
+    }
+
+    /// Fails where more was spent than may be.
+    async fn afford(&self, at: &Station, allowance: i64, reported: i64) -> Result<(), StepError> {
+        let spent = self.cost_of(&at.scope, at.sandbox).await?.saturating_add(reported);
+        if spent <= allowance { Ok(()) } else { Err(self.over_budget(at.sandbox, spent, allowance)) }
+    }
+
+    fn over_budget(&self, sandbox: SandboxId, spent: i64, allowance: i64) -> StepError {
+        let currency = &self.fleet.usage.settings().currency;
+        let (spent, allowance) = (amount(spent), amount(allowance.max(0)));
+        let message = format!(
+            "the agent was ended: sandbox {sandbox} and what the agent says it spent come to {spent} {currency}, and \
+             {allowance} {currency} was left; raise the budget and start again"
+        );
+        StepError::fatal(Code::BudgetExceeded.as_str(), message)
+    }
+
+    /// Without what must not be shown, however long.
+    fn redacted_whole(&self, at: &Station, text: &str) -> String {
+        self.exec.output.patterns(at.scope.project()).redact(text)
+    }
+}
+
+/// Billionths as people read them.
+pub(super) fn amount(nanos: i64) -> String {
+    let text = format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000);
+    let text = text.trim_end_matches('0');
+    text.strip_suffix('.').unwrap_or(text).to_string()
+}
+
+/// None where its time was up. The record has how it was killed, and not why.
+fn exit_of(row: &ExecutionRow, within: Duration) -> Option<i64> {
+    let took = row.ended_ms.map_or(0, |ended| ended - row.started_ms);
+    let timed_out = u128::try_from(took).is_ok_and(|took| took >= within.as_millis());
+    row.exit_code.filter(|code| !timed_out || *code == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_read_as_people_write_them() {
+        for (nanos, text) in [(0, "0"), (1_500_000_000, "1.5"), (2_000_000_000, "2"), (20, "0.00000002")] {
+            assert_eq!(amount(nanos), text);
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! A competition, with the moves of the workbench.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use coffer_core::agent::Job;
+use coffer_core::compete::DiffSize;
+use coffer_core::{Kept, Millis, SandboxId, SizeWish, StateName};
+use coffer_flow::compete::{
+    Arena, Base, Changes, EntryBrief, Fork, Lane, NO_ROOM, News, RaceBrief, Raced, Tell,
+};
+use coffer_flow::task::{Checked, Pull};
+use coffer_flow::{Start, StepError};
+use coffer_store::{EntryRow, Idempotency, Inserted, ProjectScope, RunFailure};
+
+use super::describe::{code, quoted};
+use super::heard::Progress;
+use super::repository::{commit_id, plain};
+use super::sandbox::{ROOM_PAUSE, ROOM_WITHIN};
+use super::{AgentOrder, Base as Beginning, CommitText, PullText, SandboxOrder, Station, Workbench};
+use coffer_fleet::{Boot, FleetError, ForkSpec, Forked, MemoryWish};
+
+/// How long forks live unless somebody works in them.
+const AHEAD_MS: Millis = 3_600_000;
+/// How long a host may be away that is to pause a fork.
+const REST_WITHIN: Duration = Duration::from_secs(60);
+const FINGERPRINT: &str = "competition";
+
+/// Where agents compete.
+#[derive(Debug)]
+pub struct Ring {
+    bench: Arc<Workbench>,
+}
+
+/// A key of a run's own. No user's key has a colon.
+fn key(brief: &RaceBrief, what: &str) -> String {
+    format!("run:{}/{what}", brief.run)
+}
+
+/// What the sandbox of an entry can be found by: it came with the others, or by itself where it did not.
+fn keys_of_fork(brief: &RaceBrief, number: i64) -> [String; 2] {
+    let alone = key(brief, &format!("fork-{number}"));
+    [format!("fork/{number}/{}", key(brief, "forks")), format!("fork/1/{alone}")]
+}
+
+impl Ring {
+    pub fn new(bench: Arc<Workbench>) -> Self {
+        Self { bench }
+    }
+
+    fn scope(&self, brief: &RaceBrief) -> ProjectScope {
+        self.bench.store.operator().acting_for(brief.project, None)
+    }
+
+    fn station(&self, brief: &RaceBrief, sandbox: SandboxId) -> Station {
+        Station { scope: self.scope(brief), sandbox, actor: format!("competition:{}", brief.competition) }
+    }
+
+    fn lane(&self, lane: Lane<'_>) -> Station {
+        let actor = format!("agent:{}", lane.entry.agent);
+        Station { scope: self.scope(lane.brief), sandbox: lane.sandbox, actor }
+    }
+
+    fn ahead_ms(&self) -> Millis {
+        AHEAD_MS.min(self.bench.policy.longest_timeout_ms)
+    }
+
+    /// The sandboxes that an entry ever had, live or over.
+    async fn forks_of(&self, brief: &RaceBrief, number: i64) -> Result<Vec<(SandboxId, bool)>, StepError> {
+        // One that is just being made, for somebody who no longer waits, is not on record yet.
+        self.bench.making.done(&key(brief, "forks")).await;
+        let mut found = Vec::new();
+        for key in keys_of_fork(brief, number) {
+            let idempotency = Idempotency { key: &key, fingerprint: FINGERPRINT };
+            if let Inserted::Existing(row) =
+                self.bench.store.earlier_sandbox(&self.scope(brief), idempotency).await?
+            {
+                found.push((row.id, row.state.is_live()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Forks the source, to its end though nobody waits any more; waits for room.
+    async fn fork_so_often(
+        &self,
+        brief: &RaceBrief,
+        source: SandboxId,
+        sizes: Vec<SizeWish>,
+        key: &str,
+    ) -> Result<Forked, StepError> {
+        let at = self.station(brief, source);
+        let since = Instant::now();
+        loop {
+            let record = self.bench.record(&at).await?;
+            let metadata = [("competition", brief.competition.to_string()), ("run", brief.run.to_string())];
+            let spec = ForkSpec {
+                count: u32::try_from(sizes.len()).unwrap_or(u32::MAX),
+                timeout_ms: self.ahead_ms(),
+                // Agents begin anew: files are all that they need.
+                wish: MemoryWish { memory: Some(false), with_secrets: false },
+                // An agent that thinks for an hour is not idle, nor is one that waits for slower ones.
+                idle_s: Some(0),
+                sizes: sizes.clone(),
+                metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
+                env_vars: BTreeMap::new(),
+                secrets: BTreeMap::new(),
+                idempotency: Some((key.to_string(), FINGERPRINT.to_string())),
+            };
+            let (fleet, scope) = (self.bench.fleet.clone(), at.scope);
+            let making = self.bench.making.begin(key).await;
+            let forked = tokio::spawn(async move {
+                let forked = fleet.fork(scope, record, spec).await;
+                drop(making);
+                forked
+            });
+            let error = match forked.await.unwrap_or(Err(FleetError::Broken)) {
+                Ok(forked) => return Ok(forked),
+                Err(error) => error,
+            };
+            self.bench.await_room(brief.project, error, since).await?;
+        }
+    }
+
+    fn failure(&self, brief: &RaceBrief, error: FleetError) -> RunFailure {
+        let told = self.bench.trouble(brief.project, error);
+        RunFailure::new("fork_failed", format!("the fork did not come to be: {}", told.message))
+    }
+
+    /// What the sandbox of an entry is to have. An agent without a definition fails when it is to work.
+    async fn size_of(&self, brief: &RaceBrief, entry: &EntryBrief) -> Result<SizeWish, StepError> {
+        let agent = self.bench.store.agent(&self.scope(brief), entry.agent).await?;
+        let definition = agent.and_then(|agent| agent.definition);
+        Ok(definition.map(|definition| definition.limits.size()).unwrap_or_default())
+    }
+
+    /// One more try for an entry that came away without a sandbox.
+    async fn fork_alone(&self, brief: &RaceBrief, source: SandboxId, entry: &EntryBrief) -> Fork {
+        let key = key(brief, &format!("fork-{}", entry.number));
+        let told = |error: StepError| RunFailure::new(error.code, error.message);
+        let size = self.size_of(brief, entry).await.map_err(told)?;
+        let forked = self.fork_so_often(brief, source, vec![size], &key).await;
+        let forked = forked.map_err(told)?;
+        match forked.children.into_iter().next() {
+            Some(Ok(row)) => Ok(row.id),
+            Some(Err(error)) => Err(self.failure(brief, error)),
+            None => Err(RunFailure::new("fork_failed", "the fork did not come to be")),
+        }
+    }
+
+    async fn entry(&self, lane: Lane<'_>) -> Result<EntryRow, StepError> {
+        let rows =
+            self.bench.store.competition_entries(&self.scope(lane.brief), lane.brief.competition).await?;
+        let found = rows.into_iter().find(|row| row.number == lane.entry.number);
+        found.ok_or_else(|| StepError::fatal("competition_gone", "the entry is not on record any more"))
+    }
+
+    /// The sandboxes that the competition's own rows have; one that others prepared is not among them.
+    async fn on_record(&self, brief: &RaceBrief) -> Result<Vec<SandboxId>, StepError> {
+        let scope = self.scope(brief);
+        let entries = self.bench.store.competition_entries(&scope, brief.competition).await?;
+        let mut all: Vec<SandboxId> = entries.iter().filter_map(|entry| entry.sandbox).collect();
+        if brief.source.is_none() {
+            let row = self.bench.store.competition(&scope, brief.competition).await?;
+            all.extend(row.and_then(|row| row.sandbox));
+        }
+        Ok(all)
+    }
+
+    /// Has a sandbox run that kept only its files while a person decided; waits for room.
+    async fn awake(&self, at: &Station) -> Result<(), StepError> {
+        let since = Instant::now();
+        loop {
+            let record = self.bench.record(at).await?;
+            if record.row().state.name() != StateName::Paused {
+                return self.bench.keep(at).await;
+            }
+            let error = match self.bench.fleet.resume(record, self.ahead_ms(), Boot::Cold, None).await {
+                Ok(_) => return Ok(()),
+                Err(error) => error,
+            };
+            let is_full = matches!(error, FleetError::OverQuota(_) | FleetError::Exhausted(_));
+            if !is_full && !error.is_transient() {
+                return Err(self.bench.trouble_at(at, error));
+            }
+            if since.elapsed() > ROOM_WITHIN {
+                let told = self.bench.trouble_at(at, error);
+                return Err(StepError { code: NO_ROOM.into(), ..told });
+            }
+            tokio::time::sleep(ROOM_PAUSE).await;
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Arena for Ring {
+    async fn ensure_source(&self, brief: &RaceBrief, _: Start) -> Result<SandboxId, StepError> {
+        if let Some(given) = brief.source {
+            self.bench.record(&self.station(brief, given)).await?;
+            return Ok(given);
+        }
+        let metadata = [("competition", brief.competition.to_string()), ("run", brief.run.to_string())];
+        let order = SandboxOrder {
+            key: &key(brief, "source"),
+            // It is nobody's: each agent is to see its own fork at most.
+            agent: None,
+            template: brief.template.as_deref(),
+            secrets: &BTreeMap::new(),
+            metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
+            size: SizeWish::default(),
+        };
+        self.bench.ensure_sandbox(self.scope(brief), order).await
+    }
+
+    async fn clone(&self, brief: &RaceBrief, source: SandboxId) -> Result<Base, StepError> {
+        let at = self.station(brief, source);
+        let base = brief.base_branch.as_deref();
+        let Beginning { branch, commit } = self.bench.clone_repository(&at, &brief.repository, base).await?;
+        Ok(Base { branch, commit })
+    }
+
+    async fn prepare(
+        &self,
+        brief: &RaceBrief,
+        source: SandboxId,
+        command: &str,
+    ) -> Result<Checked, StepError> {
+        let at = self.station(brief, source);
+        self.bench.run_check(&at, &key(brief, "prepare"), &brief.repository, command).await
+    }
+
+    async fn fork(&self, brief: &RaceBrief, source: SandboxId) -> Result<Vec<Fork>, StepError> {
+        let mut forks: Vec<Option<Fork>> = Vec::with_capacity(brief.entries.len());
+        for entry in &brief.entries {
+            let known = self.forks_of(brief, entry.number).await?;
+            forks.push(known.into_iter().find(|(_, live)| *live).map(|(sandbox, _)| Ok(sandbox)));
+        }
+        if forks.iter().all(Option::is_none) {
+            let mut sizes = Vec::with_capacity(brief.entries.len());
+            for entry in &brief.entries {
+                sizes.push(self.size_of(brief, entry).await?);
+            }
+            let forked = self.fork_so_often(brief, source, sizes, &key(brief, "forks")).await?;
+            for (fork, child) in forks.iter_mut().zip(forked.children) {
+                *fork = child.ok().map(|row| Ok(row.id));
+            }
+        }
+        let mut all = Vec::with_capacity(forks.len());
+        for (entry, fork) in brief.entries.iter().zip(forks) {
+            all.push(match fork {
+                Some(fork) => fork,
+                None => self.fork_alone(brief, source, entry).await,
+            });
+        }
+        Ok(all)
+    }
+
+    async fn leave_source(&self, brief: &RaceBrief, source: SandboxId) -> Result<(), StepError> {
+        if brief.source.is_some() {
+            return Ok(());
+        }
+        self.bench.end_sandbox(&self.station(brief, source)).await
+    }
+
+    async fn run_agent(&self, lane: Lane<'_>, tell: Tell<'_>) -> Result<Raced, StepError> {
+        let (at, brief, entry) = (self.lane(lane), lane.brief, lane.entry);
+        let (_, definition) = self.bench.agent(&at.scope, entry.agent).await?;
+        self.bench.branch(&at, &brief.repository, &entry.branch, Some(&lane.base.branch)).await?;
+        let env = [
+            ("COFFER_FORK_ID", brief.competition.to_string()),
+            ("COFFER_ENTRY", entry.number.to_string()),
+            ("COFFER_RUN_ID", brief.run.to_string()),
+            ("COFFER_SANDBOX_ID", lane.sandbox.to_string()),
+            ("COFFER_BRANCH", entry.branch.clone()),
+            ("COFFER_TASK_ID", brief.task.map(|task| task.to_string()).unwrap_or_default()),
+        ];
+        let order = AgentOrder {
+            key: &key(brief, &format!("agent-{}", entry.number)),
+            repository: &brief.repository,
+            definition: &definition,
+            job: Job {
+                title: &brief.title,
+                description: entry.prompt.as_deref().unwrap_or(&brief.prompt),
+                messages: &brief.messages,
+                branch: &entry.branch,
+                check: brief.check_command.as_deref(),
+                model: entry.model.as_deref(),
+            },
+            env: env
+                .into_iter()
+                .filter(|(_, value)| !value.is_empty())
+                .map(|(name, value)| (name.to_string(), value))
+                .collect(),
+        };
+        let work = self.bench.start_agent(&at, order).await?;
+        tell(News::Begun(work.execution)).await;
+        let progress = |(doing, report): Progress| tell(News::Progress(doing, report));
+        let turn = self.bench.await_agent(&at, &work, entry.budget_nanos, &progress).await?;
+        let row = self.bench.store.execution(&at.scope, work.execution).await?;
+        let duration_ms = row.and_then(|row| Some((row.ended_ms? - row.started_ms).max(0)));
+        Ok(Raced { turn, duration_ms })
+    }
+
+    async fn stop(&self, lane: Lane<'_>) -> Result<(), StepError> {
+        let at = self.lane(lane);
+        for what in ["agent", "check"] {
+            let key = key(lane.brief, &format!("{what}-{}", lane.entry.number));
+            if let Some(execution) = self.bench.store.keyed_execution(&at.scope, &key).await? {
+                let record = self.bench.record(&at).await?;
+                let ended = self.bench.exec.kill(&record, execution).await;
+                ended.map_err(|error| self.bench.trouble(at.scope.project(), error))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn commit(&self, lane: Lane<'_>) -> Result<Option<String>, StepError> {
+        let (at, brief, entry) = (self.lane(lane), lane.brief, lane.entry);
+        self.bench.keep(&at).await?;
+        let agent = self.bench.agent(&at.scope, entry.agent).await;
+        let agent = agent.map_or_else(|_| entry.agent.to_string(), |(name, _)| name);
+        let about = match brief.task {
+            Some(task) => ("Task", task.to_string()),
+            None => ("Fork", brief.competition.to_string()),
+        };
+        let footers = [about, ("Agent", agent)].map(|(token, value)| (token.to_string(), value)).to_vec();
+        let text = CommitText { title: brief.title.clone(), footers };
+        let base = Beginning { branch: lane.base.branch.clone(), commit: lane.base.commit.clone() };
+        self.bench.commit(&at, &brief.repository, &entry.branch, &base, &text).await
+    }
+
+    async fn changes(&self, lane: Lane<'_>) -> Result<Changes, StepError> {
+        let at = self.lane(lane);
+        let (repository, base) = (plain(&lane.brief.repository), commit_id(&lane.base.commit)?);
+        let found = self.bench.with_git(&at, move |git, session| {
+            let (repository, base) = (repository.clone(), base.clone());
+            async move { git.changes_since(&session, &repository, &base).await }
+        });
+        let (stat, diff) = found.await?;
+        // Whoever may read the record may not read secrets: as with what is kept as an artifact. The first who asks has them
+        // read.
+        let project = at.scope.project();
+        self.bench.store.secret_values(project).await?;
+        Ok(Changes {
+            diff: DiffSize { files: stat.files, added: stat.added, removed: stat.removed },
+            patch: self.bench.patterns_at(&at).redact(&diff.patch),
+            is_cut: diff.truncated,
+        })
+    }
+
+    async fn check(&self, lane: Lane<'_>, command: &str) -> Result<Checked, StepError> {
+        let key = key(lane.brief, &format!("check-{}", lane.entry.number));
+        self.bench.run_check(&self.lane(lane), &key, &lane.brief.repository, command).await
+    }
+
+    async fn spent(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<i64, StepError> {
+        self.bench.cost_of(&self.scope(brief), sandbox).await
+    }
+
+    async fn keep(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError> {
+        self.bench.keep(&self.station(brief, sandbox)).await
+    }
+
+    async fn give_back(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError> {
+        self.bench.end_sandbox(&self.station(brief, sandbox)).await
+    }
+
+    async fn rest(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError> {
+        let at = self.station(brief, sandbox);
+        let since = Instant::now();
+        loop {
+            let record = self.bench.record(&at).await?;
+            if record.row().state.name() == StateName::Paused {
+                return Ok(());
+            }
+            let error = match self.bench.fleet.pause(record, Kept::FilesOnly, false).await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            // The host may be starting anew, and an entry that cannot rest is out.
+            if !error.is_transient() || since.elapsed() > REST_WITHIN {
+                return Err(self.bench.trouble_at(&at, error));
+            }
+            tokio::time::sleep(ROOM_PAUSE).await;
+        }
+    }
+
+    async fn push(&self, lane: Lane<'_>, commit: &str) -> Result<(), StepError> {
+        let at = self.lane(lane);
+        self.awake(&at).await?;
+        self.bench.push(&at, &lane.brief.repository, &lane.entry.branch, commit).await
+    }
+
+    async fn ensure_pull(&self, lane: Lane<'_>, reasons: &[String]) -> Result<Pull, StepError> {
+        let (at, brief) = (self.lane(lane), lane.brief);
+        self.awake(&at).await?;
+        let entry = self.entry(lane).await?;
+        let text = describe(brief, &entry, reasons);
+        let base = Some(lane.base.branch.as_str());
+        self.bench.ensure_pull(&at, &brief.repository, &text, &lane.entry.branch, base).await
+    }
+
+    async fn finish(&self, brief: &RaceBrief) -> Result<(), StepError> {
+        let mut all = Vec::new();
+        for entry in &brief.entries {
+            all.extend(self.forks_of(brief, entry.number).await?.into_iter().map(|(sandbox, _)| sandbox));
+        }
+        if brief.source.is_none() {
+            all.extend(self.bench.find_sandbox(&self.scope(brief), &key(brief, "source")).await?);
+        }
+        // A key stands for a sandbox for a day, and a person may take longer to decide. What the rows do not have yet, the
+        // keys do.
+        all.extend(self.on_record(brief).await?);
+        for sandbox in all {
+            self.bench.end_sandbox(&self.station(brief, sandbox)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What the winner's pull request says.
+fn describe(brief: &RaceBrief, entry: &EntryRow, reasons: &[String]) -> PullText {
+    const LONGEST_TITLE: usize = 256;
+    let mut body = quoted(entry.summary.as_deref());
+    let about = match brief.task {
+        Some(task) => format!("| Task | {} ({}) |\n", code(&task.to_string()), code(&brief.title)),
+        None => String::new(),
+    };
+    let model = entry.model.as_deref().map(|model| format!(" ({})", code(model))).unwrap_or_default();
+    let entries = brief.entries.len();
+    body.push_str(&format!(
+        "| | |\n|---|---|\n{about}| Competition | {} |\n| Winner | entry {} of {entries}, {}{model} |\n",
+        code(&brief.competition.to_string()),
+        entry.number,
+        code(&entry.label),
+    ));
+    if let Some(commit) = &entry.commit {
+        body.push_str(&format!("| Commit | {commit} |\n"));
+    }
+    body.push_str("\nWhy it won:\n\n");
+    for reason in reasons {
+        body.push_str(&format!("- {}\n", reason.replace(['\n', '\r'], " ").replace('@', "@\u{200b}")));
+    }
+    PullText { title: brief.title.chars().take(LONGEST_TITLE).collect(), body }
+}

@@ -1,0 +1,187 @@
+//! The sandbox of an attempt: made once, kept while it is worked in, and put away.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use coffer_core::network::{Base, Policy};
+use coffer_core::{
+    AgentId, DestroyReason, Millis, OnTimeout, ProjectId, SandboxId, SizeWish, StateName, TemplateRef,
+};
+use coffer_flow::StepError;
+use coffer_store::{Bounds, Idempotency, Inserted, ProjectScope, UsageFilter, UsageGroup};
+use coffer_wire::e2b::Network;
+
+use super::{Station, Workbench, trouble};
+use coffer_fleet::network;
+use coffer_fleet::{CreateSpec, FleetError};
+
+/// How far ahead a sandbox's end is kept while it is worked in, and how long one that a person may want to look at stays.
+const AHEAD_MS: Millis = 3_600_000;
+/// How long a sandbox is waited for where the host or the project has no room.
+pub(super) const ROOM_WITHIN: Duration = Duration::from_secs(900);
+pub(super) const ROOM_PAUSE: Duration = Duration::from_secs(3);
+/// All sandboxes of one key are asked for alike.
+const FINGERPRINT: &str = "workshop";
+
+/// A sandbox to be.
+#[derive(Debug)]
+pub struct SandboxOrder<'a> {
+    /// Stands for this sandbox alone. Users' own keys have no colon, so theirs are never the same.
+    pub key: &'a str,
+    /// Its owner, where it has one.
+    pub agent: Option<AgentId>,
+    /// The server's usual one, where nothing is said.
+    pub template: Option<&'a str>,
+    /// Variables that get a secret's value, by its name.
+    pub secrets: &'a BTreeMap<String, String>,
+    pub metadata: BTreeMap<String, String>,
+    pub size: SizeWish,
+}
+
+impl Workbench {
+    /// The sandbox of that key: found, or made. Waits for room.
+    pub async fn ensure_sandbox(
+        &self,
+        scope: ProjectScope,
+        order: SandboxOrder<'_>,
+    ) -> Result<SandboxId, StepError> {
+        let since = Instant::now();
+        loop {
+            let spec = self.spec(&scope, &order)?;
+            let fleet = self.fleet.clone();
+            // To its end though nobody waits any more, and whoever then looks for it waits for that.
+            let making = self.making.begin(order.key).await;
+            let made = tokio::spawn(async move {
+                let made = fleet.create(scope, spec).await;
+                drop(making);
+                made
+            });
+            let error = match made.await.unwrap_or(Err(FleetError::Broken)) {
+                Ok(row) if row.state.name() == StateName::Terminated => {
+                    let message = format!("sandbox {} was ended before the work in it was done", row.id);
+                    return Err(StepError::fatal("sandbox_lost", message));
+                }
+                Ok(row) => return Ok(row.id),
+                Err(error) => error,
+            };
+            self.await_room(scope.project(), error, since).await?;
+        }
+    }
+
+    /// Waits a while where there may be room soon; fails where there will not be, or was not for too long.
+    pub(super) async fn await_room(
+        &self,
+        project: ProjectId,
+        error: FleetError,
+        since: Instant,
+    ) -> Result<(), StepError> {
+        let hopeless = matches!(&error, FleetError::OverQuota(over) if over.is_hopeless());
+        let waits = error.is_transient() || matches!(error, FleetError::OverQuota(_));
+        if hopeless || !waits || since.elapsed() > ROOM_WITHIN {
+            return Err(self.trouble(project, error));
+        }
+        tokio::time::sleep(ROOM_PAUSE).await;
+        Ok(())
+    }
+
+    fn spec(&self, scope: &ProjectScope, order: &SandboxOrder<'_>) -> Result<CreateSpec, StepError> {
+        let template = order.template.unwrap_or(&self.default_template).parse::<TemplateRef>();
+        let template = template.map_err(|error| StepError::fatal("template", error.to_string()))?;
+        let network = Network { policy: Some(Policy::of(Base::Web)), ..Network::default() };
+        let reach =
+            network::policy(Some(&network), None).map_err(|error| StepError::fatal("network", error))?;
+        Ok(CreateSpec {
+            agent: order.agent,
+            template,
+            metadata: order.metadata.clone(),
+            env_vars: BTreeMap::new(),
+            secrets: order.secrets.clone(),
+            timeout_ms: self.ahead_ms(),
+            on_timeout: OnTimeout::Destroy,
+            auto_resume: false,
+            secure: true,
+            network: Some(network),
+            reach,
+            allow_internet_access: None,
+            // An agent that thinks for an hour is not idle.
+            bounds: Bounds {
+                idle_s: Some(0),
+                max_lifetime_s: self.limiter.of(scope.project()).max_lifetime_s,
+                lease_s: None,
+            },
+            size: order.size,
+            base: None,
+            // Processes of a snapshot are used to what they had; an agent begins anew in any case.
+            memory: (!order.size.is_none()).then_some(false),
+            idempotency: Some((order.key.to_string(), FINGERPRINT.to_string())),
+        })
+    }
+
+    fn ahead_ms(&self) -> Millis {
+        AHEAD_MS.min(self.policy.longest_timeout_ms)
+    }
+
+    /// The sandbox that a key stands for, live or over.
+    pub async fn find_sandbox(
+        &self,
+        scope: &ProjectScope,
+        key: &str,
+    ) -> Result<Option<SandboxId>, StepError> {
+        // One that is just being made, for somebody who no longer waits, is not on record yet.
+        self.making.done(key).await;
+        let idempotency = Idempotency { key, fingerprint: FINGERPRINT };
+        Ok(match self.store.earlier_sandbox(scope, idempotency).await? {
+            Inserted::Existing(row) => Some(row.id),
+            Inserted::New | Inserted::KeyReusedDifferently | Inserted::OverQuota(_) => None,
+        })
+    }
+
+    /// Has a sandbox that is worked in live on.
+    pub async fn keep(&self, at: &Station) -> Result<(), StepError> {
+        let record = self.record(at).await?;
+        if let Err(error) = self.fleet.refresh(record, self.ahead_ms()).await {
+            // It has most of an hour left: the next time will do.
+            tracing::debug!(sandbox.id = %at.sandbox, "sandbox {} is not kept for longer: {error}", at.sandbox);
+        }
+        Ok(())
+    }
+
+    /// Ends a sandbox; fine where it is over, and not where it lives on another host.
+    pub async fn end_sandbox(&self, at: &Station) -> Result<(), StepError> {
+        let record = match self.record(at).await {
+            Ok(record) => record,
+            Err(error) if error.code == trouble::LOST => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let ended = self.fleet.destroy(record, DestroyReason::Requested).await;
+        ended.map_err(|error| self.trouble_at(at, error))
+    }
+
+    /// Leaves a sandbox for a person to look at until its time is up; what was started in it from here is ended.
+    pub async fn leave_sandbox(&self, at: &Station) -> Result<(), StepError> {
+        let Some(record) = self.fleet.find(&at.scope, at.sandbox) else { return Ok(()) };
+        let trouble = |error| self.trouble_at(at, error);
+        for execution in self.exec.running(&record).await.unwrap_or_default() {
+            let row = self.store.execution(&at.scope, execution).await?;
+            if row.is_some_and(|row| row.sandbox == at.sandbox && row.actor.is_none()) {
+                self.exec.kill(&record, execution).await.map_err(trouble)?;
+            }
+        }
+        self.keep(at).await
+    }
+
+    /// What a sandbox has cost, in billionths.
+    pub async fn cost_of(&self, scope: &ProjectScope, sandbox: SandboxId) -> Result<i64, StepError> {
+        let filter = UsageFilter {
+            group: UsageGroup::Sandbox,
+            sandbox: Some(sandbox),
+            project: None,
+            from_day: i64::MIN,
+            to_day: i64::MAX,
+            after: None,
+            limit: 1,
+        };
+        let lines = self.store.usage(scope, &filter).await?;
+        Ok(lines.first().map_or(0, |line| line.amounts.cost_nanos))
+    }
+}

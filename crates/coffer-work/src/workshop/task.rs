@@ -1,0 +1,250 @@
+//! An attempt at a task, with the moves of the workbench.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use coffer_core::agent::{AgentReport, Job};
+use coffer_core::{RunId, SandboxId};
+use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop, so_far};
+use coffer_flow::{Start, StepError};
+use coffer_store::{Attempt, AttemptNote, ProjectScope};
+use futures_util::FutureExt as _;
+
+use super::agent::amount;
+use super::heard::Progress;
+use super::{AgentOrder, Base, CommitText, PullText, SandboxOrder, Station, WorkDone, Workbench};
+
+/// Works on tasks.
+#[derive(Debug)]
+pub struct TaskShop {
+    bench: Arc<Workbench>,
+}
+
+/// A key of a run's own. No user's key has a colon.
+fn key(run: RunId, what: &str) -> String {
+    format!("run:{run}/{what}")
+}
+
+impl TaskShop {
+    pub fn new(bench: Arc<Workbench>) -> Self {
+        Self { bench }
+    }
+
+    fn scope(&self, brief: &Brief) -> ProjectScope {
+        self.bench.store.operator().acting_for(brief.project, None)
+    }
+
+    fn station(&self, brief: &Brief, sandbox: SandboxId) -> Station {
+        Station { scope: self.scope(brief), sandbox, actor: format!("agent:{}", brief.agent) }
+    }
+
+    /// The attempts at the task, this one included.
+    async fn attempts(&self, brief: &Brief) -> Result<Vec<Attempt>, StepError> {
+        Ok(self.bench.store.attempts(&self.scope(brief), brief.task).await?)
+    }
+
+    async fn own_attempt(&self, brief: &Brief) -> Result<Option<Attempt>, StepError> {
+        Ok(self.attempts(brief).await?.into_iter().find(|attempt| attempt.run == brief.run))
+    }
+
+    /// What this attempt's sandbox, and the next turn of its agent, may still cost. What is on record of this attempt may be
+    /// of a turn under way, so it is said what those before it cost.
+    async fn allowance(&self, brief: &Brief, before: &AgentReport) -> Result<Option<i64>, StepError> {
+        let Some(budget) = brief.budget_nanos else { return Ok(None) };
+        let mut left = budget.saturating_sub(before.cost_nanos.unwrap_or(0));
+        for attempt in self.attempts(brief).await?.into_iter().filter(|attempt| attempt.run != brief.run) {
+            left = left.saturating_sub(attempt.note.cost_nanos.unwrap_or(0));
+            if let Some(sandbox) = attempt.note.sandbox {
+                left = left.saturating_sub(self.bench.cost_of(&self.scope(brief), sandbox).await?);
+            }
+        }
+        Ok(Some(left))
+    }
+
+    async fn note(&self, start: Start, note: AttemptNote) -> Result<(), StepError> {
+        Ok(self.bench.store.note_attempt(start.run, start.fence, note).await?)
+    }
+}
+
+#[async_trait::async_trait]
+impl Workshop for TaskShop {
+    async fn ensure_sandbox(&self, brief: &Brief, _: Start) -> Result<SandboxId, StepError> {
+        let scope = self.scope(brief);
+        let left = self.allowance(brief, &AgentReport::default()).await?;
+        if let (Some(left), Some(budget)) = (left, brief.budget_nanos)
+            && left <= 0
+        {
+            let (spent, budget) = (amount(budget.saturating_sub(left)), amount(budget));
+            let currency = &self.bench.fleet.usage.settings().currency;
+            let message = format!(
+                "earlier attempts cost {spent} {currency}, and the task's budget is {budget}: raise it and start again"
+            );
+            return Err(StepError::fatal("budget_exceeded", message));
+        }
+        let (_, definition) = self.bench.agent(&scope, brief.agent).await?;
+        let metadata = [("task", brief.task.to_string()), ("run", brief.run.to_string())];
+        let order = SandboxOrder {
+            key: &key(brief.run, "sandbox"),
+            agent: Some(brief.agent),
+            template: definition.template.as_deref(),
+            secrets: &definition.secrets,
+            metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
+            size: definition.limits.size(),
+        };
+        self.bench.ensure_sandbox(scope, order).await
+    }
+
+    async fn clone(&self, brief: &Brief, sandbox: SandboxId) -> Result<String, StepError> {
+        let at = self.station(brief, sandbox);
+        let base = self.bench.clone_repository(&at, &brief.repository, brief.base_branch.as_deref()).await?;
+        Ok(base.commit)
+    }
+
+    async fn branch(&self, brief: &Brief, sandbox: SandboxId, _: &str) -> Result<String, StepError> {
+        let at = self.station(brief, sandbox);
+        self.bench.branch(&at, &brief.repository, &brief.branch, brief.base_branch.as_deref()).await
+    }
+
+    async fn run_agent(
+        &self,
+        brief: &Brief,
+        sandbox: SandboxId,
+        turn: Turn<'_>,
+        start: Start,
+    ) -> Result<AgentTurn, StepError> {
+        let at = self.station(brief, sandbox);
+        let (_, definition) = self.bench.agent(&at.scope, brief.agent).await?;
+        let env: BTreeMap<String, String> = [
+            ("COFFER_TASK_ID", brief.task.to_string()),
+            ("COFFER_RUN_ID", brief.run.to_string()),
+            ("COFFER_SANDBOX_ID", sandbox.to_string()),
+            ("COFFER_BRANCH", brief.branch.clone()),
+            ("COFFER_TURN", turn.number.to_string()),
+        ]
+        .map(|(name, value)| (name.to_string(), value))
+        .into();
+        let order = AgentOrder {
+            key: &key(brief.run, &format!("agent-{}", turn.number)),
+            repository: &brief.repository,
+            definition: &definition,
+            job: Job {
+                title: &brief.title,
+                description: &brief.description,
+                messages: turn.said,
+                branch: &brief.branch,
+                check: brief.check_command.as_deref(),
+                model: brief.model.as_deref(),
+            },
+            env,
+        };
+        let allowance = self.allowance(brief, turn.before).await?;
+        let work = self.bench.start_agent(&at, order).await?;
+        // So that its output can be looked at from now on.
+        let execution = Some(work.execution);
+        self.note(start, AttemptNote { execution, ..AttemptNote::default() }).await?;
+        let tell = move |(doing, report): Progress| {
+            let note = AttemptNote { doing: Some(doing), ..so_far(turn.before, &report) };
+            async move {
+                if let Err(error) = self.note(start, note).await {
+                    // What it comes to is put on record at its end.
+                    tracing::debug!(run.id = %start.run, "how far run {} is was not told: {error}", start.run);
+                }
+            }
+            .boxed()
+        };
+        let done = self.bench.await_agent(&at, &work, allowance, &tell).await;
+        if done.as_ref().is_err_and(|error| !error.transient) && work.reported() > 0 {
+            // Of a turn that came to nothing too: the next attempt has that much less.
+            let before = turn.before.cost_nanos.unwrap_or(0);
+            let cost_nanos = Some(before.saturating_add(work.reported()));
+            self.note(start, AttemptNote { cost_nanos, ..AttemptNote::default() }).await?;
+        }
+        done
+    }
+
+    async fn check(&self, brief: &Brief, sandbox: SandboxId, command: &str) -> Result<Checked, StepError> {
+        let at = self.station(brief, sandbox);
+        self.bench.run_check(&at, &key(brief.run, "check"), &brief.repository, command).await
+    }
+
+    async fn commit(
+        &self,
+        brief: &Brief,
+        sandbox: SandboxId,
+        branch: &str,
+        base: &str,
+    ) -> Result<Option<String>, StepError> {
+        let at = self.station(brief, sandbox);
+        self.bench.keep(&at).await?;
+        let agent = self.bench.name_of(&at.scope, brief.agent).await?;
+        let footers = [("Task", brief.task.to_string()), ("Agent", agent)];
+        let text = CommitText {
+            title: brief.title.clone(),
+            footers: footers.map(|(token, value)| (token.to_string(), value)).to_vec(),
+        };
+        let base_branch = match &brief.base_branch {
+            Some(branch) => branch.clone(),
+            None => self.bench.default_branch(&at, &brief.repository).await?,
+        };
+        let base = Base { branch: base_branch, commit: base.to_string() };
+        self.bench.commit(&at, &brief.repository, branch, &base, &text).await
+    }
+
+    async fn push(
+        &self,
+        brief: &Brief,
+        sandbox: SandboxId,
+        branch: &str,
+        commit: &str,
+    ) -> Result<(), StepError> {
+        let at = self.station(brief, sandbox);
+        self.bench.keep(&at).await?;
+        if branch != brief.branch {
+            self.bench.bring_onto(&at, &brief.repository, branch).await?;
+        }
+        self.bench.push(&at, &brief.repository, branch, commit).await
+    }
+
+    async fn ensure_pull(
+        &self,
+        brief: &Brief,
+        branch: &str,
+        commit: &str,
+        checked: Option<&Checked>,
+        report: &AgentReport,
+    ) -> Result<Pull, StepError> {
+        let sandbox = self.own_attempt(brief).await?.and_then(|attempt| attempt.note.sandbox);
+        let sandbox = sandbox
+            .ok_or_else(|| StepError::fatal("sandbox_lost", "the attempt has no sandbox on record"))?;
+        let at = self.station(brief, sandbox);
+        let agent = self.bench.name_of(&at.scope, brief.agent).await?;
+        let (task, command) = (brief.task.to_string(), brief.check_command.as_deref());
+        let text = PullText::of(WorkDone {
+            title: &brief.title,
+            task: &task,
+            attempt: brief.attempt,
+            agent: &agent,
+            model: brief.model.as_deref().or(report.model.as_deref()),
+            check: command.zip(checked),
+            summary: report.summary.as_deref(),
+            commit,
+        });
+        self.bench.ensure_pull(&at, &brief.repository, &text, branch, brief.base_branch.as_deref()).await
+    }
+
+    async fn finish(&self, brief: &Brief, sandbox: Option<SandboxId>, how: Ending) -> Result<(), StepError> {
+        let sandbox = match sandbox {
+            Some(known) => Some(known),
+            None => self.bench.find_sandbox(&self.scope(brief), &key(brief.run, "sandbox")).await?,
+        };
+        let Some(sandbox) = sandbox else { return Ok(()) };
+        let at = self.station(brief, sandbox);
+        let own = self.own_attempt(brief).await?;
+        let was_worked_in = own.is_some_and(|attempt| attempt.note.execution.is_some());
+        match how {
+            // A person may want to look at what its agent did there.
+            Ending::Failed if was_worked_in => self.bench.leave_sandbox(&at).await,
+            Ending::Done | Ending::Cancelled | Ending::Failed => self.bench.end_sandbox(&at).await,
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What went wrong, as a step of a run tells it; and waiting for what may soon be right again.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use coffer_core::{ProjectId, Refusal, SandboxState};
+use coffer_flow::StepError;
+
+use super::{Station, Workbench};
+use crate::git::{Git, GitError, Session};
+use coffer_fleet::output::Patterns;
+use coffer_fleet::{Record, describe};
+
+/// How long a move is tried where its obstacle may pass by itself: a part of the installation is away, another git
+/// holds a lock.
+const PATIENCE: Duration = Duration::from_secs(60);
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How long what an earlier server started may go on before nobody waits for it any more.
+const LEFT_OVER: Duration = Duration::from_secs(240);
+const LOOK: Duration = Duration::from_millis(300);
+const LONGEST_TOLD: usize = 2000;
+/// The code where a sandbox is over.
+pub(super) const LOST: &str = "sandbox_lost";
+
+/// What a step says of a failure in `sandbox`.
+fn step_error(error: &GitError, sandbox: &str, patterns: &Patterns) -> StepError {
+    let Refusal { code, message, hint, .. } = error.explain(sandbox);
+    let message = hint.map_or_else(|| message.clone(), |hint| format!("{message} ({hint})"));
+    let code = match error {
+        GitError::NoBase { .. } => "unknown_base",
+        GitError::NoRepository(_) => "unknown_repository",
+        _ => code.as_str(),
+    };
+    StepError { code: code.into(), message: redacted(patterns, &message), transient: error.is_transient() }
+}
+
+/// Without what must not be shown, and not too long.
+pub(super) fn redacted(patterns: &Patterns, text: &str) -> String {
+    let mut text = patterns.redact(text);
+    text.truncate(text.floor_char_boundary(LONGEST_TOLD));
+    text
+}
+
+impl Workbench {
+    /// What a step tells of a refusal where there is no sandbox, or not yet.
+    pub(super) fn trouble(&self, project: ProjectId, error: impl Into<GitError>) -> StepError {
+        step_error(&error.into(), "new", &self.exec.output.patterns(project))
+    }
+
+    /// What a step tells of a refusal in a sandbox. Everything that was said there may be in it.
+    pub(super) fn trouble_at(&self, at: &Station, error: impl Into<GitError>) -> StepError {
+        step_error(&error.into(), &at.sandbox.to_string(), &self.patterns_at(at))
+    }
+
+    /// What must not be shown of what is said in a sandbox.
+    pub(super) fn patterns_at(&self, at: &Station) -> Arc<Patterns> {
+        match self.fleet.find(&at.scope, at.sandbox) {
+            Some(record) => self.exec.output.patterns_in(&record),
+            None => self.exec.output.patterns(at.scope.project()),
+        }
+    }
+
+    /// The sandbox, where it lives and is here.
+    pub(super) async fn record(&self, at: &Station) -> Result<Arc<Record>, StepError> {
+        if let Some(record) = self.fleet.find(&at.scope, at.sandbox) {
+            return Ok(record);
+        }
+        let row = self.store.sandbox(&at.scope, at.sandbox).await?;
+        let why = match row.map(|row| (row.state, row.installation)) {
+            Some((state, installation)) if state.is_live() => {
+                let holder = installation.unwrap_or_else(|| "another".into());
+                let message = format!("sandbox {} is on the host of installation '{holder}'", at.sandbox);
+                return Err(StepError::transient(coffer_core::Code::OtherInstallation.as_str(), message));
+            }
+            Some((SandboxState::Error { fault }, _)) => describe(&fault),
+            Some((SandboxState::Terminated { reason }, _)) => format!("{reason:?}").to_lowercase(),
+            _ => "it is not on record".to_string(),
+        };
+        let message = format!("sandbox {} ended before the work in it was done: {why}", at.sandbox);
+        Err(StepError::fatal(LOST, message))
+    }
+
+    pub(super) async fn session(&self, at: &Station) -> Result<Session, StepError> {
+        let record = self.record(at).await?;
+        Ok(Session { scope: at.scope, record, actor: at.actor.clone(), key: None })
+    }
+
+    /// Does something with git in the sandbox, again where what is in the way may pass. Each try goes on to its end though
+    /// nobody waits any more: a gate that it opened must be shut.
+    pub(super) async fn with_git<T, F>(
+        &self,
+        at: &Station,
+        work: impl Fn(Arc<Git>, Session) -> F + Send,
+    ) -> Result<T, StepError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, GitError>> + Send + 'static,
+    {
+        let (since, mut pause) = (Instant::now(), FIRST_PAUSE);
+        loop {
+            self.left_over(at).await?;
+            let session = self.session(at).await?;
+            let tried = tokio::spawn(work(self.git.clone(), session)).await;
+            let error = match tried.unwrap_or_else(|_| Err(GitError::Broken)) {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            if !error.is_transient() || since.elapsed() > PATIENCE {
+                return Err(self.trouble_at(at, error));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Waits for what a server that died had started here of its own accord: git must not meet itself.
+    async fn left_over(&self, at: &Station) -> Result<(), StepError> {
+        let since = Instant::now();
+        loop {
+            let record = self.record(at).await?;
+            // Where it does not answer, whatever comes next says so better.
+            let running = self.exec.running(&record).await.unwrap_or_default();
+            let mut ours = false;
+            for execution in running {
+                let row = self.store.execution(&at.scope, execution).await?;
+                ours |= row.is_some_and(|row| row.sandbox == at.sandbox && row.actor.is_none());
+            }
+            if !ours {
+                return Ok(());
+            }
+            if since.elapsed() > LEFT_OVER {
+                let message = "something that was begun earlier in the sandbox does not end";
+                return Err(StepError::transient("still_running", message));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
