@@ -108,8 +108,8 @@ export function serverPid() {
   return undefined
 }
 
-/** A repository of this server's own with those files on its default branch. */
-export async function makeRepository(name, files) {
+/** A repository of this server's own with those files on its default branch, and more on others. */
+export async function makeRepository(name, files, branches = {}) {
   await api('POST', '/api/v1/repositories', { name })
   const { clone_url: remote } = await api('GET', `/api/v1/repositories/${name}`)
   const work = mkdtempSync(`${tmpdir()}/coffer-ui-git-`)
@@ -120,14 +120,22 @@ export async function makeRepository(name, files) {
   }
   try {
     git('init', '-q')
-    for (const [path, text] of Object.entries(files)) {
-      mkdirSync(dirname(`${work}/${path}`), { recursive: true })
-      writeFileSync(`${work}/${path}`, text)
+    const commit = (all, message) => {
+      for (const [path, text] of Object.entries(all)) {
+        mkdirSync(dirname(`${work}/${path}`), { recursive: true })
+        writeFileSync(`${work}/${path}`, text)
+      }
+      git('add', '.')
+      git('commit', '-qm', message)
     }
-    git('add', '.')
-    git('commit', '-qm', 'feat: what there is')
+    commit(files, 'feat: what there is')
     git('remote', 'add', 'origin', `${BASE.replace('://', `://x:${KEY}@`)}${new URL(remote, BASE).pathname}`)
     git('push', '-q', 'origin', 'main')
+    for (const [branch, changed] of Object.entries(branches)) {
+      git('checkout', '-qb', branch, 'main')
+      commit(changed, `feat: ${branch}`)
+      git('push', '-q', 'origin', branch)
+    }
   } finally {
     rmSync(work, { recursive: true, force: true })
   }

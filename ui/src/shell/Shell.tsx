@@ -220,7 +220,8 @@ export function Shell() {
         <aside className="hidden w-48 shrink-0 border-r border-line bg-surface md:block">
           <Places />
         </aside>
-        <main id="content" tabIndex={-1} className="min-w-0 flex-1 overflow-y-auto outline-none">
+        {/* Positioned, or what is absolute inside (text for screen readers) would make the document as long as this scrolls. */}
+        <main id="content" tabIndex={-1} className="relative min-w-0 flex-1 overflow-y-auto outline-none">
           {/* What was asked of one project is nothing of the next: pages begin anew. */}
           <Suspense key={project}>
             <Outlet />
