@@ -94,11 +94,7 @@ export function Actions({ sandbox }: { sandbox: Sandbox }) {
     curl:
       state === "paused"
         ? curl("POST", `/api/v1/sandboxes/${id}/resume`)
-        : [
-            curl("POST", `/api/v1/sandboxes/${id}/pause`),
-            curl("POST", `/api/v1/sandboxes/${id}/exec`, { command: "uname -a" }),
-            curl("DELETE", `/api/v1/sandboxes/${id}`),
-          ].join("\n"),
+        : curl("POST", `/api/v1/sandboxes/${id}/exec`, { command: "uname -a" }),
   };
   return (
     <div className="flex flex-wrap items-center gap-2">
