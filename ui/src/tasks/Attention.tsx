@@ -2,6 +2,7 @@
 import { useEffect } from "react";
 import { useNavigate } from "@tanstack/react-router";
 import { toast } from "sonner";
+import { api, take } from "../api/client";
 import { onEvent } from "../api/live";
 import { setWaiting } from "../shell/title";
 import { plainText } from "../ui/format";
@@ -27,6 +28,19 @@ function sound() {
   }
 }
 
+/** Says which task needs somebody, and why. One whose title cannot be had is announced without it. */
+async function announce(task: string, why: string, look: (task: string) => void) {
+  const title = await take(api.GET("/api/v1/tasks/{task}", { params: { path: { task } } })).then(
+    (found) => plainText(found.title).slice(0, 100),
+    () => undefined,
+  );
+  toast.warning(title === undefined ? "A task needs you" : `“${title}” needs you`, {
+    description: plainText(why).slice(0, 200),
+    duration: 30_000,
+    action: { label: "Look", onClick: () => look(task) },
+  });
+}
+
 export function Attention() {
   const navigate = useNavigate();
   useEffect(() => {
@@ -39,13 +53,8 @@ export function Attention() {
     document.addEventListener("visibilitychange", seen);
     const off = onEvent((event) => {
       if (event.kind !== "task.needs_attention") return;
-      const payload = event.payload as { code?: string; message?: string } | null;
-      const task = event.subject;
-      toast.warning("An agent needs you", {
-        description: plainText(payload?.message ?? payload?.code ?? "").slice(0, 200),
-        duration: 30_000,
-        action: { label: "Look", onClick: () => void navigate({ to: "/tasks/$task", params: { task } }) },
-      });
+      const { attention } = (event.payload ?? {}) as { attention?: { code?: string; message?: string } | null };
+      void announce(event.subject, attention?.message ?? attention?.code ?? "", (task) => void navigate({ to: "/tasks/$task", params: { task } }));
       sound();
       if (document.hidden) {
         waiting += 1;
