@@ -132,6 +132,13 @@ fn resolve_in(
     for setting in &schema.settings {
         let found = setting.variables.iter().find_map(|name| Some((name, environment.get(name)?)));
         if let Some((name, text)) = found {
+            if let Some(wanted) = foreign(name, text) {
+                doubts.push(format!(
+                    "{name} is not used: {wanted}; hint: set `{}` to choose one here",
+                    setting.path
+                ));
+                continue;
+            }
             layers.lay(&setting.path, setting.value_of(text), Origin::Environment(name.clone()));
         }
     }
@@ -204,6 +211,20 @@ fn strange_variables(environment: &BTreeMap<String, String>, schema: &Schema) ->
         Some(format!("the variable {name} gives no setting; did you mean {like}?"))
     };
     strange.filter_map(doubt).collect()
+}
+
+/// What a variable of E2B's tools would have to be to mean something here. Many a shell has them for E2B's own cloud:
+/// what cannot be used here must not keep the server from starting.
+fn foreign(variable: &str, text: &str) -> Option<&'static str> {
+    match variable {
+        "E2B_API_KEY" if coffer_store::ApiKeySecret::parse(text).is_none() => {
+            Some("a key of this server is `e2b_` and 40 hexadecimal digits in lower case")
+        }
+        "E2B_TEMPLATE_ID" if text.parse::<coffer_core::TemplateRef>().is_err() => {
+            Some("it is no name of a template")
+        }
+        _ => None,
+    }
 }
 
 fn readable_by_others(path: &Path) -> bool {

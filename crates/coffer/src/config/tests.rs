@@ -113,14 +113,35 @@ fn bad_values_name_key_value_origin_and_what_is_allowed() {
              \"maybe\", expected a boolean; must be `true` or `false`",
         ),
         (
-            given("").with("E2B_API_KEY", "hunter2"),
-            "bad setting `e2b.api_key` = ******** (environment E2B_API_KEY): must be `e2b_` and 40 hexadecimal digits in \
-             lower case",
+            given("").with("COFFER_E2B_API_KEY", "hunter2"),
+            "bad setting `e2b.api_key` = ******** (environment COFFER_E2B_API_KEY): must be `e2b_` and 40 hexadecimal \
+             digits in lower case",
         ),
         (given("[github]\ntoken = 12345\n"), "bad setting `github.token` = ******** (FILE:2): must be text"),
     ] {
         assert_eq!(given.refused(), said);
     }
+}
+
+#[test]
+fn variables_for_e2bs_own_cloud_are_pointed_out_and_stop_nothing() {
+    let given = given("").with("E2B_API_KEY", "e2b_sk_hunter2").with("E2B_TEMPLATE_ID", "No Template!");
+    let resolved = given.resolve().unwrap();
+    assert!(resolved.settings.e2b.api_key.is_none());
+    assert_eq!(resolved.settings.template.default, "base");
+    assert_eq!(resolved.origin("e2b.api_key"), &Origin::Default);
+    let [key, template] = &resolved.doubts[..] else { panic!("{:?}", resolved.doubts) };
+    let said = "E2B_API_KEY is not used: a key of this server is `e2b_` and 40 hexadecimal digits in lower case; hint: \
+                set `e2b.api_key` to choose one here";
+    let mut doubts = [key.as_str(), template.as_str()];
+    doubts.sort_unstable();
+    assert_eq!(doubts[0], said);
+    assert!(
+        doubts[1].starts_with("E2B_TEMPLATE_ID is not used: it is no name of a template"),
+        "{}",
+        doubts[1]
+    );
+    assert!(!resolved.doubts.concat().contains("hunter2"));
 }
 
 const KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
