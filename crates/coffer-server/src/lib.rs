@@ -108,10 +108,44 @@ impl Default for ServerConfig {
     }
 }
 
-/// The server could not start.
+/// What kept the server from starting.
 #[derive(Debug, thiserror::Error)]
-#[error("could not take up the sandboxes on record")]
-pub struct ServeError(#[source] Box<dyn std::error::Error + Send + Sync>);
+#[non_exhaustive]
+pub enum ServeError {
+    #[error("could not tell the address of the listener on {listen}")]
+    Listener { listen: SocketAddr, source: std::io::Error },
+    #[error("could not open the local repositories in `{}`", dir.display())]
+    Repositories { dir: PathBuf, source: std::io::Error },
+    #[error("could not set up traces")]
+    Traces(#[from] BadTraceSetting),
+    #[error("could not {doing}")]
+    Records { doing: String, source: coffer_store::StoreError },
+    #[error("could not compare the sandboxes on record with those of the host")]
+    Sandboxes(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl ServeError {
+    /// What to try.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Listener { .. } => "choose another address with --listen",
+            Self::Repositories { .. } => {
+                "the server's user must be able to write there, and the disk must not be full"
+            }
+            Self::Traces(_) => "correct the setting, or unset it to send no traces; see docs/monitoring.md",
+            Self::Records { .. } => {
+                "check that the database answers and that its disk is not full, then start again"
+            }
+            Self::Sandboxes(_) => "check that the node runs (its log is next to this one), then start again",
+        }
+    }
+
+    /// The step of a start that failed at the database.
+    fn records(doing: impl Into<String>) -> impl FnOnce(coffer_store::StoreError) -> Self {
+        let doing = doing.into();
+        |source| Self::Records { doing, source }
+    }
+}
 
 /// Serves until `stop`, then finishes what is under way and leaves sandboxes running.
 ///
@@ -133,21 +167,20 @@ pub async fn serve(
     }
     let pools = config.limits.pools;
     let forges = forges(&config, &listener, store.clone()).await?;
-    let telemetry = coffer_telemetry::Telemetry::start(&config.metrics, &config.traces)
-        .map_err(|error| ServeError(Box::new(error)))?;
+    let telemetry = coffer_telemetry::Telemetry::start(&config.metrics, &config.traces)?;
     let (engine, breaker) = coffer_fleet::GuardedEngine::start(engine, stop.child_token());
     let host_failures = engine.failures();
     telemetry.watch(breaker);
     let telemetry = Arc::new(telemetry);
     let usage = Arc::new(usage::Usage::new(config.usage, store.clone()));
-    let failed = |error: coffer_store::StoreError| ServeError(Box::new(error));
     // First of all: what belongs to another installation is not for this one to touch.
     if let Some(installation) = &config.installation {
-        store.act_for(&store.operator(), installation).await.map_err(failed)?;
+        let acting = store.act_for(&store.operator(), installation).await;
+        acting.map_err(ServeError::records(format!("act for installation `{installation}`")))?;
     }
     let logs = (config.output.archive_after, config.output.prune_after);
-    let limiter =
-        limits::Limiter::start(&store, config.limits, logs, stop.child_token()).await.map_err(failed)?;
+    let limiter = limits::Limiter::start(&store, config.limits, logs, stop.child_token()).await;
+    let limiter = limiter.map_err(ServeError::records("read the settings of projects"))?;
     store.set_default_runs(config.tasks.per_project);
     let output_dir = config.server_dir.join("output");
     let output = output::Output::new(
@@ -176,9 +209,18 @@ pub async fn serve(
         stop.child_token(),
     )
     .await
-    .map_err(|error| ServeError(Box::new(error)))?;
+    .map_err(|error| match error {
+        coffer_fleet::FleetError::Store(source) => ServeError::records("read the sandboxes on record")(source),
+        error => ServeError::Sandboxes(Box::new(error)),
+    })?;
+    if let Ok(templates) = fleet.templates().await {
+        let known: Vec<&str> = templates.iter().map(|template| template.name.as_str()).collect();
+        if let Some(warning) = unknown_default(&config.default_template, &known) {
+            tracing::warn!("{warning}");
+        }
+    }
     let commands = commands::Commands::start(store.clone(), output.clone(), stop.child_token());
-    let commands = commands.await.map_err(failed)?;
+    let commands = commands.await.map_err(ServeError::records("read the command policies"))?;
     let gate = adapters::Gatekeeper {
         fleet: fleet.clone(),
         commands: commands.clone(),
@@ -220,9 +262,8 @@ pub async fn serve(
         Arc::new(coffer_flow::task::TaskKind::new(store.clone(), shop)),
         Arc::new(coffer_flow::compete::CompeteKind::new(store.clone(), ring)),
     ];
-    let tasks =
-        tasks::Tasks::start(store.clone(), config.tasks, place, kinds, &telemetry).await.map_err(failed)?;
-    let tasks = Arc::new(tasks);
+    let tasks = tasks::Tasks::start(store.clone(), config.tasks, place, kinds, &telemetry).await;
+    let tasks = Arc::new(tasks.map_err(ServeError::records("take up the runs on record"))?);
     tokio::spawn(reviews::follow(store.clone(), tasks.clone(), stop.child_token()));
     let floor =
         coffer_forge::DiskFloor::new(config.server_dir.clone(), config.limits.min_free_disk.as_bytes());
@@ -246,7 +287,7 @@ pub async fn serve(
         config.installation.as_deref(),
         stop.child_token(),
     );
-    let webhooks = webhooks.await.map_err(failed)?;
+    let webhooks = webhooks.await.map_err(ServeError::records("read the webhooks' deliveries"))?;
     let app = coffer_api::App {
         fleet: fleet.clone(),
         host_failures,
@@ -294,6 +335,18 @@ pub async fn serve(
     Ok(())
 }
 
+/// What to tell an operator whose default template is none that the host has.
+fn unknown_default(default: &str, known: &[&str]) -> Option<String> {
+    let name = default.parse::<coffer_core::TemplateRef>().map_or_else(|_| default.to_string(), |it| it.name);
+    (!known.contains(&name.as_str())).then(|| {
+        format!(
+            "template '{default}' (template.default, E2B_TEMPLATE_ID) not found: sandboxes that name no template are \
+             refused unless their project has a snapshot of that name; hint: this host has {}",
+            known.join(", ")
+        )
+    })
+}
+
 /// Whether a domain has a parent that may serve other sites. Which suffixes are public is not known here, so
 /// `a.co.uk` counts too.
 fn may_share_site(domain: &str) -> bool {
@@ -312,13 +365,14 @@ async fn forges(
     listener: &TcpListener,
     store: Store,
 ) -> Result<Arc<coffer_forge::Forges>, ServeError> {
-    let failed = |error: std::io::Error| ServeError(Box::new(error));
-    let mut here = listener.local_addr().map_err(failed)?;
+    let mut here =
+        listener.local_addr().map_err(|source| ServeError::Listener { listen: config.listen, source })?;
     if here.ip().is_unspecified() {
         here.set_ip(if here.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
     }
+    let dir = config.server_dir.join("repositories");
     let config = coffer_forge::ForgeConfig {
-        repositories: config.server_dir.join("repositories"),
+        repositories: dir.clone(),
         here: format!("http://{here}"),
         identity: coffer_forge::Identity {
             name: "Cofferdam".into(),
@@ -335,12 +389,22 @@ async fn forges(
         private_hosts: config.forge.hosts().unwrap_or_default(),
         extra_roots: config.extra_roots.clone(),
     };
-    Ok(Arc::new(coffer_forge::Forges::start(config, store).await.map_err(failed)?))
+    let forges = coffer_forge::Forges::start(config, store).await;
+    Ok(Arc::new(forges.map_err(|source| ServeError::Repositories { dir, source })?))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::may_share_site;
+    use super::{may_share_site, unknown_default};
+
+    #[test]
+    fn a_default_template_that_is_not_there_is_pointed_out() {
+        let known = ["base", "host"];
+        assert_eq!(unknown_default("base", &known), None);
+        assert_eq!(unknown_default("host:default", &known), None);
+        let told = unknown_default("my-e2b-template", &known).unwrap();
+        assert!(told.contains("'my-e2b-template'") && told.ends_with("this host has base, host"), "{told}");
+    }
 
     #[test]
     fn a_domain_below_another_is_pointed_out() {

@@ -170,7 +170,10 @@ impl Server {
         let server = coffer_server::serve(config, store, engine, listener, stop, || {
             printer::line(serde_json::to_string(&ready).expect("plain fields"));
         });
-        server.await.context("the server failed")
+        server.await.map_err(|error| {
+            let hint = error.hint();
+            printer::hint(format!("the server could not start: {:#}", anyhow::Error::new(error)), hint)
+        })
     }
 }
 

@@ -40,6 +40,7 @@ mod secrets;
 mod shares;
 mod snapshots;
 mod sockets;
+mod starting;
 mod storage;
 mod tasks;
 mod tenancy;
