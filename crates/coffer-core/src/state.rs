@@ -47,6 +47,21 @@ pub enum DestroyReason {
     Budget,
 }
 
+impl DestroyReason {
+    /// The name in answers, figures and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requested => "requested",
+            Self::Timeout => "timeout",
+            Self::Idle => "idle",
+            Self::MaximumLifetime => "maximum_lifetime",
+            Self::LeaseExpired => "lease_expired",
+            Self::Shutdown => "shutdown",
+            Self::Budget => "budget",
+        }
+    }
+}
+
 /// Why a sandbox failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]

@@ -352,16 +352,7 @@ impl Metrics {
     }
 
     pub fn ended(&self, reason: DestroyReason) {
-        let name = match reason {
-            DestroyReason::Requested => "requested",
-            DestroyReason::Timeout => "timeout",
-            DestroyReason::Idle => "idle",
-            DestroyReason::MaximumLifetime => "maximum_lifetime",
-            DestroyReason::Shutdown => "shutdown",
-            DestroyReason::Budget => "budget",
-            DestroyReason::LeaseExpired => "lease_expired",
-        };
-        self.ended.get_or_create(&label([("reason", name)])).inc();
+        self.ended.get_or_create(&label([("reason", reason.as_str())])).inc();
         let by_time =
             matches!(reason, DestroyReason::Timeout | DestroyReason::Idle | DestroyReason::MaximumLifetime);
         if by_time {

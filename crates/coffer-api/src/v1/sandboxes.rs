@@ -194,7 +194,7 @@ pub(super) fn shown(row: SandboxRow) -> Sandbox {
     let reason = match &row.state {
         SandboxState::Error { fault } => Some(describe(fault)),
         SandboxState::Terminated { reason: DestroyReason::LeaseExpired } => Some("lease expired".to_string()),
-        SandboxState::Terminated { reason } => Some(format!("{reason:?}").to_lowercase()),
+        SandboxState::Terminated { reason } => Some(reason.as_str().to_string()),
         SandboxState::Paused { kept: Kept::FilesOnly } => Some("its files are kept".to_string()),
         SandboxState::Paused { kept: Kept::MemoryAndFiles } => Some("its processes are kept".to_string()),
         SandboxState::Creating | SandboxState::Running => None,

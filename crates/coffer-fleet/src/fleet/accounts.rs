@@ -36,7 +36,7 @@ impl Fleet {
             SandboxState::Terminated { reason } => {
                 self.usage.stop(row.id, true);
                 self.telemetry.metrics.ended(*reason);
-                self.lived(row).set("sandbox.end", || format!("{reason:?}").to_lowercase().into());
+                self.lived(row).set("sandbox.end", || reason.as_str().into());
             }
             SandboxState::Error { fault } => {
                 self.usage.stop(row.id, true);

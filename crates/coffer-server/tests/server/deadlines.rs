@@ -99,6 +99,8 @@ async fn the_longest_lifetime_is_told_from_a_timeout() {
     let app = TestApp::with(lifetime, None).await;
     let id = app.create(json!({"timeout": 600})).await;
     assert_eq!(app.ended(&id).await, SandboxState::Terminated { reason: DestroyReason::MaximumLifetime });
+    let shown = app.get(&format!("/api/v1/sandboxes/{id}")).await.expect(200).json();
+    assert_eq!(shown["reason"], "maximum_lifetime");
 }
 
 #[tokio::test]

@@ -75,7 +75,7 @@ impl Workbench {
                 return Err(StepError::transient(coffer_core::Code::OtherInstallation.as_str(), message));
             }
             Some((SandboxState::Error { fault }, _)) => describe(&fault),
-            Some((SandboxState::Terminated { reason }, _)) => format!("{reason:?}").to_lowercase(),
+            Some((SandboxState::Terminated { reason }, _)) => reason.as_str().to_string(),
             _ => "it is not on record".to_string(),
         };
         let message = format!("sandbox {} ended before the work in it was done: {why}", at.sandbox);
