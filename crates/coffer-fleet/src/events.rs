@@ -190,16 +190,25 @@ impl Reader {
     /// The next event that is wanted; `None` when the server stops.
     pub async fn next(&mut self) -> Option<Arc<Event>> {
         loop {
+            if let Some(event) = self.on_record().await {
+                return Some(event);
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return None,
+                changed = self.changes.changed() => changed.ok()?,
+            }
+        }
+    }
+
+    /// The next event that is wanted, of those on record; `None` where all of them were read.
+    pub async fn on_record(&mut self) -> Option<Arc<Event>> {
+        loop {
             if let Some(event) = self.page.pop_front() {
                 return Some(event);
             }
             let newest = *self.changes.borrow_and_update();
             if newest <= self.position {
-                tokio::select! {
-                    () = self.stop.cancelled() => return None,
-                    changed = self.changes.changed() => changed.ok()?,
-                }
-                continue;
+                return None;
             }
             if !self.read_kept(newest) {
                 self.read_stored().await?;

@@ -1,5 +1,6 @@
 //! Everything about one sandbox as it happens: its events and its output, in one stream.
 
+use std::cmp::Ordering;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Sse;
 use axum::response::sse;
+use coffer_store::Event;
 use futures_util::Stream;
 use http::HeaderMap;
 use serde::Serialize;
@@ -20,7 +22,7 @@ use crate::auth::{NamedId, Read};
 use crate::error::ApiError;
 use crate::query::Query;
 use coffer_fleet::events::{Reader as EventReader, Wanted};
-use coffer_fleet::output::Reader as LogReader;
+use coffer_fleet::output::{LogRecord, Reader as LogReader};
 
 /// A reader that is told nothing for so long is told so.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -46,39 +48,67 @@ fn parse(text: &str) -> Option<Place> {
     Some(Place { event: number(event)?, position: number(position)? })
 }
 
+/// The two logs as one, in the order of time as far as both are on record.
 struct Both {
     events: EventReader,
     log: LogReader,
+    /// Read and not told yet.
+    event: Option<Arc<Event>>,
+    record: Option<Arc<LogRecord>>,
     place: Place,
+}
+
+/// Whether an event belongs before a record of output. Of the same moment, the end of a process comes last.
+fn is_first(event: &Event, record: &LogRecord) -> bool {
+    match event.at_ms.cmp(&record.time_ms) {
+        Ordering::Less => true,
+        Ordering::Equal => event.kind != "execution.ended",
+        Ordering::Greater => false,
+    }
 }
 
 impl Both {
     /// The next message's kind and data; nothing when the server stops.
     async fn next(&mut self) -> Option<(String, String)> {
         loop {
-            tokio::select! {
-                event = self.events.next() => {
-                    let event = event?;
-                    self.place.event = event.sequence;
-                    let data = serde_json::to_string(&coffer_fleet::events::render(&event));
-                    return Some((event.kind.clone(), data.expect("an event is plain data")));
-                }
-                record = self.log.next() => {
-                    let record = record?;
-                    self.place.position = record.next;
-                    // Starts and ends are events.
-                    if let Some(piece) = piece(&record, 0) {
-                        let output = ExecutionOutput { execution: record.execution.to_string(), piece };
-                        let data = serde_json::to_string(&output).expect("output is plain data");
-                        return Some(("output".to_string(), data));
+            if self.event.is_none() {
+                self.event = self.events.on_record().await;
+            }
+            if self.record.is_none() {
+                self.record = self.log.on_record().await;
+            }
+            let event_is_next = match (&self.event, &self.record) {
+                (Some(event), Some(record)) => is_first(event, record),
+                (Some(_), None) => true,
+                (None, Some(_)) => false,
+                (None, None) => {
+                    // What comes is not told before the other log was looked at once more.
+                    tokio::select! {
+                        event = self.events.next() => self.event = Some(event?),
+                        record = self.log.next() => self.record = Some(record?),
                     }
+                    continue;
+                }
+            };
+            if event_is_next && let Some(event) = self.event.take() {
+                self.place.event = event.sequence;
+                let data = serde_json::to_string(&coffer_fleet::events::render(&event));
+                return Some((event.kind.clone(), data.expect("an event is plain data")));
+            }
+            if let Some(record) = self.record.take() {
+                self.place.position = record.next;
+                // Starts and ends are events.
+                if let Some(piece) = piece(&record, 0) {
+                    let output = ExecutionOutput { execution: record.execution.to_string(), piece };
+                    let data = serde_json::to_string(&output).expect("output is plain data");
+                    return Some(("output".to_string(), data));
                 }
             }
         }
     }
 }
 
-/// Events of one sandbox, and what its processes write, as it happens.
+/// Events of one sandbox, and what its processes write, as it happens; what is on record comes in the order of time.
 ///
 /// Each message's id is a place in both. A reader that comes back with it as `Last-Event-ID` (or `after`)
 /// misses nothing, also over a restart of the server; `0-0` is the beginning. Output comes as events of kind
@@ -119,7 +149,7 @@ pub(super) async fn follow(
         app.output.wake(&record);
     }
     let place = Place { event: events.position(), position: log.position() };
-    let both = Both { events, log, place };
+    let both = Both { events, log, event: None, record: None, place };
     let key = KeyWatch::new(&app.store, named.caller.key);
     let messages = futures_util::stream::unfold((both, key), async |(mut both, mut key)| {
         let (kind, data) = key.until_revoked(both.next()).await?;

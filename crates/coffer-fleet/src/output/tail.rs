@@ -89,7 +89,8 @@ impl Output {
             Some(from) => from,
             None => self.store.newest_segment(sandbox).await?.map_or(0, |newest| newest.end()),
         };
-        Ok(Reader { output: self.clone(), scope, sandbox, position, page: VecDeque::new(), tail, ends })
+        let (output, page) = (self.clone(), VecDeque::new());
+        Ok(Reader { output, scope, sandbox, position, page, tail, ends, read_to_end: None })
     }
 }
 
@@ -103,6 +104,8 @@ pub struct Reader {
     page: VecDeque<Arc<LogRecord>>,
     tail: Arc<Tail>,
     ends: watch::Receiver<i64>,
+    /// The end of the log, as `ends` had it when a look at the files found nothing more.
+    read_to_end: Option<i64>,
 }
 
 impl Reader {
@@ -114,11 +117,28 @@ impl Reader {
     /// The next record. Giving up waiting loses nothing.
     pub async fn next(&mut self) -> Option<Arc<LogRecord>> {
         loop {
+            if let Some(record) = self.on_record().await {
+                return Some(record);
+            }
+            tokio::select! {
+                () = self.output.stop.cancelled() => return None,
+                changed = self.ends.changed() => changed.ok()?,
+                () = tokio::time::sleep(LOOK) => self.read_to_end = None,
+            }
+        }
+    }
+
+    /// The next record of those on record; `None` where all of them were read.
+    pub async fn on_record(&mut self) -> Option<Arc<LogRecord>> {
+        loop {
             if let Some(record) = self.page.pop_front() {
                 self.position = record.next;
                 return Some(record);
             }
             let end = *self.ends.borrow_and_update();
+            if self.read_to_end == Some(end) {
+                return None;
+            }
             if end > self.position && self.read_kept() {
                 continue;
             }
@@ -133,14 +153,11 @@ impl Reader {
                     continue;
                 }
                 Ok(_) => {}
-                Err(StoreError::Closed) => return None,
+                Err(StoreError::Closed) => {}
                 Err(error) => tracing::warn!("a reader of output tries again: {error}"),
             }
-            tokio::select! {
-                () = self.output.stop.cancelled() => return None,
-                changed = self.ends.changed() => changed.ok()?,
-                () = tokio::time::sleep(LOOK) => {}
-            }
+            self.read_to_end = Some(end);
+            return None;
         }
     }
 

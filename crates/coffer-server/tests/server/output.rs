@@ -520,3 +520,41 @@ async fn nobody_else_sees_executions_logs_or_streams() {
     }
     app.get(&format!("/api/v1/executions/{execution}/output?from=3")).await.expect(422);
 }
+
+#[tokio::test]
+async fn a_replayed_stream_is_in_the_order_of_time() {
+    let mut app = TestApp::start().await;
+    let (id, agentd) = sandbox(&app).await;
+    let mut expected = Vec::new();
+    for round in 0..4 {
+        agentd.happen(7, started("count", None));
+        let text = format!("line {round}\n");
+        agentd.happen(7, wrote(OutputStream::Stdout, 0, &text));
+        agentd.happen(7, ended(0));
+        expected.extend(["execution.started", "output", "execution.ended"]);
+        app.visit(&id, "/health").await;
+        let ended = async || app.events("execution.ended").await.len() == round + 1;
+        crate::limits::eventually("it is on record", ended).await;
+    }
+    // From the files as well as from memory.
+    for restarts in [false, true] {
+        if restarts {
+            app.restart(async |_| ()).await;
+        }
+        let mut stream = Stream::open(&app, &id, Some("0-0")).await;
+        let (mut kinds, mut places) = (Vec::new(), Vec::new());
+        while kinds.len() < expected.len() {
+            let (place, kind, _) = stream.next().await.unwrap();
+            if !kind.starts_with("sandbox.") {
+                kinds.push(kind);
+                places.push(place);
+            }
+        }
+        assert_eq!(kinds, expected, "restarted: {restarts}");
+        // Whoever comes back at any place gets the rest in the same order.
+        for (at, place) in places.iter().enumerate().take(expected.len() - 1) {
+            let mut stream = Stream::open(&app, &id, Some(place)).await;
+            assert_eq!(stream.next().await.unwrap().1, expected[at + 1], "after {place}");
+        }
+    }
+}
