@@ -169,7 +169,7 @@ fn of_record(
         }
         Kind::Output(stream) => {
             fields.insert("stream".into(), stream_name(stream).into());
-            (LogLevel::Debug, lines(&record.data).map(|line| line.text).collect())
+            (LogLevel::Info, lines(&record.data).map(|line| line.text).collect())
         }
         Kind::Ended => {
             let end: serde_json::Value = serde_json::from_slice(&record.data).unwrap_or_default();

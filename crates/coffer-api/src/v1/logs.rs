@@ -277,7 +277,7 @@ fn of_record(record: &LogRecord) -> Vec<(LogLine, i64)> {
     let whole = record.data.len();
     match record.kind {
         Kind::Output(stream) => lines(&record.data)
-            .map(|part| line(LogLevel::Debug, stream_name(stream), part.text, part.end))
+            .map(|part| line(LogLevel::Info, stream_name(stream), part.text, part.end))
             .collect(),
         Kind::Started => {
             let command = String::from_utf8_lossy(&record.data);

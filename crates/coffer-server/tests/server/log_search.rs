@@ -47,6 +47,17 @@ async fn found(app: &TestApp, key: &str, query: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
+async fn what_programs_write_is_not_hidden_at_level_info() {
+    let app = TestApp::start().await;
+    let id = writer(&app, &["all is well"]).await;
+    let own = format!("/api/v1/sandboxes/{id}/logs?level=info&search=well");
+    let line = app.get(&own).await.expect(200).json()["items"][0].clone();
+    assert_eq!((&line["level"], &line["source"]), (&json!("info"), &json!("stdout")), "{line}");
+    let e2b = app.get(&format!("/v2/sandboxes/{id}/logs?level=info&search=well")).await.expect(200).json();
+    assert_eq!(e2b["logs"][0]["level"], "info", "{e2b}");
+}
+
+#[tokio::test]
 async fn a_text_is_found_in_every_log_once_however_small_the_pages() {
     let app = TestApp::start().await;
     let old = writer(&app, &["error: one", "fine", "error: two"]).await;
