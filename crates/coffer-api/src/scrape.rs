@@ -41,7 +41,7 @@ pub(crate) async fn scrape(
     now.register("coffer_build_info", "The version that runs, as a label", build);
     sandboxes(&mut now, fleet);
     node(&mut now, fleet).await;
-    breakers(telemetry, &mut now);
+    breakers(telemetry, &mut now, forges);
     gauge(&mut now, "coffer_event_readers", "Open event streams", events.readers() as f64);
     let load = store.write_load();
     gauge(
@@ -62,12 +62,14 @@ pub(crate) async fn scrape(
     text
 }
 
-fn breakers(telemetry: &Telemetry, now: &mut Registry) {
+fn breakers(telemetry: &Telemetry, now: &mut Registry, forges: &Forges) {
     let standing: Levels<1> = Levels::default();
     for breaker in telemetry.breakers() {
         let level = standing.get_or_create(&label([("dependency", breaker.name())]));
         level.set(f64::from(breaker.standing() as u8));
     }
+    let (name, github) = forges.github_standing();
+    standing.get_or_create(&label([("dependency", name)])).set(f64::from(github as u8));
     let help = "Whether a dependency is asked: 0 closed (it is), 1 half open, 2 open (it is left alone)";
     now.register("coffer_circuit_breaker_state", help, standing);
 }

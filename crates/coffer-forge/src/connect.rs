@@ -8,6 +8,7 @@ use coffer_core::{ConnectionId, RepositoryId};
 use coffer_store::{ConnectionRow, DeliveredEvent, NewRepository, ProjectScope, RepositoryRow, StoreError};
 use serde_json::Value;
 
+use crate::breaker::Standing;
 use crate::forge::{Forge, Permissions};
 use crate::github::{self, Address, Client, GitHubFigures, GitHubForge, Transport};
 use crate::{ForgeError, Forges};
@@ -150,6 +151,13 @@ impl Forges {
     /// Forgets what was learnt by a connection that is gone.
     pub fn disconnected(&self, connection: ConnectionId) {
         self.clients.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&connection);
+    }
+
+    /// The breaker that is open furthest, of all connections to GitHub: closed where none was used yet.
+    pub fn github_standing(&self) -> (&'static str, Standing) {
+        let known = self.clients.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let worst = known.values().map(|client| client.standing()).max_by_key(|standing| *standing as u8);
+        (github::GITHUB_BREAKER, worst.unwrap_or(Standing::Closed))
     }
 
     /// What is counted of all connections together.

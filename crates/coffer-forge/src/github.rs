@@ -22,6 +22,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
 pub(crate) use client::Client;
+pub(crate) use client::GITHUB_BREAKER;
 pub use client::GitHubFigures;
 pub(crate) use transport::{Address, Transport, tls};
 pub(crate) use webhook::{event_of, is_signed};

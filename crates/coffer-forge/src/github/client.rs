@@ -16,7 +16,7 @@ use super::app::{self, InstallationToken};
 use super::limit::{self, Limits};
 use super::transport::{Address, LONGEST_ANSWER, Silence, Transport};
 use crate::ForgeError;
-use coffer_http::breaker::{Breaker, Policy};
+use coffer_http::breaker::{Breaker, Policy, Standing};
 
 type Answer<T> = Result<T, ForgeError>;
 
@@ -28,6 +28,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const RENEW_S: i64 = 300;
 const POLICY: Policy =
     Policy { failures: 5, pause: Duration::from_secs(5), longest_pause: Duration::from_secs(60) };
+/// What breakers of GitHub's are called, in logs and figures.
+pub(crate) const GITHUB_BREAKER: &str = "github";
 /// Answers remembered by their tag.
 const MOST_REMEMBERED: usize = 256;
 const LARGEST_REMEMBERED: usize = 128 * 1024;
@@ -79,11 +81,15 @@ impl Client {
             project,
             credential,
             limits: Limits::default(),
-            breaker: Breaker::new("github", POLICY),
+            breaker: Breaker::new(GITHUB_BREAKER, POLICY),
             figures,
             installation: tokio::sync::Mutex::new(None),
             remembered: Mutex::default(),
         }
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        self.breaker.standing()
     }
 
     pub(crate) fn address(&self) -> &Address {

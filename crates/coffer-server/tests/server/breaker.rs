@@ -40,3 +40,15 @@ async fn a_host_that_does_not_answer_is_left_alone_until_it_is_back() {
     }
     panic!("it is not asked again");
 }
+
+#[tokio::test]
+async fn figures_tell_of_every_breaker() {
+    let metrics = coffer_server::MetricsSettings { public: true };
+    let config = coffer_server::ServerConfig { metrics, ..coffer_server::ServerConfig::default() };
+    let app = TestApp::configured(config).await;
+    let figures = app.get("/metrics").await.text();
+    for dependency in ["node", "github"] {
+        let line = format!("coffer_circuit_breaker_state{{dependency=\"{dependency}\"}} 0.0");
+        assert!(figures.lines().any(|found| found == line), "{line}");
+    }
+}
