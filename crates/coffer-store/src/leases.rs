@@ -66,7 +66,8 @@ impl Store {
         (row.state.is_live() && holder != own).then_some(holder)
     }
 
-    pub(crate) fn installation(&self) -> Option<String> {
+    /// The installation that this handle acts for.
+    pub fn installation(&self) -> Option<String> {
         self.inner.here.read().unwrap_or_else(std::sync::PoisonError::into_inner).installation.clone()
     }
 }

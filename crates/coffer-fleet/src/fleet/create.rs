@@ -106,7 +106,7 @@ impl Fleet {
         self.check_secrets(scope.project(), &spec.secrets).await?;
         let (reach, told) = self.reach_of(scope.project(), spec.reach.clone()).await?;
         let new = self.plan(&spec, &template, limits);
-        let record = Arc::new(Record::new(creating(&new, scope.project())));
+        let record = Arc::new(Record::new(creating(&new, scope.project(), self.store.installation())));
         record.told.store(told, Ordering::Relaxed);
         self.lead_as_source(&record);
         let reach = record.git.opens(reach).map_err(|_| FleetError::Broken)?;
@@ -435,7 +435,7 @@ struct Begun {
 }
 
 /// The row as the store will have it.
-pub(super) fn creating(new: &NewSandbox, project: ProjectId) -> SandboxRow {
+pub(super) fn creating(new: &NewSandbox, project: ProjectId, installation: Option<String>) -> SandboxRow {
     let new = new.clone();
     SandboxRow {
         id: new.id,
@@ -464,7 +464,7 @@ pub(super) fn creating(new: &NewSandbox, project: ProjectId) -> SandboxRow {
         ended_ms: None,
         bounds: new.bounds,
         lease_until_ms: None,
-        installation: None,
+        installation,
         origin: new.origin,
     }
 }

@@ -195,7 +195,7 @@ mod tests {
             bounds: Bounds { lease_s: Some(60), ..Bounds::default() },
             origin: None,
         };
-        Record::new(super::super::create::creating(&new, ProjectId::generate()))
+        Record::new(super::super::create::creating(&new, ProjectId::generate(), None))
     }
 
     fn seconds_until(at: Instant) -> u64 {

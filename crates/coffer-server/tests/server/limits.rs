@@ -355,6 +355,10 @@ async fn two_servers_share_records_and_not_sandboxes() {
     let there = here.neighbour(named("there")).await;
     let mut reader = Reader::open(&there, "?kind=sandbox.running", None).await;
     let (ours, theirs) = (here.create(json!({})).await, there.create(json!({})).await);
+    // From the first answer on.
+    let made = here.post("/api/v1/sandboxes", json!({})).await.expect(201).json();
+    assert_eq!(made["installation"], "here");
+    here.delete(&format!("/api/v1/sandboxes/{}", made["id"].as_str().unwrap())).await.expect(204);
     // What happens on one is told on the other.
     let mut told = [reader.next().await.unwrap().2, reader.next().await.unwrap().2];
     told.sort_by_key(|event| event["subject"] != json!(ours));
