@@ -31,6 +31,10 @@ pub(super) const INIT_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a repeated request waits for the first one.
 const TWIN_PATIENCE: Duration = Duration::from_secs(60);
 
+/// A create is tried once more after each of these, so three times in all. The first retry does not wait: a sandbox that
+/// was kept ready and died says nothing about a new one.
+const CREATE_AGAIN: [Duration; 2] = [Duration::ZERO, Duration::from_secs(1)];
+
 /// A sandbox to be made; everything in it has been checked.
 #[derive(Debug, Clone)]
 pub struct CreateSpec {
@@ -85,12 +89,17 @@ impl Fleet {
         spec: CreateSpec,
     ) -> Result<SandboxRow, FleetError> {
         // A key stands for its first sandbox, so whoever sent one has to ask again.
-        let again = spec.idempotency.is_none().then(|| spec.clone());
-        match (self.create_once(scope, spec).await, again) {
-            // A sandbox that was kept ready may be at its end when it is handed out: a second one helps.
-            (Err(FleetError::DiedEarly), Some(spec)) => self.create_once(scope, spec).await,
-            (made, _) => made,
+        if spec.idempotency.is_some() {
+            return self.create_once(scope, spec).await;
         }
+        for pause in CREATE_AGAIN {
+            match self.create_once(scope, spec.clone()).await {
+                // A sandbox that was kept ready may be at its end when it is handed out: another one helps.
+                Err(FleetError::DiedEarly) => tokio::time::sleep(pause).await,
+                made => return made,
+            }
+        }
+        self.create_once(scope, spec).await
     }
 
     async fn create_once(

@@ -192,3 +192,21 @@ async fn a_guest_that_must_be_healthy_and_is_not_stays_as_it_is() {
     let refused = app.post(&format!("/sandboxes/{id}/pause"), json!({"requireHealthyGuest": true})).await;
     assert_eq!(refused.expect(409).json()["error_code"], "sandbox_snapshot_guest_agent_unresponsive");
 }
+
+#[tokio::test]
+async fn a_create_is_tried_three_times() {
+    let app = TestApp::start().await;
+    let creates = || app.engine.asked().iter().filter(|(op, _)| *op == Op::Create).count();
+    // As when what was kept ready is at its end when it is handed out.
+    let died = || EngineError::WrongState("it is over".into());
+    for _ in 0..2 {
+        app.engine.fail_next(Op::Create, died());
+    }
+    app.post("/api/v1/sandboxes", json!({})).await.expect(201);
+    assert_eq!(creates(), 3);
+    for _ in 0..3 {
+        app.engine.fail_next(Op::Create, died());
+    }
+    app.post("/v2/sandboxes", json!({"templateID": "base"})).await.expect(503);
+    assert_eq!(creates(), 6, "and not more often");
+}

@@ -35,7 +35,7 @@ async fn a_death_is_on_record_with_its_cause_within_a_second() {
 }
 
 #[tokio::test]
-async fn what_dies_during_its_create_is_made_anew_once() {
+async fn what_dies_during_its_create_is_made_anew_twice() {
     let app = TestApp::start().await;
     let dying = async |others: &[SandboxId]| {
         let id = loop {
@@ -63,7 +63,7 @@ async fn what_dies_during_its_create_is_made_anew_once() {
     app.engine.set_manners(Manners::Deaf);
     let (refused, ()) = tokio::join!(app.post("/v2/sandboxes", body), async {
         let mut known = vec![second.parse().unwrap()];
-        for _ in 0..2 {
+        for _ in 0..3 {
             let id = dying(&known).await;
             app.engine.die(id, DeathCause::Exit { code: 1 });
             known.push(id);
