@@ -121,6 +121,8 @@ pub(super) async fn accompany(
         sandbox: OnceLock::new(),
     });
     request.extensions_mut().insert(context.clone());
+    // What no route has is refused in the shape of the API that was meant.
+    let shape = if shape == Shape::E2b && super::is_own(request.uri().path()) { Shape::Own } else { shape };
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_string());
     let named = route.as_deref().and_then(|route| named_in(route, request.uri().path()));

@@ -146,7 +146,7 @@ pub fn router(app: App, ui: &'static [UiFile]) -> Router {
         routes.layer(axum::middleware::from_fn_with_state(app.clone(), accompany))
     };
     accompanied(e2b, Shape::E2b)
-        .merge(accompanied(v1::router(), Shape::Own))
+        .merge(accompanied(v1::router().method_not_allowed_fallback(wrong_method), Shape::Own))
         .merge(accompanied(git::router(), Shape::Plain))
         .merge(accompanied(lfs::router(), Shape::Lfs))
         .merge(accompanied(ui::router(ui), Shape::Own))
@@ -156,10 +156,21 @@ pub fn router(app: App, ui: &'static [UiFile]) -> Router {
 
 async fn unknown(method: Method, uri: Uri) -> ApiError {
     let path: String = uri.path().chars().take(200).collect();
-    ApiError::of(Code::NotFound, format!("there is no {method} {path}"))
+    let refusal = ApiError::of(Code::NotFound, format!("there is no {method} {path}"));
+    if is_own(uri.path()) { refusal.hint("GET /api/v1/openapi.json lists every path") } else { refusal }
+}
+
+/// Whether a path is of our own API, whatever is there.
+pub fn is_own(path: &str) -> bool {
+    path.strip_prefix("/api/v1").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     let path: String = uri.path().chars().take(200).collect();
-    ApiError::of(Code::MethodNotAllowed, format!("{path} does not take {method}"))
+    let refusal = ApiError::of(Code::MethodNotAllowed, format!("{path} does not take {method}"));
+    if is_own(uri.path()) {
+        refusal.hint("the header Allow names the methods that it takes")
+    } else {
+        refusal
+    }
 }

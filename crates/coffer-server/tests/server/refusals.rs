@@ -265,3 +265,34 @@ async fn a_create_whose_agent_misbehaves_leaves_only_its_record() {
         app.assert_empty().await;
     }
 }
+
+#[tokio::test]
+async fn what_our_own_api_has_not_is_refused_in_its_shape() {
+    let app = TestApp::start().await;
+    for path in ["/api/v1/nothing", "/api/v1", "/api/v1/sandboxes/x/nothing/at/all"] {
+        let refused = app.get(path).await.expect(404);
+        assert_eq!(refused.header("x-request-id"), refused.json()["request_id"].as_str(), "{path}");
+        let refused = refused.json();
+        assert_eq!(refused["code"], "not_found", "{path}: {refused}");
+        assert!(refused["message"].as_str().unwrap().contains(path), "{refused}");
+        assert!(refused["hint"].as_str().unwrap().contains("openapi.json"), "{refused}");
+    }
+    for (method, path, allowed) in [
+        (Method::DELETE, "/api/v1/sandboxes", "POST,GET,HEAD"),
+        (Method::PUT, "/api/v1/health", "GET,HEAD"),
+        (Method::PATCH, "/api/v1/openapi.json", "GET,HEAD"),
+    ] {
+        let refused = app.as_key(&app.key, method.clone(), path, Value::Null).await.expect(405);
+        let sorted = |text: &str| {
+            let mut names: Vec<String> = text.split(',').map(str::to_string).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(sorted(refused.header("allow").unwrap()), sorted(allowed), "{method} {path}");
+        let refused = refused.json();
+        assert_eq!(refused["code"], "method_not_allowed", "{method} {path}: {refused}");
+        assert!(refused["request_id"].is_string() && refused["hint"].is_string(), "{refused}");
+    }
+    // E2B's clients go on to read E2B's shape.
+    assert_eq!(app.get("/nothing").await.expect(404).json()["code"], 404);
+}
