@@ -29,6 +29,7 @@ impl Refusal {
 
     /// A field of the request has a value that is not allowed.
     pub fn invalid(field: &str, why: impl fmt::Display) -> Self {
+        debug_assert!(!field.ends_with(':'), "`{field}` is no field: the message goes on after the name");
         Self::new(Code::Invalid, format!("{field} {why}"))
     }
 

@@ -8,7 +8,7 @@ use coffer_core::{ConnectionId, RepositoryId};
 use coffer_store::{ConnectionRow, DeliveredEvent, NewRepository, ProjectScope, RepositoryRow, StoreError};
 use serde_json::Value;
 
-use crate::breaker::Standing;
+use coffer_http::breaker::Standing;
 use crate::forge::{Forge, Permissions};
 use crate::github::{self, Address, Client, GitHubFigures, GitHubForge, Transport};
 use crate::{ForgeError, Forges};

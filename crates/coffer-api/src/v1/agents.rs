@@ -146,9 +146,9 @@ impl Definition {
             env.insert(name, value);
         }
         for (variable, secret) in &self.secrets {
-            secret
-                .parse::<SecretName>()
-                .map_err(|error| ApiError::invalid(&format!("definition.secrets.{variable}:"), error))?;
+            secret.parse::<SecretName>().map_err(|error| {
+                ApiError::invalid(&format!("definition.secrets.{variable}"), format!("does not fit: {error}"))
+            })?;
         }
         let definition = AgentDefinition {
             preset: self.preset,

@@ -36,10 +36,10 @@ pub(super) fn refusal(error: CompetitionError, competition: CompetitionId) -> Ap
     match error {
         CompetitionError::NotFound => ApiError::nothing("competition", competition),
         CompetitionError::NoEntry(number) => {
-            ApiError::invalid("entry:", format!("the competition has no entry {number}"))
+            ApiError::invalid("entry", format!("is {number}: the competition has no entry {number}"))
         }
         CompetitionError::CannotWin(number) => {
-            ApiError::invalid("entry:", format!("entry {number} failed or changed nothing: it cannot win"))
+            ApiError::invalid("entry", format!("is {number}, which failed or changed nothing: it cannot win"))
                 .hint("its `error` says why; pick one whose `can_win` is true")
         }
         CompetitionError::NotWaiting(state) if state.is_over() => {
@@ -49,7 +49,7 @@ pub(super) fn refusal(error: CompetitionError, competition: CompetitionId) -> Ap
             ApiError::conflict(format!("the competition does not wait for a pick: it is {}", state.as_str()))
         }
         CompetitionError::NoAgent(agent) => {
-            ApiError::invalid("entries.agent_id:", format!("there is no agent {agent}"))
+            ApiError::invalid("entries.agent_id", format!("names no agent of this project: {agent}"))
         }
         CompetitionError::KeyReused => {
             ApiError::of(Code::IdempotencyKeyReused, "this Idempotency-Key was used for a different request")

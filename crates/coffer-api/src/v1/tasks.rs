@@ -80,9 +80,11 @@ pub(super) fn refusal(error: TaskError, task: TaskId) -> ApiError {
     match error {
         TaskError::NotFound => ApiError::nothing("task", task),
         TaskError::Changed => changed_meanwhile(),
-        TaskError::NoAgent(agent) => ApiError::invalid("agent_id:", format!("there is no agent {agent}")),
+        TaskError::NoAgent(agent) => {
+            ApiError::invalid("agent_id", format!("names no agent of this project: {agent}"))
+        }
         TaskError::NoNeighbour(other) => {
-            ApiError::invalid("place.after:", format!("task {other} is not in that column"))
+            ApiError::invalid("place.after", format!("names task {other}, which is not in that column"))
         }
         TaskError::Busy => ApiError::conflict("an attempt at this task is under way")
             .hint("cancel it first, or start with \"replace\": true"),

@@ -296,3 +296,24 @@ async fn what_our_own_api_has_not_is_refused_in_its_shape() {
     // E2B's clients go on to read E2B's shape.
     assert_eq!(app.get("/nothing").await.expect(404).json()["code"], 404);
 }
+
+#[tokio::test]
+async fn a_refusal_names_the_field_as_it_is_called() {
+    let app = TestApp::start().await;
+    let nobody = "01aaaaaaaaaaaaaaaaaaaaaaaa";
+    let task = app.post("/api/v1/tasks", json!({"title": "Fix it"})).await.expect(201).json();
+    let task = format!("/api/v1/tasks/{}", task["id"].as_str().unwrap());
+    let change = |body: Value| app.as_key(&app.key, Method::PATCH, &task, body);
+    let many = vec![json!({"effect": "deny", "pattern": "x"}); 101];
+    let refusals = [
+        ("agent_id", app.post(&format!("{task}/start"), json!({"agent_id": nobody})).await),
+        ("agent_id", change(json!({"agent_id": nobody})).await),
+        ("place.after", change(json!({"place": {"after": nobody}})).await),
+        ("rules", app.put("/api/v1/policy", json!({"rules": many})).await),
+    ];
+    for (field, refused) in refusals {
+        let refused = refused.expect(422).json();
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.starts_with(&format!("{field} ")), "{refused}");
+    }
+}

@@ -96,7 +96,9 @@ pub(in crate::v1) async fn checked_terms(
 ) -> Result<NewRow, ApiError> {
     check_text("prepare_command", terms.prepare_command.as_deref(), LONGEST_COMMAND)?;
     if let Some(template) = &terms.template {
-        template.parse::<TemplateRef>().map_err(|error| ApiError::invalid("template:", error.to_string()))?;
+        template
+            .parse::<TemplateRef>()
+            .map_err(|error| ApiError::invalid("template", format!("is not usable: {error}")))?;
     }
     let decide_within_s = terms.decide_within_s.unwrap_or(USUAL_DECISION_S);
     if !DECISION_S.contains(&decide_within_s) {
@@ -165,7 +167,10 @@ async fn checked_entry(
     let agent = agent.ok_or_else(|| ApiError::invalid(&field("agent_id"), "is needed"))?;
     let found = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
     let Some(found) = found else {
-        return Err(ApiError::invalid(&field("agent_id:"), format!("there is no agent {agent}")));
+        return Err(ApiError::invalid(
+            &field("agent_id"),
+            format!("names no agent of this project: {agent}"),
+        ));
     };
     if found.sealed {
         let message = format!("agent '{}' is sealed under a master key that is not here", found.name);
@@ -174,8 +179,8 @@ async fn checked_entry(
         );
     }
     if found.definition.is_none() {
-        let why = format!("agent '{}' has no definition", found.name);
-        return Err(ApiError::invalid(&field("agent_id:"), why)
+        let why = format!("names agent '{}', which has no definition", found.name);
+        return Err(ApiError::invalid(&field("agent_id"), why)
             .hint("PUT /api/v1/agents/{agent}/definition says how it is run"));
     }
     Ok(NewEntryRow {
@@ -198,8 +203,11 @@ async fn repository(app: &App, caller: &Caller<Write>, request: &NewCompetition)
             let remotes = app.store.git_remotes(&caller.scope, sandbox).await.map_err(ApiError::store)?;
             return match &remotes[..] {
                 [one] => Ok(one.slug.clone()),
-                [] => Err(ApiError::invalid("sandbox_id:", format!("sandbox '{text}' has no repository"))
-                    .hint("POST /api/v1/sandboxes/{id}/clone puts one there")),
+                [] => Err(ApiError::invalid(
+                    "sandbox_id",
+                    format!("names sandbox '{text}', which has no repository"),
+                )
+                .hint("POST /api/v1/sandboxes/{id}/clone puts one there")),
                 _ => Err(ApiError::invalid("repository", "is needed: the sandbox has several")),
             };
         }

@@ -139,7 +139,7 @@ async fn begin(
     };
     let found = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
     let Some(found) = found else {
-        return Err(ApiError::invalid("agent_id:", format!("there is no agent {agent}")));
+        return Err(ApiError::invalid("agent_id", format!("names no agent of this project: {agent}")));
     };
     if found.sealed {
         return Err(ApiError::conflict(format!(
@@ -149,8 +149,11 @@ async fn begin(
         .hint("put the lost master key back, or define the agent anew"));
     }
     if found.definition.is_none() {
-        return Err(ApiError::invalid("agent_id:", format!("agent '{}' has no definition", found.name))
-            .hint("PUT /api/v1/agents/{agent}/definition says how it is run"));
+        return Err(ApiError::invalid(
+            "agent_id",
+            format!("names agent '{}', which has no definition", found.name),
+        )
+        .hint("PUT /api/v1/agents/{agent}/definition says how it is run"));
     }
     if task.repository.is_none() {
         return Err(ApiError::invalid("repository", "is needed: the task has none to work on"));
