@@ -27,6 +27,8 @@ use crate::{Clock, Kind, Run, Start, StepError, Stop, Tries};
 
 pub use arena::{Arena, Base, Changes, EntryBrief, Fork, Lane, NO_ROOM, News, RaceBrief, Raced, Tell};
 
+/// The kind of runs that are competitions.
+pub const KIND: &str = "compete";
 const LONG: Duration = Duration::from_secs(1800);
 /// Of how many looks at the budget one keeps the forks for longer too.
 const KEEP_ONCE_IN: u32 = 30;
@@ -314,7 +316,7 @@ fn contender(entry: &EntryRow) -> Contender {
 #[async_trait::async_trait]
 impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
     fn name(&self) -> &'static str {
-        "compete"
+        KIND
     }
 
     async fn execute(&self, run: &mut Run) -> Result<Value, Stop> {

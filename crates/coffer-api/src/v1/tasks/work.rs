@@ -476,7 +476,7 @@ fn step(row: StepRow) -> StepShape {
     }
 }
 
-/// The steps of an attempt's run, in order.
+/// The steps of the run of an attempt or of a competition, in order.
 #[utoipa::path(
     get, path = "/api/v1/runs/{run}/steps", tag = "tasks", params(("run" = String, Path)),
     responses((status = 200, body = Vec<StepShape>), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
@@ -488,10 +488,18 @@ pub(in crate::v1) async fn steps(
 ) -> Result<Json<Vec<StepShape>>, ApiError> {
     let found = app.store.run(&caller.scope, run).await.map_err(ApiError::store)?;
     let nothing = || ApiError::nothing("run", run);
-    let subject: Option<TaskId> = found.ok_or_else(nothing)?.subject.parse().ok();
-    // Whoever may see the task may see its runs: an agent sees only its own.
-    let task = app.store.task(&caller.scope, subject.ok_or_else(nothing)?).await.map_err(ApiError::store)?;
-    task.ok_or_else(nothing)?;
+    let found = found.ok_or_else(nothing)?;
+    if found.kind == coffer_flow::compete::KIND {
+        // Competitions are for people.
+        if caller.scope.agent().is_some() {
+            return Err(nothing());
+        }
+    } else {
+        let subject: TaskId = found.subject.parse().map_err(|_| nothing())?;
+        // Callers who see the task see its runs: an agent sees only its own.
+        let task = app.store.task(&caller.scope, subject).await.map_err(ApiError::store)?;
+        task.ok_or_else(nothing)?;
+    }
     let steps = app.store.run_steps(&caller.scope, run).await.map_err(ApiError::store)?;
     Ok(Json(steps.into_iter().map(step).collect()))
 }
