@@ -173,6 +173,24 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         self.store.note_entry(start.run, start.fence, number, note).await.map_err(StepError::from)
     }
 
+    /// Puts on record what each fork cost in all: it went on costing after its entry was done.
+    async fn note_costs(&self, brief: &RaceBrief, forks: &[Fork], start: Start) -> Result<(), StepError> {
+        for (entry, fork) in brief.entries.iter().zip(forks) {
+            let Ok(sandbox) = fork else { continue };
+            match self.arena.spent(brief, *sandbox).await {
+                Ok(spent) => {
+                    let note = EntryNote { cost_nanos: Some(spent), ..EntryNote::default() };
+                    self.note_entry(start, entry.number, note).await?;
+                }
+                // The figure of when its entry was done stays.
+                Err(error) => {
+                    tracing::warn!(run.id = %start.run, "the cost of entry {} may be too low: {error}", entry.number);
+                }
+            }
+        }
+        Ok(())
+    }
+
     async fn enter(&self, start: Start, state: CompetitionState) -> Result<(), StepError> {
         self.note(start, CompetitionNote { state: Some(state), ..CompetitionNote::default() }).await
     }
@@ -418,7 +436,14 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
                 }
             })
             .await?;
-        let () = run.step("finish").within(LONG).run(|_| arena.finish(&brief)).await?;
+        let finish = |start: Start| {
+            let (brief, forks) = (&brief, &forks);
+            async move {
+                arena.finish(brief).await?;
+                self.note_costs(brief, forks, start).await
+            }
+        };
+        let () = run.step("finish").within(LONG).run(finish).await?;
         Ok(json!({ "winner": winner.number, "branch": entry.branch, "commit": winner.commit, "pull": pull }))
     }
 }

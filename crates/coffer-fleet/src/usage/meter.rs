@@ -109,6 +109,12 @@ impl Meter {
         }
     }
 
+    /// What was counted and is not on record yet, in billionths of the currency.
+    pub(super) fn pending_nanos(&mut self, prices: &UsageSettings) -> i64 {
+        self.settle(prices);
+        self.pending.values().map(|amounts| amounts.cost_nanos).sum()
+    }
+
     /// What is to be put on record, if anything.
     pub(super) fn read(&mut self, sandbox: SandboxId, prices: &UsageSettings) -> Option<Charge> {
         self.settle(prices);

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use coffer_core::{ProjectId, SandboxId};
 use coffer_engine::Sample;
-use coffer_store::{Budget, SandboxRow, Store, StoreError, UsageMark};
+use coffer_store::{Budget, ProjectScope, SandboxRow, Store, StoreError, UsageFilter, UsageGroup, UsageMark};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -186,6 +186,25 @@ impl Usage {
             }
         }
         Ok(nanos as f64 / 1e9)
+    }
+
+    /// What a sandbox has cost by now, in billionths: on record, and counted since.
+    pub async fn cost_of(&self, scope: &ProjectScope, sandbox: SandboxId) -> Result<i64, StoreError> {
+        // Between a charge and its mark the same amount would be on both sides.
+        let _turn = self.reading.lock().await;
+        let filter = UsageFilter {
+            group: UsageGroup::Sandbox,
+            sandbox: Some(sandbox),
+            project: None,
+            from_day: i64::MIN,
+            to_day: i64::MAX,
+            after: None,
+            limit: 1,
+        };
+        let lines = self.store.usage(scope, &filter).await?;
+        let on_record = lines.first().map_or(0, |line| line.amounts.cost_nanos);
+        let pending = self.meters().get_mut(&sandbox).map_or(0, |meter| meter.pending_nanos(&self.settings));
+        Ok(on_record.saturating_add(pending))
     }
 
     /// Looks at all budgets anew and tells what is new of them.

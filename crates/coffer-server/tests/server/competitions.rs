@@ -1,5 +1,6 @@
 //! Competitions over the API: begun, watched, picked, ended, and asked for in ways that cannot be.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use crate::forge::Work;
 struct Ring {
     agents: Semaphore,
     pull: Mutex<String>,
+    /// What each fork cost so far.
+    spent: AtomicI64,
 }
 
 #[async_trait::async_trait]
@@ -77,7 +80,7 @@ impl Arena for Ring {
     }
 
     async fn spent(&self, _: &RaceBrief, _: SandboxId) -> Result<i64, StepError> {
-        Ok(0)
+        Ok(self.spent.load(Ordering::Relaxed))
     }
 
     async fn give_back(&self, _: &RaceBrief, _: SandboxId) -> Result<(), StepError> {
@@ -105,6 +108,8 @@ impl Arena for Ring {
     }
 
     async fn finish(&self, _: &RaceBrief) -> Result<(), StepError> {
+        // Forks go on costing until they end.
+        self.spent.store(2_000_000_000, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -113,7 +118,8 @@ const FORKS: &str = "/api/v1/sandboxes/fork";
 
 /// A server that executes one run of a project at a time.
 async fn stadium() -> (TestApp, Arc<Ring>) {
-    let ring = Arc::new(Ring { agents: Semaphore::new(0), pull: Mutex::new("/pulls/1".into()) });
+    let spent = AtomicI64::new(1_500_000_000);
+    let ring = Arc::new(Ring { agents: Semaphore::new(0), pull: Mutex::new("/pulls/1".into()), spent });
     let config = ServerConfig {
         lifetime: policy(),
         arena: Some(OtherArena(ring.clone())),
@@ -352,4 +358,37 @@ async fn what_a_competition_came_to_is_kept_without_what_its_agent_was_given() {
     let content = format!("/api/v1/artifacts/{}/content", of("diff")["id"].as_str().unwrap());
     let diff = app.get(&content).await.expect(200).text();
     assert!(diff.contains("+the password is [redacted]") && !diff.contains("hush"), "{diff}");
+}
+
+#[tokio::test]
+async fn the_steps_and_the_cost_of_a_competition_are_shown() {
+    let (app, ring) = stadium().await;
+    let agent = racer(&app, json!({})).await;
+    app.post("/api/v1/repositories", json!({"name": "app"})).await.expect(201);
+    let mut body = race(&agent, &["one", "two"]);
+    body["rule"] = json!("best");
+    let begun = begin(&app, "steps-1", &body).await.expect(202).json();
+    let id = begun["id"].as_str().unwrap();
+    assert_eq!(until(&app, id, "working").await["cost"], Value::Null, "not known yet");
+    let steps = format!("/api/v1/runs/{}/steps", begun["run_id"].as_str().unwrap());
+    let running = app.get(&steps).await.expect(200).json();
+    let names = |steps: &Value| -> Vec<String> {
+        steps.as_array().unwrap().iter().map(|step| step["name"].as_str().unwrap().to_string()).collect()
+    };
+    assert!(names(&running).contains(&"race".to_string()), "{running}");
+    ring.agents.add_permits(2);
+    let decided = until(&app, id, "decided").await;
+    assert!(names(&app.get(&steps).await.expect(200).json()).contains(&"finish".to_string()));
+    // Of the whole life of both forks, not of the moment when their work was done.
+    crate::limits::eventually("the last costs", async || {
+        let shown = app.get(&format!("{FORKS}/{id}")).await.expect(200).json();
+        shown["cost"] == json!(4.0) && shown["entries"][0]["cost"] == json!(2.0)
+    })
+    .await;
+    assert_eq!(decided["entries"][0]["agent_cost"], json!(0.25));
+    // Other projects and agents' keys find no such run.
+    app.as_key(&app.other_key, Method::GET, &steps, Value::Null).await.expect(404);
+    let key = json!({"name": "k", "role": "write", "agent_id": agent});
+    let key = app.post("/api/v1/keys", key).await.expect(201).json()["key"].as_str().unwrap().to_string();
+    app.as_key(&key, Method::GET, &steps, Value::Null).await.expect(404);
 }

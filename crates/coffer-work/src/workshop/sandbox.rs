@@ -8,7 +8,7 @@ use coffer_core::{
     AgentId, DestroyReason, Millis, OnTimeout, ProjectId, SandboxId, SizeWish, StateName, TemplateRef,
 };
 use coffer_flow::StepError;
-use coffer_store::{Bounds, Idempotency, Inserted, ProjectScope, UsageFilter, UsageGroup};
+use coffer_store::{Bounds, Idempotency, Inserted, ProjectScope};
 use coffer_wire::e2b::Network;
 
 use super::{Station, Workbench, trouble};
@@ -172,16 +172,6 @@ impl Workbench {
 
     /// What a sandbox has cost, in billionths.
     pub async fn cost_of(&self, scope: &ProjectScope, sandbox: SandboxId) -> Result<i64, StepError> {
-        let filter = UsageFilter {
-            group: UsageGroup::Sandbox,
-            sandbox: Some(sandbox),
-            project: None,
-            from_day: i64::MIN,
-            to_day: i64::MAX,
-            after: None,
-            limit: 1,
-        };
-        let lines = self.store.usage(scope, &filter).await?;
-        Ok(lines.first().map_or(0, |line| line.amounts.cost_nanos))
+        Ok(self.fleet.usage.cost_of(scope, sandbox).await?)
     }
 }
