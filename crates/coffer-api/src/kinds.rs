@@ -99,6 +99,7 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     // The installation.
     ("GET", "/metrics", OPERATOR),
     ("GET", "/api/v1/host", PROJECT),
+    ("GET", "/api/v1/templates", PROJECT),
     ("GET", "/api/v1/admin/host", OPERATOR),
     ("GET", "/api/v1/admin/master-key", OPERATOR),
     ("POST", "/api/v1/admin/master-key/rotate", OPERATOR),

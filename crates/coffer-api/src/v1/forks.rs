@@ -162,7 +162,7 @@ pub(super) async fn fork(
         ChildError { code, message, hint }
     };
     let children = forked.children.into_iter().map(|child| match child {
-        Ok(row) => Child { sandbox: Some(sandboxes::shown(row)), error: None },
+        Ok(row) => Child { sandbox: Some(sandboxes::shown(&app, row)), error: None },
         Err(error) => Child { sandbox: None, error: Some(refused(error)) },
     });
     let (memory, note) = (forked.memory, forked.note);

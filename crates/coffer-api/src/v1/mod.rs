@@ -31,6 +31,7 @@ mod snapshots;
 mod socket;
 mod stream;
 mod tasks;
+mod templates;
 mod usage;
 mod webhooks;
 
@@ -98,6 +99,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sandboxes::resume))
         .routes(routes!(sandboxes::extend))
         .routes(routes!(sandboxes::history))
+        .routes(routes!(templates::list))
         .routes(routes!(snapshots::create))
         .routes(routes!(snapshots::list))
         .routes(routes!(snapshots::detail, snapshots::remove))

@@ -26,7 +26,7 @@ use crate::query::Query;
 use crate::reach::PolicyShape;
 use crate::{App, check, kinds};
 use coffer_core::Code;
-use coffer_core::clock::rfc3339;
+use coffer_core::clock::{now_ms, rfc3339};
 use coffer_fleet::limits::InForce;
 use coffer_fleet::network;
 use coffer_fleet::{Boot, Connected, CreateSpec, FleetError, describe};
@@ -131,7 +131,9 @@ pub(super) struct Sandbox {
     lease_s: Option<i64>,
     /// When it is over unless its owner sends a heartbeat.
     lease_expires_at: Option<String>,
-    /// The installation whose host holds it.
+    /// When it was last used, which its idle window counts from; null where this server does not hold it live.
+    last_activity_at: Option<String>,
+    /// The installation whose host holds it; null where the server has no name for itself.
     installation: Option<String>,
     /// The sandbox whose snapshot it began with.
     parent_id: Option<String>,
@@ -190,7 +192,9 @@ pub(super) struct SandboxQuery {
     order: Option<String>,
 }
 
-pub(super) fn shown(row: SandboxRow) -> Sandbox {
+pub(super) fn shown(app: &App, row: SandboxRow) -> Sandbox {
+    // Only the server that holds it knows.
+    let last_ms = app.fleet.any(row.id).map(|record| now_ms().saturating_sub(record.activity.idle_ms()));
     let reason = match &row.state {
         SandboxState::Error { fault } => Some(describe(fault)),
         SandboxState::Terminated { reason: DestroyReason::LeaseExpired } => Some("lease expired".to_string()),
@@ -219,6 +223,7 @@ pub(super) fn shown(row: SandboxRow) -> Sandbox {
         max_lifetime_s: row.bounds.max_lifetime_s,
         lease_s: row.bounds.lease_s,
         lease_expires_at: row.lease_until_ms.map(rfc3339),
+        last_activity_at: last_ms.map(rfc3339),
         installation: row.installation,
         parent_id: row.origin.map(|origin| origin.parent.to_string()),
         snapshot_id: row.origin.map(|origin| origin.snapshot.to_string()),
@@ -343,7 +348,7 @@ pub(super) async fn create(
     let row = app.fleet.create(caller.scope, spec).await.map_err(|error| ApiError::fleet(error, "new"))?;
     context.made(row.id);
     let place = HeaderValue::try_from(format!("/api/v1/sandboxes/{}", row.id)).expect("letters and digits");
-    Ok((StatusCode::CREATED, HeaderMap::from_iter([(header::LOCATION, place)]), Json(shown(row))))
+    Ok((StatusCode::CREATED, HeaderMap::from_iter([(header::LOCATION, place)]), Json(shown(&app, row))))
 }
 
 /// Sandboxes, live and over.
@@ -378,7 +383,7 @@ pub(super) async fn list(
     app.fleet.recorded().await;
     let page = app.store.list(&caller.scope, &filter).await.map_err(ApiError::store)?;
     let next = page.next.map(|next| next.to_string());
-    Ok(Json(Page::new(page.rows.into_iter().map(shown).collect(), next)))
+    Ok(Json(Page::new(page.rows.into_iter().map(|row| shown(&app, row)).collect(), next)))
 }
 
 /// A sandbox and the project that it belongs to.
@@ -406,7 +411,8 @@ pub(super) async fn list_all(
     app.fleet.recorded().await;
     let page = app.store.list(&caller.operator, &filter).await.map_err(ApiError::store)?;
     let next = page.next.map(|next| next.to_string());
-    let owned = |row: SandboxRow| OwnedSandbox { project_id: row.project.to_string(), sandbox: shown(row) };
+    let owned =
+        |row: SandboxRow| OwnedSandbox { project_id: row.project.to_string(), sandbox: shown(&app, row) };
     Ok(Json(Page::new(page.rows.into_iter().map(owned).collect(), next)))
 }
 
@@ -429,7 +435,7 @@ pub(super) async fn detail(
     State(app): State<Arc<App>>,
     named: NamedId<Read>,
 ) -> Result<Json<Sandbox>, ApiError> {
-    Ok(Json(shown(row(&app, &named).await?)))
+    Ok(Json(shown(&app, row(&app, &named).await?)))
 }
 
 /// What became of a sandbox so far, oldest first.
@@ -500,7 +506,7 @@ pub(super) async fn pause(
     let kept = if body.memory == Some(false) { Kept::FilesOnly } else { Kept::MemoryAndFiles };
     let paused = app.fleet.pause(named.record.clone(), kept, false).await;
     paused.map_err(|error| ApiError::fleet(error, &named.id))?;
-    Ok(Json(shown(named.record.row())))
+    Ok(Json(shown(&app, named.record.row())))
 }
 
 /// Resumes a paused sandbox; one that runs is left running, with the new deadline if that is later.
@@ -526,7 +532,7 @@ pub(super) async fn resume(
     let connected = app.fleet.connect(named.record, timeout_ms, boot).await;
     let (Connected::Running(row) | Connected::Resumed(row)) =
         connected.map_err(|error| ApiError::fleet(error, &named.id))?;
-    Ok(Json(shown(row)))
+    Ok(Json(shown(&app, row)))
 }
 
 /// Sets how long a running sandbox lives from now on, earlier or later.
@@ -548,5 +554,5 @@ pub(super) async fn extend(
     let timeout_ms = timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?;
     let set = app.fleet.set_timeout(named.record.clone(), timeout_ms).await;
     set.map_err(|error| ApiError::fleet(error, &named.id))?;
-    Ok(Json(shown(named.record.row())))
+    Ok(Json(shown(&app, named.record.row())))
 }

@@ -251,5 +251,5 @@ pub(super) async fn rollback(
     let RollbackBody { snapshot_id, memory, .. } = body;
     let done = app.fleet.rollback(caller.scope, named.record, snapshot_id, memory, timeout_ms).await;
     let row = done.map_err(|error| ApiError::fleet(error, &named.id))?;
-    Ok(Json(sandboxes::shown(row)))
+    Ok(Json(sandboxes::shown(&app, row)))
 }

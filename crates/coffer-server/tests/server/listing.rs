@@ -1,5 +1,6 @@
 //! Lists: order, pages, filters, and whose sandboxes they show.
 
+use http::Method;
 use serde_json::{Value, json};
 
 use crate::app::TestApp;
@@ -100,4 +101,39 @@ async fn another_project_sees_nothing() {
     assert_eq!(metrics, json!({"sandboxes": {}}));
     app.key = own;
     assert_eq!(app.state(&id).await, "running");
+}
+
+#[tokio::test]
+async fn templates_are_listed_and_one_is_the_default() {
+    let app = TestApp::start().await;
+    let page = app.get("/api/v1/templates").await.expect(200).json();
+    let names: Vec<&str> =
+        page["items"].as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap()).collect();
+    assert!(names.is_sorted() && names.contains(&"base"), "{page}");
+    for item in page["items"].as_array().unwrap() {
+        assert_eq!(item["is_default"], json!(item["name"] == "base"), "{item}");
+        assert!(item["build"].is_string() && item["user"].is_string(), "{item}");
+    }
+    app.as_key("e2b_0000000000000000000000000000000000000000", Method::GET, "/api/v1/templates", json!(null))
+        .await
+        .expect(401);
+}
+
+#[tokio::test]
+async fn a_live_sandbox_tells_when_it_was_last_used() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    let path = format!("/api/v1/sandboxes/{id}");
+    let last = async || -> jiff::Timestamp {
+        let shown = app.get(&path).await.expect(200).json();
+        shown["last_activity_at"].as_str().unwrap().parse().unwrap()
+    };
+    let made = last().await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let looked = last().await;
+    assert!(looked.duration_since(made).as_millis() < 150, "a look is no use: {made} {looked}");
+    app.visit(&id, "/health").await;
+    assert!(last().await.duration_since(made).as_millis() >= 250, "a visit is one");
+    app.delete(&path).await.expect(204);
+    assert_eq!(app.get(&path).await.expect(200).json()["last_activity_at"], json!(null));
 }
