@@ -90,6 +90,37 @@ def sign(project: Project):
     project.api.put("/project/settings", json=settings).raise_for_status()
 
 
+def test_a_clone_that_is_there_is_brought_up_to_date_or_says_how_far_behind_it_is(project):
+    def push(text: str) -> str:
+        work = project.scratch / "app"
+        (work / "README").write_text(text)
+        project.host_git(*IDENTITY, "commit", "--quiet", "--all", "--message", "feat: more", cwd=work)
+        project.host_git("push", "--quiet", "origin", "HEAD:refs/heads/main", cwd=work)
+        return project.host_git("rev-parse", "HEAD", cwd=work)
+
+    cloned = project.post("clone", repository="app")
+    assert (cloned["updated"], cloned["behind"]) == (False, 0)
+    # A clean work tree goes on to what the forge has; files that git does not know are in nobody's way.
+    newest = push("two\n")
+    project.inside("touch app/untracked")
+    again = project.post("clone", repository="app")
+    assert (again["updated"], again["behind"], again["commit"]) == (True, 0, newest)
+    assert project.inside("cat app/README; ls app/untracked") == (0, "two\napp/untracked\n")
+    # Work that is not committed stays as it is, and so do commits of its own.
+    push("three\n")
+    project.inside("echo mine > app/README")
+    behind = project.post("clone", repository="app")
+    assert (behind["updated"], behind["behind"], behind["commit"]) == (False, 1, newest)
+    assert project.inside("cat app/README") == (0, "mine\n")
+    project.inside("git -C app -c user.name=a -c user.email=a@b commit --quiet --all --message mine")
+    diverged = project.post("clone", repository="app")
+    assert (diverged["updated"], diverged["behind"]) == (False, 1)
+    assert project.get("status")["ahead"] == 1
+    # A branch without an upstream has nothing to be behind.
+    project.post("branch", name="task-1")
+    assert project.post("clone", repository="app")["behind"] is None
+
+
 def test_from_clone_to_pull_request(project):
     cloned = project.post("clone", repository="app")
     assert (cloned["branch"], cloned["updated"]) == ("main", False)

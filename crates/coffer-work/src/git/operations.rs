@@ -54,9 +54,10 @@ impl Git {
             let origin =
                 self.git_at(session, &remote, &["config", "--get", "remote.origin.url"], Run::default());
             let origin = origin.await?;
-            let updated = origin.succeeded() && String::from_utf8_lossy(&origin.stdout).trim() == url;
-            if updated {
+            let exists = origin.succeeded() && String::from_utf8_lossy(&origin.stdout).trim() == url;
+            if exists {
                 self.fetch(session, &remote).await?;
+                self.fast_forward(session, &remote).await?;
             } else {
                 self.clone_anew(session, &remote, &order, &url).await?;
             }
@@ -64,14 +65,21 @@ impl Git {
             // Once somebody works there, what submodules are at is theirs.
             match order.submodules {
                 Submodules::Leave => {}
-                Submodules::All if updated => {}
+                Submodules::All if exists => {}
                 which => notes = self.bring_submodules(session, &remote, &row, which).await?,
             }
             notes.extend(self.bring_large(session, &remote).await?);
             self.sign(session, &remote).await?;
             let status = self.status_of(session, &remote).await?;
-            let (branch, commit) = (status.branch, status.commit);
-            Ok(Cloned { repository: slug.clone(), path: remote.path.clone(), updated, branch, commit, notes })
+            Ok(Cloned {
+                repository: slug.clone(),
+                path: remote.path.clone(),
+                updated: exists && status.behind.unwrap_or(0) == 0,
+                behind: status.behind,
+                branch: status.branch,
+                commit: status.commit,
+                notes,
+            })
         })
         .await
     }
@@ -117,6 +125,31 @@ impl Git {
         self.git_well(session, remote, "fetch", &["fetch", "--quiet", "--prune", "origin"], run)
             .await
             .map(drop)
+    }
+
+    /// Brings a branch to its upstream where that loses nothing: no changes, no commits of its own. What git then still
+    /// refuses, such as a file of the upstream's that is there and untracked, stays as it is.
+    async fn fast_forward(&self, session: &Session, remote: &GitRemote) -> Result<(), GitError> {
+        let status = self.status_of(session, remote).await?;
+        let is_clean = !status.truncated && status.changes.iter().all(|change| change.unstaged == '?');
+        if !is_clean || status.ahead != Some(0) || status.behind.unwrap_or(0) == 0 {
+            return Ok(());
+        }
+        let words = ["merge", "--quiet", "--ff-only", "@{upstream}"];
+        let run = Run { large: self.large_of(session, remote).await?, ..Run::default() };
+        let merged = self.git_at(session, remote, &words, run).await?;
+        if !merged.succeeded() {
+            let why = explain::failure("fast-forward", &merged);
+            tracing::debug!(sandbox.id = %session.record.id, "a clone stays behind: {}", why.message());
+        }
+        Ok(())
+    }
+
+    /// Whether files of Git LFS are left to a step of their own.
+    async fn large_of(&self, session: &Session, remote: &GitRemote) -> Result<Large, GitError> {
+        let set_up = ["config", "--local", "--get", "filter.lfs.process"];
+        let set_up = self.git_at(session, remote, &set_up, Run::default()).await?.succeeded();
+        Ok(if set_up { Large::Leave } else { Large::Unknown })
     }
 
     async fn clone_anew(
@@ -187,10 +220,7 @@ impl Git {
         remote: &GitRemote,
         words: &[&str],
     ) -> Result<(), GitError> {
-        let set_up = ["config", "--local", "--get", "filter.lfs.process"];
-        let set_up = self.git_at(session, remote, &set_up, Run::default()).await?.succeeded();
-        let large = if set_up { Large::Leave } else { Large::Unknown };
-        let run = Run { large, ..Run::default() };
+        let run = Run { large: self.large_of(session, remote).await?, ..Run::default() };
         self.git_well(session, remote, "switch branches", words, run).await.map(drop)
     }
 

@@ -23,8 +23,11 @@ pub struct CloneOrder {
 pub struct Cloned {
     pub repository: String,
     pub path: String,
-    /// Whether it was there already, and was brought up to date.
+    /// Whether it was there already and is up to date now. A clean work tree is fast-forwarded.
     pub updated: bool,
+    /// How many commits of its upstream the branch lacks: changes or commits of its own were in the way. Null where it
+    /// has no upstream.
+    pub behind: Option<u64>,
     pub branch: Option<String>,
     pub commit: Option<String>,
     /// What of it is not there, and why: files of Git LFS, submodules.
