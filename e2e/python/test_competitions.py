@@ -260,7 +260,7 @@ def test_what_cannot_be_begun_is_refused_and_nothing_is_made(project):
     assert (over["code"], over["details"]["quota"], over["details"]["limit"]) == ("quota_exceeded", "forks", 5)
     assert project.compete(status=422)["code"] == "invalid"
     nobody = [{"agent_id": "0" * 26}]
-    assert "there is no agent" in project.compete(status=422, entries=nobody)["message"]
+    assert "names no agent" in project.compete(status=422, entries=nobody)["message"]
     bare = project.ask("POST", "/agents", 201, name=f"bare-{uuid.uuid4().hex[:6]}")["id"]
     assert "no definition" in project.compete(status=422, entries=[{"agent_id": bare}])["message"]
     assert project.compete("right", status=404, repository="nowhere")["code"] == "not_found"
