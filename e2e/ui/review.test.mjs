@@ -63,10 +63,7 @@ test('a task that needs somebody says which and why', { timeout: 290_000 }, asyn
   await api('POST', `/api/v1/tasks/${id}/start`, {})
   const said = page.locator('[data-sonner-toast]').filter({ hasText: '“Open <b>that</b> door” needs you' })
   await said.waitFor()
-  const { attention } = await eventually(async () => {
-    const task = await api('GET', `/api/v1/tasks/${id}`)
-    return task.attention ? task : undefined
-  }, 'it needs attention')
+  const attention = await eventually(async () => (await api('GET', `/api/v1/tasks/${id}`)).needs_attention, 'it needs attention')
   assert.ok(attention.message.length > 10, attention.message)
   assert.ok((await said.innerText()).includes(attention.message.slice(0, 60)), await said.innerText())
   await said.getByRole('button', { name: 'Look' }).click()
