@@ -20,7 +20,7 @@ use http::{HeaderMap, HeaderValue, header};
 use super::App;
 use super::auth::{Caller, Need, Read, Write};
 use super::error::ApiError;
-use super::query::Query;
+use super::query::Pairs;
 use coffer_core::Code;
 use coffer_proxy::Client;
 use coffer_work::git::Branches;
@@ -44,7 +44,7 @@ pub(super) struct Entered {
 async fn refs(
     State(app): State<Arc<App>>,
     Path(place): Path<(String, String)>,
-    query: Query,
+    query: Pairs,
     request: Request,
 ) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();

@@ -14,7 +14,7 @@ use percent_encoding::percent_decode_str;
 use super::App;
 use super::auth::{Caller, Read};
 use super::error::ApiError;
-use super::query::{Query, form_pairs};
+use super::query::{Pairs, form_pairs};
 use super::show;
 
 const LARGEST_PAGE: i64 = 100;
@@ -23,7 +23,7 @@ const LARGEST_PAGE: i64 = 100;
 pub(super) async fn running(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    query: Pairs,
 ) -> Result<Json<Vec<ListedSandbox>>, ApiError> {
     let mut filter = ListFilter {
         states: vec![StateName::Running],
@@ -47,7 +47,7 @@ pub(super) async fn running(
 pub(super) async fn page(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    query: Pairs,
 ) -> Result<(HeaderMap, Json<Vec<ListedSandbox>>), ApiError> {
     app.fleet.recorded().await;
     let page = app.store.list(&caller.scope, &filter(&query)?).await.map_err(ApiError::store)?;
@@ -70,7 +70,7 @@ fn visible(app: &App, scope: &ProjectScope, rows: Vec<SandboxRow>) -> Vec<Listed
     rows.filter_map(|row| show::listed(&row)).collect()
 }
 
-fn filter(query: &Query) -> Result<ListFilter, ApiError> {
+fn filter(query: &Pairs) -> Result<ListFilter, ApiError> {
     let limit = query.number("limit")?.unwrap_or(LARGEST_PAGE);
     if !(1..=LARGEST_PAGE).contains(&limit) {
         return Err(ApiError::bad_request(format!("limit must be between 1 and {LARGEST_PAGE}")));
@@ -100,7 +100,7 @@ fn filter(query: &Query) -> Result<ListFilter, ApiError> {
 }
 
 /// Comma-joined or repeated; none means both.
-fn states(query: &Query) -> Result<Vec<StateName>, ApiError> {
+fn states(query: &Pairs) -> Result<Vec<StateName>, ApiError> {
     let named = query.all("state").flat_map(|value| value.split(',')).filter(|name| !name.is_empty());
     let states = named.map(|name| match name {
         "running" => Ok(StateName::Running),
@@ -113,7 +113,7 @@ fn states(query: &Query) -> Result<Vec<StateName>, ApiError> {
 
 /// Undoes the two encodings below the query's own: SDKs percent-encode each key and value, then
 /// form-encode the pairs.
-fn metadata(query: &Query) -> Result<BTreeMap<String, String>, ApiError> {
+fn metadata(query: &Pairs) -> Result<BTreeMap<String, String>, ApiError> {
     let bad = || ApiError::bad_request("metadata must be URL-encoded pairs such as user=abc&app=prod");
     let text = query.text("metadata").unwrap_or_default();
     let decode = |text: &str| percent_decode_str(text).decode_utf8().ok().map(|text| text.into_owned());

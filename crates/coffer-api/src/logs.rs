@@ -15,7 +15,7 @@ use coffer_wire::e2b::{LogEntry, LogLevel, LogLine, Logs, LogsV2};
 use super::App;
 use super::auth::{NamedId, Read};
 use super::error::ApiError;
-use super::query::Query;
+use super::query::Pairs;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::output::{Kind, LogRecord, Way};
 
@@ -38,7 +38,7 @@ struct Entry {
 pub(super) async fn v1(
     State(app): State<Arc<App>>,
     named: NamedId<Read>,
-    query: Query,
+    query: Pairs,
 ) -> Result<Json<Logs>, ApiError> {
     let from_ms = query.number("start")?.unwrap_or(0);
     let limit = limit(&query)?;
@@ -56,7 +56,7 @@ pub(super) async fn v1(
 pub(super) async fn v2(
     State(app): State<Arc<App>>,
     named: NamedId<Read>,
-    query: Query,
+    query: Pairs,
 ) -> Result<Json<LogsV2>, ApiError> {
     let cursor = query.number("cursor")?;
     let limit = limit(&query)?;
@@ -89,7 +89,7 @@ pub(super) async fn v2(
     Ok(Json(LogsV2 { logs: entries.into_iter().map(Entry::show).collect() }))
 }
 
-fn limit(query: &Query) -> Result<usize, ApiError> {
+fn limit(query: &Pairs) -> Result<usize, ApiError> {
     let limit = query.number("limit")?.unwrap_or(MOST_ENTRIES);
     if limit > MOST_ENTRIES {
         return Err(ApiError::bad_request(format!("limit must be at most {MOST_ENTRIES}")));

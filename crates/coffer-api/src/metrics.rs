@@ -10,12 +10,12 @@ use coffer_wire::e2b::{Metric, SandboxesMetrics};
 use super::App;
 use super::auth::{Caller, Named, Read};
 use super::error::ApiError;
-use super::query::Query;
+use super::query::Pairs;
 
 const MOST_SANDBOXES: usize = 100;
 
 /// `GET /sandboxes/{id}/metrics`: samples between `start` and `end`, in seconds.
-pub(super) async fn series(named: Named<Read>, query: Query) -> Result<Json<Vec<Metric>>, ApiError> {
+pub(super) async fn series(named: Named<Read>, query: Pairs) -> Result<Json<Vec<Metric>>, ApiError> {
     let from_ms = query.number("start")?.unwrap_or(0).saturating_mul(1000);
     // The second that `end` names belongs to the range.
     let to_ms = query.number("end")?.map_or(i64::MAX, |end| end.saturating_mul(1000).saturating_add(999));
@@ -30,7 +30,7 @@ pub(super) async fn series(named: Named<Read>, query: Query) -> Result<Json<Vec<
 pub(super) async fn newest(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    query: Pairs,
 ) -> Result<Json<SandboxesMetrics>, ApiError> {
     let ids: Vec<&str> =
         query.all("sandbox_ids").flat_map(|value| value.split(',')).filter(|id| !id.is_empty()).collect();

@@ -1,25 +1,147 @@
-//! Query strings.
+//! Query strings: typed on our own routes, where unknown parameters are refused; as pairs on E2B's, whose SDKs may send
+//! what this server does not know.
 
-use axum::extract::FromRequestParts;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, MatchedPath, Request};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::Method;
 use http::request::Parts;
 use percent_encoding::percent_decode;
+use serde::Deserialize as _;
+use serde::de::{DeserializeOwned, Deserializer, Error as _};
+use utoipa::IntoParams;
+use utoipa::openapi::path::{Operation, ParameterIn};
+use utoipa::openapi::{OpenApi, RefOr};
 
 use super::error::ApiError;
 
+const NOT_UTF8: &str = "the query string is not UTF-8";
+
+/// Some of the parameters of one of our own routes. A route may read several such parts: [`Allowed`] knows all of them, and
+/// the description has them from the same type.
+#[derive(Debug)]
+pub struct Query<T>(pub T);
+
+impl<T: DeserializeOwned + IntoParams, S: Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        read(parts.uri.query().unwrap_or_default()).map(Self)
+    }
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
+    if form_pairs(text).is_none() {
+        return Err(ApiError::bad_request(NOT_UTF8));
+    }
+    // A parameter without a value is the same as none.
+    let given =
+        text.split('&').filter(|pair| pair.split_once('=').is_some_and(|(_, value)| !value.is_empty()));
+    let given = given.collect::<Vec<_>>().join("&");
+    let parsed =
+        serde_path_to_error::deserialize(serde_html_form::Deserializer::from_bytes(given.as_bytes()));
+    parsed.map_err(|error| {
+        let (name, why) = (error.path().to_string(), error.inner().to_string());
+        // One that is missing has no path.
+        let missing = why.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+        match missing {
+            Some(name) => ApiError::invalid(name, "is needed"),
+            None => ApiError::invalid(&name, format!("does not fit: {why}")),
+        }
+    })
+}
+
+/// `true` or `false`, also as `1` or `0`.
+pub fn flag<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
+    match String::deserialize(from)?.as_str() {
+        "true" | "1" => Ok(Some(true)),
+        "false" | "0" => Ok(Some(false)),
+        _ => Err(D::Error::custom("must be true or false")),
+    }
+}
+
+/// The names in parameters that may be repeated and may hold several, joined by commas.
+pub fn names(values: &[String]) -> impl Iterator<Item = &str> {
+    values.iter().flat_map(|value| value.split(',')).filter(|name| !name.is_empty())
+}
+
+/// Which parameters each of our own routes takes, as its description says.
+#[derive(Debug, Clone)]
+pub(super) struct Allowed(Arc<HashMap<(Method, String), Vec<String>>>);
+
+impl Allowed {
+    pub(super) fn of(openapi: &OpenApi) -> Self {
+        let mut routes = HashMap::new();
+        for (path, item) in &openapi.paths.paths {
+            let operations = [
+                (Method::GET, &item.get),
+                (Method::HEAD, &item.head),
+                (Method::PUT, &item.put),
+                (Method::POST, &item.post),
+                (Method::DELETE, &item.delete),
+                (Method::PATCH, &item.patch),
+            ];
+            for (method, operation) in operations {
+                let Some(operation) = operation else { continue };
+                let names = parameters(operation).map(str::to_string).collect();
+                routes.insert((method, path.clone()), names);
+            }
+        }
+        Self(Arc::new(routes))
+    }
+
+    /// Refuses a request with a parameter that its route does not take: what is ignored looks as if it had been heeded.
+    pub(super) async fn check(self, request: Request, next: Next) -> Response {
+        match self.refusal(&request) {
+            Some(refusal) => refusal.into_response(),
+            None => next.run(request).await,
+        }
+    }
+
+    fn refusal(&self, request: &Request) -> Option<ApiError> {
+        let query = request.uri().query()?;
+        // In the description a part that goes on to the end of the path is like any other.
+        let route = request.extensions().get::<MatchedPath>()?.as_str().replace("{*", "{");
+        let of = |method: &Method| self.0.get(&(method.clone(), route.clone()));
+        // A route without a HEAD of its own answers one as it would a GET.
+        let is_head = *request.method() == Method::HEAD;
+        let allowed = of(request.method()).or_else(|| is_head.then(|| of(&Method::GET)).flatten())?;
+        let Some(pairs) = form_pairs(query) else { return Some(ApiError::bad_request(NOT_UTF8)) };
+        let (unknown, _) = pairs.into_iter().find(|(name, _)| !allowed.contains(name))?;
+        let shown: String = unknown.chars().take(64).collect();
+        let hint = match &allowed[..] {
+            [] => "this route takes no parameters in its query".to_string(),
+            allowed => format!("this route takes {}", allowed.join(", ")),
+        };
+        Some(ApiError::bad_request(format!("there is no parameter '{shown}' here; {hint}")))
+    }
+}
+
+/// The names of the parameters that an operation reads from the query.
+pub(super) fn parameters(operation: &Operation) -> impl Iterator<Item = &str> {
+    operation.parameters.iter().flatten().filter_map(|parameter| match parameter {
+        RefOr::T(parameter) if parameter.parameter_in == ParameterIn::Query => Some(parameter.name.as_str()),
+        RefOr::T(_) | RefOr::Ref(_) => None,
+    })
+}
+
 /// The pairs of a query string, decoded, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Query(Vec<(String, String)>);
+pub(super) struct Pairs(Vec<(String, String)>);
 
-impl<S: Sync> FromRequestParts<S> for Query {
+impl<S: Sync> FromRequestParts<S> for Pairs {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let pairs = form_pairs(parts.uri.query().unwrap_or_default());
-        pairs.map(Self).ok_or_else(|| ApiError::bad_request("the query string is not UTF-8"))
+        pairs.map(Self).ok_or_else(|| ApiError::bad_request(NOT_UTF8))
     }
 }
 
-impl Query {
+impl Pairs {
     /// The first value of `name`; an empty one counts as none.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         let first = self.0.iter().find(|(key, _)| key == name)?;
@@ -57,7 +179,43 @@ pub(super) fn form_pairs(text: &str) -> Option<Vec<(String, String)>> {
 
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize;
+
     use super::*;
+
+    #[derive(Debug, Default, PartialEq, Deserialize)]
+    #[serde(default)]
+    struct Read {
+        limit: Option<u32>,
+        #[serde(deserialize_with = "flag")]
+        raw: Option<bool>,
+        kind: Vec<String>,
+        text: Option<String>,
+    }
+
+    #[test]
+    fn values_are_read_as_their_types() {
+        let read_all: Read = read("limit=5&raw=1&kind=a,b&kind=c&text=x+%C3%A9&other=7&empty=").unwrap();
+        let expected = Read {
+            limit: Some(5),
+            raw: Some(true),
+            kind: vec!["a,b".into(), "c".into()],
+            text: Some("x é".into()),
+        };
+        assert_eq!(read_all, expected);
+        assert_eq!(names(&read_all.kind).collect::<Vec<_>>(), ["a", "b", "c"]);
+        assert_eq!(read::<Read>("limit=&raw=&text=&&kind").unwrap(), Read::default(), "empty is none");
+        for (query, said) in [
+            ("limit=x", "limit does not fit: "),
+            ("limit=-1", "limit does not fit: "),
+            ("raw=maybe", "raw does not fit: must be true or false"),
+            ("limit=1&limit=2", "limit does not fit: "),
+            ("text=%ff", NOT_UTF8),
+        ] {
+            let refused = read::<Read>(query).unwrap_err();
+            assert!(refused.message().starts_with(said), "{query}: {}", refused.message());
+        }
+    }
 
     #[test]
     fn forms_are_decoded() {

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use coffer_core::network::{Policy, Refusal, Refusals, Traffic};
 use coffer_wire::e2b::NetworkUpdate;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::App;
@@ -35,9 +35,8 @@ pub(super) struct Reach {
     forgotten: u64,
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handler reads")]
 pub(super) struct ReachQuery {
     /// Only the refusals after that one.
     after: Option<u64>,
@@ -123,29 +122,21 @@ async fn reach(app: &App, record: &Record, id: &str, after: u64) -> Result<Json<
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/network", tag = "sandboxes",
     params(("id" = String, Path), ReachQuery),
-    responses(
-        (status = 200, body = Reach), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 501, body = ErrorShape), (status = 503, body = ErrorShape)
-    )
+    responses((status = 200, body = Reach), (status = 501, body = ErrorShape))
 )]
 pub(super) async fn show(
     State(app): State<Arc<App>>,
     named: Named<Read>,
-    query: Query,
+    Query(query): Query<ReachQuery>,
 ) -> Result<Json<Reach>, ApiError> {
-    let after = query.number("after")?.unwrap_or(0).unsigned_abs();
-    reach(&app, &named.record, &named.id, after).await
+    reach(&app, &named.record, &named.id, query.after.unwrap_or(0)).await
 }
 
 /// Replaces what a running sandbox may reach, and cuts the connections that this forbids.
 #[utoipa::path(
     put, path = "/api/v1/sandboxes/{id}/network", tag = "sandboxes", params(("id" = String, Path)),
     request_body = PolicyShape,
-    responses(
-        (status = 200, body = Reach), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
-        (status = 422, body = ErrorShape), (status = 501, body = ErrorShape), (status = 503, body = ErrorShape)
-    )
+    responses((status = 200, body = Reach), (status = 409, body = ErrorShape), (status = 501, body = ErrorShape))
 )]
 pub(super) async fn replace(
     State(app): State<Arc<App>>,

@@ -13,7 +13,7 @@ use super::auth::{Caller, Named, Read, Write};
 use super::body::MaybeBody;
 use super::context::Context;
 use super::error::ApiError;
-use super::query::Query;
+use super::query::Pairs;
 use super::{App, show, templates};
 use coffer_fleet::{DEFAULT_TAG, ForkSpec, MemoryWish, SnapshotSpec};
 
@@ -57,7 +57,7 @@ pub(super) async fn create(
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    query: Pairs,
 ) -> Result<(HeaderMap, Json<Vec<Snapshot>>), ApiError> {
     let limit = query.number("limit")?.unwrap_or(LARGEST_PAGE);
     if !(1..=LARGEST_PAGE).contains(&limit) {

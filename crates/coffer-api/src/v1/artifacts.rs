@@ -1,6 +1,5 @@
 //! What runs made and people want to keep.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::Json;
@@ -93,22 +92,25 @@ pub(super) struct Artifact {
     created_at: String,
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handlers read")]
 pub(super) struct ArtifactQuery {
     kind: Option<String>,
-    run_id: Option<String>,
-    task_id: Option<String>,
-    sandbox_id: Option<String>,
+    #[param(value_type = Option<String>)]
+    run_id: Option<RunId>,
+    #[param(value_type = Option<String>)]
+    task_id: Option<TaskId>,
+    #[param(value_type = Option<String>)]
+    sandbox_id: Option<SandboxId>,
     context_id: Option<String>,
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what `upload` reads")]
 pub(super) struct UploadQuery {
     /// What a file is called that somebody downloads; no `/` in it.
+    #[serde(default)]
+    #[param(required = true)]
     name: String,
     description: Option<String>,
 }
@@ -230,30 +232,20 @@ fn checked_label(label: &Label) -> Result<(), ApiError> {
     }
 }
 
-/// An id in a query.
-fn id_of<T: FromStr>(query: &Query, name: &str) -> Result<Option<T>, ApiError> {
-    let parsed = query.text(name).map(str::parse).transpose();
-    parsed.map_err(|_| ApiError::invalid(name, "is no id"))
-}
-
-fn links_of(query: &Query) -> Result<ArtifactLinks, ApiError> {
-    Ok(ArtifactLinks {
-        run: id_of(query, "run_id")?,
-        task: id_of(query, "task_id")?,
-        sandbox: id_of(query, "sandbox_id")?,
-        context_id: query.text("context_id").map(str::to_string),
-    })
+fn links_of(query: ArtifactQuery) -> ArtifactLinks {
+    let ArtifactQuery { run_id, task_id, sandbox_id, context_id, .. } = query;
+    ArtifactLinks { run: run_id, task: task_id, sandbox: sandbox_id, context_id }
 }
 
 /// Keeps something: a text, bytes, a file of a sandbox, or where something is.
 #[utoipa::path(
     post, path = "/api/v1/artifacts", tag = "artifacts", request_body = NewArtifact,
     responses(
-        (status = 201, body = Artifact), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 201, body = Artifact),
         (status = 404, body = ErrorShape, description = "no such sandbox, or no such file there"),
         (status = 409, body = ErrorShape, description = "the sandbox does not run, or it is a directory"),
         (status = 408, body = ErrorShape, description = "the contents came too slowly"),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 507, body = ErrorShape)
+        (status = 507, body = ErrorShape)
     )
 )]
 pub(super) async fn create(
@@ -322,26 +314,27 @@ pub(super) async fn create(
     post, path = "/api/v1/artifacts/upload", tag = "artifacts", params(UploadQuery, ArtifactQuery),
     request_body(content = String, content_type = "*/*"),
     responses(
-        (status = 201, body = Artifact), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 201, body = Artifact),
         (status = 408, body = ErrorShape, description = "the contents came too slowly"),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 507, body = ErrorShape)
+        (status = 413, body = ErrorShape), (status = 507, body = ErrorShape)
     )
 )]
 pub(super) async fn upload(
     State(app): State<Arc<App>>,
     caller: Caller<Write>,
     context: Context,
-    query: Query,
+    Query(upload): Query<UploadQuery>,
+    Query(query): Query<ArtifactQuery>,
     request: Request,
 ) -> Result<(StatusCode, Json<Artifact>), ApiError> {
     let said = request.headers().get(header::CONTENT_TYPE);
     let content_type = said.map(|said| said.to_str().unwrap_or_default()).unwrap_or(UNKNOWN_TYPE).to_string();
     let label = Label {
-        kind: query.text("kind").map(kind_of).transpose()?.unwrap_or(ArtifactKind::File),
-        name: query.text("name").unwrap_or_default().to_string(),
+        kind: query.kind.as_deref().map(kind_of).transpose()?.unwrap_or(ArtifactKind::File),
+        name: upload.name,
         content_type,
-        description: query.text("description").unwrap_or_default().to_string(),
-        links: links_of(&query)?,
+        description: upload.description.unwrap_or_default(),
+        links: links_of(query),
         once_key: None,
         actor: caller.actor(),
     };
@@ -355,20 +348,18 @@ pub(super) async fn upload(
 /// What was kept, newest first.
 #[utoipa::path(
     get, path = "/api/v1/artifacts", tag = "artifacts", params(PageQuery, ArtifactQuery),
-    responses(
-        (status = 200, body = Page<Artifact>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Artifact>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(query): Query<ArtifactQuery>,
 ) -> Result<Json<Page<Artifact>>, ApiError> {
-    let part = Part::of(&query)?;
+    let part = Part::of(page)?;
     let filter = ArtifactFilter {
-        kind: query.text("kind").map(kind_of).transpose()?,
-        links: links_of(&query)?,
+        kind: query.kind.as_deref().map(kind_of).transpose()?,
+        links: links_of(query),
         before: part.after,
         limit: part.to_fetch(),
     };
@@ -384,7 +375,7 @@ async fn found(app: &App, caller: &Caller<Read>, artifact: ArtifactId) -> Result
 /// One artifact, without its contents.
 #[utoipa::path(
     get, path = "/api/v1/artifacts/{artifact}", tag = "artifacts", params(("artifact" = String, Path)),
-    responses((status = 200, body = Artifact), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 200, body = Artifact))
 )]
 pub(super) async fn detail(
     State(app): State<Arc<App>>,
@@ -398,9 +389,9 @@ pub(super) async fn detail(
 #[utoipa::path(
     get, path = "/api/v1/artifacts/{artifact}/content", tag = "artifacts", params(("artifact" = String, Path)),
     responses(
-        (status = 200, content_type = "*/*", body = String), (status = 401, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 409, body = ErrorShape, description = "it is a link"),
-        (status = 410, body = ErrorShape), (status = 421, body = ErrorShape, description = "another installation has it")
+        (status = 200, content_type = "*/*", body = String),
+        (status = 409, body = ErrorShape, description = "it is a link"), (status = 410, body = ErrorShape),
+        (status = 421, body = ErrorShape, description = "another installation has it")
     )
 )]
 pub(super) async fn content(
@@ -442,7 +433,7 @@ pub(super) async fn content(
 /// Removes an artifact and its contents.
 #[utoipa::path(
     delete, path = "/api/v1/artifacts/{artifact}", tag = "artifacts", params(("artifact" = String, Path)),
-    responses((status = 204), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 204))
 )]
 pub(super) async fn remove(
     State(app): State<Arc<App>>,

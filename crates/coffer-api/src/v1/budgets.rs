@@ -159,11 +159,9 @@ async fn why_not(app: &App, caller: &Caller<Admin>, budget: BudgetId) -> ApiErro
 #[utoipa::path(
     post, path = "/api/v1/budgets", tag = "usage", request_body = NewBudget,
     responses(
-        (status = 201, body = Budget, headers(("ETag" = String))), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 201, body = Budget, headers(("ETag" = String))),
         (status = 404, body = ErrorShape, description = "no such sandbox"),
-        (status = 409, body = ErrorShape, description = "there is one for this period"),
-        (status = 422, body = ErrorShape)
+        (status = 409, body = ErrorShape, description = "there is one for this period")
     )
 )]
 pub(super) async fn create(
@@ -196,17 +194,14 @@ pub(super) async fn create(
 /// The project's budgets, oldest first, and how they stand.
 #[utoipa::path(
     get, path = "/api/v1/budgets", tag = "usage", params(PageQuery),
-    responses(
-        (status = 200, body = Page<Budget>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Budget>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<Budget>>, ApiError> {
-    let part = Part::of(&query)?;
+    let part = Part::of(page)?;
     let rows =
         app.store.budgets(&caller.scope, part.after, part.to_fetch()).await.map_err(ApiError::store)?;
     let page = part.page(rows, |row| row.id.to_string(), |row| row);
@@ -221,10 +216,7 @@ pub(super) async fn list(
 /// One budget and how it stands.
 #[utoipa::path(
     get, path = "/api/v1/budgets/{budget}", tag = "usage", params(("budget" = String, Path)),
-    responses(
-        (status = 200, body = Budget, headers(("ETag" = String))), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape)
-    )
+    responses((status = 200, body = Budget, headers(("ETag" = String))))
 )]
 pub(super) async fn detail(
     State(app): State<Arc<App>>,
@@ -242,11 +234,7 @@ pub(super) async fn detail(
         ("budget" = String, Path),
         ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")
     ),
-    responses(
-        (status = 200, body = Budget, headers(("ETag" = String))), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 412, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Budget, headers(("ETag" = String))), (status = 412, body = ErrorShape))
 )]
 pub(super) async fn replace(
     State(app): State<Arc<App>>,
@@ -274,10 +262,7 @@ pub(super) async fn replace(
         ("budget" = String, Path),
         ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")
     ),
-    responses(
-        (status = 204), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 412, body = ErrorShape)
-    )
+    responses((status = 204), (status = 412, body = ErrorShape))
 )]
 pub(super) async fn remove(
     State(app): State<Arc<App>>,

@@ -84,11 +84,9 @@ async fn found(
     post, path = "/api/v1/sandboxes/fork", tag = "competitions", request_body = NewCompetition,
     params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body begin one")),
     responses(
-        (status = 202, body = Competition, headers(("Location" = String))), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 202, body = Competition, headers(("Location" = String))),
         (status = 404, body = ErrorShape, description = "there is no such repository or sandbox"),
-        (status = 408, body = ErrorShape), (status = 409, body = ErrorShape), (status = 413, body = ErrorShape),
-        (status = 421, body = ErrorShape), (status = 422, body = ErrorShape),
+        (status = 409, body = ErrorShape), (status = 421, body = ErrorShape),
         (status = 429, body = ErrorShape, description = "more entries than the quota `forks` allows")
     )
 )]
@@ -114,39 +112,36 @@ pub(super) async fn create(
     Ok((StatusCode::ACCEPTED, headers, Json(Competition::of(row, entries))))
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handler reads")]
 pub(super) struct CompetitionQuery {
     /// `queued`, `preparing`, `working`, `judging`, `waiting`, `publishing`, `decided`, `failed` or `cancelled`.
     state: Option<String>,
-    task_id: Option<String>,
+    #[param(value_type = Option<String>)]
+    task_id: Option<TaskId>,
     context_id: Option<String>,
 }
 
 /// The competitions of this project, the newest first.
 #[utoipa::path(
-    get, path = "/api/v1/sandboxes/fork", tag = "competitions", params(CompetitionQuery, PageQuery),
-    responses(
-        (status = 200, body = Page<Competition>), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    get, path = "/api/v1/sandboxes/fork", tag = "competitions", params(PageQuery, CompetitionQuery),
+    responses((status = 200, body = Page<Competition>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(query): Query<CompetitionQuery>,
 ) -> Result<Json<Page<Competition>>, ApiError> {
     by_people(&caller)?;
-    let part: Part<CompetitionId> = Part::of(&query)?;
-    let state = query.text("state").map(|text| CompetitionState::parse(text).ok_or(()));
-    let task = query.text("task_id").map(str::parse::<TaskId>).transpose();
+    let part: Part<CompetitionId> = Part::of(page)?;
+    let state = query.state.map(|text| CompetitionState::parse(&text).ok_or(()));
     let filter = CompetitionFilter {
         state: state
             .transpose()
             .map_err(|()| ApiError::invalid("state", "is none that competitions have"))?,
-        task: task.map_err(|_| ApiError::invalid("task_id", "is no id"))?,
-        context_id: query.text("context_id").map(String::from),
+        task: query.task_id,
+        context_id: query.context_id,
         after: part.after,
         limit: part.to_fetch(),
     };
@@ -165,10 +160,7 @@ pub(super) async fn list(
 /// One competition.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/fork/{fork}", tag = "competitions", params(("fork" = String, Path)),
-    responses(
-        (status = 200, body = Competition), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape)
-    )
+    responses((status = 200, body = Competition))
 )]
 pub(super) async fn detail(
     State(app): State<Arc<App>>,
@@ -209,10 +201,7 @@ async fn patch_of<'e>(
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/fork/{fork}/entries/{entry}/diff", tag = "competitions",
     params(("fork" = String, Path), ("entry" = i64, Path)),
-    responses(
-        (status = 200, body = Diff), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 409, body = ErrorShape, description = "it has none yet")
-    )
+    responses((status = 200, body = Diff), (status = 409, body = ErrorShape, description = "it has none yet"))
 )]
 pub(super) async fn diff(
     State(app): State<Arc<App>>,
@@ -233,9 +222,8 @@ pub(super) async fn diff(
     }))
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handler reads")]
 pub(super) struct CompareQuery {
     /// The numbers of two entries.
     left: i64,
@@ -247,24 +235,18 @@ pub(super) struct CompareQuery {
     get, path = "/api/v1/sandboxes/fork/{fork}/compare", tag = "competitions",
     params(("fork" = String, Path), CompareQuery),
     responses(
-        (status = 200, body = Comparison), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 409, body = ErrorShape, description = "one of them has no changes yet"),
-        (status = 422, body = ErrorShape)
+        (status = 200, body = Comparison),
+        (status = 409, body = ErrorShape, description = "one of them has no changes yet")
     )
 )]
 pub(super) async fn compare(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
     Id(competition): Id<CompetitionId>,
-    query: Query,
+    Query(query): Query<CompareQuery>,
 ) -> Result<Json<Comparison>, ApiError> {
     let (_, entries) = found(&app, &caller, competition).await?;
-    let number = |name: &str| {
-        let given = query.number(name)?;
-        given.ok_or_else(|| ApiError::invalid(name, "is needed: the number of an entry"))
-    };
-    let (left, right) = (number("left")?, number("right")?);
+    let CompareQuery { left, right } = query;
     let (left, ours) = patch_of(&app, &caller, competition, &entries, left).await?;
     let (right, theirs) = patch_of(&app, &caller, competition, &entries, right).await?;
     Ok(Json(Comparison::of((left, &ours), (right, &theirs))))
@@ -282,10 +264,8 @@ pub(super) struct Pick {
     post, path = "/api/v1/sandboxes/fork/{fork}/winner", tag = "competitions", params(("fork" = String, Path)),
     request_body = Pick,
     responses(
-        (status = 202, body = Competition), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
-        (status = 409, body = ErrorShape, description = "it does not wait for a pick"),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
+        (status = 202, body = Competition),
+        (status = 409, body = ErrorShape, description = "it does not wait for a pick")
     )
 )]
 pub(super) async fn winner(
@@ -314,12 +294,7 @@ pub(super) struct Cancel {
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/fork/{fork}/cancel", tag = "competitions", params(("fork" = String, Path)),
     request_body = Option<Cancel>,
-    responses(
-        (status = 202, body = Competition), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
-        (status = 409, body = ErrorShape, description = "it is over"), (status = 413, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 202, body = Competition), (status = 409, body = ErrorShape, description = "it is over"))
 )]
 pub(super) async fn cancel(
     State(app): State<Arc<App>>,

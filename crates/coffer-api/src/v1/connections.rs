@@ -77,11 +77,12 @@ pub(super) struct Connection {
 }
 
 /// Which repository.
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what `permissions` reads")]
 pub(super) struct RemoteQuery {
     /// `owner/name`, as on the forge.
+    #[serde(default)]
+    #[param(required = true)]
     repository: String,
 }
 
@@ -132,10 +133,7 @@ fn record(error: ForgeRecordError, what: &str) -> ApiError {
 /// Makes a way to a forge. Its address is for good: a token must not be sent elsewhere later.
 #[utoipa::path(
     post, path = "/api/v1/forge/connections", tag = "forge", request_body = NewConnection,
-    responses(
-        (status = 201, body = Connection), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 409, body = ErrorShape, description = "the name is taken"), (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = Connection), (status = 409, body = ErrorShape, description = "the name is taken"))
 )]
 pub(super) async fn create(
     State(app): State<Arc<App>>,
@@ -177,17 +175,14 @@ pub(super) async fn create(
 /// The project's ways to forges, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/forge/connections", tag = "forge", params(PageQuery),
-    responses(
-        (status = 200, body = Page<Connection>), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Connection>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<Connection>>, ApiError> {
-    let part = Part::of(&query)?;
+    let part = Part::of(page)?;
     let rows = app.store.connections(&caller.scope, part.after, part.to_fetch()).await;
     Ok(Json(part.page(rows.map_err(ApiError::store)?, |row| row.id.to_string(), shown)))
 }
@@ -195,7 +190,7 @@ pub(super) async fn list(
 /// One way to a forge.
 #[utoipa::path(
     get, path = "/api/v1/forge/connections/{connection}", tag = "forge", params(("connection" = String, Path)),
-    responses((status = 200, body = Connection), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 200, body = Connection))
 )]
 pub(super) async fn detail(
     State(app): State<Arc<App>>,
@@ -210,10 +205,7 @@ pub(super) async fn detail(
 #[utoipa::path(
     delete, path = "/api/v1/forge/connections/{connection}", tag = "forge",
     params(("connection" = String, Path)),
-    responses(
-        (status = 204), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 409, body = ErrorShape, description = "repositories use it")
-    )
+    responses((status = 204), (status = 409, body = ErrorShape, description = "repositories use it"))
 )]
 pub(super) async fn remove(
     State(app): State<Arc<App>>,
@@ -230,19 +222,15 @@ pub(super) async fn remove(
 #[utoipa::path(
     get, path = "/api/v1/forge/connections/{connection}/permissions", tag = "forge",
     params(("connection" = String, Path), RemoteQuery),
-    responses(
-        (status = 200, body = Permissions), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 409, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Permissions), (status = 409, body = ErrorShape))
 )]
 pub(super) async fn permissions(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
     Id(connection): Id<ConnectionId>,
-    query: Query,
+    Query(query): Query<RemoteQuery>,
 ) -> Result<Json<Permissions>, ApiError> {
-    let remote = query.text("repository").unwrap_or_default();
-    let told = app.forges.permissions(&caller.scope, connection, remote).await;
+    let told = app.forges.permissions(&caller.scope, connection, &query.repository).await;
     told.map(Json).map_err(ApiError::forge)
 }
 

@@ -11,6 +11,7 @@ use axum::response::sse;
 use coffer_store::{EventFilter, Secret, Store};
 use futures_util::Stream;
 use http::HeaderMap;
+use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 use utoipa::IntoParams;
 
@@ -19,7 +20,7 @@ use super::page::{Page, PageQuery, Part};
 use crate::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
-use crate::query::Query;
+use crate::query::{Query, names};
 use coffer_api_types::Event;
 use coffer_core::Code;
 use coffer_fleet::events::{self, Wanted};
@@ -33,29 +34,37 @@ const MOST_KINDS: usize = 100;
 /// How often a stream looks whether its key is still good.
 const KEY_LOOK: Duration = Duration::from_secs(3);
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handlers read")]
 pub(super) struct EventQuery {
     /// Only what happened to this: the id of a sandbox, a task, a competition or another thing.
     subject: Option<String>,
     /// Only these kinds, joined by commas; one that ends in `.*` means all that begin so.
     #[param(example = "sandbox.*")]
-    kind: Option<String>,
+    #[param(value_type = Option<String>)]
+    #[serde(default)]
+    kind: Vec<String>,
 }
 
-pub(super) fn wanted(query: &Query) -> Wanted {
-    let kinds = query.all("kind").flat_map(|value| value.split(',')).filter(|kind| !kind.is_empty());
-    Wanted { subject: query.text("subject").map(str::to_string), kinds: kinds.map(str::to_string).collect() }
+/// Where to begin.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct AfterQuery {
+    /// Begin after that sequence; at the newest by default.
+    after: Option<u64>,
+}
+
+pub(super) fn wanted(query: EventQuery) -> Wanted {
+    Wanted { kinds: names(&query.kind).map(str::to_string).collect(), subject: query.subject }
 }
 
 /// Where a reader wants to go on.
-pub(super) fn after(headers: &HeaderMap, query: &Query) -> Result<Option<i64>, ApiError> {
+pub(super) fn after(headers: &HeaderMap, query: &AfterQuery) -> Result<Option<i64>, ApiError> {
     let last = headers.get("last-event-id").map(|last| last.to_str().ok().and_then(|text| text.parse().ok()));
     match last {
         Some(Some(last)) if last >= 0 => Ok(Some(last)),
         Some(_) => Err(ApiError::bad_request("Last-Event-ID must be a number that is not negative")),
-        None => query.number("after"),
+        None => Ok(query.after.map(|after| i64::try_from(after).unwrap_or(i64::MAX))),
     }
 }
 
@@ -63,18 +72,18 @@ pub(super) fn after(headers: &HeaderMap, query: &Query) -> Result<Option<i64>, A
 #[utoipa::path(
     get, path = "/api/v1/events", tag = "events", params(PageQuery, EventQuery),
     responses(
-        (status = 200, body = Page<Event>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 410, body = ErrorShape, description = "what comes after the cursor was removed for its age"),
-        (status = 422, body = ErrorShape)
+        (status = 200, body = Page<Event>),
+        (status = 410, body = ErrorShape, description = "what comes after the cursor was removed for its age")
     )
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(query): Query<EventQuery>,
 ) -> Result<Json<Page<Event>>, ApiError> {
-    let part: Part<i64> = Part::of(&query)?;
-    let Wanted { subject, kinds } = wanted(&query);
+    let part: Part<i64> = Part::of(page)?;
+    let Wanted { subject, kinds } = wanted(query);
     if kinds.len() > MOST_KINDS {
         return Err(ApiError::invalid("kind", format!("may name at most {MOST_KINDS} kinds")));
     }
@@ -101,25 +110,22 @@ pub(super) async fn list(
 #[utoipa::path(
     get, path = "/api/v1/events/stream", tag = "events",
     params(
-        EventQuery,
-        ("after" = Option<i64>, Query, description = "begin after that sequence; at the newest by default"),
         ("Last-Event-ID" = Option<i64>, Header, description = "the same, as browsers send it"),
+        EventQuery, AfterQuery
     ),
-    responses(
-        (status = 200, content_type = "text/event-stream", body = String), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 503, body = ErrorShape)
-    )
+    responses((status = 200, content_type = "text/event-stream", body = String))
 )]
 pub(super) async fn stream(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
     headers: HeaderMap,
-    query: Query,
+    Query(query): Query<EventQuery>,
+    Query(position): Query<AfterQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, ApiError> {
-    let after = after(&headers, &query)?;
+    let after = after(&headers, &position)?;
     // The newest is that of every answer before this.
     app.fleet.recorded().await;
-    let reader = app.events.reader(caller.scope, after, wanted(&query)).await.map_err(ApiError::store)?;
+    let reader = app.events.reader(caller.scope, after, wanted(query)).await.map_err(ApiError::store)?;
     let key = KeyWatch::new(&app.store, caller.key);
     let events = futures_util::stream::unfold((reader, key), async |(mut reader, mut key)| {
         let event = key.until_revoked(reader.next()).await?;

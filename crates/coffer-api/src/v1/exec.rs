@@ -139,9 +139,8 @@ pub(super) struct Process {
     tag: Option<String>,
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handler reads")]
 pub(super) struct SignalQuery {
     /// `KILL` (the default) or `TERM`.
     signal: Option<String>,
@@ -216,11 +215,8 @@ pub(super) fn check_user(user: Option<&str>) -> Result<(), ApiError> {
     responses(
         (status = 200, body = Ran, description = "it ended, or its time was up"),
         (status = 202, body = Running, description = "it runs in the background", headers(("Location" = String))),
-        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
         (status = 403, body = ErrorShape, description = "also `command_refused`: the project's policy forbids it"),
-        (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
-        (status = 409, body = ErrorShape, description = "the sandbox does not run"), (status = 413, body = ErrorShape),
-        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+        (status = 409, body = ErrorShape, description = "the sandbox does not run")
     )
 )]
 pub(super) async fn exec(
@@ -241,10 +237,7 @@ pub(super) async fn exec(
     ),
     responses(
         (status = 200, body = Ran), (status = 202, body = Running, headers(("Location" = String))),
-        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 408, body = ErrorShape), (status = 409, body = ErrorShape),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape),
-        (status = 503, body = ErrorShape)
+        (status = 409, body = ErrorShape)
     )
 )]
 pub(super) async fn execute(
@@ -497,18 +490,14 @@ async fn kept(
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/processes", tag = "executions",
     params(("id" = String, Path), WatchQuery),
-    responses(
-        (status = 200, body = Page<Process>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 409, body = ErrorShape), (status = 422, body = ErrorShape),
-        (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Process>), (status = 409, body = ErrorShape))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     named: Named<Read>,
-    query: Query,
+    Query(watch): Query<WatchQuery>,
 ) -> Result<Json<Page<Process>>, ApiError> {
-    let guest = inside::guest_for(&app, &named.record, &named.id, &query).await?;
+    let guest = inside::guest_for(&app, &named.record, &named.id, &watch).await?;
     let _room = app.listings.take(named.record.project).await.map_err(ApiError::busy)?;
     let listed = exec::processes(&guest).await.map_err(inside::refusal)?;
     let shown = listed.processes.into_iter().map(|process| {
@@ -528,19 +517,15 @@ pub(super) async fn list(
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}/processes/{pid}", tag = "executions",
     params(("id" = String, Path), ("pid" = u32, Path), SignalQuery),
-    responses(
-        (status = 204), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
-        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
-    )
+    responses((status = 204), (status = 409, body = ErrorShape))
 )]
 pub(super) async fn kill(
     State(app): State<Arc<App>>,
     named: Named<Write>,
     Id(pid): Id<u32>,
-    query: Query,
+    Query(query): Query<SignalQuery>,
 ) -> Result<StatusCode, ApiError> {
-    let signal = match query.text("signal").map(str::to_ascii_uppercase).as_deref() {
+    let signal = match query.signal.map(|name| name.to_ascii_uppercase()).as_deref() {
         None | Some("KILL" | "SIGKILL" | "9") => Signal::Sigkill,
         Some("TERM" | "SIGTERM" | "15") => Signal::Sigterm,
         Some(_) => return Err(ApiError::invalid("signal", "must be KILL or TERM")),

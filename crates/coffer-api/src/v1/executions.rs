@@ -14,7 +14,7 @@ use coffer_core::{AgentId, ExecutionId, SandboxId};
 use coffer_store::{ExecutionFilter, ExecutionRow, ExecutionState, ProjectScope};
 use coffer_wire::agentd::OutputStream;
 use http::{HeaderMap, header};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::ErrorShape;
@@ -23,7 +23,7 @@ use crate::App;
 use crate::auth::{Caller, Id, NamedId, Read};
 use crate::error::ApiError;
 use crate::logs::stream_name;
-use crate::query::Query;
+use crate::query::{Query, flag};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::output::{Kind, LogPage, LogRecord};
@@ -90,14 +90,15 @@ pub(super) fn shown(row: ExecutionRow) -> Execution {
 }
 
 /// Which executions to show.
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what `filter` reads")]
 pub(super) struct ExecutionQuery {
     /// Those of this sandbox.
-    sandbox: Option<String>,
+    #[param(value_type = Option<String>)]
+    sandbox: Option<SandboxId>,
     /// Those in sandboxes of this agent.
-    agent: Option<String>,
+    #[param(value_type = Option<String>)]
+    agent: Option<AgentId>,
     /// `running`, `exited`, `failed` or `lost`.
     state: Option<String>,
     /// Those that started then or later.
@@ -107,17 +108,12 @@ pub(super) struct ExecutionQuery {
 }
 
 fn filter(
-    query: &Query,
+    page: PageQuery,
+    query: &ExecutionQuery,
     sandbox: Option<SandboxId>,
 ) -> Result<(Part<ExecutionId>, ExecutionFilter), ApiError> {
-    let part: Part<ExecutionId> = Part::of(query)?;
-    let id = |name: &'static str| ApiError::invalid(name, "is not an id");
-    let sandbox = match sandbox {
-        Some(sandbox) => Some(sandbox),
-        None => query.text("sandbox").map(str::parse).transpose().map_err(|_| id("sandbox"))?,
-    };
-    let agent: Option<AgentId> = query.text("agent").map(str::parse).transpose().map_err(|_| id("agent"))?;
-    let state = match query.text("state") {
+    let part: Part<ExecutionId> = Part::of(page)?;
+    let state = match query.state.as_deref() {
         None => None,
         Some(name) => Some(
             ExecutionState::ALL
@@ -128,25 +124,25 @@ fn filter(
     };
     let filter = ExecutionFilter {
         before: part.after,
-        sandbox,
-        agent,
+        sandbox: sandbox.or(query.sandbox),
+        agent: query.agent,
         state,
-        started_from_ms: time(query, "from")?,
-        started_until_ms: time(query, "until")?,
+        started_from_ms: time("from", query.from.as_deref())?,
+        started_until_ms: time("until", query.until.as_deref())?,
         limit: part.to_fetch(),
     };
     Ok((part, filter))
 }
 
 /// A time of a query, in milliseconds since the epoch.
-pub(super) fn time(query: &Query, name: &str) -> Result<Option<i64>, ApiError> {
-    let parsed = query.text(name).map(str::parse::<jiff::Timestamp>).transpose();
+pub(super) fn time(name: &str, text: Option<&str>) -> Result<Option<i64>, ApiError> {
+    let parsed = text.map(str::parse::<jiff::Timestamp>).transpose();
     let parsed =
         parsed.map_err(|_| ApiError::invalid(name, "must be a time such as 2026-01-31T12:00:00Z"))?;
     Ok(parsed.map(jiff::Timestamp::as_millisecond))
 }
 
-async fn page(
+async fn listed(
     app: &App,
     scope: &ProjectScope,
     (part, filter): (Part<ExecutionId>, ExecutionFilter),
@@ -158,36 +154,31 @@ async fn page(
 /// Executions, newest first.
 #[utoipa::path(
     get, path = "/api/v1/executions", tag = "executions", params(PageQuery, ExecutionQuery),
-    responses(
-        (status = 200, body = Page<Execution>), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Execution>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(query): Query<ExecutionQuery>,
 ) -> Result<Json<Page<Execution>>, ApiError> {
-    page(&app, &caller.scope, filter(&query, None)?).await
+    listed(&app, &caller.scope, filter(page, &query, None)?).await
 }
 
 /// The executions of one sandbox, newest first; it may be over.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/executions", tag = "executions",
     params(("id" = String, Path), PageQuery, ExecutionQuery),
-    responses(
-        (status = 200, body = Page<Execution>), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 404, body = ErrorShape), (status = 422, body = ErrorShape),
-        (status = 429, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Execution>))
 )]
 pub(super) async fn of_sandbox(
     State(app): State<Arc<App>>,
     named: NamedId<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(query): Query<ExecutionQuery>,
 ) -> Result<Json<Page<Execution>>, ApiError> {
     expect_sandbox(&app, &named).await?;
-    page(&app, &named.caller.scope, filter(&query, Some(named.id))?).await
+    listed(&app, &named.caller.scope, filter(page, &query, Some(named.id))?).await
 }
 
 /// A sandbox that is, or was, and that the caller sees.
@@ -208,10 +199,7 @@ async fn find(app: &App, caller: &Caller<Read>, id: ExecutionId) -> Result<Execu
 /// One execution.
 #[utoipa::path(
     get, path = "/api/v1/executions/{execution}", tag = "executions", params(("execution" = String, Path)),
-    responses(
-        (status = 200, body = Execution), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 429, body = ErrorShape)
-    )
+    responses((status = 200, body = Execution))
 )]
 pub(super) async fn detail(
     State(app): State<Arc<App>>,
@@ -264,9 +252,8 @@ pub(super) fn piece(record: &LogRecord, skip: usize) -> Option<Piece> {
 }
 
 /// Which part of an execution's output.
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what `Part` reads")]
 pub(super) struct OutputQuery {
     /// `stdout`, `stderr` or `pty`; all of them by default.
     stream: Option<String>,
@@ -275,6 +262,7 @@ pub(super) struct OutputQuery {
     /// The `next` of the part before.
     cursor: Option<String>,
     /// The bytes themselves, to the end.
+    #[serde(default, deserialize_with = "flag")]
     raw: Option<bool>,
 }
 
@@ -296,15 +284,15 @@ struct Wish {
 }
 
 impl Wish {
-    fn of(query: &Query, execution: ExecutionId) -> Result<Self, ApiError> {
-        let stream = match query.text("stream") {
+    fn of(query: &OutputQuery, execution: ExecutionId) -> Result<Self, ApiError> {
+        let stream = match query.stream.as_deref() {
             None => None,
             Some("stdout") => Some(OutputStream::Stdout),
             Some("stderr") => Some(OutputStream::Stderr),
             Some("pty") => Some(OutputStream::Pty),
             Some(_) => return Err(ApiError::invalid("stream", "must be stdout, stderr or pty")),
         };
-        let from = query.number("from")?;
+        let from = query.from.map(|from| i64::try_from(from).unwrap_or(i64::MAX));
         if from.is_some() && stream.is_none() {
             return Err(ApiError::invalid("from", "needs a stream, whose offset it is"));
         }
@@ -337,12 +325,8 @@ impl Wish {
     get, path = "/api/v1/executions/{execution}/output", tag = "executions",
     params(("execution" = String, Path), OutputQuery),
     responses(
-        (status = 200, content(
-            (OutputPage = "application/json"), (String = "application/octet-stream")
-        )),
-        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 410, body = ErrorShape, description = "retention has deleted the output"),
-        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape)
+        (status = 200, content( (OutputPage = "application/json"), (String = "application/octet-stream") )),
+        (status = 410, body = ErrorShape, description = "retention has deleted the output")
     )
 )]
 pub(super) async fn output(
@@ -350,11 +334,11 @@ pub(super) async fn output(
     caller: Caller<Read>,
     Id(id): Id<ExecutionId>,
     headers: HeaderMap,
-    query: Query,
+    Query(query): Query<OutputQuery>,
 ) -> Result<Response, ApiError> {
     let row = find(&app, &caller, id).await?;
     let wish = Wish::of(&query, id)?;
-    let cursor = match query.text("cursor") {
+    let cursor = match &query.cursor {
         None => None,
         Some(text) => Some(
             text.parse::<i64>()
@@ -365,7 +349,7 @@ pub(super) async fn output(
     };
     let (first, last) = row.positions.unwrap_or((0, 0));
     let from = cursor.unwrap_or(0).max(first);
-    let raw = matches!(query.text("raw"), Some("true" | "1"))
+    let raw = query.raw == Some(true)
         || headers.get(header::ACCEPT).is_some_and(|accept| accept == "application/octet-stream");
     let over = row.state != ExecutionState::Running;
     if raw {

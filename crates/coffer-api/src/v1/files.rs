@@ -38,7 +38,7 @@ use crate::App;
 use crate::auth::{Caller, Named, Read, Write};
 use crate::body::Checked;
 use crate::error::ApiError;
-use crate::query::Query;
+use crate::query::{Query, flag};
 use coffer_core::Code;
 use coffer_guest::{Guest, GuestError, Reason, accepted};
 
@@ -46,7 +46,7 @@ use coffer_guest::{Guest, GuestError, Reason, accepted};
 const LONGEST_LIST: usize = 48 << 20;
 const LONGEST_ENTRY: usize = 256 * 1024;
 const LONGEST_PATH: usize = 4096;
-const DEEPEST: i64 = 64;
+const DEEPEST: u32 = 64;
 /// A client that sends nothing of a file for so long has gone.
 const STALLED: Duration = Duration::from_secs(120);
 /// How long a file may take to be opened.
@@ -98,9 +98,8 @@ pub(super) enum FileAction {
     Move { path: String, to: String },
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handlers read")]
 pub(super) struct ListQuery {
     /// The directory; the template's working directory by default. A relative one is below the user's home.
     path: Option<String>,
@@ -109,19 +108,18 @@ pub(super) struct ListQuery {
     depth: Option<u32>,
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handlers read")]
 pub(super) struct UserQuery {
     /// Whose home `~` is, and who owns what is made; the template's user by default.
     user: Option<String>,
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handler reads")]
 pub(super) struct RemoveQuery {
     /// Whether a directory goes with all that is in it; without it, a directory is 409.
+    #[serde(default, deserialize_with = "flag")]
     recursive: Option<bool>,
 }
 
@@ -160,8 +158,8 @@ impl std::str::FromStr for After {
     }
 }
 
-fn user(query: &Query) -> Result<Option<String>, ApiError> {
-    let user = query.text("user").map(str::to_string);
+fn user(query: UserQuery) -> Result<Option<String>, ApiError> {
+    let UserQuery { user } = query;
     check_user(user.as_deref())?;
     Ok(user)
 }
@@ -240,27 +238,29 @@ fn directory(path: &str) -> ApiError {
     get, path = "/api/v1/sandboxes/{id}/files", tag = "files",
     params(("id" = String, Path), PageQuery, ListQuery, UserQuery, WatchQuery),
     responses(
-        (status = 200, body = Page<Entry>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 200, body = Page<Entry>),
         (status = 404, body = ErrorShape, description = "no such sandbox or directory"),
-        (status = 409, body = ErrorShape, description = "the sandbox does not run"),
-        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+        (status = 409, body = ErrorShape, description = "the sandbox does not run")
     )
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     writer: Result<Caller<Write>, ApiError>,
     named: Named<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(query): Query<ListQuery>,
+    Query(who): Query<UserQuery>,
+    Query(watch): Query<WatchQuery>,
 ) -> Result<Json<Page<Entry>>, ApiError> {
-    let part: Part<After> = Part::of(&query)?;
-    let depth = query.number("depth")?.unwrap_or(1);
+    let part: Part<After> = Part::of(page)?;
+    let depth = query.depth.unwrap_or(1);
     if !(1..=DEEPEST).contains(&depth) {
         return Err(ApiError::invalid("depth", format!("must be between 1 and {DEEPEST}")));
     }
-    let user = user(&query)?;
-    let path = checked(query.text("path").unwrap_or_default())?.to_string();
+    let user = user(who)?;
+    let path = checked(query.path.as_deref().unwrap_or_default())?.to_string();
     check_reader(&path, &writer)?;
-    let guest = inside::guest_for(&app, &named.record, &named.id, &query).await?;
+    let guest = inside::guest_for(&app, &named.record, &named.id, &watch).await?;
     listing(&app, named.record.project, &guest, user.as_deref(), path, depth, &part).await.map(Json)
 }
 
@@ -270,10 +270,10 @@ async fn listing(
     guest: &Guest,
     user: Option<&str>,
     path: String,
-    depth: i64,
+    depth: u32,
     part: &Part<After>,
 ) -> Result<Page<Entry>, ApiError> {
-    let request = ListDirRequest { path, depth: u32::try_from(depth).unwrap_or(1) };
+    let request = ListDirRequest { path, depth };
     let _room = app.listings.take(project).await.map_err(ApiError::busy)?;
     let listed: Result<ListDirResponse, _> =
         guest.call("/filesystem.Filesystem/ListDir", user, &request, LONGEST_LIST).await;
@@ -293,33 +293,35 @@ async fn listing(
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/{*path}", tag = "files",
     params(
-        ("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"), UserQuery, WatchQuery,
+        ("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"),
         ("Range" = Option<String>, Header, description = "`bytes=0-99`"),
+        PageQuery, UserQuery, WatchQuery
     ),
     responses(
         (status = 200, content_type = "*/*", body = String, description = "the contents, or a directory's entries"),
         (status = 206, content_type = "*/*", body = String), (status = 304, description = "not changed"),
-        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
         (status = 409, body = ErrorShape), (status = 412, description = "changed"),
-        (status = 416, description = "no such part"), (status = 422, body = ErrorShape),
-        (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+        (status = 416, description = "no such part")
     )
 )]
 pub(super) async fn read(
     State(app): State<Arc<App>>,
     writer: Result<Caller<Write>, ApiError>,
     named: Named<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(who): Query<UserQuery>,
+    Query(watch): Query<WatchQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    contents(&app, &named, &writer, &query, &request.into_parts().0).await
+    contents(&app, &named, &writer, (page, who, watch), &request.into_parts().0).await
 }
 
 /// What `GET` would answer, without the contents.
 #[utoipa::path(
     head, path = "/api/v1/sandboxes/{id}/files/{*path}", tag = "files",
     params(
-        ("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"), UserQuery, WatchQuery
+        ("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"),
+        PageQuery, UserQuery, WatchQuery
     ),
     responses(
         (status = 200), (status = 206), (status = 304), (status = 400), (status = 401), (status = 404), (status = 409),
@@ -330,23 +332,25 @@ pub(super) async fn look(
     State(app): State<Arc<App>>,
     writer: Result<Caller<Write>, ApiError>,
     named: Named<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(who): Query<UserQuery>,
+    Query(watch): Query<WatchQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    contents(&app, &named, &writer, &query, &request.into_parts().0).await
+    contents(&app, &named, &writer, (page, who, watch), &request.into_parts().0).await
 }
 
 async fn contents(
     app: &App,
     named: &Named<Read>,
     writer: &Result<Caller<Write>, ApiError>,
-    query: &Query,
+    (page, who, watch): (PageQuery, UserQuery, WatchQuery),
     parts: &Parts,
 ) -> Result<Response, ApiError> {
     let path = path_of(parts, &named.id)?;
     check_reader(&path, writer)?;
-    let user = user(query)?;
-    let guest = inside::guest_for(app, &named.record, &named.id, query).await?;
+    let user = user(who)?;
+    let guest = inside::guest_for(app, &named.record, &named.id, &watch).await?;
     let mut wanted = contents_of(&path, user.as_deref());
     if writer.is_err() {
         // A link inside may lead anywhere, which only agentd sees.
@@ -369,7 +373,7 @@ async fn contents(
             None => Err(missing(&path)),
             Some(entry) if is_directory(&entry) && parts.method == Method::HEAD => Err(directory(&path)),
             Some(entry) if is_directory(&entry) => {
-                let part = Part::of(query)?;
+                let part = Part::of(page)?;
                 Ok(Json(listing(app, named.record.project, &guest, user.as_deref(), path, 1, &part).await?)
                     .into_response())
             }
@@ -400,21 +404,18 @@ async fn contents(
     request_body(content = String, content_type = "application/octet-stream", description = "the contents"),
     responses(
         (status = 200, body = Entry, description = "replaced"), (status = 201, body = Entry, description = "new"),
-        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
-        (status = 409, body = ErrorShape, description = "the sandbox does not run, or it is a directory"),
-        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+        (status = 409, body = ErrorShape, description = "the sandbox does not run, or it is a directory")
     )
 )]
 pub(super) async fn write(
     State(app): State<Arc<App>>,
     named: Named<Write>,
-    query: Query,
+    Query(who): Query<UserQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let path = path_of(&parts, &named.id)?;
-    let user = user(&query)?;
+    let user = user(who)?;
     let guest = guest(&app, &named.record, &named.id).await?;
     let before = stat(&guest, user.as_deref(), &path).await?;
     if before.as_ref().is_some_and(is_directory) {
@@ -441,25 +442,20 @@ pub(super) async fn write(
     delete, path = "/api/v1/sandboxes/{id}/files/{*path}", tag = "files",
     params(("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"), UserQuery, RemoveQuery),
     responses(
-        (status = 204), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 409, body = ErrorShape, description = "the sandbox does not run, or it is a directory"),
-        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+        (status = 204),
+        (status = 409, body = ErrorShape, description = "the sandbox does not run, or it is a directory")
     )
 )]
 pub(super) async fn remove(
     State(app): State<Arc<App>>,
     named: Named<Write>,
-    query: Query,
+    Query(who): Query<UserQuery>,
+    Query(query): Query<RemoveQuery>,
     request: Request,
 ) -> Result<StatusCode, ApiError> {
     let path = path_of(&request.into_parts().0, &named.id)?;
-    let user = user(&query)?;
-    let recursive = match query.text("recursive") {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(_) => return Err(ApiError::invalid("recursive", "must be true or false")),
-    };
+    let user = user(who)?;
+    let recursive = query.recursive == Some(true);
     let guest = guest(&app, &named.record, &named.id).await?;
     let entry = stat(&guest, user.as_deref(), &path).await?.ok_or_else(|| missing(&path))?;
     if is_directory(&entry) && !entry.is_symlink && !recursive {
@@ -478,20 +474,16 @@ pub(super) async fn remove(
     request_body = FileAction,
     responses(
         (status = 200, body = Entry, description = "moved"), (status = 201, body = Entry, description = "made"),
-        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
-        (status = 409, body = ErrorShape, description = "the sandbox does not run, or it exists"),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape),
-        (status = 503, body = ErrorShape)
+        (status = 409, body = ErrorShape, description = "the sandbox does not run, or it exists")
     )
 )]
 pub(super) async fn act(
     State(app): State<Arc<App>>,
     named: Named<Write>,
-    query: Query,
+    Query(who): Query<UserQuery>,
     Checked(action): Checked<FileAction>,
 ) -> Result<(StatusCode, Json<Entry>), ApiError> {
-    let user = user(&query)?;
+    let user = user(who)?;
     let (FileAction::Mkdir { path } | FileAction::Move { path, .. }) = &action;
     if checked(path)?.is_empty() {
         return Err(ApiError::invalid("path", "must not be empty"));

@@ -114,13 +114,9 @@ pub(super) struct Node {
         ("Idempotency-Key" = Option<String>, Header, description = "the same key and body make the same children")
     ),
     responses(
-        (status = 201, body = Fork), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 402, body = ErrorShape, description = "its budget is spent"),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 201, body = Fork), (status = 402, body = ErrorShape, description = "its budget is spent"),
         (status = 409, body = ErrorShape, description = "it is paused or changing, or its processes hold secrets"),
-        (status = 422, body = ErrorShape),
-        (status = 501, body = ErrorShape, description = "memory was asked for and cannot be kept"),
-        (status = 503, body = ErrorShape)
+        (status = 501, body = ErrorShape, description = "memory was asked for and cannot be kept")
     )
 )]
 pub(super) async fn fork(
@@ -172,7 +168,7 @@ pub(super) async fn fork(
 /// Where a sandbox comes from, and what came from it and from those before it.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/lineage", tag = "snapshots", params(("id" = String, Path)),
-    responses((status = 200, body = Family), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 200, body = Family))
 )]
 pub(super) async fn lineage(
     State(app): State<Arc<App>>,

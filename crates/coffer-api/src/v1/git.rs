@@ -107,17 +107,15 @@ pub(super) struct NewPullRequest {
     draft: bool,
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handler reads")]
 pub(super) struct RepositoryQuery {
     /// Which of the sandbox's repositories; needed where it has several.
     repository: Option<String>,
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handler reads")]
 pub(super) struct DiffQuery {
     /// Which of the sandbox's repositories; needed where it has several.
     repository: Option<String>,
@@ -196,12 +194,7 @@ fn git(app: &App) -> Arc<Git> {
 /// Has a repository in the sandbox: clones it, or brings it up to date where it is there already.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/clone", tag = "git", params(("id" = String, Path)), request_body = NewClone,
-    responses(
-        (status = 200, body = Cloned), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
-        (status = 409, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape),
-        (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
-    )
+    responses((status = 200, body = Cloned), (status = 409, body = ErrorShape))
 )]
 pub(super) async fn clone(
     State(app): State<Arc<App>>,
@@ -231,10 +224,8 @@ pub(super) async fn clone(
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/branch", tag = "git", params(("id" = String, Path)), request_body = NewBranch,
     responses(
-        (status = 200, body = Branched), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape, description = "also an unknown base"),
-        (status = 408, body = ErrorShape), (status = 409, body = ErrorShape), (status = 413, body = ErrorShape),
-        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+        (status = 200, body = Branched), (status = 404, body = ErrorShape, description = "also an unknown base"),
+        (status = 409, body = ErrorShape)
     )
 )]
 pub(super) async fn create_branch(
@@ -254,39 +245,30 @@ pub(super) async fn create_branch(
 /// Where the work tree of a repository stands.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/status", tag = "git", params(("id" = String, Path), RepositoryQuery),
-    responses(
-        (status = 200, body = WorkTree), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
-        (status = 422, body = ErrorShape), (status = 503, body = ErrorShape)
-    )
+    responses((status = 200, body = WorkTree), (status = 409, body = ErrorShape))
 )]
 pub(super) async fn status(
     State(app): State<Arc<App>>,
     named: NamedId<Read>,
-    query: Query,
+    Query(query): Query<RepositoryQuery>,
 ) -> Result<Json<WorkTree>, ApiError> {
     let session = session(&app, &named)?;
-    let status = app.git.status(&session, query.text("repository")).await;
+    let status = app.git.status(&session, query.repository.as_deref()).await;
     status.map(Json).map_err(|error| failed(&error, session.record.id))
 }
 
 /// What was changed since the last commit, or since the branch parted from another.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/diff", tag = "git", params(("id" = String, Path), DiffQuery),
-    responses(
-        (status = 200, body = WorkTreeDiff), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
-        (status = 422, body = ErrorShape), (status = 503, body = ErrorShape)
-    )
+    responses((status = 200, body = WorkTreeDiff), (status = 409, body = ErrorShape))
 )]
 pub(super) async fn diff(
     State(app): State<Arc<App>>,
     named: NamedId<Read>,
-    query: Query,
+    Query(query): Query<DiffQuery>,
 ) -> Result<Json<WorkTreeDiff>, ApiError> {
     let session = session(&app, &named)?;
-    let repository = query.text("repository").map(str::to_string);
-    let order = DiffOrder { repository, base: branch("base", query.text("base"))? };
+    let order = DiffOrder { repository: query.repository, base: branch("base", query.base.as_deref())? };
     let diff = app.git.diff(&session, order).await;
     diff.map(Json).map_err(|error| failed(&error, session.record.id))
 }
@@ -295,12 +277,9 @@ pub(super) async fn diff(
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/commit", tag = "git", params(("id" = String, Path)), request_body = NewCommit,
     responses(
-        (status = 201, body = Committed), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
+        (status = 201, body = Committed),
         (status = 409, body = ErrorShape, description = "`nothing_to_commit`, or `identity_missing`"),
-        (status = 413, body = ErrorShape),
-        (status = 422, body = ErrorShape, description = "also `commit_message`: it is not as the project wants it"),
-        (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+        (status = 422, body = ErrorShape, description = "also `commit_message`: it is not as the project wants it")
     )
 )]
 pub(super) async fn commit(
@@ -325,11 +304,8 @@ pub(super) async fn commit(
     post, path = "/api/v1/sandboxes/{id}/push", tag = "git", params(("id" = String, Path)),
     request_body = Option<NewPush>,
     responses(
-        (status = 200, body = Pushed), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
-        (status = 409, body = ErrorShape, description = "`push_rejected`, `branch_protected` or `token_expired`"),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape),
-        (status = 503, body = ErrorShape)
+        (status = 200, body = Pushed),
+        (status = 409, body = ErrorShape, description = "`push_rejected`, `branch_protected` or `token_expired`")
     )
 )]
 pub(super) async fn push(
@@ -349,10 +325,7 @@ pub(super) async fn push(
     request_body = NewPullRequest,
     responses(
         (status = 200, body = PullRequest, description = "it was open already"), (status = 201, body = PullRequest),
-        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 408, body = ErrorShape), (status = 409, body = ErrorShape),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape),
-        (status = 503, body = ErrorShape)
+        (status = 409, body = ErrorShape)
     )
 )]
 pub(super) async fn pull_request(
@@ -384,17 +357,14 @@ pub(super) async fn pull_request(
 /// What was done with git in a sandbox, newest first.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/git", tag = "git", params(("id" = String, Path), PageQuery),
-    responses(
-        (status = 200, body = Page<GitOperation>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<GitOperation>))
 )]
 pub(super) async fn operations(
     State(app): State<Arc<App>>,
     named: NamedId<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<GitOperation>>, ApiError> {
-    let (scope, part) = (named.caller.scope, Part::<GitOperationId>::of(&query)?);
+    let (scope, part) = (named.caller.scope, Part::<GitOperationId>::of(page)?);
     let known = app.store.sandbox(&scope, named.id).await.map_err(ApiError::store)?;
     known.ok_or_else(|| ApiError::no_sandbox(&named.text))?;
     let rows = app.store.git_operations(&scope, named.id, part.after, part.to_fetch()).await;

@@ -7,7 +7,6 @@ use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::ErrorShape;
 use crate::App;
 use crate::auth::{Caller, Operating, Read};
 use crate::error::ApiError;
@@ -34,7 +33,7 @@ pub(super) struct Host {
 /// What the host of the sandboxes can do.
 #[utoipa::path(
     get, path = "/api/v1/host", tag = "server",
-    responses((status = 200, body = Host), (status = 401, body = ErrorShape), (status = 503, body = ErrorShape))
+    responses((status = 200, body = Host))
 )]
 pub(super) async fn show(State(app): State<Arc<App>>, _: Caller<Read>) -> Result<Json<Host>, ApiError> {
     let info = app.fleet.host().await.map_err(|error| ApiError::fleet(error, ""))?;
@@ -84,10 +83,7 @@ struct HostFailure {
 /// What the host's kernel can do, and what the host failed lately. For operators.
 #[utoipa::path(
     get, path = "/api/v1/admin/host", tag = "server",
-    responses(
-        (status = 200, body = HostReport), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 503, body = ErrorShape)
-    )
+    responses((status = 200, body = HostReport))
 )]
 pub(super) async fn inspect(State(app): State<Arc<App>>, _: Operating) -> Result<Json<HostReport>, ApiError> {
     let info = app.fleet.host().await.map_err(|error| ApiError::fleet(error, ""))?;

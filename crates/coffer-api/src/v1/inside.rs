@@ -5,22 +5,23 @@ use std::sync::Arc;
 use coffer_fleet::Record;
 use coffer_fleet::exec::reach;
 use coffer_guest::{Guest, GuestError, Wake};
+use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::App;
 use crate::error::ApiError;
-use crate::query::Query;
+use crate::query::flag;
 
 /// The agentd of a sandbox, which is resumed first where its settings say so.
 pub(super) async fn guest(app: &App, record: &Arc<Record>, id: &str) -> Result<Guest, ApiError> {
     guest_by(app, record, id, Wake::ByPolicy).await
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handlers read")]
 pub(super) struct WatchQuery {
     /// `true` for who looks again and again: it wakes no sandbox, and is no use that keeps one from being idle.
+    #[serde(default, deserialize_with = "flag")]
     watch: Option<bool>,
 }
 
@@ -29,13 +30,9 @@ pub(super) async fn guest_for(
     app: &App,
     record: &Arc<Record>,
     id: &str,
-    query: &Query,
+    watch: &WatchQuery,
 ) -> Result<Guest, ApiError> {
-    let wake = match query.text("watch") {
-        None | Some("false") => Wake::ByPolicy,
-        Some("true") => Wake::LooksOn,
-        Some(_) => return Err(ApiError::invalid("watch", "must be true or false")),
-    };
+    let wake = if watch.watch == Some(true) { Wake::LooksOn } else { Wake::ByPolicy };
     guest_by(app, record, id, wake).await
 }
 

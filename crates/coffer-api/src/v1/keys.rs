@@ -136,11 +136,7 @@ fn by_person(caller: &Caller<Admin>, kind: KeyKind) -> Result<(), ApiError> {
 /// Makes a key for this project.
 #[utoipa::path(
     post, path = "/api/v1/keys", tag = "keys", request_body = NewKeyRequest,
-    responses(
-        (status = 201, body = MadeKey), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape, description = "no such agent"),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = MadeKey), (status = 404, body = ErrorShape, description = "no such agent"))
 )]
 pub(super) async fn create(
     State(app): State<Arc<App>>,
@@ -163,7 +159,7 @@ pub(super) async fn create(
 /// The keys of this project, oldest first, revoked ones included.
 #[utoipa::path(
     get, path = "/api/v1/keys", tag = "keys",
-    responses((status = 200, body = Page<Key>), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape))
+    responses((status = 200, body = Page<Key>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
@@ -176,10 +172,7 @@ pub(super) async fn list(
 /// Refuses a key from now on.
 #[utoipa::path(
     delete, path = "/api/v1/keys/{key}", tag = "keys", params(("key" = String, Path)),
-    responses(
-        (status = 204), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 409, body = ErrorShape, description = "the key that asks")
-    )
+    responses((status = 204), (status = 409, body = ErrorShape, description = "the key that asks"))
 )]
 pub(super) async fn revoke(
     State(app): State<Arc<App>>,
@@ -199,10 +192,7 @@ pub(super) async fn revoke(
 #[utoipa::path(
     post, path = "/api/v1/keys/{key}/rotate", tag = "keys", params(("key" = String, Path)),
     request_body = Option<RotateRequest>,
-    responses(
-        (status = 201, body = MadeKey), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = MadeKey))
 )]
 pub(super) async fn rotate(
     State(app): State<Arc<App>>,

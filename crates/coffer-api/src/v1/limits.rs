@@ -281,8 +281,7 @@ async fn change(
 /// The settings of the project whose key is shown.
 #[utoipa::path(
     get, path = "/api/v1/project/settings", tag = "limits",
-    responses((status = 200, body = Settings, headers(("ETag" = String))), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 200, body = Settings, headers(("ETag" = String))), (status = 404, body = ErrorShape))
 )]
 pub(super) async fn own_settings(State(app): State<Arc<App>>, caller: Caller<Read>) -> Answer<Settings> {
     read(&app, &caller.scope, caller.scope.project()).await
@@ -293,9 +292,8 @@ pub(super) async fn own_settings(State(app): State<Arc<App>>, caller: Caller<Rea
     put, path = "/api/v1/project/settings", tag = "limits", request_body = SettingsShape,
     params(("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")),
     responses(
-        (status = 200, body = Settings, headers(("ETag" = String))), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 412, body = ErrorShape), (status = 422, body = ErrorShape)
+        (status = 200, body = Settings, headers(("ETag" = String))), (status = 404, body = ErrorShape),
+        (status = 412, body = ErrorShape)
     )
 )]
 pub(super) async fn set_own_settings(
@@ -310,8 +308,7 @@ pub(super) async fn set_own_settings(
 /// The settings of a project. For operators.
 #[utoipa::path(
     get, path = "/api/v1/projects/{project}/settings", tag = "limits", params(("project" = String, Path)),
-    responses((status = 200, body = Settings, headers(("ETag" = String))), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 200, body = Settings, headers(("ETag" = String))))
 )]
 pub(super) async fn settings(
     State(app): State<Arc<App>>,
@@ -326,11 +323,7 @@ pub(super) async fn settings(
     put, path = "/api/v1/projects/{project}/settings", tag = "limits", params(("project" = String, Path),
         ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")),
     request_body = SettingsShape,
-    responses(
-        (status = 200, body = Settings, headers(("ETag" = String))), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 412, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Settings, headers(("ETag" = String))), (status = 412, body = ErrorShape))
 )]
 pub(super) async fn set_settings(
     State(app): State<Arc<App>>,
@@ -366,7 +359,7 @@ async fn quota_state(app: &App, scope: &impl Scope, project: ProjectId) -> Answe
 /// What the project whose key is shown may use, and uses.
 #[utoipa::path(
     get, path = "/api/v1/quotas", tag = "limits",
-    responses((status = 200, body = QuotaState), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 200, body = QuotaState), (status = 404, body = ErrorShape))
 )]
 pub(super) async fn own_quotas(State(app): State<Arc<App>>, caller: Caller<Read>) -> Answer<QuotaState> {
     quota_state(&app, &caller.scope, caller.scope.project()).await
@@ -375,8 +368,7 @@ pub(super) async fn own_quotas(State(app): State<Arc<App>>, caller: Caller<Read>
 /// What a project may use, and uses. For operators.
 #[utoipa::path(
     get, path = "/api/v1/projects/{project}/quotas", tag = "limits", params(("project" = String, Path)),
-    responses((status = 200, body = QuotaState, headers(("ETag" = String))), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 200, body = QuotaState, headers(("ETag" = String))))
 )]
 pub(super) async fn quotas(
     State(app): State<Arc<App>>,
@@ -391,11 +383,7 @@ pub(super) async fn quotas(
     put, path = "/api/v1/projects/{project}/quotas", tag = "limits", params(("project" = String, Path),
         ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")),
     request_body = QuotasShape,
-    responses(
-        (status = 200, body = QuotaState, headers(("ETag" = String))), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 412, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = QuotaState, headers(("ETag" = String))), (status = 412, body = ErrorShape))
 )]
 pub(super) async fn set_quotas(
     State(app): State<Arc<App>>,
@@ -434,9 +422,7 @@ pub(super) async fn set_quotas(
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/heartbeat", tag = "sandboxes", params(("id" = String, Path)),
     responses(
-        (status = 200, body = Lease), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 409, body = ErrorShape, description = "it has no lease, or is busy"),
-        (status = 503, body = ErrorShape)
+        (status = 200, body = Lease), (status = 409, body = ErrorShape, description = "it has no lease, or is busy")
     )
 )]
 pub(super) async fn heartbeat(

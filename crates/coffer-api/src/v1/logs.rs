@@ -16,23 +16,22 @@ use coffer_core::{Millis, SandboxId, SandboxState};
 use coffer_store::{ProjectScope, Transition};
 use coffer_wire::e2b::LogLevel;
 use http::{HeaderMap, header};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::ErrorShape;
 use super::executions::{expect_sandbox, time};
 use super::page::Page;
 use crate::App;
 use crate::auth::{NamedId, Read};
 use crate::error::ApiError;
 use crate::logs::{lines, stream_name};
-use crate::query::Query;
+use crate::query::{Query, flag, names};
 use coffer_core::clock::rfc3339;
 use coffer_fleet::output::{Kind, LogRecord};
 pub(super) use everywhere::*;
 
-const MOST: i64 = 1000;
-const USUAL: i64 = 200;
+const MOST: u32 = 1000;
+const USUAL: u32 = 200;
 const LONGEST_SEARCH: usize = 256;
 /// Of a log that is gone through for one page, and at a time.
 const MOST_SEARCHED: usize = 32 << 20;
@@ -88,16 +87,17 @@ impl std::str::FromStr for Place {
 }
 
 /// Which lines to show.
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what `Search::of` reads")]
 pub(super) struct LogQuery {
     /// Lines with this text in them.
     search: Option<String>,
     /// Lines of this level or above: `debug`, `info`, `warn` or `error`.
     level: Option<String>,
     /// Lines of these sources, separated by commas: `sandbox`, `process`, `stdout`, `stderr`, `pty`.
-    source: Option<String>,
+    #[param(value_type = Option<String>)]
+    #[serde(default)]
+    source: Vec<String>,
     /// Lines of then or later.
     from: Option<String>,
     /// Lines of then or earlier.
@@ -107,7 +107,14 @@ pub(super) struct LogQuery {
     limit: Option<u32>,
     /// The `next` of the part before.
     cursor: Option<String>,
+}
+
+/// In what form.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct FormQuery {
     /// All of it as a file of text.
+    #[serde(default, deserialize_with = "flag")]
     download: Option<bool>,
 }
 
@@ -124,40 +131,35 @@ struct Search {
 
 impl Search {
     /// What a request looks for. Where it goes on is read by `place` from its cursor.
-    fn of(query: &Query, place: impl Fn(&str) -> Result<Place, ()>) -> Result<Self, ApiError> {
-        let text = query.text("search").unwrap_or_default().to_string();
+    fn of(query: &LogQuery, place: impl Fn(&str) -> Result<Place, ()>) -> Result<Self, ApiError> {
+        let text = query.search.clone().unwrap_or_default();
         if text.len() > LONGEST_SEARCH {
             return Err(ApiError::invalid("search", format!("may have at most {LONGEST_SEARCH} bytes")));
         }
-        let least = match query.text("level") {
+        let least = match query.level.as_deref() {
             None => LogLevel::Debug,
             Some(level) => serde_json::from_value(level.into())
                 .map_err(|_| ApiError::invalid("level", "must be debug, info, warn or error"))?,
         };
-        let sources: Vec<String> = query
-            .all("source")
-            .flat_map(|value| value.split(','))
-            .filter(|source| !source.is_empty())
-            .map(Into::into)
-            .collect();
+        let sources: Vec<String> = names(&query.source).map(Into::into).collect();
         if !sources
             .iter()
             .all(|source| ["sandbox", "process", "stdout", "stderr", "pty"].contains(&source.as_str()))
         {
             return Err(ApiError::invalid("source", "must be sandbox, process, stdout, stderr or pty"));
         }
-        let limit = query.number("limit")?.unwrap_or(USUAL);
+        let limit = query.limit.unwrap_or(USUAL);
         if !(1..=MOST).contains(&limit) {
             return Err(ApiError::invalid("limit", format!("must be between 1 and {MOST}")));
         }
-        let place = query.text("cursor").map(place).transpose();
+        let place = query.cursor.as_deref().map(place).transpose();
         Ok(Self {
             text,
             least,
             sources,
-            from_ms: time(query, "from")?.unwrap_or(i64::MIN),
-            until_ms: time(query, "until")?.unwrap_or(i64::MAX),
-            limit: usize::try_from(limit).map_err(|_| ApiError::internal())?,
+            from_ms: time("from", query.from.as_deref())?.unwrap_or(i64::MIN),
+            until_ms: time("until", query.until.as_deref())?.unwrap_or(i64::MAX),
+            limit: limit as usize,
             place: place
                 .map_err(|()| ApiError::invalid("cursor", "is not one that this server gave out"))?
                 .unwrap_or_default(),
@@ -305,18 +307,15 @@ fn of_record(record: &LogRecord) -> Vec<(LogLine, i64)> {
 /// A page may hold fewer lines than asked for, even none, and still have a `next`: so much of the log was
 /// gone through. With `download`, or with `Accept: text/plain`, the answer is all that is wanted as text.
 #[utoipa::path(
-    get, path = "/api/v1/sandboxes/{id}/logs", tag = "logs", params(("id" = String, Path), LogQuery),
-    responses(
-        (status = 200, content((Page<LogLine> = "application/json"), (String = "text/plain"))),
-        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 422, body = ErrorShape), (status = 429, body = ErrorShape)
-    )
+    get, path = "/api/v1/sandboxes/{id}/logs", tag = "logs", params(("id" = String, Path), LogQuery, FormQuery),
+    responses((status = 200, content((Page<LogLine> = "application/json"), (String = "text/plain"))))
 )]
 pub(super) async fn search(
     State(app): State<Arc<App>>,
     named: NamedId<Read>,
     headers: HeaderMap,
-    query: Query,
+    Query(query): Query<LogQuery>,
+    Query(form): Query<FormQuery>,
 ) -> Result<Response, ApiError> {
     let search = Search::of(&query, str::parse)?;
     expect_sandbox(&app, &named).await?;
@@ -325,7 +324,7 @@ pub(super) async fn search(
         let _turn = app.journals.take(record.project).await.map_err(ApiError::busy)?;
         app.output.catch_up(&record, PATIENCE).await;
     }
-    let as_file = matches!(query.text("download"), Some("true" | "1"))
+    let as_file = form.download == Some(true)
         || headers.get(header::ACCEPT).is_some_and(|accept| accept == "text/plain");
     let id = named.id;
     let mut walk = Walk::start(app, named.caller.scope, id, search.place).await?;

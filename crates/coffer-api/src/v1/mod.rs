@@ -43,7 +43,7 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use serde::Serialize;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
-use utoipa::openapi::{RefOr, Schema};
+use utoipa::openapi::{RefOr, ResponseBuilder, Schema};
 use utoipa::{Modify, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -209,13 +209,14 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(pulls::comment_issue, pulls::issue_comments))
 }
 
-/// The same, with what any of them may answer.
+/// The same, with the refusals that follow from a route's method, path, parameters and body. Routes describe only those
+/// that have a meaning of their own.
 fn whole() -> OpenApiRouter<Arc<App>> {
     let mut router = described();
     let refusal = |why: &str| {
         let shape = utoipa::openapi::Ref::from_schema_name("Error");
         let content = utoipa::openapi::ContentBuilder::new().schema(Some(shape)).build();
-        utoipa::openapi::ResponseBuilder::new().description(why).content("application/json", content).build()
+        ResponseBuilder::new().description(why).content("application/json", content).build()
     };
     for (path, item) in &mut router.get_openapi_mut().paths.paths {
         let operations = [
@@ -232,22 +233,48 @@ fn whole() -> OpenApiRouter<Arc<App>> {
             let Some(operation) = operation else { continue };
             // The handlers' own names are short and return; this one is for programs that are made from it.
             operation.operation_id = Some([&[method], &place[2..]].concat().join("_"));
+            let is_public = operation.security.is_some();
+            let takes_query = super::query::parameters(operation).next().is_some();
+            let body = operation.request_body.as_ref();
+            let takes_body = body.is_some();
+            let takes_json =
+                matches!(body, Some(RefOr::T(body)) if body.content.contains_key("application/json"));
             let mut add = |status: &str, why: &str| {
                 let responses = &mut operation.responses.responses;
-                responses.entry(status.to_string()).or_insert_with(|| refusal(why).into());
+                // An answer to HEAD has no body.
+                let refusal = if method == "head" {
+                    ResponseBuilder::new().description(why).build()
+                } else {
+                    refusal(why)
+                };
+                responses.entry(status.to_string()).or_insert_with(|| refusal.into());
             };
-            if path.starts_with("/api/v1/repositories/{repository}") {
+            add("400", "the request is malformed, or has a parameter that this route does not take");
+            add("500", "the server failed; its log says why");
+            if !is_public {
+                add("401", "no key, or not a good one");
+                add("403", "the key may not do this");
+                add("429", "too many requests, or over quota");
+                add("503", "the records or the host of the sandboxes do not answer");
+            }
+            if path.contains('{') {
                 add("404", "there is no such thing in this project");
+            }
+            if takes_body {
+                add("408", "the body came too slowly");
+            }
+            if takes_json {
+                add("413", "the body is too large");
+            }
+            if takes_body || takes_query {
+                add("422", "a field or a parameter does not fit");
+            }
+            if path.starts_with("/api/v1/repositories/{repository}") {
                 add("409", "the forge or the state of things does not allow it");
                 add("421", "another installation keeps the repository");
             }
             if path.starts_with("/api/v1/sandboxes/{id}") {
                 add("421", "another installation holds the sandbox");
-            }
-            if operation.security.is_none() {
-                add("403", "the key may not do this");
-                add("429", "too many requests, or over quota");
-                add("503", "the records or the host of the sandboxes do not answer");
             }
             for (status, response) in &mut operation.responses.responses {
                 if let RefOr::T(response) = response
@@ -293,6 +320,7 @@ fn status_text(status: &str) -> String {
 /// The routes, with their description at `/api/v1/openapi.json` and a page to read it at `/api/v1/docs`.
 pub(super) fn router() -> Router<Arc<App>> {
     let (router, openapi) = whole().split_for_parts();
+    let allowed = super::query::Allowed::of(&openapi);
     let openapi: Arc<str> = openapi.to_pretty_json().expect("a description is plain data").into();
     router
         .route(
@@ -303,6 +331,7 @@ pub(super) fn router() -> Router<Arc<App>> {
         )
         .route("/metrics", get(scrape::show))
         .route("/api/v1/docs", get(docs))
+        .layer(axum::middleware::from_fn(move |request, next| allowed.clone().check(request, next)))
 }
 
 const DOCS: &str = include_str!("docs.html");

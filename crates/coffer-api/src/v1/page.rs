@@ -1,13 +1,12 @@
 //! Lists, page by page.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::error::ApiError;
-use crate::query::Query;
 
-const MOST: i64 = 200;
-const USUAL: i64 = 50;
+const MOST: u32 = 200;
+const USUAL: u32 = 50;
 
 /// A part of a list.
 #[derive(Debug, Serialize, ToSchema)]
@@ -18,9 +17,8 @@ pub(super) struct Page<T> {
 }
 
 /// Which part of a list.
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what `Part::of` reads")]
 pub(super) struct PageQuery {
     /// How many at most, 1 to 200; 50 by default.
     #[param(minimum = 1, maximum = 200)]
@@ -37,14 +35,14 @@ pub(super) struct Part<C> {
 }
 
 impl<C: std::str::FromStr> Part<C> {
-    pub(super) fn of(query: &Query) -> Result<Self, ApiError> {
-        let limit = query.number("limit")?.unwrap_or(USUAL);
+    pub(super) fn of(page: PageQuery) -> Result<Self, ApiError> {
+        let limit = page.limit.unwrap_or(USUAL);
         if !(1..=MOST).contains(&limit) {
             return Err(ApiError::invalid("limit", format!("must be between 1 and {MOST}")));
         }
-        let after = query.text("cursor").map(str::parse).transpose();
+        let after = page.cursor.as_deref().map(str::parse).transpose();
         let after = after.map_err(|_| ApiError::invalid("cursor", "is not one that this server gave out"))?;
-        Ok(Self { limit: u32::try_from(limit).map_err(|_| ApiError::internal())?, after })
+        Ok(Self { limit, after })
     }
 
     /// One more than is shown tells whether there is a next part.

@@ -67,7 +67,7 @@ pub(super) fn changed_meanwhile() -> ApiError {
 /// The project whose key is shown.
 #[utoipa::path(
     get, path = "/api/v1/project", tag = "projects",
-    responses((status = 200, body = Project, headers(("ETag" = String))), (status = 401, body = ErrorShape))
+    responses((status = 200, body = Project, headers(("ETag" = String))))
 )]
 pub(super) async fn own(
     State(app): State<Arc<App>>,
@@ -83,10 +83,8 @@ pub(super) async fn own(
     patch, path = "/api/v1/project", tag = "projects", request_body = ProjectName,
     params(("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")),
     responses(
-        (status = 200, body = Project, headers(("ETag" = String))), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 409, body = ErrorShape, description = "the name is taken"), (status = 412, body = ErrorShape),
-        (status = 422, body = ErrorShape)
+        (status = 200, body = Project, headers(("ETag" = String))),
+        (status = 409, body = ErrorShape, description = "the name is taken"), (status = 412, body = ErrorShape)
     )
 )]
 pub(super) async fn rename(
@@ -106,10 +104,7 @@ pub(super) async fn rename(
 /// Makes a project. For operators.
 #[utoipa::path(
     post, path = "/api/v1/projects", tag = "projects", request_body = ProjectName,
-    responses(
-        (status = 201, body = Project), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 409, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = Project), (status = 409, body = ErrorShape))
 )]
 pub(super) async fn create(
     State(app): State<Arc<App>>,
@@ -129,17 +124,14 @@ pub(super) async fn create(
 /// All projects, oldest first. For operators.
 #[utoipa::path(
     get, path = "/api/v1/projects", tag = "projects", params(PageQuery),
-    responses(
-        (status = 200, body = Page<Project>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Project>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Operating,
-    query: Query,
+    Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<Project>>, ApiError> {
-    let part = Part::of(&query)?;
+    let part = Part::of(page)?;
     let projects = app.store.projects(&caller.operator, part.after, part.to_fetch()).await;
     Ok(Json(part.page(projects.map_err(ApiError::store)?, |project| project.id.to_string(), shown)))
 }
@@ -148,10 +140,7 @@ pub(super) async fn list(
 #[utoipa::path(
     post, path = "/api/v1/projects/{project}/keys", tag = "projects", params(("project" = String, Path)),
     request_body = NewKeyRequest,
-    responses(
-        (status = 201, body = MadeKey), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = MadeKey))
 )]
 pub(super) async fn create_key(
     State(app): State<Arc<App>>,

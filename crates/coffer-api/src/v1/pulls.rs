@@ -16,7 +16,6 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::ErrorShape;
 use super::page::{Page, PageQuery};
 use super::repositories::{Located, field, forge_part, listed};
 use crate::App;
@@ -143,9 +142,8 @@ pub(super) struct ChangeIssue {
 }
 
 /// Which pull requests.
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what `list` reads")]
 pub(super) struct PullQuery {
     /// `open`, `closed` or `merged`.
     state: Option<String>,
@@ -153,9 +151,8 @@ pub(super) struct PullQuery {
     base: Option<String>,
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what `issues` reads")]
 pub(super) struct IssueQuery {
     /// `open` or `closed`.
     state: Option<String>,
@@ -194,10 +191,7 @@ fn optional<T: std::str::FromStr<Err: std::fmt::Display>>(
 #[utoipa::path(
     post, path = "/api/v1/repositories/{repository}/pulls", tag = "pulls",
     params(("repository" = String, Path)), request_body = OpenPull,
-    responses(
-        (status = 201, body = Pull), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = Pull))
 )]
 pub(super) async fn create(
     State(app): State<Arc<App>>,
@@ -221,18 +215,19 @@ pub(super) async fn create(
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/pulls", tag = "pulls",
     params(("repository" = String, Path), PullQuery, PageQuery),
-    responses(
-        (status = 200, body = Page<Pull>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Pull>))
 )]
-pub(super) async fn list(located: Located<Read>, query: Query) -> Result<Json<Page<Pull>>, ApiError> {
+pub(super) async fn list(
+    located: Located<Read>,
+    Query(query): Query<PullQuery>,
+    Query(page): Query<PageQuery>,
+) -> Result<Json<Page<Pull>>, ApiError> {
     let filter = PullFilter {
-        state: optional::<PullState>("state", query.text("state"))?,
-        head: optional::<BranchName>("head", query.text("head"))?,
-        base: optional::<BranchName>("base", query.text("base"))?,
+        state: optional::<PullState>("state", query.state.as_deref())?,
+        head: optional::<BranchName>("head", query.head.as_deref())?,
+        base: optional::<BranchName>("base", query.base.as_deref())?,
     };
-    let all = located.forge.pulls(filter, forge_part(&query)?).await;
+    let all = located.forge.pulls(filter, forge_part(page)?).await;
     Ok(listed(all.map_err(ApiError::forge)?))
 }
 
@@ -240,7 +235,7 @@ pub(super) async fn list(located: Located<Read>, query: Query) -> Result<Json<Pa
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/pulls/{number}", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path)),
-    responses((status = 200, body = Pull), (status = 401, body = ErrorShape))
+    responses((status = 200, body = Pull))
 )]
 pub(super) async fn detail(located: Located<Read>) -> Result<Json<Pull>, ApiError> {
     located.forge.pull(located.number()?).await.map(Json).map_err(ApiError::forge)
@@ -250,10 +245,7 @@ pub(super) async fn detail(located: Located<Read>) -> Result<Json<Pull>, ApiErro
 #[utoipa::path(
     patch, path = "/api/v1/repositories/{repository}/pulls/{number}", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path)), request_body = ChangePull,
-    responses(
-        (status = 200, body = Pull), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Pull))
 )]
 pub(super) async fn change(
     located: Located<Write>,
@@ -273,7 +265,7 @@ pub(super) async fn change(
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/pulls/{number}/diff", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path)),
-    responses((status = 200, body = Diff), (status = 401, body = ErrorShape))
+    responses((status = 200, body = Diff))
 )]
 pub(super) async fn diff(located: Located<Read>) -> Result<Json<Diff>, ApiError> {
     located.forge.diff(located.number()?).await.map(Json).map_err(ApiError::forge)
@@ -283,10 +275,7 @@ pub(super) async fn diff(located: Located<Read>) -> Result<Json<Diff>, ApiError>
 #[utoipa::path(
     post, path = "/api/v1/repositories/{repository}/pulls/{number}/merge", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path)), request_body = Merge,
-    responses(
-        (status = 200, body = Pull), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Pull))
 )]
 pub(super) async fn merge(
     located: Located<Write>,
@@ -305,10 +294,7 @@ pub(super) async fn merge(
 #[utoipa::path(
     post, path = "/api/v1/repositories/{repository}/pulls/{number}/comments", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path)), request_body = Say,
-    responses(
-        (status = 201, body = Comment), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = Comment))
 )]
 pub(super) async fn comment(
     located: Located<Write>,
@@ -321,13 +307,13 @@ pub(super) async fn comment(
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/pulls/{number}/comments", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path), PageQuery),
-    responses(
-        (status = 200, body = Page<Comment>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Comment>))
 )]
-pub(super) async fn comments(located: Located<Read>, query: Query) -> Result<Json<Page<Comment>>, ApiError> {
-    let all = located.forge.comments(located.number()?, forge_part(&query)?).await;
+pub(super) async fn comments(
+    located: Located<Read>,
+    Query(page): Query<PageQuery>,
+) -> Result<Json<Page<Comment>>, ApiError> {
+    let all = located.forge.comments(located.number()?, forge_part(page)?).await;
     Ok(listed(all.map_err(ApiError::forge)?))
 }
 
@@ -341,10 +327,7 @@ async fn say_on(located: &Located<Write>, say: Say) -> Result<(StatusCode, Json<
 #[utoipa::path(
     post, path = "/api/v1/repositories/{repository}/pulls/{number}/reviews", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path)), request_body = GiveReview,
-    responses(
-        (status = 201, body = Review), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = Review))
 )]
 pub(super) async fn review(
     located: Located<Write>,
@@ -385,13 +368,13 @@ pub(super) async fn review(
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/pulls/{number}/reviews", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path), PageQuery),
-    responses(
-        (status = 200, body = Page<Review>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Review>))
 )]
-pub(super) async fn reviews(located: Located<Read>, query: Query) -> Result<Json<Page<Review>>, ApiError> {
-    let all = located.forge.reviews(located.number()?, forge_part(&query)?).await;
+pub(super) async fn reviews(
+    located: Located<Read>,
+    Query(page): Query<PageQuery>,
+) -> Result<Json<Page<Review>>, ApiError> {
+    let all = located.forge.reviews(located.number()?, forge_part(page)?).await;
     Ok(listed(all.map_err(ApiError::forge)?))
 }
 
@@ -399,16 +382,13 @@ pub(super) async fn reviews(located: Located<Read>, query: Query) -> Result<Json
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/pulls/{number}/line-comments", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path), PageQuery),
-    responses(
-        (status = 200, body = Page<InlineComment>), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<InlineComment>))
 )]
 pub(super) async fn line_comments(
     located: Located<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<InlineComment>>, ApiError> {
-    let all = located.forge.inline_comments(located.number()?, forge_part(&query)?).await;
+    let all = located.forge.inline_comments(located.number()?, forge_part(page)?).await;
     Ok(listed(all.map_err(ApiError::forge)?))
 }
 
@@ -416,10 +396,7 @@ pub(super) async fn line_comments(
 #[utoipa::path(
     post, path = "/api/v1/repositories/{repository}/commits/{commit}/statuses", tag = "pulls",
     params(("repository" = String, Path), ("commit" = String, Path)), request_body = SetStatus,
-    responses(
-        (status = 201, body = Status), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = Status))
 )]
 pub(super) async fn set_status(
     located: Located<Write>,
@@ -447,7 +424,7 @@ pub(super) async fn set_status(
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/commits/{commit}/statuses", tag = "pulls",
     params(("repository" = String, Path), ("commit" = String, Path)),
-    responses((status = 200, body = Statuses), (status = 401, body = ErrorShape))
+    responses((status = 200, body = Statuses))
 )]
 pub(super) async fn statuses(located: Located<Read>) -> Result<Json<Statuses>, ApiError> {
     let commit: CommitId = located.named("commit")?;
@@ -458,10 +435,7 @@ pub(super) async fn statuses(located: Located<Read>) -> Result<Json<Statuses>, A
 #[utoipa::path(
     post, path = "/api/v1/repositories/{repository}/issues", tag = "issues",
     params(("repository" = String, Path)), request_body = OpenIssue,
-    responses(
-        (status = 201, body = Issue), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = Issue))
 )]
 pub(super) async fn create_issue(
     located: Located<Write>,
@@ -476,14 +450,15 @@ pub(super) async fn create_issue(
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/issues", tag = "issues",
     params(("repository" = String, Path), IssueQuery, PageQuery),
-    responses(
-        (status = 200, body = Page<Issue>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Issue>))
 )]
-pub(super) async fn issues(located: Located<Read>, query: Query) -> Result<Json<Page<Issue>>, ApiError> {
-    let state = optional::<IssueState>("state", query.text("state"))?;
-    let all = located.forge.issues(state, forge_part(&query)?).await;
+pub(super) async fn issues(
+    located: Located<Read>,
+    Query(query): Query<IssueQuery>,
+    Query(page): Query<PageQuery>,
+) -> Result<Json<Page<Issue>>, ApiError> {
+    let state = optional::<IssueState>("state", query.state.as_deref())?;
+    let all = located.forge.issues(state, forge_part(page)?).await;
     Ok(listed(all.map_err(ApiError::forge)?))
 }
 
@@ -491,7 +466,7 @@ pub(super) async fn issues(located: Located<Read>, query: Query) -> Result<Json<
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/issues/{number}", tag = "issues",
     params(("repository" = String, Path), ("number" = i64, Path)),
-    responses((status = 200, body = Issue), (status = 401, body = ErrorShape))
+    responses((status = 200, body = Issue))
 )]
 pub(super) async fn issue(located: Located<Read>) -> Result<Json<Issue>, ApiError> {
     located.forge.issue(located.number()?).await.map(Json).map_err(ApiError::forge)
@@ -501,10 +476,7 @@ pub(super) async fn issue(located: Located<Read>) -> Result<Json<Issue>, ApiErro
 #[utoipa::path(
     patch, path = "/api/v1/repositories/{repository}/issues/{number}", tag = "issues",
     params(("repository" = String, Path), ("number" = i64, Path)), request_body = ChangeIssue,
-    responses(
-        (status = 200, body = Issue), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Issue))
 )]
 pub(super) async fn change_issue(
     located: Located<Write>,
@@ -522,10 +494,7 @@ pub(super) async fn change_issue(
 #[utoipa::path(
     post, path = "/api/v1/repositories/{repository}/issues/{number}/comments", tag = "issues",
     params(("repository" = String, Path), ("number" = i64, Path)), request_body = Say,
-    responses(
-        (status = 201, body = Comment), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = Comment))
 )]
 pub(super) async fn comment_issue(
     located: Located<Write>,
@@ -538,15 +507,12 @@ pub(super) async fn comment_issue(
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/issues/{number}/comments", tag = "issues",
     params(("repository" = String, Path), ("number" = i64, Path), PageQuery),
-    responses(
-        (status = 200, body = Page<Comment>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Comment>))
 )]
 pub(super) async fn issue_comments(
     located: Located<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<Comment>>, ApiError> {
-    let all = located.forge.comments(located.number()?, forge_part(&query)?).await;
+    let all = located.forge.comments(located.number()?, forge_part(page)?).await;
     Ok(listed(all.map_err(ApiError::forge)?))
 }

@@ -8,7 +8,6 @@ use coffer_store::{QueueLoad, QueuedRun, RunState};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::ErrorShape;
 use crate::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
@@ -88,7 +87,7 @@ fn shown(runs: Vec<QueuedRun>) -> Vec<Run> {
 /// What is under way in the project, what waits for a slot, and how many there are.
 #[utoipa::path(
     get, path = "/api/v1/queue", tag = "tasks",
-    responses((status = 200, body = Queue), (status = 401, body = ErrorShape))
+    responses((status = 200, body = Queue))
 )]
 pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller<Read>) -> Result<Json<Queue>, ApiError> {
     if caller.scope.agent().is_some() {

@@ -192,8 +192,8 @@ pub(super) fn field<T: FromStr<Err: std::fmt::Display>>(name: &str, text: &str) 
 }
 
 /// The part of a forge's list that is asked for.
-pub(super) fn forge_part(query: &Query) -> Result<ForgePart, ApiError> {
-    let part = Part::<String>::of(query)?;
+pub(super) fn forge_part(page: PageQuery) -> Result<ForgePart, ApiError> {
+    let part = Part::<String>::of(page)?;
     Ok(ForgePart { after: part.after, limit: part.limit })
 }
 
@@ -206,9 +206,9 @@ pub(super) fn listed<T>(listed: Listed<T>) -> Json<Page<T>> {
 #[utoipa::path(
     post, path = "/api/v1/repositories", tag = "repositories", request_body = NewRepository,
     responses(
-        (status = 201, body = Repository), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
+        (status = 201, body = Repository),
         (status = 404, body = ErrorShape, description = "there is no such connection"),
-        (status = 409, body = ErrorShape, description = "the name is taken"), (status = 422, body = ErrorShape)
+        (status = 409, body = ErrorShape, description = "the name is taken")
     )
 )]
 pub(super) async fn create(
@@ -240,18 +240,15 @@ pub(super) async fn create(
 /// The repositories of this project, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/repositories", tag = "repositories", params(PageQuery),
-    responses(
-        (status = 200, body = Page<Repository>), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Repository>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
     headers: HeaderMap,
-    query: Query,
+    Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<Repository>>, ApiError> {
-    let part = Part::of(&query)?;
+    let part = Part::of(page)?;
     let rows = app.store.repositories(&caller.scope, part.after, part.to_fetch()).await;
     let rows = rows.map_err(ApiError::store)?;
     Ok(Json(part.page(rows, |row| row.id.to_string(), |row| shown(row, &headers))))
@@ -260,7 +257,7 @@ pub(super) async fn list(
 /// One repository, by its id or its name.
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}", tag = "repositories", params(("repository" = String, Path)),
-    responses((status = 200, body = RepositoryDetail), (status = 401, body = ErrorShape))
+    responses((status = 200, body = RepositoryDetail))
 )]
 pub(super) async fn detail(
     located: Located<Read>,
@@ -274,10 +271,7 @@ pub(super) async fn detail(
 #[utoipa::path(
     patch, path = "/api/v1/repositories/{repository}", tag = "repositories",
     params(("repository" = String, Path)), request_body = ChangedRepository,
-    responses(
-        (status = 200, body = Repository), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Repository))
 )]
 pub(super) async fn change(
     State(app): State<Arc<App>>,
@@ -294,7 +288,7 @@ pub(super) async fn change(
 #[utoipa::path(
     delete, path = "/api/v1/repositories/{repository}", tag = "repositories",
     params(("repository" = String, Path)),
-    responses((status = 204), (status = 401, body = ErrorShape))
+    responses((status = 204))
 )]
 pub(super) async fn remove(
     State(app): State<Arc<App>>,
@@ -309,10 +303,7 @@ pub(super) async fn remove(
     post, path = "/api/v1/repositories/{repository}/import", tag = "repositories",
     params(("repository" = String, Path)),
     request_body(content = String, content_type = "application/octet-stream"),
-    responses(
-        (status = 200, body = Repository), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 413, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape), (status = 507, body = ErrorShape)
-    )
+    responses((status = 200, body = Repository), (status = 413, body = ErrorShape), (status = 507, body = ErrorShape))
 )]
 pub(super) async fn import(
     State(app): State<Arc<App>>,
@@ -329,13 +320,13 @@ pub(super) async fn import(
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/branches", tag = "repositories",
     params(("repository" = String, Path), PageQuery),
-    responses(
-        (status = 200, body = Page<Branch>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Branch>))
 )]
-pub(super) async fn branches(located: Located<Read>, query: Query) -> Result<Json<Page<Branch>>, ApiError> {
-    let all = located.forge.branches(forge_part(&query)?).await;
+pub(super) async fn branches(
+    located: Located<Read>,
+    Query(page): Query<PageQuery>,
+) -> Result<Json<Page<Branch>>, ApiError> {
+    let all = located.forge.branches(forge_part(page)?).await;
     Ok(listed(all.map_err(ApiError::forge)?))
 }
 
@@ -343,7 +334,7 @@ pub(super) async fn branches(located: Located<Read>, query: Query) -> Result<Jso
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/protections", tag = "repositories",
     params(("repository" = String, Path)),
-    responses((status = 200, body = Page<Protection>), (status = 401, body = ErrorShape))
+    responses((status = 200, body = Page<Protection>))
 )]
 pub(super) async fn protections(
     State(app): State<Arc<App>>,
@@ -357,7 +348,7 @@ pub(super) async fn protections(
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/protections/{*branch}", tag = "repositories",
     params(("repository" = String, Path), ("branch" = String, Path)),
-    responses((status = 200, body = Protection), (status = 401, body = ErrorShape))
+    responses((status = 200, body = Protection))
 )]
 pub(super) async fn protection(located: Located<Read>) -> Result<Json<Protection>, ApiError> {
     let branch: BranchName = located.named("branch")?;
@@ -369,10 +360,7 @@ pub(super) async fn protection(located: Located<Read>) -> Result<Json<Protection
 #[utoipa::path(
     put, path = "/api/v1/repositories/{repository}/protections/{*branch}", tag = "repositories",
     params(("repository" = String, Path), ("branch" = String, Path)), request_body = NewProtection,
-    responses(
-        (status = 200, body = Protection), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Protection))
 )]
 pub(super) async fn protect(
     State(app): State<Arc<App>>,
@@ -393,7 +381,7 @@ pub(super) async fn protect(
 #[utoipa::path(
     delete, path = "/api/v1/repositories/{repository}/protections/{*branch}", tag = "repositories",
     params(("repository" = String, Path), ("branch" = String, Path)),
-    responses((status = 204), (status = 401, body = ErrorShape))
+    responses((status = 204))
 )]
 pub(super) async fn unprotect(
     State(app): State<Arc<App>>,

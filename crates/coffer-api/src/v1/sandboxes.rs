@@ -22,7 +22,7 @@ use crate::auth::{Caller, Named, NamedId, Operating, Read, Write, not_here};
 use crate::body::{Checked, MaybeChecked};
 use crate::context::Context;
 use crate::error::ApiError;
-use crate::query::Query;
+use crate::query::{Query, names};
 use crate::reach::PolicyShape;
 use crate::{App, check, kinds};
 use coffer_core::Code;
@@ -177,17 +177,19 @@ pub(super) struct Extension {
     timeout_s: i64,
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handler reads")]
 pub(super) struct SandboxQuery {
     /// Only those in one of these states, joined by commas; all by default.
     #[param(example = "running,paused")]
-    state: Option<String>,
+    #[param(value_type = Option<String>)]
+    #[serde(default)]
+    state: Vec<String>,
     /// Only those of that template.
     template: Option<String>,
     /// Only those that this agent owns.
-    agent_id: Option<String>,
+    #[param(value_type = Option<String>)]
+    agent_id: Option<AgentId>,
     /// `desc` (newest first, the default) or `asc`.
     order: Option<String>,
 }
@@ -264,13 +266,11 @@ async fn row(app: &App, named: &NamedId<Read>) -> Result<SandboxRow, ApiError> {
     post, path = "/api/v1/sandboxes", tag = "sandboxes", request_body = Option<NewSandbox>,
     params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body make one sandbox")),
     responses(
-        (status = 201, body = Sandbox, headers(("Location" = String))), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 201, body = Sandbox, headers(("Location" = String))),
         (status = 404, body = ErrorShape, description = "no such template, snapshot or agent"),
         (status = 421, body = ErrorShape, description = "another installation has the snapshot"),
         (status = 501, body = ErrorShape, description = "memory was asked for and cannot be had"),
-        (status = 402, body = ErrorShape, description = "its budget is spent"),
-        (status = 409, body = ErrorShape), (status = 422, body = ErrorShape), (status = 503, body = ErrorShape)
+        (status = 402, body = ErrorShape, description = "its budget is spent"), (status = 409, body = ErrorShape)
     )
 )]
 pub(super) async fn create(
@@ -354,27 +354,24 @@ pub(super) async fn create(
 /// Sandboxes, live and over.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes", tag = "sandboxes", params(PageQuery, SandboxQuery),
-    responses(
-        (status = 200, body = Page<Sandbox>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Sandbox>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(query): Query<SandboxQuery>,
 ) -> Result<Json<Page<Sandbox>>, ApiError> {
-    let part: Part<Cursor> = Part::of(&query)?;
-    let order = match query.text("order") {
+    let part: Part<Cursor> = Part::of(page)?;
+    let order = match query.order.as_deref() {
         None | Some("desc") => Order::NewestFirst,
         Some("asc") => Order::OldestFirst,
         Some(_) => return Err(ApiError::invalid("order", "must be asc or desc")),
     };
-    let agent = query.text("agent_id").map(str::parse).transpose();
     let filter = ListFilter {
-        states: states(&query)?,
-        template: query.text("template").map(str::to_lowercase),
-        agent: agent.map_err(|_| ApiError::invalid("agent_id", "is not an id"))?,
+        states: states(&query.state)?,
+        template: query.template.map(|name| name.to_lowercase()),
+        agent: query.agent_id,
         order,
         limit: part.limit,
         cursor: part.after,
@@ -396,17 +393,14 @@ pub(super) struct OwnedSandbox {
 /// The live sandboxes of all projects. For operators.
 #[utoipa::path(
     get, path = "/api/v1/admin/sandboxes", tag = "sandboxes", params(PageQuery),
-    responses(
-        (status = 200, body = Page<OwnedSandbox>), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<OwnedSandbox>))
 )]
 pub(super) async fn list_all(
     State(app): State<Arc<App>>,
     caller: Operating,
-    query: Query,
+    Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<OwnedSandbox>>, ApiError> {
-    let part: Part<Cursor> = Part::of(&query)?;
+    let part: Part<Cursor> = Part::of(page)?;
     let filter = ListFilter { limit: part.limit, cursor: part.after, ..ListFilter::default() };
     app.fleet.recorded().await;
     let page = app.store.list(&caller.operator, &filter).await.map_err(ApiError::store)?;
@@ -416,20 +410,19 @@ pub(super) async fn list_all(
     Ok(Json(Page::new(page.rows.into_iter().map(owned).collect(), next)))
 }
 
-fn states(query: &Query) -> Result<Vec<StateName>, ApiError> {
+fn states(named: &[String]) -> Result<Vec<StateName>, ApiError> {
     use StateName::{Creating, Error, Paused, Running, Terminated};
-    let named = query.all("state").flat_map(|value| value.split(',')).filter(|name| !name.is_empty());
     let known = |name: &str| {
         [Creating, Running, Paused, Terminated, Error].into_iter().find(|state| state.as_str() == name)
     };
     let wrong = || ApiError::invalid("state", "must be creating, running, paused, terminated or error");
-    named.map(|name| known(name).ok_or_else(wrong)).collect()
+    names(named).map(|name| known(name).ok_or_else(wrong)).collect()
 }
 
 /// One sandbox, live or over.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
-    responses((status = 200, body = Sandbox), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 200, body = Sandbox))
 )]
 pub(super) async fn detail(
     State(app): State<Arc<App>>,
@@ -441,9 +434,7 @@ pub(super) async fn detail(
 /// What became of a sandbox so far, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/history", tag = "sandboxes", params(("id" = String, Path)),
-    responses(
-        (status = 200, body = Page<LifeStep>), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<LifeStep>))
 )]
 pub(super) async fn history(
     State(app): State<Arc<App>>,
@@ -466,10 +457,7 @@ pub(super) async fn history(
 /// Destroys a sandbox. One that is over already is fine.
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
-    responses(
-        (status = 204), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape)
-    )
+    responses((status = 204))
 )]
 pub(super) async fn destroy(
     State(app): State<Arc<App>>,
@@ -492,11 +480,7 @@ pub(super) async fn destroy(
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/pause", tag = "sandboxes", params(("id" = String, Path)),
     request_body = Option<PauseBody>,
-    responses(
-        (status = 200, body = Sandbox), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
-        (status = 422, body = ErrorShape), (status = 501, body = ErrorShape), (status = 503, body = ErrorShape)
-    )
+    responses((status = 200, body = Sandbox), (status = 409, body = ErrorShape), (status = 501, body = ErrorShape))
 )]
 pub(super) async fn pause(
     State(app): State<Arc<App>>,
@@ -514,10 +498,8 @@ pub(super) async fn pause(
     post, path = "/api/v1/sandboxes/{id}/resume", tag = "sandboxes", params(("id" = String, Path)),
     request_body = Option<ResumeBody>,
     responses(
-        (status = 200, body = Sandbox), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
-        (status = 402, body = ErrorShape, description = "its budget is spent"),
-        (status = 422, body = ErrorShape), (status = 503, body = ErrorShape)
+        (status = 200, body = Sandbox), (status = 409, body = ErrorShape),
+        (status = 402, body = ErrorShape, description = "its budget is spent")
     )
 )]
 pub(super) async fn resume(
@@ -539,11 +521,7 @@ pub(super) async fn resume(
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/timeout", tag = "sandboxes", params(("id" = String, Path)),
     request_body = Extension,
-    responses(
-        (status = 200, body = Sandbox), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 409, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Sandbox), (status = 409, body = ErrorShape))
 )]
 pub(super) async fn extend(
     State(app): State<Arc<App>>,

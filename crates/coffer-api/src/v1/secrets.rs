@@ -124,9 +124,8 @@ fn checked(new: NewValue) -> Result<(Secret, SecretTerms), ApiError> {
     request_body = NewValue,
     responses(
         (status = 200, body = Shown, description = "replaced"), (status = 201, body = Shown),
-        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
         (status = 409, body = ErrorShape, description = "there are too many"),
-        (status = 404, body = ErrorShape, description = "not a name for one"), (status = 422, body = ErrorShape)
+        (status = 404, body = ErrorShape, description = "not a name for one")
     )
 )]
 pub(super) async fn put(
@@ -151,7 +150,7 @@ pub(super) async fn put(
 /// The project's secrets by name, without their values.
 #[utoipa::path(
     get, path = "/api/v1/secrets", tag = "secrets",
-    responses((status = 200, body = Page<Shown>), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape))
+    responses((status = 200, body = Page<Shown>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
@@ -165,10 +164,7 @@ pub(super) async fn list(
 /// put in no more, and connections that should have had them are refused.
 #[utoipa::path(
     delete, path = "/api/v1/secrets/{secret}", tag = "secrets", params(("secret" = String, Path)),
-    responses(
-        (status = 204), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape)
-    )
+    responses((status = 204))
 )]
 pub(super) async fn remove(
     State(app): State<Arc<App>>,
@@ -183,9 +179,7 @@ pub(super) async fn remove(
 /// Which master key is in use, and what cannot be read for lack of another.
 #[utoipa::path(
     get, path = "/api/v1/admin/master-key", tag = "secrets",
-    responses(
-        (status = 200, body = MasterKey), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape)
-    )
+    responses((status = 200, body = MasterKey))
 )]
 pub(super) async fn master_key(
     State(app): State<Arc<App>>,
@@ -198,7 +192,7 @@ pub(super) async fn master_key(
 #[utoipa::path(
     post, path = "/api/v1/admin/master-key/rotate", tag = "secrets",
     responses(
-        (status = 200, body = MasterKey), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
+        (status = 200, body = MasterKey),
         (status = 409, body = ErrorShape, description = "the key is given by setting")
     )
 )]

@@ -47,7 +47,7 @@ pub(super) struct OwnProject {
 /// Whose the key is that is shown.
 #[utoipa::path(
     get, path = "/api/v1/me", tag = "keys",
-    responses((status = 200, body = Identity), (status = 401, body = ErrorShape))
+    responses((status = 200, body = Identity))
 )]
 pub(super) async fn me(
     State(app): State<Arc<App>>,

@@ -71,12 +71,12 @@ pub(super) struct Snapshot {
     installation: Option<String>,
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handler reads")]
 pub(super) struct SnapshotQuery {
     /// Only those of that sandbox.
-    sandbox_id: Option<String>,
+    #[param(value_type = Option<String>)]
+    sandbox_id: Option<SandboxId>,
     /// Only those of that name, also where it stands for a newer one; with `:tag` only those of that tag.
     name: Option<String>,
 }
@@ -127,12 +127,9 @@ fn shown(row: SnapshotRow) -> Snapshot {
         ("Idempotency-Key" = Option<String>, Header, description = "the same key and body make one snapshot")
     ),
     responses(
-        (status = 201, body = Snapshot, headers(("Location" = String))), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 201, body = Snapshot, headers(("Location" = String))),
         (status = 409, body = ErrorShape, description = "it is paused or changing, or its processes hold secrets"),
-        (status = 422, body = ErrorShape),
-        (status = 501, body = ErrorShape, description = "memory was asked for and cannot be kept"),
-        (status = 503, body = ErrorShape)
+        (status = 501, body = ErrorShape, description = "memory was asked for and cannot be kept")
     )
 )]
 pub(super) async fn create(
@@ -171,20 +168,17 @@ pub(super) async fn create(
 /// The snapshots of the project, newest first.
 #[utoipa::path(
     get, path = "/api/v1/snapshots", tag = "snapshots", params(PageQuery, SnapshotQuery),
-    responses(
-        (status = 200, body = Page<Snapshot>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Snapshot>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(query): Query<SnapshotQuery>,
 ) -> Result<Json<Page<Snapshot>>, ApiError> {
-    let part: Part<SnapshotId> = Part::of(&query)?;
-    let sandbox = query.text("sandbox_id").map(str::parse::<SandboxId>).transpose();
-    let sandbox = sandbox.map_err(|_| ApiError::invalid("sandbox_id", "is not an id"))?;
-    let name = query.text("name").map(|name| checked_name(&caller.scope, name)).transpose();
+    let part: Part<SnapshotId> = Part::of(page)?;
+    let sandbox = query.sandbox_id;
+    let name = query.name.map(|name| checked_name(&caller.scope, &name)).transpose();
     let name = name.map_err(|why| ApiError::of(Code::Invalid, why))?;
     let (name, tag) = name.map_or((None, None), |reference| (Some(reference.name), reference.tag));
     let (before, limit) = (part.after, part.to_fetch());
@@ -196,7 +190,7 @@ pub(super) async fn list(
 /// One snapshot.
 #[utoipa::path(
     get, path = "/api/v1/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path)),
-    responses((status = 200, body = Snapshot), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 200, body = Snapshot))
 )]
 pub(super) async fn detail(
     State(app): State<Arc<App>>,
@@ -211,10 +205,7 @@ pub(super) async fn detail(
 /// Deletes a snapshot. Sandboxes that were made from it go on.
 #[utoipa::path(
     delete, path = "/api/v1/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path)),
-    responses(
-        (status = 204), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 421, body = ErrorShape)
-    )
+    responses((status = 204), (status = 421, body = ErrorShape))
 )]
 pub(super) async fn remove(
     State(app): State<Arc<App>>,
@@ -231,12 +222,10 @@ pub(super) async fn remove(
     post, path = "/api/v1/sandboxes/{id}/rollback", tag = "snapshots", params(("id" = String, Path)),
     request_body = RollbackBody,
     responses(
-        (status = 200, body = Sandbox), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 402, body = ErrorShape, description = "its budget is spent"),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape, description = "no such sandbox or snapshot"),
-        (status = 409, body = ErrorShape), (status = 422, body = ErrorShape),
-        (status = 501, body = ErrorShape, description = "memory was asked for and cannot be had"),
-        (status = 503, body = ErrorShape)
+        (status = 200, body = Sandbox), (status = 402, body = ErrorShape, description = "its budget is spent"),
+        (status = 404, body = ErrorShape, description = "no such sandbox or snapshot"),
+        (status = 409, body = ErrorShape),
+        (status = 501, body = ErrorShape, description = "memory was asked for and cannot be had")
     )
 )]
 pub(super) async fn rollback(

@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderValue};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::ErrorShape;
-use super::events::{EventQuery, KeyWatch, after, wanted};
+use super::events::{AfterQuery, EventQuery, KeyWatch, after, wanted};
 use crate::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
@@ -82,30 +82,30 @@ fn elsewhere(headers: &HeaderMap, query: Option<&str>) -> Option<String> {
     get, path = "/api/v1/events/ws", tag = "events",
     params(
         EventQuery,
-        ("after" = Option<i64>, Query, description = "begin after that sequence; at the newest by default"),
         ("api_key" = Option<String>, Query, description = "where no header can be set"),
+        AfterQuery
     ),
     responses(
         (status = 101, description = "the socket is open"),
-        (status = 400, body = ErrorShape, description = "also: this is no WebSocket"), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
+        (status = 400, body = ErrorShape, description = "also: this is no WebSocket")
     )
 )]
 pub(super) async fn open(
     State(app): State<Arc<App>>,
     Anywhere(caller): Anywhere,
     headers: HeaderMap,
-    query: Query,
+    Query(query): Query<EventQuery>,
+    Query(position): Query<AfterQuery>,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
     let upgrade = upgrade.map_err(|error| {
         ApiError::bad_request(format!("this is a WebSocket: {}", error.body_text()))
             .hint("GET /api/v1/events/stream has the same as server-sent events")
     })?;
-    let after = after(&headers, &query)?;
+    let after = after(&headers, &position)?;
     let room = app.sockets.try_take(caller.scope.project()).map_err(ApiError::busy)?;
     app.fleet.recorded().await;
-    let reader = app.events.reader(caller.scope, after, wanted(&query)).await.map_err(ApiError::store)?;
+    let reader = app.events.reader(caller.scope, after, wanted(query)).await.map_err(ApiError::store)?;
     let key = caller.key;
     let upgrade =
         upgrade.max_message_size(LONGEST_MESSAGE).max_frame_size(LONGEST_MESSAGE).protocols([PROTOCOL]);

@@ -11,10 +11,9 @@ use axum::response::sse;
 use coffer_store::Event;
 use futures_util::Stream;
 use http::HeaderMap;
-use serde::Serialize;
-use utoipa::ToSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
-use super::ErrorShape;
 use super::events::KeyWatch;
 use super::executions::{Piece, expect_sandbox, piece};
 use crate::App;
@@ -46,6 +45,14 @@ fn parse(text: &str) -> Option<Place> {
     let (event, position) = text.split_once('-')?;
     let number = |text: &str| text.parse().ok().filter(|&number: &i64| number >= 0);
     Some(Place { event: number(event)?, position: number(position)? })
+}
+
+/// Where to begin.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PlaceQuery {
+    /// Begin after that place; now by default.
+    after: Option<String>,
 }
 
 /// The two logs as one, in the order of time as far as both are on record.
@@ -117,26 +124,22 @@ impl Both {
     get, path = "/api/v1/sandboxes/{id}/stream", tag = "logs",
     params(
         ("id" = String, Path),
-        ("after" = Option<String>, Query, description = "begin after that place; now by default"),
         ("Last-Event-ID" = Option<String>, Header, description = "the same, as browsers send it"),
+        PlaceQuery
     ),
-    responses(
-        (status = 200, content_type = "text/event-stream", body = String), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 404, body = ErrorShape), (status = 429, body = ErrorShape),
-        (status = 503, body = ErrorShape)
-    )
+    responses((status = 200, content_type = "text/event-stream", body = String))
 )]
 pub(super) async fn follow(
     State(app): State<Arc<App>>,
     named: NamedId<Read>,
     headers: HeaderMap,
-    query: Query,
+    Query(query): Query<PlaceQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, ApiError> {
     expect_sandbox(&app, &named).await?;
     let bad = || ApiError::bad_request("the place must be the id of a message, such as 12-3456");
     let after = match headers.get("last-event-id") {
         Some(last) => Some(last.to_str().ok().and_then(parse).ok_or_else(bad)?),
-        None => query.text("after").map(|after| parse(after).ok_or_else(bad)).transpose()?,
+        None => query.after.as_deref().map(|after| parse(after).ok_or_else(bad)).transpose()?,
     };
     let scope = named.caller.scope;
     let wanted = Wanted { subject: Some(named.id.to_string()), kinds: Vec::new() };

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::{Priority, TaskId, TaskState};
+use coffer_core::{AgentId, Priority, TaskId, TaskState};
 use coffer_store::{NewTask as NewRow, Place, TaskEdit, TaskError, TaskFilter, TaskOrder, TaskRow};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::ErrorShape;
@@ -21,7 +22,7 @@ use crate::auth::{Caller, Id, Need, Read, Write};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
-use crate::query::Query;
+use crate::query::{Query, flag};
 use coffer_core::Code;
 use shape::{ChangedTask, NewTask, OnReview, PlaceShape, Task};
 pub(super) use shape::{amount, check_text, check_title, named, nanos};
@@ -40,21 +41,23 @@ impl std::str::FromStr for After {
     }
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handler reads")]
 pub(super) struct TaskQuery {
     /// `backlog`, `todo`, `in_progress`, `in_review`, `done` or `cancelled`.
     state: Option<String>,
-    agent_id: Option<String>,
+    #[param(value_type = Option<String>)]
+    agent_id: Option<AgentId>,
     label: Option<String>,
     /// `urgent`, `high`, `medium` or `low`.
     priority: Option<String>,
     repository: Option<String>,
     context_id: Option<String>,
     /// `true` for such that a person must look at, `false` for others.
+    #[serde(default, deserialize_with = "flag")]
     needs_attention: Option<bool>,
     /// `true` for such that were put away; `false` by default.
+    #[serde(default, deserialize_with = "flag")]
     archived: Option<bool>,
     /// `newest` (the default) or `board`: as the columns are.
     order: Option<String>,
@@ -109,11 +112,7 @@ async fn found(app: &App, caller: &Caller<impl Need>, task: TaskId) -> Result<Ta
 /// Puts a task on the board, at the end of its column.
 #[utoipa::path(
     post, path = "/api/v1/tasks", tag = "tasks", request_body = NewTask,
-    responses(
-        (status = 201, body = Task, headers(("ETag" = String), ("Location" = String))),
-        (status = 400, body = ErrorShape), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 408, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = Task, headers(("ETag" = String), ("Location" = String))))
 )]
 pub(super) async fn create(
     State(app): State<Arc<App>>,
@@ -155,29 +154,20 @@ pub(super) async fn create(
 
 /// The tasks of this project; an agent sees those that it has.
 #[utoipa::path(
-    get, path = "/api/v1/tasks", tag = "tasks", params(TaskQuery, PageQuery),
-    responses(
-        (status = 200, body = Page<Task>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 422, body = ErrorShape)
-    )
+    get, path = "/api/v1/tasks", tag = "tasks", params(PageQuery, TaskQuery),
+    responses((status = 200, body = Page<Task>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(query): Query<TaskQuery>,
 ) -> Result<Json<Page<Task>>, ApiError> {
-    let part: Part<After> = Part::of(&query)?;
-    let truth = |name: &str| match query.text(name) {
-        None => Ok(None),
-        Some("true") => Ok(Some(true)),
-        Some("false") => Ok(Some(false)),
-        Some(_) => Err(ApiError::invalid(name, "must be true or false")),
-    };
-    let state = query.text("state").map(|text| TaskState::parse(text).ok_or("state"));
-    let priority = query.text("priority").map(|text| Priority::parse(text).ok_or("priority"));
+    let part: Part<After> = Part::of(page)?;
+    let state = query.state.map(|text| TaskState::parse(&text).ok_or("state"));
+    let priority = query.priority.map(|text| Priority::parse(&text).ok_or("priority"));
     let unknown = |field: &str| ApiError::invalid(field, "is none that tasks have");
-    let agent = query.text("agent_id").map(str::parse).transpose();
-    let order = match query.text("order") {
+    let order = match query.order.as_deref() {
         None | Some("newest") => TaskOrder::Newest,
         Some("board") => TaskOrder::Board,
         Some(_) => return Err(ApiError::invalid("order", "must be newest or board")),
@@ -185,12 +175,12 @@ pub(super) async fn list(
     let filter = TaskFilter {
         state: state.transpose().map_err(unknown)?,
         priority: priority.transpose().map_err(unknown)?,
-        agent: agent.map_err(|_| ApiError::invalid("agent_id", "is no id"))?,
-        label: query.text("label").map(String::from),
-        repository: query.text("repository").map(plain_name).map(String::from),
-        context_id: query.text("context_id").map(String::from),
-        attention: truth("needs_attention")?,
-        archived: truth("archived")?.unwrap_or(false),
+        agent: query.agent_id,
+        label: query.label,
+        repository: query.repository.as_deref().map(plain_name).map(String::from),
+        context_id: query.context_id,
+        attention: query.needs_attention,
+        archived: query.archived.unwrap_or(false),
         order,
         after: part.after.map(|After(place, task)| (place, task)),
         limit: part.to_fetch(),
@@ -202,10 +192,7 @@ pub(super) async fn list(
 /// One task.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{task}", tag = "tasks", params(("task" = String, Path)),
-    responses(
-        (status = 200, body = Task, headers(("ETag" = String))), (status = 401, body = ErrorShape),
-        (status = 404, body = ErrorShape)
-    )
+    responses((status = 200, body = Task, headers(("ETag" = String))))
 )]
 pub(super) async fn detail(
     State(app): State<Arc<App>>,
@@ -223,11 +210,9 @@ pub(super) async fn detail(
         ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")
     ),
     responses(
-        (status = 200, body = Task, headers(("ETag" = String))), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 408, body = ErrorShape),
+        (status = 200, body = Task, headers(("ETag" = String))),
         (status = 409, body = ErrorShape, description = "an attempt is under way that works by what would change"),
-        (status = 412, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
+        (status = 412, body = ErrorShape)
     )
 )]
 pub(super) async fn change(
@@ -280,10 +265,7 @@ pub(super) async fn change(
 /// Removes a task with its attempts and all that was said; archiving keeps them.
 #[utoipa::path(
     delete, path = "/api/v1/tasks/{task}", tag = "tasks", params(("task" = String, Path)),
-    responses(
-        (status = 204), (status = 401, body = ErrorShape), (status = 403, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 409, body = ErrorShape, description = "an attempt is under way")
-    )
+    responses((status = 204), (status = 409, body = ErrorShape, description = "an attempt is under way"))
 )]
 pub(super) async fn remove(
     State(app): State<Arc<App>>,

@@ -7,7 +7,6 @@ use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::ErrorShape;
 use super::page::Page;
 use crate::App;
 use crate::auth::{Caller, Read};
@@ -30,7 +29,7 @@ pub(super) struct Template {
 /// The templates of this host, by name. Snapshots can be named as templates too: `GET /api/v1/snapshots` lists those.
 #[utoipa::path(
     get, path = "/api/v1/templates", tag = "templates",
-    responses((status = 200, body = Page<Template>), (status = 401, body = ErrorShape))
+    responses((status = 200, body = Page<Template>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,

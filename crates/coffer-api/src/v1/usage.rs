@@ -7,10 +7,9 @@ use axum::extract::State;
 use coffer_core::{ProjectId, SandboxId};
 use coffer_store::{Amounts, Scope, UsageFilter, UsageGroup, UsageLine};
 use jiff::civil::Date;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
 use crate::App;
 use crate::auth::{Caller, Operating, Read};
@@ -22,9 +21,8 @@ const DAY_MS: i64 = 86_400_000;
 const USUAL_DAYS: i64 = 30;
 
 /// Which usage to show.
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what the handlers read")]
 pub(super) struct UsageQuery {
     /// `day` (by default), `sandbox`; for operators `project` too.
     group: Option<String>,
@@ -33,7 +31,16 @@ pub(super) struct UsageQuery {
     /// The last day; today by default.
     to: Option<String>,
     /// Only this sandbox's.
-    sandbox: Option<String>,
+    #[param(value_type = Option<String>)]
+    sandbox: Option<SandboxId>,
+}
+
+/// Whose usage to show.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ProjectQuery {
+    #[param(value_type = Option<String>)]
+    project: Option<ProjectId>,
 }
 
 /// What was used in one day, by one sandbox or by one project.
@@ -88,38 +95,36 @@ fn day_of_key(key: &str) -> Option<String> {
     Some(start.to_zoned(jiff::tz::TimeZone::UTC).date().to_string())
 }
 
-fn day(query: &Query, name: &str) -> Result<Option<i64>, ApiError> {
-    let Some(text) = query.text(name) else { return Ok(None) };
+fn day(name: &str, text: Option<&str>) -> Result<Option<i64>, ApiError> {
+    let Some(text) = text else { return Ok(None) };
     let bad = || ApiError::invalid(name, "must be a day such as 2026-11-01");
     let date: Date = text.parse().map_err(|_| bad())?;
     let start = date.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| bad())?;
     Ok(Some(start.timestamp().as_millisecond().div_euclid(DAY_MS)))
 }
 
-async fn page(
+async fn listed(
     app: &App,
     scope: &impl Scope,
-    query: &Query,
+    (page, query): (PageQuery, UsageQuery),
     groups: &[(&str, UsageGroup)],
     project: Option<ProjectId>,
 ) -> Result<Json<Page<UsageEntry>>, ApiError> {
-    let part = Part::<String>::of(query)?;
-    let named = query.text("group").unwrap_or("day");
+    let part = Part::<String>::of(page)?;
+    let named = query.group.as_deref().unwrap_or("day");
     let group = groups.iter().find(|(name, _)| *name == named).map(|(_, group)| *group);
     let group = group.ok_or_else(|| {
         let names: Vec<_> = groups.iter().map(|(name, _)| *name).collect();
         ApiError::invalid("group", format!("must be one of {}", names.join(", ")))
     })?;
-    let to_day = day(query, "to")?.unwrap_or_else(|| now_ms().div_euclid(DAY_MS));
-    let from_day = day(query, "from")?.unwrap_or(to_day - USUAL_DAYS);
+    let to_day = day("to", query.to.as_deref())?.unwrap_or_else(|| now_ms().div_euclid(DAY_MS));
+    let from_day = day("from", query.from.as_deref())?.unwrap_or(to_day - USUAL_DAYS);
     if from_day > to_day {
         return Err(ApiError::invalid("from", "must not be after to"));
     }
-    let sandbox = query.text("sandbox").map(str::parse::<SandboxId>).transpose();
-    let sandbox = sandbox.map_err(|_| ApiError::invalid("sandbox", "is no sandbox's id"))?;
     let filter = UsageFilter {
         group,
-        sandbox,
+        sandbox: query.sandbox,
         project,
         from_day,
         to_day,
@@ -134,39 +139,33 @@ async fn page(
 /// What the project's sandboxes used, or an agent's own, day by day or sandbox by sandbox.
 #[utoipa::path(
     get, path = "/api/v1/usage", tag = "usage", params(PageQuery, UsageQuery),
-    responses(
-        (status = 200, body = Page<UsageEntry>), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<UsageEntry>))
 )]
 pub(super) async fn own(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(query): Query<UsageQuery>,
 ) -> Result<Json<Page<UsageEntry>>, ApiError> {
     let groups = [("day", UsageGroup::Day), ("sandbox", UsageGroup::Sandbox)];
-    page(&app, &caller.scope, &query, &groups, None).await
+    listed(&app, &caller.scope, (page, query), &groups, None).await
 }
 
 /// What all projects' sandboxes used. For operators; `project` picks one.
 #[utoipa::path(
-    get, path = "/api/v1/admin/usage", tag = "usage",
-    params(PageQuery, UsageQuery, ("project" = Option<String>, Query)),
-    responses(
-        (status = 200, body = Page<UsageEntry>), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    get, path = "/api/v1/admin/usage", tag = "usage", params(PageQuery, UsageQuery, ProjectQuery),
+    responses((status = 200, body = Page<UsageEntry>))
 )]
 pub(super) async fn all(
     State(app): State<Arc<App>>,
     caller: Operating,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(query): Query<UsageQuery>,
+    Query(whose): Query<ProjectQuery>,
 ) -> Result<Json<Page<UsageEntry>>, ApiError> {
     let groups =
         [("day", UsageGroup::Day), ("sandbox", UsageGroup::Sandbox), ("project", UsageGroup::Project)];
-    let project = query.text("project").map(str::parse::<ProjectId>).transpose();
-    let project = project.map_err(|_| ApiError::invalid("project", "is no project's id"))?;
-    page(&app, &caller.operator, &query, &groups, project).await
+    listed(&app, &caller.operator, (page, query), &groups, whose.project).await
 }
 
 /// What running costs on this server.
@@ -184,7 +183,7 @@ pub(super) struct Prices {
 /// The prices by which sandboxes are counted. The operator sets them in `[usage]` of the configuration.
 #[utoipa::path(
     get, path = "/api/v1/prices", tag = "usage",
-    responses((status = 200, body = Prices), (status = 401, body = ErrorShape))
+    responses((status = 200, body = Prices))
 )]
 pub(super) async fn prices(State(app): State<Arc<App>>, _: Caller<Read>) -> Json<Prices> {
     let set = app.fleet.usage.settings();

@@ -143,9 +143,8 @@ pub(super) struct DeliveryDetail {
     body: String,
 }
 
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what `deliveries` reads")]
 pub(super) struct DeliveryQuery {
     /// `waiting`, `delivered` or `failed`.
     state: Option<String>,
@@ -252,10 +251,7 @@ async fn stored_key(app: &App, caller: &Caller<Admin>, name: String) -> Result<W
 /// Has events sent somewhere.
 #[utoipa::path(
     post, path = "/api/v1/webhooks", tag = "webhooks", request_body = NewWebhook,
-    responses(
-        (status = 201, body = MadeWebhook), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 409, body = ErrorShape, description = "there are too many"), (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = MadeWebhook), (status = 409, body = ErrorShape, description = "there are too many"))
 )]
 pub(super) async fn create(
     State(app): State<Arc<App>>,
@@ -292,18 +288,15 @@ pub(super) async fn create(
 /// The project's webhooks, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/webhooks", tag = "webhooks", params(PageQuery),
-    responses(
-        (status = 200, body = Page<Webhook>), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Webhook>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<Webhook>>, ApiError> {
     not_an_agents(&caller)?;
-    let part = Part::of(&query)?;
+    let part = Part::of(page)?;
     let rows = app.store.webhooks(&caller.scope, part.after, part.to_fetch()).await;
     let rows = rows.map_err(ApiError::store)?;
     Ok(Json(part.page(rows, |row| row.id.to_string(), |row| shown(row, caller.role))))
@@ -326,7 +319,7 @@ async fn found(app: &App, caller: &Caller<impl Need>, webhook: WebhookId) -> Res
 /// One webhook.
 #[utoipa::path(
     get, path = "/api/v1/webhooks/{webhook}", tag = "webhooks", params(("webhook" = String, Path)),
-    responses((status = 200, body = Webhook), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 200, body = Webhook))
 )]
 pub(super) async fn detail(
     State(app): State<Arc<App>>,
@@ -341,10 +334,7 @@ pub(super) async fn detail(
 #[utoipa::path(
     patch, path = "/api/v1/webhooks/{webhook}", tag = "webhooks", request_body = ChangedWebhook,
     params(("webhook" = String, Path)),
-    responses(
-        (status = 200, body = Webhook), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Webhook))
 )]
 pub(super) async fn change(
     State(app): State<Arc<App>>,
@@ -381,7 +371,7 @@ pub(super) async fn change(
 /// Removes a webhook, what waits for it, and its log.
 #[utoipa::path(
     delete, path = "/api/v1/webhooks/{webhook}", tag = "webhooks", params(("webhook" = String, Path)),
-    responses((status = 204), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 204))
 )]
 pub(super) async fn remove(
     State(app): State<Arc<App>>,
@@ -401,7 +391,7 @@ pub(super) async fn remove(
 #[utoipa::path(
     post, path = "/api/v1/webhooks/{webhook}/rotate", tag = "webhooks", params(("webhook" = String, Path)),
     responses(
-        (status = 200, body = SigningSecret), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 200, body = SigningSecret),
         (status = 409, body = ErrorShape, description = "it is signed with a secret of the project")
     )
 )]
@@ -424,7 +414,7 @@ pub(super) async fn rotate(
 /// Sends something that is no event (`webhook.ping`), also where the webhook is disabled.
 #[utoipa::path(
     post, path = "/api/v1/webhooks/{webhook}/test", tag = "webhooks", params(("webhook" = String, Path)),
-    responses((status = 202, body = DeliveryDetail), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 202, body = DeliveryDetail))
 )]
 pub(super) async fn test(
     State(app): State<Arc<App>>,
@@ -441,20 +431,18 @@ pub(super) async fn test(
 #[utoipa::path(
     get, path = "/api/v1/webhooks/{webhook}/deliveries", tag = "webhooks",
     params(("webhook" = String, Path), PageQuery, DeliveryQuery),
-    responses(
-        (status = 200, body = Page<Delivery>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Delivery>))
 )]
 pub(super) async fn deliveries(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
     Id(webhook): Id<WebhookId>,
-    query: Query,
+    Query(page): Query<PageQuery>,
+    Query(query): Query<DeliveryQuery>,
 ) -> Result<Json<Page<Delivery>>, ApiError> {
     not_an_agents(&caller)?;
-    let part = Part::of(&query)?;
-    let state = match query.text("state") {
+    let part = Part::of(page)?;
+    let state = match query.state.as_deref() {
         None => None,
         Some(text) => Some(
             DeliveryState::ALL
@@ -481,9 +469,7 @@ fn both(path: (String, String)) -> Result<(WebhookId, DeliveryId), ApiError> {
 #[utoipa::path(
     get, path = "/api/v1/webhooks/{webhook}/deliveries/{delivery}", tag = "webhooks",
     params(("webhook" = String, Path), ("delivery" = String, Path)),
-    responses(
-        (status = 200, body = DeliveryDetail), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape)
-    )
+    responses((status = 200, body = DeliveryDetail))
 )]
 pub(super) async fn delivery_detail(
     State(app): State<Arc<App>>,
@@ -501,7 +487,7 @@ pub(super) async fn delivery_detail(
     post, path = "/api/v1/webhooks/{webhook}/deliveries/{delivery}/redeliver", tag = "webhooks",
     params(("webhook" = String, Path), ("delivery" = String, Path)),
     responses(
-        (status = 202, body = DeliveryDetail), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape),
+        (status = 202, body = DeliveryDetail),
         (status = 409, body = ErrorShape, description = "it is being sent at this moment")
     )
 )]

@@ -317,3 +317,51 @@ async fn a_refusal_names_the_field_as_it_is_called() {
         assert!(message.starts_with(&format!("{field} ")), "{refused}");
     }
 }
+
+#[tokio::test]
+async fn parameters_that_there_are_not_are_refused_and_those_there_are_named() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    for (path, unknown, named) in [
+        (
+            "/api/v1/sandboxes?task_id=x".to_string(),
+            "task_id",
+            "limit, cursor, state, template, agent_id, order",
+        ),
+        ("/api/v1/tasks?limit=5&stat=todo".to_string(), "stat", "context_id"),
+        (format!("/api/v1/sandboxes/{id}?verbose=1"), "verbose", "takes no parameters"),
+        (format!("/api/v1/sandboxes/{id}/files/etc/hostname?as=text"), "as", "user, watch"),
+        ("/api/v1/events?%6bind=x&Kind=y".to_string(), "Kind", "kind"),
+        ("/api/v1/health?x".to_string(), "x", "takes no parameters"),
+    ] {
+        let refused = app.get(&path).await.expect(400).json();
+        let message = refused["message"].as_str().unwrap();
+        assert_eq!(refused["code"], "bad_request", "{path}");
+        assert!(message.contains(&format!("'{unknown}'")) && message.contains(named), "{path}: {message}");
+    }
+    // Nothing was done meanwhile, and a body makes no difference.
+    app.post("/api/v1/sandboxes?dry_run=true", json!({})).await.expect(400);
+    app.delete(&format!("/api/v1/sandboxes/{id}?force=true")).await.expect(400);
+    assert_eq!((app.state(&id).await.as_str(), app.engine.ids().len()), ("running", 1));
+    let head = app.request(Method::HEAD, "/api/v1/sandboxes?task_id=x").body(Full::default()).unwrap();
+    assert_eq!(app.send(head).await.status, 400);
+    // What is known and does not fit is told by its name.
+    for (path, field) in [
+        ("/api/v1/sandboxes?limit=many", "limit"),
+        ("/api/v1/sandboxes?limit=0", "limit"),
+        ("/api/v1/sandboxes?agent_id=x", "agent_id"),
+        ("/api/v1/tasks?archived=maybe", "archived"),
+        ("/api/v1/sandboxes?order=asc&order=desc", "order"),
+        ("/api/v1/sandboxes/fork/01aaaaaaaaaaaaaaaaaaaaaaaa/compare?left=1", "right"),
+    ] {
+        let refused = app.get(path).await.expect(422).json();
+        assert!(refused["message"].as_str().unwrap().starts_with(field), "{path}: {refused}");
+    }
+    app.get("/api/v1/sandboxes?state=%ff").await.expect(400);
+    // What is empty is none, and lists may be repeated or joined.
+    let listed =
+        app.get("/api/v1/sandboxes?state=running,paused&state=error&template=&limit=").await.expect(200);
+    assert_eq!(listed.json()["items"].as_array().unwrap().len(), 1);
+    // E2B's SDKs may send what this server does not know.
+    app.get("/v2/sandboxes?somethingNew=1").await.expect(200);
+}

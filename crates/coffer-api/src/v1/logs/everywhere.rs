@@ -6,9 +6,9 @@ use axum::Json;
 use axum::extract::State;
 use coffer_store::{Cursor, ListFilter, Order};
 use serde::Serialize;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
-use super::{ErrorShape, LogLine, MOST_SEARCHED, Page, Place, Search, Walk};
+use super::{LogLine, LogQuery, MOST_SEARCHED, Page, Place, Search, Walk};
 use crate::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
@@ -23,28 +23,6 @@ pub(in crate::v1) struct FoundLine {
     sandbox_id: String,
     #[serde(flatten)]
     line: LogLine,
-}
-
-/// Which lines to look for.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes what `Search::of` reads")]
-pub(in crate::v1) struct FindQuery {
-    /// Lines with this text in them.
-    search: Option<String>,
-    /// Lines of this level or above: `debug`, `info`, `warn` or `error`.
-    level: Option<String>,
-    /// Lines of these sources, separated by commas: `sandbox`, `process`, `stdout`, `stderr`, `pty`.
-    source: Option<String>,
-    /// Lines of then or later.
-    from: Option<String>,
-    /// Lines of then or earlier.
-    until: Option<String>,
-    /// How many at most, 1 to 1000; 200 by default.
-    #[param(minimum = 1, maximum = 1000)]
-    limit: Option<u32>,
-    /// The `next` of the part before.
-    cursor: Option<String>,
 }
 
 /// A place in all of the logs: in that of one sandbox, after which the older ones follow.
@@ -77,18 +55,15 @@ impl std::str::FromStr for Spot {
 /// A page may hold fewer lines than asked for, even none, and still have a `next`: so much was gone through.
 /// What a sandbox has written in the last moment may not be among it yet.
 #[utoipa::path(
-    get, path = "/api/v1/logs", tag = "logs", params(FindQuery),
-    responses(
-        (status = 200, body = Page<FoundLine>), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 422, body = ErrorShape), (status = 429, body = ErrorShape)
-    )
+    get, path = "/api/v1/logs", tag = "logs", params(LogQuery),
+    responses((status = 200, body = Page<FoundLine>))
 )]
 pub(in crate::v1) async fn find(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-    query: Query,
+    Query(query): Query<LogQuery>,
 ) -> Result<Json<Page<FoundLine>>, ApiError> {
-    let spot = query.text("cursor").map(str::parse::<Spot>).transpose();
+    let spot = query.cursor.as_deref().map(str::parse::<Spot>).transpose();
     let spot = spot.map_err(|()| ApiError::invalid("cursor", "is not one that this server gave out"))?;
     let search = Search::of(&query, |_| Ok(Place::default()))?;
     let mut seen = Seen { app, caller, search, left: MOST_SEARCHED, found: Vec::new() };

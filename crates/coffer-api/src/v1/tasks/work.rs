@@ -50,11 +50,8 @@ pub(in crate::v1) struct Start {
     post, path = "/api/v1/tasks/{task}/start", tag = "tasks", params(("task" = String, Path)),
     request_body = Option<Start>,
     responses(
-        (status = 202, body = Task, headers(("ETag" = String))), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 408, body = ErrorShape),
+        (status = 202, body = Task, headers(("ETag" = String))),
         (status = 409, body = ErrorShape, description = "an attempt is under way, or the task is archived"),
-        (status = 413, body = ErrorShape),
         (status = 422, body = ErrorShape, description = "the task lacks an agent, its definition or a repository"),
         (status = 429, body = ErrorShape, description = "more compete than the quota `forks` allows")
     )
@@ -175,11 +172,7 @@ pub(in crate::v1) struct Cancel {
 #[utoipa::path(
     post, path = "/api/v1/tasks/{task}/cancel", tag = "tasks", params(("task" = String, Path)),
     request_body = Option<Cancel>,
-    responses(
-        (status = 200, body = Task, headers(("ETag" = String))), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape), (status = 403, body = ErrorShape), (status = 404, body = ErrorShape),
-        (status = 408, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Task, headers(("ETag" = String))))
 )]
 pub(in crate::v1) async fn cancel(
     State(app): State<Arc<App>>,
@@ -244,11 +237,7 @@ fn message(said: TaskMessage) -> Message {
 #[utoipa::path(
     post, path = "/api/v1/tasks/{task}/messages", tag = "tasks", params(("task" = String, Path)),
     request_body = NewMessage,
-    responses(
-        (status = 201, body = Message), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 403, body = ErrorShape), (status = 404, body = ErrorShape), (status = 408, body = ErrorShape),
-        (status = 409, body = ErrorShape), (status = 413, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 201, body = Message), (status = 409, body = ErrorShape))
 )]
 pub(in crate::v1) async fn say(
     State(app): State<Arc<App>>,
@@ -293,18 +282,15 @@ pub(in crate::v1) async fn say(
 /// What was said to a task, the oldest first.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{task}/messages", tag = "tasks", params(("task" = String, Path), PageQuery),
-    responses(
-        (status = 200, body = Page<Message>), (status = 400, body = ErrorShape), (status = 401, body = ErrorShape),
-        (status = 404, body = ErrorShape), (status = 422, body = ErrorShape)
-    )
+    responses((status = 200, body = Page<Message>))
 )]
 pub(in crate::v1) async fn messages(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
     Id(task): Id<TaskId>,
-    query: Query,
+    Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<Message>>, ApiError> {
-    let part: Part<i64> = Part::of(&query)?;
+    let part: Part<i64> = Part::of(page)?;
     found(&app, &caller, task).await?;
     let said = app.store.task_messages(&caller.scope, task, part.after.unwrap_or(0), part.to_fetch()).await;
     Ok(Json(part.page(said.map_err(ApiError::store)?, |said| said.number.to_string(), message)))
@@ -383,7 +369,7 @@ fn attempt(row: AttemptRow) -> Attempt {
 /// The attempts at a task, the oldest first.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{task}/attempts", tag = "tasks", params(("task" = String, Path)),
-    responses((status = 200, body = Vec<Attempt>), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 200, body = Vec<Attempt>))
 )]
 pub(in crate::v1) async fn attempts(
     State(app): State<Arc<App>>,
@@ -412,7 +398,7 @@ pub(in crate::v1) struct Move {
 /// How a task came to where it is, the oldest first.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{task}/history", tag = "tasks", params(("task" = String, Path)),
-    responses((status = 200, body = Vec<Move>), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 200, body = Vec<Move>))
 )]
 pub(in crate::v1) async fn history(
     State(app): State<Arc<App>>,
@@ -479,7 +465,7 @@ fn step(row: StepRow) -> StepShape {
 /// The steps of the run of an attempt or of a competition, in order.
 #[utoipa::path(
     get, path = "/api/v1/runs/{run}/steps", tag = "tasks", params(("run" = String, Path)),
-    responses((status = 200, body = Vec<StepShape>), (status = 401, body = ErrorShape), (status = 404, body = ErrorShape))
+    responses((status = 200, body = Vec<StepShape>))
 )]
 pub(in crate::v1) async fn steps(
     State(app): State<Arc<App>>,
