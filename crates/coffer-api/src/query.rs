@@ -23,7 +23,7 @@ const NOT_UTF8: &str = "the query string is not UTF-8";
 /// Some of the parameters of one of our own routes. A route may read several such parts: [`Allowed`] knows all of them, and
 /// the description has them from the same type.
 #[derive(Debug)]
-pub struct Query<T>(pub T);
+pub(crate) struct Query<T>(pub T);
 
 impl<T: DeserializeOwned + IntoParams, S: Sync> FromRequestParts<S> for Query<T> {
     type Rejection = ApiError;
@@ -55,7 +55,7 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
 }
 
 /// `true` or `false`, also as `1` or `0`.
-pub fn flag<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
+pub(crate) fn flag<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
     match String::deserialize(from)?.as_str() {
         "true" | "1" => Ok(Some(true)),
         "false" | "0" => Ok(Some(false)),
@@ -64,7 +64,7 @@ pub fn flag<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error
 }
 
 /// The names in parameters that may be repeated and may hold several, joined by commas.
-pub fn names(values: &[String]) -> impl Iterator<Item = &str> {
+pub(crate) fn names(values: &[String]) -> impl Iterator<Item = &str> {
     values.iter().flat_map(|value| value.split(',')).filter(|name| !name.is_empty())
 }
 

@@ -140,7 +140,7 @@ impl Git {
         let merged = self.git_at(session, remote, &words, run).await?;
         if !merged.succeeded() {
             let why = explain::failure("fast-forward", &merged);
-            tracing::debug!(sandbox.id = %session.record.id, "a clone stays behind: {}", why.message());
+            tracing::debug!(sandbox.id = %session.record.id, "a clone stays behind: {}", why);
         }
         Ok(())
     }
