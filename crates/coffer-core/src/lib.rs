@@ -5,6 +5,9 @@
 //! the Unix epoch, passed in by the caller; [`clock`] is the one place that reads them.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod names;
+
 pub mod agent;
 pub mod clock;
 mod code;
@@ -12,6 +15,8 @@ pub mod command;
 pub mod commit;
 pub mod compete;
 mod error;
+mod delivery;
+pub mod event;
 pub mod forge;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -20,14 +25,18 @@ mod lifetime;
 mod limits;
 pub mod network;
 mod refusal;
+mod record;
 mod role;
+mod run;
 pub mod settings;
+mod snapshot;
 mod state;
 mod task;
 mod template;
 
 pub use code::Code;
 pub use error::chain;
+pub use delivery::DeliveryState;
 pub use id::{
     AgentId, ArtifactId, AuditId, BadId, BudgetId, CommentId, CompetitionId, ConnectionId, DeliveryId,
     ExecutionId, GitOperationId, Id, KeyId, ProjectId, RepositoryId, ReservationId, RunId, RunnerId,
@@ -36,9 +45,12 @@ pub use id::{
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::{Limits, SizeWish};
 pub use refusal::Refusal;
+pub use record::{ArtifactKind, BudgetAction, BudgetPeriod, ExecutionSource, ExecutionState};
 pub use role::{BadKeyKind, BadRole, KeyKind, Role};
+pub use run::{RunFailure, RunState, StepState, Unwinding};
+pub use snapshot::SnapshotState;
 pub use state::{Cause, DestroyReason, Fault, Kept, Refused, SandboxState, StateName};
-pub use task::{Priority, TaskState};
+pub use task::{Attention, Priority, TaskState};
 pub use template::{BadTemplateRef, TemplateRef};
 
 /// Milliseconds since the Unix epoch.

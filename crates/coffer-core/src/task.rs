@@ -73,3 +73,13 @@ impl Priority {
         Self::ALL.into_iter().find(|priority| priority.as_str() == text)
     }
 }
+
+/// Why a person must look at a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attention {
+    /// For programs: the failure's.
+    pub code: String,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+}

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use coffer_core::ProjectId;
 use coffer_core::command::CommandPolicy;
+use coffer_core::event::{CommandRefused, Event};
+use coffer_core::{ExecutionSource, ProjectId};
 use coffer_store::{Store, StoreError, VersionedPolicy};
-use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::fleet::Record;
@@ -100,20 +100,18 @@ impl Commands {
         let Some(policy) = self.policy(record.project) else { return Ok(()) };
         let permitted = policy.permit(words);
         if let Err(refused) = &permitted {
-            self.tell(record, refused, "api").await;
+            self.tell(record, refused, ExecutionSource::Api).await;
         }
         permitted
     }
 
     /// Puts a refused command on record as an event.
-    pub async fn tell(&self, record: &Record, refused: &RefusedCommand, source: &str) {
+    pub async fn tell(&self, record: &Record, refused: &RefusedCommand, source: ExecutionSource) {
         let command = self.output.patterns_in(record).redact(&refused.words.join(" "));
         let command: String = command.chars().take(LONGEST_TOLD).collect();
-        let told =
-            json!({ "command": command, "reason": refused.why, "rule": refused.rule, "source": source });
-        let operator = self.store.operator();
-        let recorded =
-            self.store.record_event_of(&operator, record.id, "command.refused", told, now_ms()).await;
+        let (reason, rule) = (refused.why.clone(), refused.rule);
+        let event = Event::CommandRefused(CommandRefused { command, reason, rule, source });
+        let recorded = self.store.record_event_of(&self.store.operator(), record.id, event, now_ms()).await;
         if let Err(error) = recorded {
             tracing::error!(sandbox.id = %record.id, "a refused command is in no event: {error}");
         }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use coffer_core::ProjectId;
-use coffer_store::{Event, ProjectScope, Store, StoreError};
-use serde_json::json;
+use coffer_core::event::{Event, Gap, fits};
+use coffer_store::{EventRow, ProjectScope, Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -19,13 +19,11 @@ use coffer_core::clock::{now_ms, rfc3339};
 /// Events kept in memory for each project that is read.
 const KEPT: usize = 1024;
 const PAGE: u32 = 500;
-/// The kind of what a reader is told who comes too late for some events.
-const GAP: &str = "gap";
 /// Other servers write too, and do not tell us.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// An event as the API and webhooks show it.
-pub fn render(event: &Event) -> coffer_api_types::Event {
+pub fn render(event: &EventRow) -> coffer_api_types::Event {
     coffer_api_types::Event {
         sequence: event.sequence,
         subject: event.subject.clone(),
@@ -44,13 +42,9 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    pub fn includes(&self, event: &Event) -> bool {
-        let fits = |wanted: &String| match wanted.strip_suffix('*') {
-            Some(beginning) => event.kind.starts_with(beginning),
-            None => event.kind == *wanted,
-        };
+    pub fn includes(&self, event: &EventRow) -> bool {
         self.subject.as_ref().is_none_or(|subject| event.subject == *subject)
-            && (self.kinds.is_empty() || self.kinds.iter().any(fits))
+            && (self.kinds.is_empty() || self.kinds.iter().any(|wanted| fits(&event.kind, wanted)))
     }
 }
 
@@ -67,7 +61,7 @@ pub struct Events {
 /// The newest events of a project.
 #[derive(Debug)]
 struct Tail {
-    kept: RwLock<VecDeque<Arc<Event>>>,
+    kept: RwLock<VecDeque<Arc<EventRow>>>,
     newest: watch::Sender<i64>,
     /// Ends the follower with the last reader.
     _following: DropGuard,
@@ -174,7 +168,7 @@ pub struct Reader {
     wanted: Wanted,
     /// The last event that was looked at.
     position: i64,
-    page: VecDeque<Arc<Event>>,
+    page: VecDeque<Arc<EventRow>>,
     tail: Arc<Tail>,
     changes: watch::Receiver<i64>,
     stop: CancellationToken,
@@ -188,7 +182,7 @@ impl Reader {
     }
 
     /// The next event that is wanted; `None` when the server stops.
-    pub async fn next(&mut self) -> Option<Arc<Event>> {
+    pub async fn next(&mut self) -> Option<Arc<EventRow>> {
         loop {
             if let Some(event) = self.on_record().await {
                 return Some(event);
@@ -201,7 +195,7 @@ impl Reader {
     }
 
     /// The next event that is wanted, of those on record; `None` where all of them were read.
-    pub async fn on_record(&mut self) -> Option<Arc<Event>> {
+    pub async fn on_record(&mut self) -> Option<Arc<EventRow>> {
         loop {
             if let Some(event) = self.page.pop_front() {
                 return Some(event);
@@ -236,15 +230,8 @@ impl Reader {
     async fn pass_gap(&mut self) -> Result<(), StoreError> {
         let pruned = self.store.pruned_event(&self.scope).await?;
         if self.position < pruned {
-            let payload = json!({ "after": self.position, "until": pruned });
-            let (subject, kind) = (self.scope.project().to_string(), GAP.to_string());
-            self.page.push_back(Arc::new(Event {
-                sequence: pruned,
-                subject,
-                kind,
-                payload,
-                at_ms: now_ms(),
-            }));
+            let gap = Event::Gap(Gap { after: self.position, until: pruned });
+            self.page.push_back(Arc::new(EventRow::new(pruned, self.scope.project(), &gap, now_ms())));
             self.position = pruned;
         }
         Ok(())

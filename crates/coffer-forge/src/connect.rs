@@ -200,10 +200,7 @@ impl Forges {
             Some(remote) => self.store.repositories_of_remote(&door.connection, remote).await?,
             None => Vec::new(),
         };
-        let about = ours.first().and_then(|repository| {
-            let (kind, payload) = github::event_of(event, &told)?;
-            Some((*repository, kind, payload))
-        });
+        let about = ours.first().and_then(|repository| Some((*repository, github::event_of(event, &told)?)));
         let recorded = about.is_some();
         let delivered = DeliveredEvent { delivery: delivery.into(), event: event.into(), about };
         match self.store.take_delivery(&door.connection, delivered).await? {

@@ -9,11 +9,11 @@ pub(crate) mod inflate;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
+use coffer_core::event::{Event, MovedRef, RepositoryPushed};
 use coffer_core::forge::BranchName;
 use coffer_store::{ProjectScope, RepositoryRow};
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt};
-use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::{mpsc, oneshot};
@@ -442,10 +442,15 @@ impl LocalForge {
         let refs: Vec<_> = moved
             .iter()
             .take(100)
-            .map(|command| json!({ "ref": command.name, "before": command.old, "after": command.new }))
+            .map(|command| MovedRef {
+                name: command.name.clone(),
+                before: command.old.clone(),
+                after: command.new.clone(),
+            })
             .collect();
-        let payload = json!({ "by": self.actor, "refs": refs, "count": moved.len() });
-        self.store.record_repository_event(&self.scope, self.row.id, "repository.pushed", payload).await?;
+        let pushed = RepositoryPushed { by: self.actor.clone(), refs, count: moved.len() };
+        let event = Event::RepositoryPushed(pushed);
+        self.store.record_repository_event(&self.scope, self.row.id, event).await?;
         let made = moved.iter().filter(|command| !command.new.is_zero());
         let branches: Vec<BranchName> = made.filter_map(|command| command.branch()).collect();
         self.settle_head(branches.iter()).await?;

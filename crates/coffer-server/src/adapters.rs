@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use coffer_core::clock::now_ms;
 use coffer_core::command::RefusedCommand;
-use coffer_core::{AuditId, SandboxId};
+use coffer_core::{AuditId, ExecutionSource, SandboxId};
 use coffer_fleet::Fleet;
 use coffer_fleet::audit::AuditLog;
 use coffer_fleet::commands::Commands;
@@ -76,7 +76,7 @@ impl Gate for Gatekeeper {
         if open && !self.may_tell(sandbox) {
             return;
         }
-        self.commands.tell(&record, what, "e2b").await;
+        self.commands.tell(&record, what, ExecutionSource::E2b).await;
         let id = AuditId::generate();
         self.audit
             .write(AuditRecord {

@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use coffer_core::event::{Event, OrphanRemoved};
 use coffer_core::{Lifetime, Limits, OnTimeout, SandboxId};
 use coffer_store::{Authenticated, Bounds, ChangeError, KeySource, NewSandbox, Store};
 
@@ -30,16 +31,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sandbox = sandbox();
     let about = sandbox.id;
     store.insert_sandbox(&principal.scope, sandbox, None).await?;
-    let payload = serde_json::json!({ "reason": "bench", "detail": "x".repeat(100) });
+    let event = Event::SandboxOrphanRemoved(OrphanRemoved { had: vec!["x".repeat(100)] });
     let record = async |count: usize| -> Result<f64, Box<dyn std::error::Error>> {
         let since = Instant::now();
         let callers = (0..CALLERS).map(|_| {
-            let (store, payload) = (store.clone(), payload.clone());
+            let (store, event) = (store.clone(), event.clone());
             tokio::spawn(async move {
                 for _ in 0..count / CALLERS {
-                    store
-                        .record_event_of(&store.operator(), about, "bench.event", payload.clone(), 0)
-                        .await?;
+                    store.record_event_of(&store.operator(), about, event.clone(), 0).await?;
                 }
                 Ok::<(), ChangeError>(())
             })
@@ -54,7 +53,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let took = record(events).await?;
     let grown = resident_kib().saturating_sub(before);
     store.close().await;
-    let each = payload.to_string().len() + 120;
+    let each = event.payload().to_string().len() + 120;
     let disk = append(&dir.join("append"), events, each)?;
     let rate = |seconds: f64| (events as f64 / seconds).round();
     println!(

@@ -1,6 +1,7 @@
 //! Agents: who may own sandboxes, and how they are run.
 
 use coffer_core::agent::AgentDefinition;
+use coffer_core::event::{AgentDefined, Event};
 use coffer_core::{AgentId, Millis, ProjectId, SandboxId};
 use sqlx::Row;
 use sqlx::any::AnyRow;
@@ -158,10 +159,9 @@ impl Store {
                 .await
                 .doing(DOING)?;
                 let version: i64 = row.ok_or(AgentError::Changed)?.try_get("version").doing(DOING)?;
-                let preset = defined.definition.as_ref().map(|definition| definition.preset.as_str());
-                let told = serde_json::json!({ "version": version, "preset": preset });
-                let kind = "agent.defined".to_string();
-                events::record(connection, project, agent.to_string(), kind, &told, now_ms()).await?;
+                let preset = defined.definition.as_ref().map(|definition| definition.preset);
+                let event = Event::AgentDefined(AgentDefined { version, preset });
+                events::record(connection, project, agent, event, now_ms()).await?;
                 Ok(AgentRow { version, sealed: false, ..defined })
             })
         });

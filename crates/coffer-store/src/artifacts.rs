@@ -1,8 +1,8 @@
 //! Artifacts: what runs made and people want to keep. Contents are files of the server's; here is what is known
 //! of them.
 
-use coffer_core::{AgentId, ArtifactId, Millis, ProjectId, RunId, SandboxId, TaskId};
-use serde_json::json;
+use coffer_core::event::{ArtifactNote, Event};
+use coffer_core::{AgentId, ArtifactId, ArtifactKind, Millis, ProjectId, RunId, SandboxId, TaskId};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
@@ -14,36 +14,6 @@ const READ: &str = "read artifacts";
 const CHANGE: &str = "keep an artifact";
 /// Ids that are asked about in one query.
 const ASKED_AT_ONCE: usize = 100;
-
-/// What an artifact is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ArtifactKind {
-    File,
-    Diff,
-    Link,
-    Report,
-    Finding,
-    Log,
-}
-
-impl ArtifactKind {
-    pub const ALL: [Self; 6] = [Self::File, Self::Diff, Self::Link, Self::Report, Self::Finding, Self::Log];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Diff => "diff",
-            Self::Link => "link",
-            Self::Report => "report",
-            Self::Finding => "finding",
-            Self::Log => "log",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
-    }
-}
 
 /// What an artifact is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -237,7 +207,7 @@ impl Store {
                 let Some(row) = row else { return Ok(None) };
                 let row = read(&row)?;
                 count(connection, row.project, -1, -row.size_bytes).await?;
-                told(connection, &row, "artifact.removed", now_ms()).await?;
+                told(connection, &row, Event::ArtifactRemoved, now_ms()).await?;
                 Ok::<_, StoreError>(Some(row))
             })
         });
@@ -335,7 +305,7 @@ async fn insert(
         .doing(CHANGE)?;
     let row = read(&row)?;
     count(connection, project, 1, size_bytes).await?;
-    told(connection, &row, "artifact.created", now).await?;
+    told(connection, &row, Event::ArtifactCreated, now).await?;
     Ok((row, true))
 }
 
@@ -433,13 +403,19 @@ async fn resolve(
 async fn told(
     connection: &mut AnyConnection,
     row: &ArtifactRow,
-    kind: &str,
+    kind: fn(ArtifactNote) -> Event,
     now: Millis,
 ) -> Result<(), StoreError> {
-    let payload = json!({
-        "artifact": row.id, "kind": row.kind.as_str(), "name": row.name, "size_bytes": row.size_bytes,
-        "url": row.url, "run": row.links.run, "task": row.links.task, "sandbox": row.links.sandbox,
-        "context_id": row.links.context_id,
+    let event = kind(ArtifactNote {
+        artifact: row.id,
+        kind: row.kind,
+        name: row.name.clone(),
+        size_bytes: row.size_bytes,
+        url: row.url.clone(),
+        run: row.links.run,
+        task: row.links.task,
+        sandbox: row.links.sandbox,
+        context_id: row.links.context_id.clone(),
     });
     // Of what it is about, so that whoever follows a task hears of it.
     let subject = match (row.links.task, row.links.sandbox) {
@@ -447,7 +423,7 @@ async fn told(
         (None, Some(sandbox)) => sandbox.to_string(),
         (None, None) => row.id.to_string(),
     };
-    events::record(connection, row.project, subject, kind.to_string(), &payload, now).await
+    events::record(connection, row.project, subject, event, now).await
 }
 
 fn read(row: &AnyRow) -> Result<ArtifactRow, StoreError> {

@@ -1,6 +1,7 @@
 //! Budgets: how much a project, or one sandbox of it, may cost.
 
-use coffer_core::{BudgetId, Millis, ProjectId, SandboxId};
+use coffer_core::event::Event;
+use coffer_core::{BudgetAction, BudgetId, BudgetPeriod, Millis, ProjectId, SandboxId};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
@@ -10,45 +11,6 @@ use crate::{NameError, Operator, ProjectScope, Scope, Store, StoreError, events,
 
 const READ: &str = "read budgets";
 const CHANGE: &str = "change a budget";
-
-/// What a budget is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BudgetPeriod {
-    /// Each day, in UTC.
-    Day,
-    /// Each month, in UTC.
-    Month,
-    /// All time.
-    Total,
-}
-
-impl BudgetPeriod {
-    const ALL: [Self; 3] = [Self::Day, Self::Month, Self::Total];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Day => "day",
-            Self::Month => "month",
-            Self::Total => "total",
-        }
-    }
-}
-
-/// What is done to running sandboxes when it is spent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BudgetAction {
-    Pause,
-    End,
-}
-
-impl BudgetAction {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pause => "pause",
-            Self::End => "end",
-        }
-    }
-}
 
 /// What a budget says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,9 +44,7 @@ pub struct BudgetNews {
     /// What was told before, so that two servers do not tell it twice.
     pub before: (i64, i64),
     pub now: (i64, i64),
-    /// The kind of the event.
-    pub kind: &'static str,
-    pub payload: serde_json::Value,
+    pub event: Event,
 }
 
 macro_rules! budget_columns {
@@ -275,8 +235,7 @@ impl Store {
                 let sandbox: String = told.try_get("sandbox_id").doing(CHANGE)?;
                 let subject = if sandbox.is_empty() { news.budget.to_string() } else { sandbox };
                 let project = id(&told, "project_id")?;
-                events::record(connection, project, subject, news.kind.into(), &news.payload, now_ms())
-                    .await?;
+                events::record(connection, project, subject, news.event, now_ms()).await?;
                 Ok(true)
             })
         });
@@ -296,18 +255,12 @@ fn read(row: &AnyRow) -> Result<Budget, StoreError> {
         sandbox: sandbox
             .transpose()
             .map_err(|error: coffer_core::BadId| unreadable("sandbox_id", error.to_string()))?,
-        period: BudgetPeriod::ALL
-            .into_iter()
-            .find(|known| known.as_str() == period)
-            .ok_or_else(|| unreadable("period", period.clone()))?,
+        period: BudgetPeriod::parse(&period).ok_or_else(|| unreadable("period", period))?,
         terms: BudgetTerms {
             amount_nanos: number("amount_nanos")?,
             warn_at: serde_json::from_str(&text("warn_at")?)
                 .map_err(|error| unreadable("warn_at", error.to_string()))?,
-            action: [BudgetAction::Pause, BudgetAction::End]
-                .into_iter()
-                .find(|known| known.as_str() == action)
-                .ok_or_else(|| unreadable("action", action.clone()))?,
+            action: BudgetAction::parse(&action).ok_or_else(|| unreadable("action", action))?,
         },
         created_ms: number("created_ms")?,
         version: number("version")?,

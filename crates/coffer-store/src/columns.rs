@@ -48,6 +48,16 @@ pub(crate) fn optional_text(row: &AnyRow, column: &'static str) -> Result<Option
     row.try_get(column).doing(READ)
 }
 
+/// A column that holds one of a list of names.
+pub(crate) fn name<T>(
+    row: &AnyRow,
+    column: &'static str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<T, StoreError> {
+    let text = text(row, column)?;
+    parse(&text).ok_or_else(|| unreadable(column, text))
+}
+
 pub(crate) fn number(row: &AnyRow, column: &'static str) -> Result<i64, StoreError> {
     row.try_get(column).doing(READ)
 }

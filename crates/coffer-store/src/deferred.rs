@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::future::Future;
 
+use coffer_core::event::Event;
 use coffer_core::{Millis, ProjectId};
 use sqlx::{AnyConnection, Row};
 
@@ -19,9 +20,16 @@ tokio::task_local! {
 pub(crate) struct NewEvent {
     pub(crate) project: ProjectId,
     pub(crate) subject: String,
-    pub(crate) kind: String,
+    pub(crate) kind: &'static str,
     pub(crate) payload: String,
     pub(crate) at_ms: Millis,
+}
+
+impl NewEvent {
+    pub(crate) fn new(project: ProjectId, subject: impl ToString, event: &Event, at_ms: Millis) -> Self {
+        let (kind, payload) = (event.kind().as_str(), event.payload().to_string());
+        Self { project, subject: subject.to_string(), kind, payload, at_ms }
+    }
 }
 
 /// Does `work`, in which events can be deferred. Whoever calls this must [`write()`] them before it ends.
@@ -75,7 +83,7 @@ async fn write_of_project(connection: &mut AnyConnection, events: &[NewEvent]) -
     let Some(counter) = counter else { return Ok(()) };
     let before: i64 = counter.try_get("before")?;
     let rows: Vec<_> =
-        events.iter().map(|event| (&event.subject, &event.kind, &event.payload, event.at_ms)).collect();
+        events.iter().map(|event| (&event.subject, event.kind, &event.payload, event.at_ms)).collect();
     let rows = serde_json::to_string(&rows).expect("texts and numbers are JSON");
     sqlx::query(
         "INSERT INTO events (project_id, sequence, subject, kind, payload, at_ms)

@@ -1,11 +1,12 @@
 //! The event log: what happened in a project, in order.
 
+use coffer_core::event::{Event, EventKind};
 use coffer_core::{Millis, ProjectId, SandboxId, SnapshotId};
 use sqlx::{AnyConnection, Row};
 
 use crate::deferred::{self, NewEvent};
 use crate::error::Doing;
-use crate::{ChangeError, Event, ProjectScope, Quotas, Scope, Store, StoreError, columns, quotas};
+use crate::{ChangeError, EventRow, ProjectScope, Quotas, Scope, Store, StoreError, columns, quotas};
 
 const MOST_EVENTS: u32 = 1000;
 
@@ -27,13 +28,10 @@ pub struct EventFilter {
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundEvents {
     /// Oldest first.
-    pub events: Vec<Event>,
+    pub events: Vec<EventRow>,
     /// Where to look on, where the look ended before the log did though there were fewer than wanted.
     pub looked_to: Option<i64>,
 }
-
-/// The kind of the event that tells of a fork: about its source, and after the children have theirs.
-pub const FORKED: &str = "sandbox.forked";
 
 impl Store {
     /// The project's events after `sequence`, oldest first, at most 1000; for an agent those of its sandboxes
@@ -43,7 +41,7 @@ impl Store {
         scope: &ProjectScope,
         after: i64,
         limit: u32,
-    ) -> Result<Vec<Event>, StoreError> {
+    ) -> Result<Vec<EventRow>, StoreError> {
         let rows = sqlx::query(
             "SELECT sequence, subject, kind, payload, at_ms FROM events AS e
              WHERE project_id = $1 AND sequence > $2 AND ($3 IS NULL OR EXISTS (
@@ -125,8 +123,8 @@ impl Store {
         &self,
         scope: &impl Scope,
         sandbox: SandboxId,
-        kind: &str,
-    ) -> Result<Option<Event>, StoreError> {
+        kind: EventKind,
+    ) -> Result<Option<EventRow>, StoreError> {
         self.last_event_like(scope, sandbox, kind, "%").await
     }
 
@@ -136,18 +134,18 @@ impl Store {
         scope: &impl Scope,
         source: SandboxId,
         snapshot: SnapshotId,
-    ) -> Result<Option<Event>, StoreError> {
+    ) -> Result<Option<EventRow>, StoreError> {
         let names = format!(r#"%"snapshot_id":"{snapshot}"%"#);
-        self.last_event_like(scope, source, FORKED, &names).await
+        self.last_event_like(scope, source, EventKind::SandboxForked, &names).await
     }
 
     async fn last_event_like(
         &self,
         scope: &impl Scope,
         sandbox: SandboxId,
-        kind: &str,
+        kind: EventKind,
         payload: &str,
-    ) -> Result<Option<Event>, StoreError> {
+    ) -> Result<Option<EventRow>, StoreError> {
         // By way of its project, whose events are in order.
         let row = sqlx::query(
             "SELECT sequence, subject, kind, payload, at_ms FROM events
@@ -158,7 +156,7 @@ impl Store {
         )
         .bind(sandbox.to_string())
         .bind(scope.owner())
-        .bind(kind.to_string())
+        .bind(kind.as_str())
         .bind(payload.to_string())
         .fetch_optional(self.database().readers())
         .await
@@ -171,8 +169,7 @@ impl Store {
         &self,
         scope: &impl Scope,
         sandbox: SandboxId,
-        kind: &'static str,
-        payload: serde_json::Value,
+        event: Event,
         at_ms: Millis,
     ) -> Result<(), ChangeError> {
         let owner = scope.owner();
@@ -189,7 +186,7 @@ impl Store {
                 .doing(RECORD)?;
                 let Some(project) = project else { return Err(ChangeError::NotFound) };
                 let project = columns::id(&project, "project_id")?;
-                record(connection, project, sandbox.to_string(), kind.into(), &payload, at_ms).await?;
+                record(connection, project, sandbox, event, at_ms).await?;
                 Ok(())
             })
         });
@@ -197,9 +194,9 @@ impl Store {
     }
 }
 
-fn event(row: &sqlx::any::AnyRow) -> Result<Event, StoreError> {
+fn event(row: &sqlx::any::AnyRow) -> Result<EventRow, StoreError> {
     let payload: String = row.try_get("payload").doing(READ)?;
-    Ok(Event {
+    Ok(EventRow {
         sequence: row.try_get("sequence").doing(READ)?,
         subject: row.try_get("subject").doing(READ)?,
         kind: row.try_get("kind").doing(READ)?,
@@ -217,12 +214,11 @@ const RECORD: &str = "record an event";
 pub(crate) async fn record(
     connection: &mut AnyConnection,
     project: ProjectId,
-    subject: String,
-    kind: String,
-    payload: &serde_json::Value,
+    subject: impl ToString,
+    event: Event,
     at_ms: Millis,
 ) -> Result<(), StoreError> {
-    let event = NewEvent { project, subject, kind, payload: payload.to_string(), at_ms };
+    let event = NewEvent::new(project, subject, &event, at_ms);
     match deferred::defer(event) {
         Ok(()) => Ok(()),
         Err(event) => append(connection, event).await.map(drop),
@@ -233,13 +229,11 @@ pub(crate) async fn record(
 pub(crate) async fn record_holding(
     connection: &mut AnyConnection,
     project: ProjectId,
-    subject: String,
-    kind: String,
-    payload: &serde_json::Value,
+    subject: impl ToString,
+    event: Event,
     at_ms: Millis,
 ) -> Result<Quotas, StoreError> {
-    let event = NewEvent { project, subject, kind, payload: payload.to_string(), at_ms };
-    append(connection, event).await
+    append(connection, NewEvent::new(project, subject, &event, at_ms)).await
 }
 
 async fn append(connection: &mut AnyConnection, event: NewEvent) -> Result<Quotas, StoreError> {

@@ -1,7 +1,9 @@
 //! Executions: what ran in sandboxes.
 
-use coffer_core::{AgentId, ExecutionId, KeyId, Millis, ProjectId, SandboxId};
-use serde_json::json;
+use coffer_core::event::{Event, ExecutionEnded, ExecutionStarted};
+use coffer_core::{
+    AgentId, ExecutionId, ExecutionSource, ExecutionState, KeyId, Millis, ProjectId, SandboxId,
+};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
@@ -16,49 +18,6 @@ const WRITE: &str = "record executions";
 const LONGEST_TOLD: usize = 256;
 const LONGEST_COMMAND: usize = 4096;
 const LONGEST_WORD: usize = 256;
-
-/// Who started an execution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExecutionSource {
-    /// A client of the sandbox itself, as E2B's SDKs are.
-    E2b,
-    /// Our own API.
-    Api,
-}
-
-/// Where an execution is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExecutionState {
-    Running,
-    /// It ended, and how is known.
-    Exited,
-    /// It never started.
-    Failed,
-    /// Its sandbox ended with it, or before its end was heard of.
-    Lost,
-}
-
-impl ExecutionSource {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::E2b => "e2b",
-            Self::Api => "api",
-        }
-    }
-}
-
-impl ExecutionState {
-    pub const ALL: [Self; 4] = [Self::Running, Self::Exited, Self::Failed, Self::Lost];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Exited => "exited",
-            Self::Failed => "failed",
-            Self::Lost => "lost",
-        }
-    }
-}
 
 /// An execution that is asked for by our own API.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -415,22 +374,26 @@ async fn update(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<bo
 }
 
 async fn tell_start(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<(), StoreError> {
-    let payload = json!({
-        "execution": row.id, "command": cut(&row.command, LONGEST_TOLD), "source": row.source.as_str(),
-        "actor": row.actor,
+    let event = Event::ExecutionStarted(ExecutionStarted {
+        execution: row.id,
+        command: cut(&row.command, LONGEST_TOLD),
+        source: row.source,
+        actor: row.actor,
     });
-    let (subject, kind) = (row.sandbox.to_string(), "execution.started".to_string());
-    events::record(connection, row.project, subject, kind, &payload, row.started_ms).await
+    events::record(connection, row.project, row.sandbox, event, row.started_ms).await
 }
 
 async fn tell_end(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<(), StoreError> {
-    let payload = json!({
-        "execution": row.id, "state": row.state.as_str(), "exit_code": row.exit_code,
-        "status": row.status, "bytes": row.total_bytes(), "truncated": row.truncated,
+    let event = Event::ExecutionEnded(ExecutionEnded {
+        execution: row.id,
+        state: row.state,
+        exit_code: row.exit_code,
+        status: row.status.clone(),
+        bytes: row.total_bytes(),
+        truncated: row.truncated,
     });
-    let (subject, kind) = (row.sandbox.to_string(), "execution.ended".to_string());
     let at_ms = row.ended_ms.unwrap_or(row.started_ms);
-    events::record(connection, row.project, subject, kind, &payload, at_ms).await
+    events::record(connection, row.project, row.sandbox, event, at_ms).await
 }
 
 fn cut(text: &str, longest: usize) -> String {
@@ -443,7 +406,7 @@ fn read(row: &AnyRow) -> Result<ExecutionRow, StoreError> {
     let optional = |name: &str| row.try_get::<Option<i64>, _>(name).doing(READ);
     let text = |name: &str| row.try_get::<String, _>(name).doing(READ);
     let state = text("state")?;
-    let state = ExecutionState::ALL.into_iter().find(|known| known.as_str() == state);
+    let state = ExecutionState::parse(&state);
     let process = match (optional("boot")?, optional("pid")?, optional("journal_offset")?) {
         (Some(boot), Some(pid), Some(journal_offset)) => {
             let pid = u32::try_from(pid).map_err(|error| unreadable(error.to_string()))?;

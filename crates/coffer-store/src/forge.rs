@@ -9,8 +9,7 @@ mod pulls;
 mod repositories;
 mod statuses;
 
-use coffer_core::{Millis, ProjectId, RepositoryId};
-use serde_json::Value;
+use coffer_core::{ProjectId, RepositoryId};
 use sqlx::AnyConnection;
 
 pub use comments::{CommentKind, CommentRow, NewComment};
@@ -20,9 +19,9 @@ pub use pulls::{Merging, NewPull, PullChange, PullFilter, PullRow};
 pub use repositories::{MOST_REPOSITORIES, NewRepository, RepositoryRow};
 pub use statuses::{NewStatus, StatusRow};
 
+use crate::StoreError;
 use crate::columns::unreadable;
 use crate::error::Doing;
-use crate::{StoreError, events};
 
 /// A record of a forge was not made or changed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -79,16 +78,4 @@ async fn next_number(
     .await
     .doing(doing)?;
     row.map(|row| crate::columns::number(&row, "last_number")).transpose()
-}
-
-/// Tells what happened to a repository.
-async fn told(
-    connection: &mut AnyConnection,
-    project: ProjectId,
-    repository: RepositoryId,
-    kind: &str,
-    payload: &Value,
-    at_ms: Millis,
-) -> Result<(), StoreError> {
-    events::record(connection, project, repository.to_string(), kind.to_string(), payload, at_ms).await
 }

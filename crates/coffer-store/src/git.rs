@@ -1,7 +1,8 @@
 //! What is on record of git in sandboxes: the repositories that a sandbox has, and every operation.
 
+use coffer_core::event::{Event, GitFailed, GitFailure, GitStarted, GitSucceeded};
 use coffer_core::{GitOperationId, Millis, ProjectId, RepositoryId, SandboxId, SnapshotId};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe, Row};
 
@@ -100,10 +101,8 @@ impl Store {
                 if begun.rows_affected() == 0 {
                     return Err(ChangeError::NotFound);
                 }
-                let told = json!({
-                    "operation": operation.to_string(), "kind": kind, "repository": repository, "actor": actor,
-                });
-                events::record(connection, project, sandbox.to_string(), "git.started".into(), &told, now).await?;
+                let started = GitStarted { operation, kind: kind.to_string(), repository, actor };
+                events::record(connection, project, sandbox, Event::GitStarted(started), now).await?;
                 Ok(operation)
             })
         });
@@ -145,22 +144,18 @@ impl Store {
                 .doing(CHANGE)?;
                 // Somebody else ended it, or its sandbox is no longer on record.
                 let Some(row) = ended else { return Ok(()) };
-                let mut told = json!({
-                    "operation": operation.to_string(), "kind": text(&row, "kind")?,
-                    "repository": text(&row, "repository")?,
-                });
-                let kind = match state {
+                let (kind, repository) = (text(&row, "kind")?, text(&row, "repository")?);
+                let event = match state {
                     GitState::Failed => {
-                        told["error"] = json!({ "code": code, "message": error });
-                        "git.failed"
+                        let error = GitFailure { code, message: error };
+                        Event::GitFailed(GitFailed { operation, kind, repository, error })
                     }
-                    _ => {
-                        told["result"] = result.unwrap_or_default();
-                        "git.succeeded"
+                    GitState::Running | GitState::Succeeded => {
+                        let result = result.unwrap_or_default();
+                        Event::GitSucceeded(GitSucceeded { operation, kind, repository, result })
                     }
                 };
-                let subject = text(&row, "sandbox_id")?;
-                events::record(connection, project, subject, kind.into(), &told, now).await?;
+                events::record(connection, project, text(&row, "sandbox_id")?, event, now).await?;
                 Ok(())
             })
         });

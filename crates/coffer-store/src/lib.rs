@@ -58,12 +58,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use agents::{AgentError, AgentRow, NewAgent};
 pub use artifacts::{
-    ArtifactContents, ArtifactError, ArtifactFilter, ArtifactKind, ArtifactLinks, ArtifactRow,
-    MOST_ARTIFACTS, NewArtifact,
+    ArtifactContents, ArtifactError, ArtifactFilter, ArtifactLinks, ArtifactRow, MOST_ARTIFACTS, NewArtifact,
 };
 pub use audit::{AuditFilter, AuditRecord};
-pub use budgets::{Budget, BudgetAction, BudgetNews, BudgetPeriod, BudgetTerms};
+pub use budgets::{Budget, BudgetNews, BudgetTerms};
 use coffer_core::Millis;
+pub use coffer_core::{
+    ArtifactKind, Attention, BudgetAction, BudgetPeriod, DeliveryState, ExecutionSource, ExecutionState,
+    RunFailure, RunState, SnapshotState, StepState, Unwinding,
+};
 pub use competitions::{
     COMPETITION_PICKED, CheckNote, CompetitionError, CompetitionFilter, CompetitionLoad, CompetitionNote,
     CompetitionRow, EntryNote, EntryPatch, EntryRow, NewCompetition, NewEntry,
@@ -71,11 +74,8 @@ pub use competitions::{
 use database::Database;
 use error::Doing as _;
 pub use error::{Cause, ChangeError, NameError, OpenError, RotateError, SecretError, StoreError};
-pub use events::{EventFilter, FORKED, FoundEvents};
-pub use executions::{
-    Collected, ExecutionFilter, ExecutionRow, ExecutionSource, ExecutionState, NewExecution, Process,
-    Progress,
-};
+pub use events::{EventFilter, FoundEvents};
+pub use executions::{Collected, ExecutionFilter, ExecutionRow, NewExecution, Process, Progress};
 pub use forge::{
     CommentKind, CommentRow, ConnectionRow, ConnectionTerms, Credential, DeliveredEvent, ForgeRecordError,
     IssueChange, IssueRow, MOST_REPOSITORIES, Merging, NewComment, NewConnection, NewPull, NewRepository,
@@ -90,11 +90,11 @@ pub use projects::Project;
 pub use prune::{Cutoffs, Pruned};
 pub use quotas::{Asking, InUse, OverQuota, ProjectQuotas, Quota, Quotas};
 pub use runs::{
-    JournalError, NewRun, QueueLoad, QueuedRun, RunEnd, RunError, RunFailure, RunHold, RunRow, RunSignal,
-    RunState, Slots, StepRow, StepState, TakenRun, Unwinding,
+    JournalError, NewRun, QueueLoad, QueuedRun, RunEnd, RunError, RunHold, RunRow, RunSignal, Slots, StepRow,
+    TakenRun,
 };
 pub use sandbox::{
-    BadCursor, Bounds, Changes, Cursor, Deadline, Event, Idempotency, Inserted, ListFilter, NewSandbox,
+    BadCursor, Bounds, Changes, Cursor, Deadline, EventRow, Idempotency, Inserted, ListFilter, NewSandbox,
     Order, Origin, Page, PlacedTemplate, Placement, SandboxRow, Transition,
 };
 pub use scope::{Authenticated, Operator, Principal, ProjectScope, Scope};
@@ -107,21 +107,19 @@ pub use segments::{SegmentRow, SegmentState};
 pub use settings::{GitSettings, ProjectSettings, Retention, VersionedSettings};
 pub use snapshot::{
     FinishedSnapshot, InsertedSnapshot, NewSnapshot, SnapshotFacts, SnapshotFilter, SnapshotRow,
-    SnapshotState,
 };
 pub use storage::Reservation;
 pub use tasks::{
-    AboutPull, Attempt, AttemptNote, Attention, Heard, LogReader, NewTask, Place, ProjectBehind, SaidThere,
-    StartTask, TaskEdit, TaskError, TaskFilter, TaskMessage, TaskMove, TaskOrder, TaskRow,
+    AboutPull, Attempt, AttemptNote, Heard, LogReader, NewTask, Place, ProjectBehind, SaidThere, StartTask,
+    TaskEdit, TaskError, TaskFilter, TaskMessage, TaskMove, TaskOrder, TaskRow,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 pub use usage::{Amounts, Charge, UsageFilter, UsageGroup, UsageLine, UsageMark};
 use vault::Vault;
 pub use vault::{KeySource, MasterKeyStatus, MissingKey};
 pub use webhooks::{
-    DeliveryRow, DeliveryState, DueDelivery, MOST_WEBHOOKS, NewDelivery, NewWebhook, Redelivery, SendOutcome,
-    SendReport, WebhookBehind, WebhookChange, WebhookDue, WebhookKey, WebhookLoad, WebhookRecordError,
-    WebhookRow,
+    DeliveryRow, DueDelivery, MOST_WEBHOOKS, NewDelivery, NewWebhook, Redelivery, SendOutcome, SendReport,
+    WebhookBehind, WebhookChange, WebhookDue, WebhookKey, WebhookLoad, WebhookRecordError, WebhookRow,
 };
 
 /// A handle to the records; clones share everything.

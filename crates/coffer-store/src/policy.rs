@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use coffer_core::command::CommandPolicy;
+use coffer_core::event::{Event, PolicyChanged};
 use coffer_core::{ExecutionId, Millis, ProjectId, SandboxId};
-use serde_json::json;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
@@ -112,11 +112,12 @@ impl Store {
                 .execute(&mut *connection)
                 .await
                 .doing(DOING)?;
-                let told = json!({
-                    "version": set.version, "rules": set.policy.rules.len(), "default": set.policy.default,
+                let event = Event::PolicyChanged(PolicyChanged {
+                    version: set.version,
+                    rules: set.policy.rules.len(),
+                    default: set.policy.default,
                 });
-                let kind = "policy.changed".to_string();
-                events::record(connection, project, project.to_string(), kind, &told, now).await?;
+                events::record(connection, project, project, event, now).await?;
                 Ok(Some(set))
             })
         });

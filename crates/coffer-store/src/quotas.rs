@@ -9,6 +9,7 @@
 
 use std::fmt;
 
+use coffer_core::event::{Event, QuotasChanged};
 use coffer_core::{Limits, Millis, ProjectId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -275,8 +276,8 @@ impl Store {
                 .await
                 .doing(CHANGE)?;
                 let Some(changed) = changed else { return Ok(None) };
-                let (payload, kind) = (json!({ "quotas": quotas }), "project.quotas_changed".to_string());
-                events::record(connection, project, project.to_string(), kind, &payload, now_ms()).await?;
+                let event = Event::ProjectQuotasChanged(QuotasChanged { quotas: json!(quotas) });
+                events::record(connection, project, project, event, now_ms()).await?;
                 Ok(Some(changed.try_get("version").doing(CHANGE)?))
             })
         });

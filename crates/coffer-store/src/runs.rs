@@ -7,9 +7,9 @@ mod journal;
 mod queue;
 mod runners;
 
-use coffer_core::{Millis, ProjectId, RunId};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use coffer_core::event::{Event, RunCancelling, RunEnded, RunKind, RunSignalled};
+use coffer_core::{Millis, ProjectId, RunFailure, RunId, RunState, StepState, Unwinding};
+use serde_json::Value;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
@@ -27,88 +27,6 @@ const ASK: &str = "ask for a run";
 const SIGNAL: &str = "signal a run";
 /// What waits for a run to take it.
 const MOST_SIGNALS: i64 = 1000;
-/// Of an error, what is kept.
-const LONGEST_MESSAGE: usize = 4096;
-
-/// How a run stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RunState {
-    /// Waits for a slot.
-    Queued,
-    /// Has begun; somebody acts for it, or will soon.
-    Running,
-    /// Waits for a time or a signal.
-    Parked,
-    Done,
-    Failed,
-    Cancelled,
-    /// Whoever takes it up dies: a person must look.
-    Stuck,
-}
-
-impl RunState {
-    pub const ALL: [Self; 7] =
-        [Self::Queued, Self::Running, Self::Parked, Self::Done, Self::Failed, Self::Cancelled, Self::Stuck];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Running => "running",
-            Self::Parked => "parked",
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-            Self::Stuck => "stuck",
-        }
-    }
-
-    /// Whether nothing will happen to it any more.
-    pub const fn is_over(self) -> bool {
-        matches!(self, Self::Done | Self::Failed | Self::Cancelled | Self::Stuck)
-    }
-}
-
-/// Why what a run did is being undone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unwinding {
-    Cancelled,
-    Failed,
-}
-
-impl Unwinding {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Cancelled => "cancelled",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-/// Why a run, or one try of a step, failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RunFailure {
-    /// For programs.
-    pub code: String,
-    /// For people.
-    pub message: String,
-    /// The step that failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<String>,
-    /// Steps whose undo failed too.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub not_undone: Vec<String>,
-}
-
-impl RunFailure {
-    /// A failure with its message cut to what is kept.
-    pub fn new(code: impl Into<String>, message: impl AsRef<str>) -> Self {
-        let message = message.as_ref();
-        let message = storable(&message[..message.floor_char_boundary(LONGEST_MESSAGE)]);
-        Self { code: code.into(), message, step: None, not_undone: Vec::new() }
-    }
-}
 
 /// A run to be.
 #[derive(Debug, Clone)]
@@ -144,31 +62,6 @@ pub struct RunRow {
     pub created_ms: Millis,
     pub started_ms: Option<Millis>,
     pub ended_ms: Option<Millis>,
-}
-
-/// How a step stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StepState {
-    UnderWay,
-    Done,
-    Failed,
-    Undone,
-    UndoFailed,
-}
-
-impl StepState {
-    pub const ALL: [Self; 5] = [Self::UnderWay, Self::Done, Self::Failed, Self::Undone, Self::UndoFailed];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::UnderWay => "under_way",
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Undone => "undone",
-            Self::UndoFailed => "undo_failed",
-        }
-    }
 }
 
 /// A step on record.
@@ -307,8 +200,8 @@ pub(crate) async fn insert(
     .execute(&mut *connection)
     .await
     .doing(ASK)?;
-    let told = json!({ "run": new.id, "kind": new.kind });
-    events::record(connection, project, new.subject.clone(), "run.queued".into(), &told, at_ms).await
+    let event = Event::RunQueued(RunKind { run: new.id, kind: new.kind.to_string() });
+    events::record(connection, project, &new.subject, event, at_ms).await
 }
 
 pub(crate) async fn signal(
@@ -357,9 +250,9 @@ pub(crate) async fn signal(
     .execute(&mut *connection)
     .await
     .doing(SIGNAL)?;
-    let told = json!({ "run": run, "signal": name, "number": number });
     let subject: String = held.try_get("subject").doing(SIGNAL)?;
-    events::record(connection, project, subject, "run.signalled".into(), &told, now).await?;
+    let event = Event::RunSignalled(RunSignalled { run, signal: name, number });
+    events::record(connection, project, subject, event, now).await?;
     Ok(number)
 }
 
@@ -403,9 +296,12 @@ pub(crate) async fn cancel(
         competitions::run_ended(connection, project, run, state, Some(&failure), now).await?;
         tasks::run_ended(connection, project, run, state, Some(&failure), now).await?;
     }
-    let kind = if state.is_over() { "run.ended" } else { "run.cancelling" };
-    let told = json!({ "run": run, "reason": reason, "state": state });
-    events::record(connection, project, subject, kind.into(), &told, now).await?;
+    let event = if state.is_over() {
+        Event::RunEnded(RunEnded { run, state, reason: Some(reason), failure: None })
+    } else {
+        Event::RunCancelling(RunCancelling { run, reason, state })
+    };
+    events::record(connection, project, subject, event, now).await?;
     Ok(())
 }
 
@@ -415,7 +311,7 @@ fn unreadable(what: &'static str, why: impl ToString) -> StoreError {
 
 fn state(row: &AnyRow) -> Result<RunState, StoreError> {
     let text: String = row.try_get("state").doing(READ)?;
-    let known = RunState::ALL.into_iter().find(|known| known.as_str() == text);
+    let known = RunState::parse(&text);
     known.ok_or_else(|| unreadable("run", "its state is unknown"))
 }
 
@@ -458,7 +354,7 @@ fn read(row: &AnyRow) -> Result<RunRow, StoreError> {
 
 fn step(row: &AnyRow) -> Result<StepRow, StoreError> {
     let text: String = row.try_get("state").doing(READ)?;
-    let state = StepState::ALL.into_iter().find(|known| known.as_str() == text);
+    let state = StepState::parse(&text);
     Ok(StepRow {
         name: row.try_get("name").doing(READ)?,
         position: row.try_get("position").doing(READ)?,

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use coffer_core::event::Event;
 use coffer_core::{
     AgentId, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, SnapshotId, StateName,
 };
@@ -273,13 +274,27 @@ impl FromStr for Cursor {
 
 /// Something that happened in a project.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Event {
+pub struct EventRow {
     /// Counts from 1 in each project, without gaps, in the order of the commits.
     pub sequence: i64,
     /// The id of what it happened to.
     pub subject: String,
-    /// Such as `sandbox.running`.
+    /// Such as `sandbox.running`; perhaps one that only a newer version knows.
     pub kind: String,
+    /// As stored, so that clients also get what only a newer version knows.
     pub payload: serde_json::Value,
     pub at_ms: Millis,
+}
+
+impl EventRow {
+    /// An event that is told to one reader and is not in the log.
+    pub fn new(sequence: i64, subject: impl ToString, event: &Event, at_ms: Millis) -> Self {
+        let (kind, payload) = (event.kind().to_string(), event.payload());
+        Self { sequence, subject: subject.to_string(), kind, payload, at_ms }
+    }
+
+    /// What happened, where this version can read it.
+    pub fn event(&self) -> Option<Event> {
+        Event::read(&self.kind, &self.payload).ok()
+    }
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use coffer_core::event::{Event, SecretVersion};
 use coffer_core::network::NamePattern;
 use coffer_core::{Millis, ProjectId, SecretId};
-use serde_json::json;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
@@ -195,7 +195,7 @@ impl Store {
                 .execute(&mut *connection)
                 .await
                 .doing(CHANGE)?;
-                let kind = if before.is_none() { "secret.created" } else { "secret.replaced" };
+                let kind = if before.is_none() { Event::SecretCreated } else { Event::SecretReplaced };
                 told(connection, project, &info.name, kind, version, now).await?;
                 Ok((info, before.is_none()))
             })
@@ -226,7 +226,7 @@ impl Store {
                 let now = now_ms();
                 lock(connection, project).await?;
                 let Some(before) = retire(connection, project, &name, now).await? else { return Ok(false) };
-                told(connection, project, &name, "secret.deleted", before.version, now).await?;
+                told(connection, project, &name, Event::SecretDeleted, before.version, now).await?;
                 Ok::<_, StoreError>(true)
             })
         });
@@ -372,12 +372,12 @@ async fn told(
     connection: &mut AnyConnection,
     project: ProjectId,
     name: &str,
-    kind: &str,
+    kind: fn(SecretVersion) -> Event,
     version: i64,
     at_ms: Millis,
 ) -> Result<(), StoreError> {
-    let payload = json!({ "name": name, "version": version });
-    events::record(connection, project, name.to_string(), kind.to_string(), &payload, at_ms).await
+    let event = kind(SecretVersion { name: name.to_string(), version });
+    events::record(connection, project, name, event, at_ms).await
 }
 
 fn info(row: &AnyRow) -> Result<SecretInfo, StoreError> {

@@ -1,6 +1,7 @@
 //! What a project's admins set for it.
 
 use coffer_core::commit::CommitPolicy;
+use coffer_core::event::{Event, SettingsChanged};
 use coffer_core::{Millis, OnTimeout, ProjectId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -125,9 +126,8 @@ impl Store {
                 .await
                 .doing(CHANGE)?;
                 let Some(row) = row else { return Ok(None) };
-                let payload = json!({ "settings": settings });
-                let kind = "project.settings_changed".to_string();
-                events::record(connection, project, project.to_string(), kind, &payload, at_ms).await?;
+                let event = Event::ProjectSettingsChanged(SettingsChanged { settings: json!(settings) });
+                events::record(connection, project, project, event, at_ms).await?;
                 read(&row).map(Some)
             })
         });

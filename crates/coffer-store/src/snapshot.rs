@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use coffer_core::{AgentId, Limits, Millis, ProjectId, SandboxId, SnapshotId};
+use coffer_core::{AgentId, Limits, Millis, ProjectId, SandboxId, SnapshotId, SnapshotState};
 
-use crate::{OverQuota, StoreError};
+use crate::OverQuota;
 
 /// A snapshot that is about to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,30 +53,6 @@ pub struct SnapshotRow {
     pub paused_us: u64,
     pub created_by: Option<String>,
     pub created_ms: Millis,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SnapshotState {
-    Creating,
-    Ready,
-    Deleting,
-}
-
-impl SnapshotState {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Creating => "creating",
-            Self::Ready => "ready",
-            Self::Deleting => "deleting",
-        }
-    }
-
-    pub(crate) fn read(text: &str) -> Result<Self, StoreError> {
-        [Self::Creating, Self::Ready, Self::Deleting]
-            .into_iter()
-            .find(|known| known.as_str() == text)
-            .ok_or_else(|| StoreError::Unreadable { what: "state of a snapshot", why: text.to_string() })
-    }
 }
 
 /// What [`Store::insert_snapshot`](crate::Store::insert_snapshot) did.

@@ -11,13 +11,13 @@
 
 use std::collections::HashSet;
 
+use coffer_core::event::{Event, SnapshotCreating, SnapshotGone, SnapshotReady};
 use coffer_core::{Limits, Millis, ProjectId, SnapshotId};
-use serde_json::json;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe};
 
 use crate::columns::{
-    self, bigint, from_json, id, number, optional_id, optional_text, storable, text, unsigned,
+    self, bigint, from_json, id, name, number, optional_id, optional_text, storable, text, unsigned,
 };
 use crate::error::Doing;
 use crate::{
@@ -52,17 +52,18 @@ impl Store {
         let insert = self.database().write(RECORD, move |connection| {
             Box::pin(async move {
                 let at_ms = now_ms();
-                let payload = json!({
-                    "snapshot_id": new.id, "name": new.name, "tag": new.tag, "memory": new.memory
+                let event = Event::SnapshotCreating(SnapshotCreating {
+                    snapshot_id: new.id,
+                    name: new.name.clone(),
+                    tag: new.tag.clone(),
+                    memory: new.memory,
                 });
                 let (snapshot, sandbox) = (new.id, new.sandbox);
-                let subject = sandbox.to_string();
                 if !insert_row(connection, project, new, installation, key.as_ref(), at_ms).await? {
                     return earlier(connection, project, key.unwrap_or_default()).await.map_err(Into::into);
                 }
                 git::keep_remotes_of(connection, project, sandbox, snapshot).await?;
-                let kind = "snapshot.creating".to_string();
-                let own = events::record_holding(connection, project, subject, kind, &payload, at_ms).await?;
+                let own = events::record_holding(connection, project, sandbox, event, at_ms).await?;
                 let over = quotas::check_snapshot(connection, project, own.or(defaults), 0).await?;
                 over.map_or(Ok(InsertedSnapshot::New), |over| Err(ChangeError::OverQuota(over)))
             })
@@ -123,14 +124,17 @@ impl Store {
                 .doing(CHANGE)?;
                 let Some(row) = row else { return Ok(FinishedSnapshot::Gone) };
                 let row = read(&row)?;
-                let payload = json!({
-                    "snapshot_id": row.id, "name": row.name, "tag": row.tag, "memory": row.memory,
-                    "note": row.note, "files_bytes": row.files_bytes, "memory_bytes": row.memory_bytes,
-                    "paused_us": row.paused_us,
+                let event = Event::SnapshotReady(SnapshotReady {
+                    snapshot_id: row.id,
+                    name: row.name.clone(),
+                    tag: row.tag.clone(),
+                    memory: row.memory,
+                    note: row.note.clone(),
+                    files_bytes: row.files_bytes,
+                    memory_bytes: row.memory_bytes,
+                    paused_us: row.paused_us,
                 });
-                let (subject, kind) = (row.sandbox.to_string(), "snapshot.ready".to_string());
-                let own =
-                    events::record_holding(connection, row.project, subject, kind, &payload, at_ms).await?;
+                let own = events::record_holding(connection, row.project, row.sandbox, event, at_ms).await?;
                 let size_mib = bigint((row.files_bytes + row.memory_bytes).div_ceil(1 << 20));
                 let quotas = own.or(defaults);
                 let over = quotas::check_snapshot(connection, row.project, quotas, size_mib).await?;
@@ -170,7 +174,7 @@ impl Store {
                 .doing(CHANGE)?;
                 let Some(row) = row else { return Ok(None) };
                 let row = read(&row)?;
-                tell(connection, &row, "snapshot.deleting", None).await?;
+                tell(connection, &row, Event::SnapshotDeleting, None).await?;
                 Ok(Some(row))
             })
         });
@@ -197,9 +201,9 @@ impl Store {
                 .doing(CHANGE)?;
                 let Some(row) = row else { return Ok(false) };
                 let row = read(&row)?;
-                let kind = match row.state {
-                    SnapshotState::Creating => "snapshot.failed",
-                    SnapshotState::Ready | SnapshotState::Deleting => "snapshot.deleted",
+                let kind: fn(SnapshotGone) -> Event = match row.state {
+                    SnapshotState::Creating => Event::SnapshotFailed,
+                    SnapshotState::Ready | SnapshotState::Deleting => Event::SnapshotDeleted,
                 };
                 tell(connection, &row, kind, Some(&reason)).await?;
                 Ok(true)
@@ -390,11 +394,16 @@ async fn earlier(
 async fn tell(
     connection: &mut AnyConnection,
     row: &SnapshotRow,
-    kind: &str,
+    kind: fn(SnapshotGone) -> Event,
     reason: Option<&str>,
 ) -> Result<(), StoreError> {
-    let payload = json!({ "snapshot_id": row.id, "name": row.name, "tag": row.tag, "reason": reason });
-    events::record(connection, row.project, row.sandbox.to_string(), kind.into(), &payload, now_ms()).await
+    let event = kind(SnapshotGone {
+        snapshot_id: row.id,
+        name: row.name.clone(),
+        tag: row.tag.clone(),
+        reason: reason.map(str::to_string),
+    });
+    events::record(connection, row.project, row.sandbox, event, now_ms()).await
 }
 
 fn read(row: &AnyRow) -> Result<SnapshotRow, StoreError> {
@@ -405,7 +414,7 @@ fn read(row: &AnyRow) -> Result<SnapshotRow, StoreError> {
         sandbox: id(row, "sandbox_id")?,
         agent: optional_id(row, "agent_id")?,
         installation: optional_text(row, "installation")?,
-        state: SnapshotState::read(&text(row, "state")?)?,
+        state: name(row, "state", SnapshotState::parse)?,
         name: optional_text(row, "name")?,
         tag: text(row, "tag")?,
         is_current: number(row, "is_current")? != 0,

@@ -7,9 +7,8 @@ mod change;
 mod review;
 mod talk;
 
-use coffer_core::{AgentId, Millis, Priority, ProjectId, RunId, TaskId, TaskState};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use coffer_core::event::{Event, TaskMoved};
+use coffer_core::{AgentId, Attention, Millis, Priority, ProjectId, RunId, TaskId, TaskState};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
@@ -27,16 +26,6 @@ const READ: &str = "read tasks";
 const CHANGE: &str = "change a task";
 /// Between neighbours of a column, so that there is room for others.
 const GAP: i64 = 1 << 20;
-
-/// Why a person must look at a task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attention {
-    /// For programs: the failure's.
-    pub code: String,
-    pub message: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<String>,
-}
 
 /// A task on record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -339,10 +328,14 @@ async fn moved(connection: &mut AnyConnection, moved: &Moved<'_>) -> Result<(), 
     .execute(&mut *connection)
     .await
     .doing(CHANGE)?;
-    let kind = if moved.from.is_some() { "task.moved" } else { "task.created" };
-    let told = json!({ "from": moved.from, "to": moved.to, "reason": moved.reason, "actor": moved.actor });
-    let subject = moved.task.to_string();
-    events::record(connection, moved.project, subject, kind.into(), &told, moved.now).await
+    let told = TaskMoved {
+        from: moved.from,
+        to: moved.to,
+        reason: moved.reason.to_string(),
+        actor: moved.actor.map(str::to_string),
+    };
+    let event = if moved.from.is_some() { Event::TaskMoved(told) } else { Event::TaskCreated(told) };
+    events::record(connection, moved.project, moved.task, event, moved.now).await
 }
 
 async fn check_agent(

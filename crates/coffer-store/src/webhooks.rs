@@ -7,8 +7,8 @@
 mod log;
 mod sends;
 
+use coffer_core::event::{Event, Nothing, WebhookTerms};
 use coffer_core::{Millis, ProjectId, WebhookId};
-use serde_json::json;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
@@ -16,7 +16,7 @@ use crate::columns::{from_json, id, json as to_json, number, optional_text, stor
 use crate::error::Doing;
 use crate::{ProjectScope, Secret, Store, StoreError, events, now_ms};
 
-pub use log::{DeliveryRow, DeliveryState, Redelivery};
+pub use log::{DeliveryRow, Redelivery};
 pub use sends::{DueDelivery, NewDelivery, SendOutcome, SendReport, WebhookBehind, WebhookDue, WebhookLoad};
 
 const READ: &str = "read webhooks";
@@ -148,7 +148,7 @@ impl Store {
                     .await
                     .doing(CHANGE)?;
                 let row = read(&row)?;
-                told(connection, &row, "webhook.created", now).await?;
+                told(connection, &row, Event::WebhookCreated, now).await?;
                 Ok(row)
             })
         });
@@ -250,7 +250,7 @@ impl Store {
                     .await
                     .doing(CHANGE)?;
                 let row = read(&row)?;
-                told(connection, &row, "webhook.changed", now).await?;
+                told(connection, &row, Event::WebhookChanged, now).await?;
                 Ok(row)
             })
         });
@@ -278,8 +278,7 @@ impl Store {
                 if removed.rows_affected() == 0 {
                     return Ok(false);
                 }
-                let kind = "webhook.removed".to_string();
-                events::record(connection, project, webhook.to_string(), kind, &json!({}), now).await?;
+                events::record(connection, project, webhook, Event::WebhookRemoved(Nothing {}), now).await?;
                 Ok(true)
             })
         });
@@ -335,13 +334,13 @@ async fn hold(
 async fn told(
     connection: &mut AnyConnection,
     row: &WebhookRow,
-    kind: &str,
+    kind: fn(WebhookTerms) -> Event,
     now: Millis,
 ) -> Result<(), StoreError> {
     // Not the whole address: with some receivers it is all that one has to know.
     let host = row.url.split('/').nth(2).unwrap_or_default();
-    let payload = json!({ "host": host, "events": row.events, "enabled": row.enabled });
-    events::record(connection, row.project, row.id.to_string(), kind.to_string(), &payload, now).await
+    let terms = WebhookTerms { host: host.to_string(), events: row.events.clone(), enabled: row.enabled };
+    events::record(connection, row.project, row.id, kind(terms), now).await
 }
 
 fn read(row: &AnyRow) -> Result<WebhookRow, StoreError> {

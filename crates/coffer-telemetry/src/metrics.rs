@@ -186,7 +186,7 @@ impl Metrics {
         }
         for kind in ["task", "compete"] {
             let _ = self.runs_started.get_or_create(&label([("kind", kind)]));
-            for outcome in RunState::ALL.into_iter().filter(|state| state.is_over()) {
+            for outcome in RunState::ALL.iter().filter(|state| state.is_over()) {
                 let labels = label([("kind", kind), ("outcome", outcome.as_str())]);
                 let _ = self.runs_ended.get_or_create(&labels);
             }

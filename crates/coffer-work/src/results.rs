@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_core::{AgentId, CompetitionId, RunId, TaskId};
+use coffer_core::event::{Event, RunEnded};
+use coffer_core::{AgentId, CompetitionId, RunId, RunState, TaskId};
 use coffer_forge::Forges;
-use coffer_store::{Event, LogReader, ProjectBehind, ProjectScope, RepositoryRow, Store, StoreError};
+use coffer_store::{EventRow, LogReader, ProjectBehind, ProjectScope, RepositoryRow, Store, StoreError};
 use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
@@ -84,10 +85,14 @@ impl Results {
         let operator = self.store.operator();
         let scope = operator.acting_for(behind.project, None);
         let events = self.store.events(&scope, behind.position, PAGE).await?;
-        let ended = events.iter().find(|event| event.kind == "run.ended" && event.payload["state"] == "done");
+        let done = |row: &EventRow| match row.event()? {
+            Event::RunEnded(RunEnded { run, state: RunState::Done, .. }) => Some(run),
+            _ => None,
+        };
+        let ended = events.iter().find_map(|row| Some((row, done(row)?)));
         let to = match ended {
             None => events.last().map_or(behind.newest, |last| last.sequence),
-            Some(event) => match self.keep(&scope, event).await? {
+            Some((event, run)) => match self.keep(&scope, event, run).await? {
                 true => event.sequence,
                 // The server that has the repository is the one to pass it.
                 false => event.sequence - 1,
@@ -101,10 +106,7 @@ impl Results {
     }
 
     /// Keeps what the run came to that ended. Says no where that is left to another server.
-    async fn keep(&self, scope: &ProjectScope, event: &Event) -> Result<bool, StoreError> {
-        let Some(run) = event.payload["run"].as_str().and_then(|run| run.parse::<RunId>().ok()) else {
-            return Ok(true);
-        };
+    async fn keep(&self, scope: &ProjectScope, event: &EventRow, run: RunId) -> Result<bool, StoreError> {
         let Some(result) = self.result(scope, run, &event.subject).await? else { return Ok(true) };
         let row = match &result.repository {
             Some(repository) => self.store.repository(scope, repository).await?,

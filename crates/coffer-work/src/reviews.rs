@@ -7,9 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use coffer_core::event::{Event, GithubBy};
+use coffer_core::forge::Verdict;
 use coffer_core::{ProjectId, RepositoryId};
-use coffer_store::{AboutPull, Event, Heard, LogReader, ProjectBehind, Store, StoreError};
-use serde_json::Value;
+use coffer_store::{AboutPull, EventRow, Heard, LogReader, ProjectBehind, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::tasks::Tasks;
@@ -76,81 +77,137 @@ async fn step(store: &Store, behind: ProjectBehind) -> Result<usize, StoreError>
 async fn meaning(
     store: &Store,
     project: ProjectId,
-    event: &Event,
+    row: &EventRow,
 ) -> Result<Option<(AboutPull, Heard)>, StoreError> {
-    let told = &event.payload;
-    let Ok(repository) = event.subject.parse::<RepositoryId>() else { return Ok(None) };
-    let on_pull =
-        |heard| told["number"].as_i64().map(|number| (AboutPull::Number(repository, number), heard));
-    let text = |name: &str| told[name].as_str().unwrap_or_default().to_string();
-    Ok(match event.kind.as_str() {
-        "pull.merged" => on_pull(Heard::Merged),
-        "pull.closed" => on_pull(Heard::Closed),
-        "pull.reopened" => on_pull(Heard::Reopened),
-        "pull.reviewed" | "pull.line_commented" | "forge.commented" => {
-            let comment = text("comment_id");
+    let Ok(repository) = row.subject.parse::<RepositoryId>() else { return Ok(None) };
+    let Some(event) = row.event() else { return Ok(None) };
+    let on = |number: i64, heard| Some((AboutPull::Number(repository, number), heard));
+    Ok(match event {
+        Event::PullMerged(pull) => on(pull.number, Heard::Merged),
+        Event::PullClosed(pull) => on(pull.number, Heard::Closed),
+        Event::PullReopened(pull) => on(pull.number, Heard::Reopened),
+        Event::PullReviewed(made) | Event::PullLineCommented(made) | Event::ForgeCommented(made) => {
+            let comment = made.comment_id.to_string();
             let said = store.said_there(&store.operator(), project, &comment).await?;
             // What agents write is not for agents.
             let said = said.filter(|said| !said.author.starts_with("agent:"));
             said.and_then(|said| {
-                let heard = spoken(format!("local/{comment}"), said.author, &said.body, told)?;
-                on_pull(heard)
+                let asks_for_changes = made.verdict == Some(Verdict::RequestChanges);
+                let about = made.path.map(|path| (path, made.line));
+                let source = format!("local/{comment}");
+                on(made.number, spoken(source, said.author, &said.body, asks_for_changes, about)?)
             })
         }
-        "status.set" => failed_check(repository, told, &text("context")),
-        "github.pull_request" => match (told["action"].as_str(), told["merged"].as_bool()) {
-            (Some("closed"), Some(true)) => on_pull(Heard::Merged),
-            (Some("closed"), _) => on_pull(Heard::Closed),
-            (Some("reopened"), _) => on_pull(Heard::Reopened),
+        Event::StatusSet(status) => {
+            let (commit, context) = (status.commit.to_string(), status.context.to_string());
+            failed_check(repository, Some(commit), Some(context), Some(status.state.as_str()))
+        }
+        Event::GithubPullRequest(pull) => match (pull.by.action.as_deref(), pull.merged) {
+            (Some("closed"), Some(true)) => pull.number.and_then(|number| on(number, Heard::Merged)),
+            (Some("closed"), _) => pull.number.and_then(|number| on(number, Heard::Closed)),
+            (Some("reopened"), _) => pull.number.and_then(|number| on(number, Heard::Reopened)),
             _ => None,
         },
-        "github.pull_request_review" if told["action"] == "submitted" => {
-            from_github(told, "review_id", "review").and_then(on_pull)
+        Event::GithubPullRequestReview(review) if review.by.action.as_deref() == Some("submitted") => {
+            let verdict = review.verdict.as_deref().map(str::to_ascii_lowercase);
+            let asks_for_changes =
+                matches!(verdict.as_deref(), Some("changes_requested" | "request_changes"));
+            let heard = Remark {
+                by: review.by,
+                association: review.association,
+                source: review.review_id.map(|id| format!("github/review/{id}")),
+                body: review.body,
+                asks_for_changes,
+                about: None,
+            };
+            review.number.zip(heard.heard()).and_then(|(number, heard)| on(number, heard))
         }
-        "github.pull_request_review_comment" if told["action"] == "created" => {
-            from_github(told, "comment_id", "line").and_then(on_pull)
+        Event::GithubPullRequestReviewComment(comment) if comment.by.action.as_deref() == Some("created") => {
+            let line = comment.line;
+            let heard = Remark {
+                by: comment.by,
+                association: comment.association,
+                source: comment.comment_id.map(|id| format!("github/line/{id}")),
+                body: comment.body,
+                asks_for_changes: false,
+                about: comment.path.map(|path| (path, line)),
+            };
+            comment.number.zip(heard.heard()).and_then(|(number, heard)| on(number, heard))
         }
-        "github.issue_comment" if told["action"] == "created" && told["on_pull"] == true => {
-            from_github(told, "comment_id", "comment").and_then(on_pull)
+        Event::GithubIssueComment(comment)
+            if comment.on_pull && comment.by.action.as_deref() == Some("created") =>
+        {
+            let heard = Remark {
+                by: comment.by,
+                association: comment.association,
+                source: comment.comment_id.map(|id| format!("github/comment/{id}")),
+                body: comment.body,
+                asks_for_changes: false,
+                about: None,
+            };
+            comment.number.zip(heard.heard()).and_then(|(number, heard)| on(number, heard))
         }
-        "github.status" => failed_check(repository, told, &text("context")),
-        "github.check_run" if told["status"] == "completed" => failed_check(repository, told, &text("name")),
+        Event::GithubStatus(status) => {
+            failed_check(repository, status.commit, status.context, status.state.as_deref())
+        }
+        Event::GithubCheckRun(check) if check.status.as_deref() == Some("completed") => {
+            failed_check(repository, check.commit, check.name, check.conclusion.as_deref())
+        }
         _ => None,
     })
 }
 
-/// What somebody wrote below a pull request on GitHub who may change the repository: what others write, and what
-/// programs do, is for people to read. An agent does what it is told.
-fn from_github(told: &Value, id: &str, kind: &str) -> Option<Heard> {
-    let is_heard = told["sender_type"] == "User"
-        && matches!(told["association"].as_str(), Some("OWNER" | "MEMBER" | "COLLABORATOR"));
-    if !is_heard {
-        return None;
+/// What was written below a pull request on GitHub.
+struct Remark {
+    by: GithubBy,
+    association: Option<String>,
+    source: Option<String>,
+    body: Option<String>,
+    asks_for_changes: bool,
+    about: Option<(String, Option<i64>)>,
+}
+
+impl Remark {
+    /// What the agent hears, where the author may change the repository: what others write, and what programs do, is for
+    /// people to read. An agent does what it is told.
+    fn heard(self) -> Option<Heard> {
+        let is_heard = self.by.sender_type.as_deref() == Some("User")
+            && matches!(self.association.as_deref(), Some("OWNER" | "MEMBER" | "COLLABORATOR"));
+        if !is_heard {
+            return None;
+        }
+        let author = self.by.sender.unwrap_or_else(|| "somebody".to_string());
+        spoken(self.source?, author, &self.body?, self.asks_for_changes, self.about)
     }
-    let source = format!("github/{kind}/{}", told[id].as_i64()?);
-    let author = told["sender"].as_str().unwrap_or("somebody").to_string();
-    spoken(source, author, told["body"].as_str()?, told)
 }
 
 /// What somebody wrote; a review without a word has nothing to tell beyond its verdict.
-fn spoken(source: String, author: String, body: &str, told: &Value) -> Option<Heard> {
-    let verdict = told["verdict"].as_str().map(str::to_ascii_lowercase).unwrap_or_default();
-    let body = match (body.trim(), verdict.as_str()) {
-        ("", "changes_requested" | "request_changes") => "Changes were requested.".to_string(),
-        ("", _) => return None,
-        (body, _) => body.to_string(),
+fn spoken(
+    source: String,
+    author: String,
+    body: &str,
+    asks_for_changes: bool,
+    about: Option<(String, Option<i64>)>,
+) -> Option<Heard> {
+    let body = match body.trim() {
+        "" if asks_for_changes => "Changes were requested.".to_string(),
+        "" => return None,
+        body => body.to_string(),
     };
-    let about = told["path"].as_str().map(|path| (path.to_string(), told["line"].as_i64()));
     Some(Heard::Said { source, author, body, about })
 }
 
-fn failed_check(repository: RepositoryId, told: &Value, name: &str) -> Option<(AboutPull, Heard)> {
-    let outcome = told["conclusion"].as_str().or(told["state"].as_str())?;
-    if !matches!(outcome, "failure" | "error" | "timed_out") {
+fn failed_check(
+    repository: RepositoryId,
+    commit: Option<String>,
+    name: Option<String>,
+    outcome: Option<&str>,
+) -> Option<(AboutPull, Heard)> {
+    if !matches!(outcome?, "failure" | "error" | "timed_out") {
         return None;
     }
-    let commit = told["commit"].as_str()?.to_string();
-    let name: String = name.chars().take(200).collect();
+    let commit = commit?;
+    let name: String = name.unwrap_or_default().chars().take(200).collect();
     let source = format!("check/{commit}/{name}");
     Some((AboutPull::Commit(repository, commit), Heard::CheckFailed { source, name }))
 }

@@ -172,7 +172,7 @@ fn refusal(error: KeepError) -> ApiError {
 }
 
 fn kind_of(text: &str) -> Result<ArtifactKind, ApiError> {
-    let known = ArtifactKind::ALL.map(ArtifactKind::as_str).join("`, `");
+    let known = ArtifactKind::ALL.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join("`, `");
     ArtifactKind::parse(text).ok_or_else(|| ApiError::invalid("kind", format!("must be one of `{known}`")))
 }
 

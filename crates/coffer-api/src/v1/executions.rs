@@ -116,9 +116,7 @@ fn filter(
     let state = match query.state.as_deref() {
         None => None,
         Some(name) => Some(
-            ExecutionState::ALL
-                .into_iter()
-                .find(|state| state.as_str() == name)
+            ExecutionState::parse(name)
                 .ok_or_else(|| ApiError::invalid("state", "must be running, exited, failed or lost"))?,
         ),
     };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
+use coffer_core::event::EventKind;
 use coffer_core::{DeliveryId, Role, WebhookId};
 use coffer_store::{
     DeliveryRow, DeliveryState, MOST_WEBHOOKS, NewWebhook as Row, Redelivery, SecretName, WebhookChange,
@@ -25,10 +26,9 @@ use crate::error::ApiError;
 use crate::query::Query;
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
-use coffer_work::webhooks::{PING, new_key, ping};
+use coffer_work::webhooks::{new_key, ping};
 
 const MOST_KINDS: usize = 50;
-const LONGEST_KIND: usize = 100;
 const LONGEST_TEXT: usize = 1000;
 
 /// A webhook to be.
@@ -205,19 +205,15 @@ fn record(error: WebhookRecordError, webhook: WebhookId) -> ApiError {
 }
 
 fn checked_kinds(kinds: &[String]) -> Result<(), ApiError> {
-    let plain = |kind: &String| {
-        let name = kind.strip_suffix('*').unwrap_or(kind);
-        let letters = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._".contains(&b);
-        !kind.is_empty() && kind.len() <= LONGEST_KIND && name.bytes().all(letters)
-    };
+    let is_known = |wanted: &String| EventKind::ALL.iter().any(|kind| kind.fits(wanted));
     if !(1..=MOST_KINDS).contains(&kinds.len()) {
         return Err(ApiError::invalid("events", format!("must be 1 to {MOST_KINDS} kinds of events")));
     }
-    match kinds.iter().position(|kind| !plain(kind)) {
+    match kinds.iter().position(|kind| !is_known(kind)) {
         None => Ok(()),
         Some(at) => Err(ApiError::invalid(
             &format!("events[{at}]"),
-            "must be a kind such as `run.ended`, a beginning such as `task.*`, or `*`",
+            "must be a kind such as `run.ended`, a beginning of some such as `task.*`, or `*`; docs/events.md lists all kinds",
         )),
     }
 }
@@ -421,7 +417,8 @@ pub(super) async fn test(
     caller: Caller<Admin>,
     Id(webhook): Id<WebhookId>,
 ) -> Result<(StatusCode, Json<DeliveryDetail>), ApiError> {
-    let queued = app.store.queue_test(&caller.scope, webhook, PING, ping(webhook, now_ms())).await;
+    let kind = EventKind::WebhookPing.as_str();
+    let queued = app.store.queue_test(&caller.scope, webhook, kind, ping(webhook, now_ms())).await;
     let queued = queued.map_err(ApiError::store)?.ok_or_else(|| ApiError::nothing("webhook", webhook))?;
     app.webhooks.wake();
     Ok((StatusCode::ACCEPTED, Json(delivery(queued))))
@@ -445,9 +442,7 @@ pub(super) async fn deliveries(
     let state = match query.state.as_deref() {
         None => None,
         Some(text) => Some(
-            DeliveryState::ALL
-                .into_iter()
-                .find(|known| known.as_str() == text)
+            DeliveryState::parse(text)
                 .ok_or_else(|| ApiError::invalid("state", "must be `waiting`, `delivered` or `failed`"))?,
         ),
     };

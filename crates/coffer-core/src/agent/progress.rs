@@ -1,6 +1,6 @@
 //! How far an agent is while it works, in few words.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::AgentEvent;
 
@@ -9,7 +9,7 @@ const LONGEST_MESSAGE: usize = 500;
 const LONGEST_ABOUT: usize = 200;
 
 /// What an agent did last, by its own account.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentProgress {
     /// What it said last.
     pub message: Option<String>,

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use coffer_core::event::{Event, SandboxForked};
 use coffer_core::{Limits, Millis, SizeWish, SnapshotId, TemplateRef};
-use coffer_store::{Bounds, FORKED, Idempotency, Inserted, Origin, ProjectScope, SandboxRow};
+use coffer_store::{Bounds, Idempotency, Inserted, Origin, ProjectScope, SandboxRow};
 use futures_util::{StreamExt as _, stream};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::create::{Base, CreateSpec};
 use super::snapshots::{Captured, MemoryWish, engine_template, must_run};
@@ -188,25 +189,24 @@ impl Fleet {
         let Some(origin) = children.iter().flatten().find_map(|child| child.origin) else {
             return Ok((false, None));
         };
-        Ok(match self.store.fork_by_way_of(scope, origin.parent, origin.snapshot).await? {
-            Some(told) => {
-                let note = told.payload["note"].as_str().map(String::from);
-                (told.payload["memory"] == true, note)
-            }
+        let row = self.store.fork_by_way_of(scope, origin.parent, origin.snapshot).await?;
+        Ok(match row.and_then(|row| row.event()) {
+            Some(Event::SandboxForked(forked)) => (forked.memory, forked.note),
             // Whoever made it was cut off, or is at its end.
-            None => (false, Some("whether they have processes is not on record yet".into())),
+            _ => (false, Some("whether they have processes is not on record yet".into())),
         })
     }
 
     async fn tell_of_fork(&self, source: &SandboxRow, snapshot: SnapshotId, forked: &Forked, paused_us: u64) {
-        let ids = |child: &Result<SandboxRow, FleetError>| child.as_ref().ok().map(|row| row.id.to_string());
-        let children: Vec<String> = forked.children.iter().filter_map(ids).collect();
-        let payload = json!({
-            "snapshot_id": snapshot, "children": children, "asked": forked.children.len(),
-            "memory": forked.memory, "note": forked.note, "paused_us": paused_us,
+        let event = Event::SandboxForked(SandboxForked {
+            snapshot_id: snapshot,
+            children: forked.children.iter().flatten().map(|row| row.id).collect(),
+            asked: forked.children.len() as u64,
+            memory: forked.memory,
+            note: forked.note.clone(),
+            paused_us,
         });
-        let told =
-            self.store.record_event_of(&self.store.operator(), source.id, FORKED, payload, now_ms()).await;
+        let told = self.store.record_event_of(&self.store.operator(), source.id, event, now_ms()).await;
         if let Err(error) = told {
             let id = source.id;
             tracing::warn!(sandbox.id = %id, "the fork of sandbox {id} is not among its events: {}", chain(&error));
@@ -278,6 +278,7 @@ fn without_references(network: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn rules_with_secrets_are_taken_out_and_others_stay() {

@@ -3,16 +3,13 @@
 use std::sync::PoisonError;
 
 use coffer_core::SandboxId;
+use coffer_core::event::{Event, EventKind, OrphanRemoved};
 use coffer_engine::Orphan;
 use coffer_store::ChangeError;
-use serde_json::json;
 
 use super::Fleet;
 use coffer_core::chain;
 use coffer_core::clock::now_ms;
-
-/// The kind of the event; its payload has `had`, which says what there was.
-const KIND: &str = "sandbox.orphan_removed";
 
 impl Fleet {
     /// Takes down what the engine tells of itself: what it can do, and what it removed when it started. It tells
@@ -32,7 +29,7 @@ impl Fleet {
         for Orphan { name, had } in orphans {
             // Others are in the engine's log alone: there is no project that they could belong to.
             let Ok(id) = name.parse() else { continue };
-            match self.store.last_event_of(&operator, id, KIND).await {
+            match self.store.last_event_of(&operator, id, EventKind::SandboxOrphanRemoved).await {
                 Ok(None) => self.record_orphan(id, &had).await,
                 Ok(Some(_)) => {}
                 Err(error) => tracing::warn!("orphans are not on record: {}", chain(&error)),
@@ -44,8 +41,8 @@ impl Fleet {
     pub(super) async fn record_orphan(&self, id: SandboxId, had: &[String]) {
         self.telemetry.metrics.found_orphan();
         self.found.orphans.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let payload = json!({ "had": had });
-        match self.store.record_event_of(&self.store.operator(), id, KIND, payload, now_ms()).await {
+        let event = Event::SandboxOrphanRemoved(OrphanRemoved { had: had.to_vec() });
+        match self.store.record_event_of(&self.store.operator(), id, event, now_ms()).await {
             // Without a row it was never anybody's.
             Ok(()) | Err(ChangeError::NotFound) => {}
             Err(error) => tracing::warn!(sandbox.id = %id, "orphan {id} is not on record: {}", chain(&error)),

@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use coffer_core::StateName;
+use coffer_core::event::{Event, EventKind, NetworkRefused};
 use coffer_core::network::{Refusals, Traffic};
 use coffer_engine::EngineError;
-use serde_json::json;
 
 use super::{Fleet, Record};
 use coffer_core::chain;
 
-/// The kind of the event; its payload has `refusals`, `refused` and `sequence`.
-const KIND: &str = "sandbox.network_refused";
 /// A sandbox can be refused as often as it likes; each event keeps so many of the latest, and counts all.
 const MOST_KEPT: usize = 50;
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
@@ -87,19 +85,22 @@ impl Fleet {
             Some(sequence) => sequence,
             // An earlier server may have done so.
             None => {
-                let last = self.store.last_event_of(&operator, record.id, KIND).await?;
-                last.and_then(|event| event.payload.get("sequence")?.as_u64()).unwrap_or(0)
+                let last =
+                    self.store.last_event_of(&operator, record.id, EventKind::SandboxNetworkRefused).await?;
+                match last.and_then(|row| row.event()) {
+                    Some(Event::SandboxNetworkRefused(last)) => last.sequence,
+                    _ => 0,
+                }
             }
         };
         let Refusals { refusals, total, forgotten } = self.refusals(record, recorded).await?;
         if let Some(last) = refusals.last() {
-            let latest = &refusals[refusals.len().saturating_sub(MOST_KEPT)..];
-            let payload = json!({
-                "refusals": latest,
-                "refused": refusals.len() as u64 + forgotten,
-                "sequence": total,
+            let event = Event::SandboxNetworkRefused(NetworkRefused {
+                refusals: refusals[refusals.len().saturating_sub(MOST_KEPT)..].to_vec(),
+                refused: refusals.len() as u64 + forgotten,
+                sequence: total,
             });
-            self.store.record_event_of(&operator, record.id, KIND, payload, last.at_ms).await?;
+            self.store.record_event_of(&operator, record.id, event, last.at_ms).await?;
         }
         record.reported().recorded = Some(total);
         Ok(())

@@ -1,10 +1,10 @@
 //! When a budget warns, and when it is spent. Pure.
 
 use coffer_core::Millis;
+use coffer_core::event::{BudgetReached, Event};
 use coffer_store::{Budget, BudgetNews, BudgetPeriod};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use serde_json::json;
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -34,19 +34,19 @@ pub fn news(budget: &Budget, first_day: i64, spent_nanos: i64, currency: &str) -
     if reached <= told {
         return None;
     }
-    let kind = if reached == SPENT { "budget.exceeded" } else { "budget.warned" };
     let money = |nanos: i64| nanos as f64 / 1e9;
-    let payload = json!({
-        "budget": budget.id.to_string(),
-        "sandbox": budget.sandbox.map(|sandbox| sandbox.to_string()),
-        "period": budget.period.as_str(),
-        "percent": reached,
-        "spent": money(spent_nanos),
-        "amount": money(terms.amount_nanos),
-        "currency": currency,
-        "action": terms.action.as_str(),
-    });
-    Some(BudgetNews { budget: budget.id, before: budget.told, now: (first_day, reached), kind, payload })
+    let told = BudgetReached {
+        budget: budget.id,
+        sandbox: budget.sandbox,
+        period: budget.period,
+        percent: reached,
+        spent: money(spent_nanos),
+        amount: money(terms.amount_nanos),
+        currency: currency.to_string(),
+        action: terms.action,
+    };
+    let event = if reached == SPENT { Event::BudgetExceeded(told) } else { Event::BudgetWarned(told) };
+    Some(BudgetNews { budget: budget.id, before: budget.told, now: (first_day, reached), event })
 }
 
 #[cfg(test)]
@@ -70,7 +70,9 @@ mod tests {
 
     #[test]
     fn each_threshold_is_told_once_in_a_period() {
-        let told = |told, spent| news(&budget(told), 7, spent, "USD").map(|news| (news.kind, news.now));
+        let told = |told, spent| {
+            news(&budget(told), 7, spent, "USD").map(|news| (news.event.kind().as_str(), news.now))
+        };
         assert_eq!(told((0, 0), 499), None);
         assert_eq!(told((0, 0), 500), Some(("budget.warned", (7, 50))));
         assert_eq!(told((7, 50), 799), None);

@@ -1,7 +1,11 @@
 //! What GitHub tells of its own accord.
 
+use coffer_core::event::{
+    Event, GithubBy, GithubCheck, GithubIssue, GithubIssueComment, GithubLineComment, GithubPull, GithubPush,
+    GithubReview, GithubStatus,
+};
 use ring::hmac;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::convert::text;
 
@@ -18,66 +22,92 @@ pub(crate) fn is_signed(secret: &str, body: &[u8], signature: &str) -> bool {
 /// Characters of a comment that are kept.
 const LONGEST_COMMENT: usize = 8000;
 
-/// What an event is called here, and what is kept of it: enough to know what to look at, and what was written.
-pub(crate) fn event_of(name: &str, told: &Value) -> Option<(String, Value)> {
+/// What is kept of an event: enough to know what to look at, and what was written.
+pub(crate) fn event_of(name: &str, told: &Value) -> Option<Event> {
     let short = |value: &Value| text(value).map(|text| text.chars().take(200).collect::<String>());
     // What somebody wrote goes on to the agent whose pull request it is.
     let written =
         |value: &Value| text(value).map(|text| text.chars().take(LONGEST_COMMENT).collect::<String>());
     // What its author is to the repository, by GitHub's word: anybody can write below a public one's pull requests.
     let association = |value: &Value| short(&value["author_association"]);
-    let action = short(&told["action"]);
-    let sender = short(&told["sender"]["login"]);
-    let pull = &told["pull_request"];
-    let payload = match name {
-        "pull_request" => json!({
-            "number": pull["number"].as_i64(), "state": short(&pull["state"]), "merged": pull["merged"].as_bool(),
-            "head": short(&pull["head"]["ref"]), "head_commit": short(&pull["head"]["sha"]),
-            "base": short(&pull["base"]["ref"]), "merge_commit": short(&pull["merge_commit_sha"]),
+    let by = GithubBy {
+        action: short(&told["action"]),
+        sender: short(&told["sender"]["login"]),
+        sender_type: short(&told["sender"]["type"]),
+    };
+    let check = |check: &Value, by| GithubCheck {
+        by,
+        commit: short(&check["head_sha"]),
+        name: short(&check["name"]),
+        status: short(&check["status"]),
+        conclusion: short(&check["conclusion"]),
+    };
+    let (pull, review, comment, issue) =
+        (&told["pull_request"], &told["review"], &told["comment"], &told["issue"]);
+    Some(match name {
+        "pull_request" => Event::GithubPullRequest(GithubPull {
+            by,
+            number: pull["number"].as_i64(),
+            state: short(&pull["state"]),
+            merged: pull["merged"].as_bool(),
+            head: short(&pull["head"]["ref"]),
+            head_commit: short(&pull["head"]["sha"]),
+            base: short(&pull["base"]["ref"]),
+            merge_commit: short(&pull["merge_commit_sha"]),
         }),
-        "pull_request_review" => json!({
-            "number": pull["number"].as_i64(), "review_id": told["review"]["id"].as_i64(),
-            "verdict": short(&told["review"]["state"]), "commit": short(&told["review"]["commit_id"]),
-            "body": written(&told["review"]["body"]), "association": association(&told["review"]),
+        "pull_request_review" => Event::GithubPullRequestReview(GithubReview {
+            by,
+            number: pull["number"].as_i64(),
+            review_id: review["id"].as_i64(),
+            verdict: short(&review["state"]),
+            commit: short(&review["commit_id"]),
+            body: written(&review["body"]),
+            association: association(review),
         }),
-        "pull_request_review_comment" => json!({
-            "number": pull["number"].as_i64(), "comment_id": told["comment"]["id"].as_i64(),
-            "path": short(&told["comment"]["path"]), "line": told["comment"]["line"].as_i64(),
-            "body": written(&told["comment"]["body"]), "association": association(&told["comment"]),
+        "pull_request_review_comment" => Event::GithubPullRequestReviewComment(GithubLineComment {
+            by,
+            number: pull["number"].as_i64(),
+            comment_id: comment["id"].as_i64(),
+            path: short(&comment["path"]),
+            line: comment["line"].as_i64(),
+            body: written(&comment["body"]),
+            association: association(comment),
         }),
-        "issue_comment" => json!({
-            "number": told["issue"]["number"].as_i64(), "comment_id": told["comment"]["id"].as_i64(),
-            "on_pull": told["issue"]["pull_request"].is_object(), "body": written(&told["comment"]["body"]),
-            "association": association(&told["comment"]),
+        "issue_comment" => Event::GithubIssueComment(GithubIssueComment {
+            by,
+            number: issue["number"].as_i64(),
+            comment_id: comment["id"].as_i64(),
+            on_pull: issue["pull_request"].is_object(),
+            body: written(&comment["body"]),
+            association: association(comment),
         }),
-        "issues" => json!({
-            "number": told["issue"]["number"].as_i64(), "state": short(&told["issue"]["state"]),
+        "issues" => Event::GithubIssues(GithubIssue {
+            by,
+            number: issue["number"].as_i64(),
+            state: short(&issue["state"]),
         }),
-        "status" => json!({
-            "commit": short(&told["sha"]), "context": short(&told["context"]), "state": short(&told["state"]),
+        "status" => Event::GithubStatus(GithubStatus {
+            by,
+            commit: short(&told["sha"]),
+            context: short(&told["context"]),
+            state: short(&told["state"]),
         }),
-        "check_run" | "check_suite" => {
-            let check = &told[name];
-            json!({
-                "commit": short(&check["head_sha"]), "name": short(&check["name"]),
-                "status": short(&check["status"]), "conclusion": short(&check["conclusion"]),
-            })
-        }
-        "push" => json!({
-            "ref": short(&told["ref"]), "before": short(&told["before"]), "after": short(&told["after"]),
+        "check_run" => Event::GithubCheckRun(check(&told["check_run"], by)),
+        "check_suite" => Event::GithubCheckSuite(check(&told["check_suite"], by)),
+        "push" => Event::GithubPush(GithubPush {
+            by,
+            name: short(&told["ref"]),
+            before: short(&told["before"]),
+            after: short(&told["after"]),
         }),
         _ => return None,
-    };
-    let mut payload = payload;
-    payload["action"] = json!(action);
-    payload["sender"] = json!(sender);
-    payload["sender_type"] = json!(short(&told["sender"]["type"]));
-    Some((format!("github.{name}"), payload))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn githubs_own_example_verifies_and_nothing_else() {
@@ -101,7 +131,7 @@ mod tests {
             "issue": {"number": 3, "pull_request": {}}, "pull_request": {"number": 3},
         });
         for name in ["pull_request_review", "pull_request_review_comment", "issue_comment"] {
-            let (_, kept) = event_of(name, &told).unwrap();
+            let kept = event_of(name, &told).unwrap().payload();
             let who = (&kept["sender"], &kept["sender_type"], &kept["association"]);
             assert_eq!(who, (&json!("ada"), &json!("User"), &json!("MEMBER")), "{name}");
         }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use coffer_core::RepositoryId;
+use coffer_core::event::{Event, RepositoryImported};
 use coffer_core::forge::{BranchName, RepositoryName};
 use coffer_store::{NewRepository, ProjectScope, RepositoryRow};
 use futures_util::{Stream, StreamExt};
@@ -142,8 +143,9 @@ impl super::LocalForge {
         self.bare.unbundle(quarantine, upload).await?;
         self.count_size().await?;
         let tips = self.bare.tips(&[]).await?;
-        let payload = serde_json::json!({ "by": self.actor, "branches": tips.len() });
-        self.store.record_repository_event(&self.scope, self.row.id, "repository.imported", payload).await?;
+        let imported = RepositoryImported { by: self.actor.clone(), branches: tips.len() };
+        let event = Event::RepositoryImported(imported);
+        self.store.record_repository_event(&self.scope, self.row.id, event).await?;
         self.settle_head(tips.keys()).await
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use coffer_core::event::{Event, SecretVersion};
 use http::Method;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
@@ -122,6 +123,11 @@ async fn readers_are_told_what_they_want_and_may_see() {
     .expect(400);
 }
 
+/// An event that can be told from others of its kind.
+fn numbered(number: i64) -> Event {
+    Event::SecretReplaced(SecretVersion { name: "counter".into(), version: number })
+}
+
 /// What is far apart in the log is together on a page.
 #[tokio::test]
 async fn a_page_of_what_is_about_one_thing_is_full() {
@@ -131,8 +137,7 @@ async fn a_page_of_what_is_about_one_thing_is_full() {
     app.get("/api/v1/events").await.expect(200);
     for number in 0..60 {
         let about = if number % 20 == 0 { &one } else { &other };
-        let (about, payload) = (about.parse().unwrap(), json!({"number": number}));
-        app.store.record_event_of(&scope, about, "test.number", payload, number).await.unwrap();
+        app.store.record_event_of(&scope, about.parse().unwrap(), numbered(number), number).await.unwrap();
     }
     let page = async |query: &str| {
         let page = app.get(&format!("/api/v1/events?{query}")).await.expect(200).json();
@@ -141,11 +146,11 @@ async fn a_page_of_what_is_about_one_thing_is_full() {
     };
     let (items, next) = page(&format!("subject={one}&limit=3")).await;
     let kinds: Vec<_> = items.iter().map(|item| item["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["sandbox.creating", "sandbox.running", "test.number"]);
+    assert_eq!(kinds, ["sandbox.creating", "sandbox.running", "secret.replaced"]);
     let (rest, end) = page(&format!("subject={one}&limit=3&cursor={}", next.unwrap())).await;
-    let numbers: Vec<_> = rest.iter().map(|item| item["payload"]["number"].as_i64().unwrap()).collect();
+    let numbers: Vec<_> = rest.iter().map(|item| item["payload"]["version"].as_i64().unwrap()).collect();
     assert_eq!((numbers, end), (vec![20, 40], None));
-    let (few, more) = page(&format!("subject={one}&kind=test.*&limit=2")).await;
+    let (few, more) = page(&format!("subject={one}&kind=secret.*&limit=2")).await;
     assert_eq!((few.len(), more.is_some()), (2, true));
     assert_eq!(page("kind=sandbox.running&limit=2").await.0.len(), 2);
     assert_eq!(page("subject=nobody").await, (Vec::new(), None));
@@ -181,14 +186,13 @@ async fn many_readers_far_behind_and_near_get_the_same() {
     let id = app.create(json!({})).await.parse().unwrap();
     // What its making tells comes first.
     app.get("/api/v1/events").await.expect(200);
-    let record =
-        |number: i64| app.store.record_event_of(&scope, id, "test.number", json!({"number": number}), number);
+    let record = |number: i64| app.store.record_event_of(&scope, id, numbered(number), number);
     for number in 0..1500 {
         record(number).await.unwrap();
     }
     let mut readers = Vec::new();
     for last in [0, 2, 700, 1501] {
-        readers.push((last, Reader::open(&app, "?kind=test.*", Some(last)).await));
+        readers.push((last, Reader::open(&app, "?kind=secret.*", Some(last)).await));
     }
     for number in 1500..1600 {
         record(number).await.unwrap();
@@ -197,7 +201,7 @@ async fn many_readers_far_behind_and_near_get_the_same() {
         let first = (*last + 1).max(3);
         for expected in first..=1602 {
             let (sequence, _, event) = reader.next().await.unwrap();
-            assert_eq!((sequence, event["payload"]["number"].as_i64()), (expected, Some(expected - 3)));
+            assert_eq!((sequence, event["payload"]["version"].as_i64()), (expected, Some(expected - 3)));
         }
     }
 }
@@ -219,14 +223,11 @@ async fn a_crowd_of_streams_leaves_others_their_turn() {
     let mut number = 0;
     while Instant::now() < until {
         number += 1;
-        app.store
-            .record_event_of(&scope, id, "test.number", json!({"number": number}), number)
-            .await
-            .unwrap();
+        app.store.record_event_of(&scope, id, numbered(number), number).await.unwrap();
         app.get(&format!("/api/v1/events?after={number}")).await.expect(200);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let last = format!("\"number\":{number}}}");
+    let last = format!("\"version\":{number}}}");
     for reader in &mut readers {
         while !reader.text.contains(&last) {
             let more = reader.frame().await.expect("it goes on");

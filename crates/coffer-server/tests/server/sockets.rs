@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use coffer_core::event::{Event, OrphanRemoved};
 use futures_util::{SinkExt, StreamExt};
 use http::Method;
 use serde_json::{Value, json};
@@ -131,21 +132,21 @@ async fn a_socket_shows_nothing_of_others() {
 async fn a_reader_that_takes_nothing_is_let_go_and_others_are_not_held_up() {
     let app = TestApp::start().await;
     let id = app.create(json!({})).await;
-    let large = "?kind=test.large";
+    let large = "?kind=sandbox.orphan_removed";
     let (mut slow, mut quick) = (open(&app, large).await, open(&app, large).await);
     let operator = app.store.operator();
     let sandbox = id.parse().unwrap();
-    let payload = json!({"text": "x".repeat(200_000)});
+    let told = Event::SandboxOrphanRemoved(OrphanRemoved { had: vec!["x".repeat(200_000)] });
     // More than sockets and buffers hold.
     const MANY: usize = 120;
     let write = async {
         for _ in 0..MANY {
-            app.store.record_event_of(&operator, sandbox, "test.large", payload.clone(), 1).await.unwrap();
+            app.store.record_event_of(&operator, sandbox, told.clone(), 1).await.unwrap();
         }
     };
     let read = async {
         for _ in 0..MANY {
-            assert_eq!(event(&mut quick).await["kind"], "test.large");
+            assert_eq!(event(&mut quick).await["kind"], "sandbox.orphan_removed");
         }
     };
     tokio::join!(write, read);

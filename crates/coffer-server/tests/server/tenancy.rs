@@ -166,7 +166,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let snapshot = app.post(&path, json!({"name": "mine"})).await.expect(201).json();
     let snapshot = snapshot["id"].as_str().unwrap().to_string();
     // Where nothing is sent: what it stands for is refused before anything is dialled.
-    let webhook = json!({"url": "https://localhost:1/", "events": ["nothing"], "enabled": false});
+    let webhook = json!({"url": "https://localhost:1/", "events": ["webhook.ping"], "enabled": false});
     let webhook = app.post("/api/v1/webhooks", webhook).await.expect(201).json();
     let webhook = webhook["id"].as_str().unwrap().to_string();
     let delivery = app.post_empty(&format!("/api/v1/webhooks/{webhook}/test")).await.expect(202).json();

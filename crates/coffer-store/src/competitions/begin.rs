@@ -1,6 +1,7 @@
 //! Putting competitions on record, alone or as an attempt at a task.
 
 use coffer_core::compete::{CompetitionState, Rule};
+use coffer_core::event::{CompetitionCreated, Event};
 use coffer_core::{AgentId, CompetitionId, Millis, ProjectId, RunId, SandboxId, TaskId};
 use serde_json::json;
 use sqlx::{AnyConnection, Row};
@@ -180,12 +181,16 @@ async fn insert(
     for (number, entry) in (1i64..).zip(&new.entries) {
         insert_entry(connection, project, competition, number, entry).await?;
     }
-    let told = json!({
-        "competition": competition, "run": run, "task": task, "title": new.title, "entries": new.entries.len(),
-        "rule": new.rule, "actor": new.actor,
+    let event = Event::CompetitionCreated(CompetitionCreated {
+        competition,
+        run,
+        task,
+        title: new.title.clone(),
+        entries: new.entries.len(),
+        rule: new.rule,
+        actor: new.actor.clone(),
     });
-    let kind = "competition.created".to_string();
-    events::record(connection, project, competition.to_string(), kind, &told, now).await?;
+    events::record(connection, project, competition, event, now).await?;
     Ok(read(&row)?)
 }
 

@@ -1,6 +1,7 @@
 //! What people decide: who wins, and that it is to end.
 
 use coffer_core::compete::CompetitionState;
+use coffer_core::event::{CompetitionMoved, CompetitionWinner, Event};
 use coffer_core::{CompetitionId, ProjectId, RunId};
 use serde_json::json;
 use sqlx::AnyConnection;
@@ -144,11 +145,10 @@ async fn pick(
         Err(RunError::Store(error)) => return Err(error.into()),
         Err(_) => return Err(CompetitionError::NotWaiting(before.state)),
     }
-    let told = json!({ "competition": competition, "entry": entry, "by": actor });
-    let subject = competition.to_string();
-    events::record(connection, project, subject.clone(), "competition.winner".into(), &told, now).await?;
-    let told =
-        json!({ "competition": competition, "from": before.state, "to": CompetitionState::Publishing });
-    events::record(connection, project, subject, "competition.state".into(), &told, now).await?;
+    let winner = CompetitionWinner { competition, entry, by: Some(actor.to_string()) };
+    events::record(connection, project, competition, Event::CompetitionWinner(winner), now).await?;
+    let (from, to) = (before.state, CompetitionState::Publishing);
+    let moved = CompetitionMoved { competition, from, to, pull_url: None, error: None };
+    events::record(connection, project, competition, Event::CompetitionState(moved), now).await?;
     Ok(read(&row)?)
 }

@@ -2,8 +2,8 @@
 
 use coffer_core::agent::AgentProgress;
 use coffer_core::compete::{CompetitionState, DiffSize, EntryState, Placing};
+use coffer_core::event::{CompetitionEntry, CompetitionMoved, CompetitionRanked, CompetitionWinner, Event};
 use coffer_core::{CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId};
-use serde_json::{Value, json};
 use sqlx::{AnyConnection, Row};
 
 use super::{CHANGE, CheckNote, EntryPatch, state};
@@ -114,7 +114,8 @@ impl Store {
                     .await
                     .doing(CHANGE)?;
                 }
-                tell(connection, &held, "competition.ranked", json!({ "places": placings })).await
+                let ranked = CompetitionRanked { competition: held.competition, places: placings };
+                tell(connection, &held, Event::CompetitionRanked(ranked)).await
             })
         });
         write.await
@@ -185,12 +186,14 @@ async fn put(
     .execute(&mut *connection)
     .await
     .doing(CHANGE)?;
-    if winner.is_some() && held.winner != winner {
-        tell(connection, held, "competition.winner", json!({ "entry": winner, "by": picked_by })).await?;
+    if let Some(entry) = winner.filter(|_| held.winner != winner) {
+        let won = CompetitionWinner { competition: held.competition, entry, by: picked_by };
+        tell(connection, held, Event::CompetitionWinner(won)).await?;
     }
     if let Some(to) = note.state.filter(|to| *to != held.state) {
-        let told = json!({ "from": held.state, "to": to, "pull_url": note.pull_url });
-        tell(connection, held, "competition.state", told).await?;
+        let (competition, from) = (held.competition, held.state);
+        let moved = CompetitionMoved { competition, from, to, pull_url: note.pull_url, error: None };
+        tell(connection, held, Event::CompetitionState(moved)).await?;
     }
     Ok(())
 }
@@ -201,12 +204,22 @@ async fn put_entry(
     number: i64,
     note: EntryNote,
 ) -> Result<(), JournalError> {
-    let told = json!({
-        "number": number, "state": note.state, "sandbox": note.sandbox, "execution": note.execution,
-        "exit_code": note.exit_code, "passed": note.check.map(|check| check.passed), "diff": note.diff,
-        "duration_ms": note.duration_ms, "commit": note.commit, "error": note.error,
-        "agent_cost_nanos": note.agent_cost_nanos, "input_tokens": note.input_tokens,
-        "output_tokens": note.output_tokens, "doing": note.doing,
+    let event = Event::CompetitionEntry(CompetitionEntry {
+        competition: held.competition,
+        number,
+        state: note.state,
+        sandbox: note.sandbox,
+        execution: note.execution,
+        exit_code: note.exit_code,
+        passed: note.check.map(|check| check.passed),
+        diff: note.diff,
+        duration_ms: note.duration_ms,
+        commit: note.commit.clone(),
+        error: note.error.clone(),
+        agent_cost_nanos: note.agent_cost_nanos,
+        input_tokens: note.input_tokens,
+        output_tokens: note.output_tokens,
+        doing: note.doing,
     });
     let summary = note.summary.map(|text| storable(&text[..text.floor_char_boundary(LONGEST_SUMMARY)]));
     let begins = note.state == Some(EntryState::Working);
@@ -260,18 +273,11 @@ async fn put_entry(
         .execute(&mut *connection)
         .await
         .doing(CHANGE)?;
-    tell(connection, held, "competition.entry", told).await
+    tell(connection, held, event).await
 }
 
-async fn tell(
-    connection: &mut AnyConnection,
-    held: &Held,
-    kind: &str,
-    mut told: Value,
-) -> Result<(), JournalError> {
-    told["competition"] = json!(held.competition);
-    let subject = held.competition.to_string();
-    events::record(connection, held.project, subject, kind.into(), &told, held.now).await?;
+async fn tell(connection: &mut AnyConnection, held: &Held, event: Event) -> Result<(), JournalError> {
+    events::record(connection, held.project, held.competition, event, held.now).await?;
     Ok(())
 }
 
@@ -294,8 +300,8 @@ pub(crate) async fn run_started(
     let Some(row) = row else { return Ok(()) };
     let competition: CompetitionId = id(&row, "id")?;
     let (from, to) = (CompetitionState::Queued, CompetitionState::Preparing);
-    let told = json!({ "competition": competition, "from": from, "to": to });
-    events::record(connection, project, competition.to_string(), "competition.state".into(), &told, now).await
+    let moved = CompetitionMoved { competition, from, to, pull_url: None, error: None };
+    events::record(connection, project, competition, Event::CompetitionState(moved), now).await
 }
 
 /// Part of the transaction in which a run ends: what that means for its competition, if it has one.
@@ -343,6 +349,6 @@ pub(crate) async fn run_ended(
     .execute(&mut *connection)
     .await
     .doing(CHANGE)?;
-    let told = json!({ "competition": competition, "from": from, "to": to, "error": failure });
-    events::record(connection, project, competition.to_string(), "competition.state".into(), &told, now).await
+    let moved = CompetitionMoved { competition, from, to, pull_url: None, error: failure.cloned() };
+    events::record(connection, project, competition, Event::CompetitionState(moved), now).await
 }

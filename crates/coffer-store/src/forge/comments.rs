@@ -1,15 +1,15 @@
 //! What people and agents say on pull requests and issues of local repositories.
 
+use coffer_core::event::{CommentMade, Event};
 use coffer_core::forge::{CommitId, DiffSide, Verdict};
 use coffer_core::{CommentId, Millis, ProjectId, RepositoryId};
-use serde_json::json;
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row};
 
-use super::{ForgeRecordError, optional_word, told, word};
+use super::{ForgeRecordError, optional_word, word};
 use crate::columns::{id, number, optional_id, optional_text, storable, text};
 use crate::error::Doing;
-use crate::{ProjectScope, Store, StoreError, now_ms};
+use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read comments";
 const CHANGE: &str = "add a comment";
@@ -164,16 +164,19 @@ impl Store {
                     made.push(read(&row)?);
                 }
                 for comment in &made {
-                    let kind = match comment.kind {
-                        CommentKind::Plain => "forge.commented",
-                        CommentKind::Review => "pull.reviewed",
-                        CommentKind::Inline => "pull.line_commented",
+                    let made = CommentMade {
+                        number: on,
+                        comment_id: comment.id,
+                        verdict: comment.verdict,
+                        path: comment.path.clone(),
+                        line: comment.line,
                     };
-                    let payload = json!({
-                        "number": on, "comment_id": comment.id, "verdict": comment.verdict, "path": comment.path,
-                        "line": comment.line,
-                    });
-                    told(connection, project, repository, kind, &payload, now).await?;
+                    let event = match comment.kind {
+                        CommentKind::Plain => Event::ForgeCommented(made),
+                        CommentKind::Review => Event::PullReviewed(made),
+                        CommentKind::Inline => Event::PullLineCommented(made),
+                    };
+                    events::record(connection, project, repository, event, now).await?;
                 }
                 Ok(made)
             })

@@ -1,13 +1,13 @@
 //! Ways to forges elsewhere, and what comes in from them.
 
+use coffer_core::event::{ConnectionCreated, Event, Nothing};
 use coffer_core::forge::ForgeKind;
 use coffer_core::{ConnectionId, Millis, ProjectId, RepositoryId};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::{ForgeRecordError, told, word};
+use super::{ForgeRecordError, word};
 use crate::columns::{from_json, id, number, storable, text};
 use crate::error::Doing;
 use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
@@ -66,7 +66,7 @@ pub struct DeliveredEvent {
     /// What it calls the event.
     pub event: String,
     /// Of which repository of the project, and as which event of ours; none where it is about nothing of ours.
-    pub about: Option<(RepositoryId, String, Value)>,
+    pub about: Option<(RepositoryId, Event)>,
 }
 
 impl Store {
@@ -120,10 +120,9 @@ impl Store {
                 if inserted.rows_affected() == 0 {
                     return Err(ForgeRecordError::Taken { number: None });
                 }
-                let payload = json!({ "name": row.name, "kind": row.kind, "base_url": row.base_url });
-                let kind = "connection.created".to_string();
-                events::record(connection, row.project, row.id.to_string(), kind, &payload, row.created_ms)
-                    .await?;
+                let (name, base_url) = (row.name.clone(), row.base_url.clone());
+                let event = Event::ConnectionCreated(ConnectionCreated { name, kind: row.kind, base_url });
+                events::record(connection, row.project, row.id, event, row.created_ms).await?;
                 Ok(row)
             })
         });
@@ -226,8 +225,7 @@ impl Store {
                 if removed.rows_affected() == 0 {
                     return Err(ForgeRecordError::NotFound);
                 }
-                let kind = "connection.removed".to_string();
-                events::record(connection, project, way.to_string(), kind, &json!({}), now).await?;
+                events::record(connection, project, way, Event::ConnectionRemoved(Nothing {}), now).await?;
                 Ok(())
             })
         });
@@ -283,8 +281,8 @@ impl Store {
                 if taken.rows_affected() == 0 {
                     return Ok(false);
                 }
-                if let Some((repository, kind, payload)) = delivered.about {
-                    told(connection, project, repository, &kind, &payload, now).await?;
+                if let Some((repository, event)) = delivered.about {
+                    events::record(connection, project, repository, event, now).await?;
                 }
                 Ok::<_, StoreError>(true)
             })

@@ -1,15 +1,15 @@
 //! Issues of local repositories.
 
+use coffer_core::event::{Event, IssueNote};
 use coffer_core::forge::IssueState;
 use coffer_core::{Millis, ProjectId, RepositoryId};
-use serde_json::{Value, json};
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row};
 
-use super::{ForgeRecordError, next_number, told, word};
+use super::{ForgeRecordError, next_number, word};
 use crate::columns::{id, number, storable, text};
 use crate::error::Doing;
-use crate::{ProjectScope, Store, StoreError, now_ms};
+use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read issues";
 const CHANGE: &str = "change an issue";
@@ -74,7 +74,7 @@ impl Store {
                     .await
                     .doing(CHANGE)?;
                 let issue = read(&row)?;
-                told(connection, project, repository, "issue.opened", &about(&issue), now).await?;
+                events::record(connection, project, repository, Event::IssueOpened(about(&issue)), now).await?;
                 Ok(issue)
             })
         });
@@ -159,12 +159,12 @@ impl Store {
                     .doing(CHANGE)?;
                 let Some(row) = row else { return Err(ForgeRecordError::NotFound) };
                 let issue = read(&row)?;
-                let kind = match change.state {
-                    Some(IssueState::Closed) => "issue.closed",
-                    Some(IssueState::Open) => "issue.reopened",
-                    None => "issue.updated",
+                let event = match change.state {
+                    Some(IssueState::Closed) => Event::IssueClosed(about(&issue)),
+                    Some(IssueState::Open) => Event::IssueReopened(about(&issue)),
+                    None => Event::IssueUpdated(about(&issue)),
                 };
-                told(connection, project, repository, kind, &about(&issue), now).await?;
+                events::record(connection, project, repository, event, now).await?;
                 Ok(issue)
             })
         });
@@ -172,8 +172,8 @@ impl Store {
     }
 }
 
-fn about(issue: &IssueRow) -> Value {
-    json!({ "number": issue.number, "state": issue.state })
+fn about(issue: &IssueRow) -> IssueNote {
+    IssueNote { number: issue.number, state: issue.state }
 }
 
 fn read(row: &AnyRow) -> Result<IssueRow, StoreError> {

@@ -1,15 +1,15 @@
 //! Pull requests of local repositories.
 
+use coffer_core::event::{Event, PullHeadMoved, PullNote};
 use coffer_core::forge::{BranchName, CommitId, MergeMethod, PullState};
 use coffer_core::{Millis, ProjectId, RepositoryId};
-use serde_json::{Value, json};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe, Row};
 
-use super::{ForgeRecordError, next_number, optional_word, told, word};
+use super::{ForgeRecordError, next_number, optional_word, word};
 use crate::columns::{id, number, storable, text};
 use crate::error::Doing;
-use crate::{ProjectScope, Store, StoreError, now_ms};
+use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read pull requests";
 const CHANGE: &str = "change a pull request";
@@ -129,7 +129,7 @@ impl Store {
                     .await
                     .doing(CHANGE)?;
                 let pull = read(&row)?;
-                told(connection, project, repository, "pull.opened", &about(&pull), now).await?;
+                events::record(connection, project, repository, Event::PullOpened(about(&pull)), now).await?;
                 Ok(pull)
             })
         });
@@ -239,12 +239,12 @@ impl Store {
                     .await
                     .doing(CHANGE)?;
                 let pull = read(&row)?;
-                let kind = match (before.state, state) {
-                    (PullState::Open, PullState::Closed) => "pull.closed",
-                    (PullState::Closed, PullState::Open) => "pull.reopened",
-                    _ => "pull.updated",
+                let event = match (before.state, state) {
+                    (PullState::Open, PullState::Closed) => Event::PullClosed(about(&pull)),
+                    (PullState::Closed, PullState::Open) => Event::PullReopened(about(&pull)),
+                    _ => Event::PullUpdated(about(&pull)),
                 };
-                told(connection, project, repository, kind, &about(&pull), now).await?;
+                events::record(connection, project, repository, event, now).await?;
                 Ok(pull)
             })
         });
@@ -259,7 +259,7 @@ impl Store {
         to: CommitId,
     ) -> Result<bool, StoreError> {
         let (project, repository, number) = (scope.project(), pull.repository, pull.number);
-        let from = pull.head_commit.to_string();
+        let from = pull.head_commit.clone();
         let update = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 let now = now_ms();
@@ -272,16 +272,15 @@ impl Store {
                     .bind(repository.to_string())
                     .bind(project.to_string())
                     .bind(number)
-                    .bind(from.clone())
+                    .bind(from.to_string())
                     .bind(to.to_string())
                     .bind(now)
                     .fetch_optional(&mut *connection)
                     .await
                     .doing(CHANGE)?;
                 let Some(row) = row else { return Ok(false) };
-                let mut payload = about(&read(&row)?);
-                payload["before"] = json!(from);
-                told(connection, project, repository, "pull.head_moved", &payload, now).await?;
+                let moved = PullHeadMoved { pull: about(&read(&row)?), before: from };
+                events::record(connection, project, repository, Event::PullHeadMoved(moved), now).await?;
                 Ok(true)
             })
         });
@@ -353,7 +352,7 @@ impl Store {
                     .doing(CHANGE)?;
                 let Some(row) = row else { return Err(ForgeRecordError::Raced) };
                 let pull = read(&row)?;
-                told(connection, project, repository, "pull.merged", &about(&pull), now).await?;
+                events::record(connection, project, repository, Event::PullMerged(about(&pull)), now).await?;
                 Ok(pull)
             })
         });
@@ -414,11 +413,15 @@ async fn open_one(
 }
 
 /// What an event tells of a pull request: not its text, which may be long.
-fn about(pull: &PullRow) -> Value {
-    json!({
-        "number": pull.number, "head": pull.head, "base": pull.base, "state": pull.state,
-        "head_commit": pull.head_commit, "merge_commit": pull.merge_commit,
-    })
+fn about(pull: &PullRow) -> PullNote {
+    PullNote {
+        number: pull.number,
+        head: pull.head.clone(),
+        base: pull.base.clone(),
+        state: pull.state,
+        head_commit: pull.head_commit.clone(),
+        merge_commit: pull.merge_commit.clone(),
+    }
 }
 
 fn read(row: &AnyRow) -> Result<PullRow, StoreError> {

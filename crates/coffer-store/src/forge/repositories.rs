@@ -1,15 +1,15 @@
 //! Repositories and what protects their branches.
 
+use coffer_core::event::{Event, Protected, RepositoryChanged, RepositoryCreated, RepositoryRemoved};
 use coffer_core::forge::{BranchName, ForgeKind, ProtectionRules, RepositoryName};
 use coffer_core::{ConnectionId, Millis, ProjectId, RepositoryId};
-use serde_json::{Value, json};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::{ForgeRecordError, told, word};
+use super::{ForgeRecordError, word};
 use crate::columns::{id, number, optional_id, optional_text, text};
 use crate::error::Doing;
-use crate::{ProjectScope, Store, StoreError, now_ms};
+use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 /// A project has no more.
 pub const MOST_REPOSITORIES: i64 = 1000;
@@ -121,8 +121,9 @@ impl Store {
                 if inserted.rows_affected() == 0 {
                     return Err(ForgeRecordError::Taken { number: None });
                 }
-                let payload = json!({ "name": row.name, "kind": row.kind, "remote": row.remote });
-                told(connection, row.project, row.id, "repository.created", &payload, row.created_ms).await?;
+                let (name, remote) = (row.name.clone(), row.remote.clone());
+                let event = Event::RepositoryCreated(RepositoryCreated { name, kind: row.kind, remote });
+                events::record(connection, row.project, row.id, event, row.created_ms).await?;
                 Ok(row)
             })
         });
@@ -212,8 +213,8 @@ impl Store {
                 .await
                 .doing(CHANGE)?;
                 let Some(row) = removed else { return Ok(false) };
-                let payload = json!({ "name": text(&row, "name")? });
-                told(connection, project, repository, "repository.removed", &payload, now).await?;
+                let event = Event::RepositoryRemoved(RepositoryRemoved { name: text(&row, "name")? });
+                events::record(connection, project, repository, event, now).await?;
                 Ok::<_, StoreError>(true)
             })
         });
@@ -244,8 +245,8 @@ impl Store {
                 if changed.rows_affected() == 0 {
                     return Ok(false);
                 }
-                let payload = json!({ "default_branch": branch });
-                told(connection, project, repository, "repository.changed", &payload, now).await?;
+                let event = Event::RepositoryChanged(RepositoryChanged { default_branch: branch });
+                events::record(connection, project, repository, event, now).await?;
                 Ok::<_, StoreError>(true)
             })
         });
@@ -257,12 +258,11 @@ impl Store {
         &self,
         scope: &ProjectScope,
         repository: RepositoryId,
-        kind: &'static str,
-        payload: Value,
+        event: Event,
     ) -> Result<(), StoreError> {
         let project = scope.project();
         let record = self.database().write(CHANGE, move |connection| {
-            Box::pin(async move { told(connection, project, repository, kind, &payload, now_ms()).await })
+            Box::pin(async move { events::record(connection, project, repository, event, now_ms()).await })
         });
         record.await
     }
@@ -342,8 +342,8 @@ impl Store {
                 if change.doing(CHANGE)?.rows_affected() == 0 {
                     return Err(ForgeRecordError::NotFound);
                 }
-                let payload = json!({ "branch": branch, "rules": rules });
-                told(connection, project, repository, "repository.protection", &payload, now).await?;
+                let event = Event::RepositoryProtection(Protected { branch, rules });
+                events::record(connection, project, repository, event, now).await?;
                 Ok(())
             })
         });

@@ -1,15 +1,15 @@
 //! What checks say of commits of local repositories.
 
+use coffer_core::event::{CommitStatus, Event};
 use coffer_core::forge::{CommitId, StatusContext, StatusState};
 use coffer_core::{Millis, RepositoryId};
-use serde_json::json;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::{ForgeRecordError, told, word};
+use super::{ForgeRecordError, word};
 use crate::columns::{number, optional_text, storable, text};
 use crate::error::Doing;
-use crate::{ProjectScope, Store, StoreError, now_ms};
+use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read statuses";
 const CHANGE: &str = "set a status";
@@ -86,10 +86,9 @@ impl Store {
                 .doing(CHANGE)?;
                 let Some(row) = row else { return Err(ForgeRecordError::NotFound) };
                 let status = read(&row)?;
-                let payload = json!({
-                    "commit": status.commit, "context": status.context, "state": status.state,
-                });
-                told(connection, project, repository, "status.set", &payload, now).await?;
+                let (commit, context) = (status.commit.clone(), status.context.clone());
+                let event = Event::StatusSet(CommitStatus { commit, context, state: status.state });
+                events::record(connection, project, repository, event, now).await?;
                 Ok(status)
             })
         });

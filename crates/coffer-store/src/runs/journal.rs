@@ -1,10 +1,13 @@
 //! What the runner that holds a run writes. Each write shows the hold, and is refused once another has it.
 
-use coffer_core::{Millis, ProjectId, RunId, RunnerId};
-use serde_json::{Value, json};
+use coffer_core::event::{
+    Event, RunEnded, RunParked, RunUnwinding, StepFailed, StepFinished, StepStarted, StepUndone,
+};
+use coffer_core::{Millis, ProjectId, RunFailure, RunId, RunState, RunnerId, Unwinding};
+use serde_json::Value;
 use sqlx::{AnyConnection, Row};
 
-use super::{RunFailure, RunSignal, RunState, StepRow, Unwinding, unreadable, value};
+use super::{RunSignal, StepRow, unreadable, value};
 use crate::columns::json as to_json;
 use crate::error::Doing;
 use crate::{Operator, Store, StoreError, competitions, events, now_ms, tasks};
@@ -97,8 +100,9 @@ impl Store {
                     .await
                     .doing(WRITE)?;
                 let step = super::step(&row)?;
-                let told = json!({ "step": step.name, "start": step.starts, "failures": step.failures });
-                tell(connection, hold, "run.step_started", told, now).await?;
+                let (start, failures) = (step.starts, step.failures);
+                let started = StepStarted { run: hold.run, step: step.name.clone(), start, failures };
+                tell(connection, hold, Event::RunStepStarted(started), now).await?;
                 Ok(step)
             })
         })
@@ -137,8 +141,9 @@ impl Store {
                         .doing(WRITE)?;
                 }
                 let started_ms: Millis = row.try_get("started_ms").doing(WRITE)?;
-                let told = json!({ "step": name, "duration_ms": (now - started_ms).max(0) });
-                tell(connection, hold, "run.step_finished", told, now).await
+                let duration_ms = (now - started_ms).max(0);
+                let finished = StepFinished { run: hold.run, step: name, duration_ms };
+                tell(connection, hold, Event::RunStepFinished(finished), now).await
             })
         })
         .await
@@ -169,10 +174,9 @@ impl Store {
                 .execute(&mut *connection)
                 .await
                 .doing(WRITE)?;
-                let told = json!({
-                    "step": name, "code": failure.code, "message": failure.message, "again": !last,
-                });
-                tell(connection, hold, "run.step_failed", told, now).await
+                let RunFailure { code, message, .. } = failure;
+                let failed = StepFailed { run: hold.run, step: name, code, message, again: !last };
+                tell(connection, hold, Event::RunStepFailed(failed), now).await
             })
         })
         .await
@@ -195,8 +199,9 @@ impl Store {
                     .execute(&mut *connection)
                     .await
                     .doing(WRITE)?;
-                let told = json!({ "why": why, "code": failure.code, "message": failure.message });
-                tell(connection, hold, "run.unwinding", told, now).await
+                let RunFailure { code, message, .. } = failure;
+                let unwinding = RunUnwinding { run: hold.run, why, code, message };
+                tell(connection, hold, Event::RunUnwinding(unwinding), now).await
             })
         })
         .await
@@ -222,8 +227,9 @@ impl Store {
                 .execute(&mut *connection)
                 .await
                 .doing(WRITE)?;
-                let told = json!({ "step": name, "failed": failed.map(|failure| failure.message) });
-                tell(connection, hold, "run.step_undone", told, now).await
+                let failed = failed.map(|failure| failure.message);
+                let undone = StepUndone { run: hold.run, step: name, failed };
+                tell(connection, hold, Event::RunStepUndone(undone), now).await
             })
         })
         .await
@@ -253,8 +259,8 @@ impl Store {
                 .execute(&mut *connection)
                 .await
                 .doing(WRITE)?;
-                let told = json!({ "until_ms": wake_ms, "signal": signal });
-                tell(connection, hold, "run.parked", told, now).await
+                let parked = RunParked { run: hold.run, until_ms: wake_ms, signal };
+                tell(connection, hold, Event::RunParked(parked), now).await
             })
         })
         .await
@@ -296,11 +302,11 @@ impl Store {
                 .execute(&mut *connection)
                 .await
                 .doing(WRITE)?;
-                let told = json!({ "state": ended.state(), "failure": ended.failure() });
                 let (state, failure) = (ended.state(), ended.failure());
                 competitions::run_ended(connection, hold.project, hold.run, state, failure, now).await?;
                 tasks::run_ended(connection, hold.project, hold.run, state, failure, now).await?;
-                tell(connection, hold, "run.ended", told, now).await
+                let ended = RunEnded { run: hold.run, state, reason: None, failure: failure.cloned() };
+                tell(connection, hold, Event::RunEnded(ended), now).await
             })
         });
         match written.await {
@@ -391,11 +397,9 @@ pub(crate) async fn hold(connection: &mut AnyConnection, run: RunId, fence: i64)
 async fn tell(
     connection: &mut AnyConnection,
     hold: &RunHold,
-    kind: &str,
-    mut told: Value,
+    event: Event,
     now: Millis,
 ) -> Result<(), JournalError> {
-    told["run"] = json!(hold.run);
-    events::record(connection, hold.project, hold.subject.clone(), kind.into(), &told, now).await?;
+    events::record(connection, hold.project, &hold.subject, event, now).await?;
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! The queue, for whoever looks at it.
 
-use coffer_core::{Millis, ProjectId, RunId};
+use coffer_core::{Millis, ProjectId, RunId, RunState};
 use sqlx::Row;
 
-use super::{READ, RunState, state};
+use super::{READ, state};
 use crate::columns::{id, number, text};
 use crate::error::Doing;
 use crate::{Operator, ProjectScope, Store, StoreError};

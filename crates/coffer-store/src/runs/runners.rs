@@ -1,11 +1,11 @@
 //! Who executes runs, and which.
 
-use coffer_core::{Millis, RunId, RunnerId};
-use serde_json::json;
+use coffer_core::event::{Event, RunKind};
+use coffer_core::{Millis, RunId, RunnerId, StepState};
 use sqlx::{AnyConnection, Row};
 
 use super::journal::RunHold;
-use super::{RunRow, StepRow, StepState, read};
+use super::{RunRow, StepRow, read};
 use crate::columns::id;
 use crate::database::Durability;
 use crate::error::Doing;
@@ -203,10 +203,8 @@ impl Store {
                     if first {
                         competitions::run_started(connection, run.project, run.id, now).await?;
                         tasks::run_started(connection, run.id, now).await?;
-                        let told = json!({ "run": run.id, "kind": run.kind });
-                        let kind = "run.started".to_string();
-                        events::record(connection, run.project, run.subject.clone(), kind, &told, now)
-                            .await?;
+                        let event = Event::RunStarted(RunKind { run: run.id, kind: run.kind.clone() });
+                        events::record(connection, run.project, &run.subject, event, now).await?;
                     }
                     runs.push((hold, run));
                 }

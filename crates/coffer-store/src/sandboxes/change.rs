@@ -1,7 +1,7 @@
 //! Changing a sandbox: its state by compare-and-set, its clocks and its network.
 
+use coffer_core::event::SandboxMoved;
 use coffer_core::{Millis, ProjectId, SandboxId, SandboxState, StateName};
-use serde_json::json;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
@@ -261,9 +261,8 @@ pub(super) async fn record_step(
     .execute(&mut *connection)
     .await
     .doing(CHANGE)?;
-    let payload = json!({ "from": step.from, "to": step.to, "reason": step.reason });
-    let kind = format!("sandbox.{}", step.to.name().as_str());
-    events::record_holding(connection, project, sandbox.to_string(), kind, &payload, step.at_ms).await
+    let moved = SandboxMoved { from: step.from, to: step.to.clone(), reason: step.reason.to_string() };
+    events::record_holding(connection, project, sandbox, moved.event(), step.at_ms).await
 }
 
 #[cfg(test)]

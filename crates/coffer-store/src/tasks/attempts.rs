@@ -1,16 +1,17 @@
 //! What runs do to tasks. What hangs on the end of a run is written in the transaction of that end.
 
 use coffer_core::agent::AgentProgress;
+use coffer_core::event::{Event, TaskNeedsAttention, TaskProgress};
 use coffer_core::{
-    AgentId, CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId, TaskId, TaskState,
+    AgentId, Attention, CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId, TaskId, TaskState,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
 use super::change::{hold, is_busy};
 use super::talk::{any_unheard, give_back, take_unheard};
-use super::{Attention, CHANGE, COLUMNS, Moved, READ, TaskError, TaskRow, moved, read};
+use super::{CHANGE, COLUMNS, Moved, READ, TaskError, TaskRow, moved, read};
 use crate::columns::{id, json as to_json, optional_id, storable};
 use crate::error::Doing;
 use crate::runs::{self, NewRun, RunError};
@@ -247,10 +248,17 @@ async fn put_note(
 ) -> Result<(), JournalError> {
     const DOING: &str = "write down an attempt";
     runs::hold(connection, run, fence).await?;
-    let told = json!({
-        "run": run, "sandbox": note.sandbox, "execution": note.execution, "branch": note.branch,
-        "commit": note.commit, "pull_url": note.pull_url, "input_tokens": note.input_tokens,
-        "output_tokens": note.output_tokens, "cost_nanos": note.cost_nanos, "doing": note.doing,
+    let event = Event::TaskProgress(TaskProgress {
+        run,
+        sandbox: note.sandbox,
+        execution: note.execution,
+        branch: note.branch.clone(),
+        commit: note.commit.clone(),
+        pull_url: note.pull_url.clone(),
+        input_tokens: note.input_tokens,
+        output_tokens: note.output_tokens,
+        cost_nanos: note.cost_nanos,
+        doing: note.doing.clone(),
     });
     let summary = note.summary.map(|text| storable(&text[..text.floor_char_boundary(LONGEST_SUMMARY)]));
     let row = sqlx::query(
@@ -290,8 +298,7 @@ async fn put_note(
         .await
         .doing(DOING)?;
     }
-    let kind = "task.progress".to_string();
-    events::record(connection, project, task.to_string(), kind, &told, now_ms()).await?;
+    events::record(connection, project, task, event, now_ms()).await?;
     Ok(())
 }
 
@@ -373,9 +380,8 @@ pub(crate) async fn run_ended(
         .await
         .doing(CHANGE)?;
     if to == before.state {
-        let told: Value = json!({ "run": run, "attention": attention });
-        let kind = "task.needs_attention".to_string();
-        return events::record(connection, project, task.to_string(), kind, &told, now).await;
+        let event = Event::TaskNeedsAttention(TaskNeedsAttention { run: Some(run), attention });
+        return events::record(connection, project, task, event, now).await;
     }
     let from = Some(before.state);
     moved(connection, &Moved { task, project, from, to, reason, actor: None, now }).await

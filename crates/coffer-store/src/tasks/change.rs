@@ -1,7 +1,7 @@
 //! What people do to tasks.
 
+use coffer_core::event::{Event, TaskChanged, TaskDeleted};
 use coffer_core::{AgentId, Priority, ProjectId, TaskId, TaskState};
-use serde_json::json;
 use sqlx::{AnyConnection, Row};
 
 use super::{
@@ -79,9 +79,8 @@ impl Store {
                         .await
                         .doing(DOING)?;
                 }
-                let told = json!({ "title": row.title });
-                let kind = "task.deleted".to_string();
-                events::record(connection, scope.project(), task.to_string(), kind, &told, now_ms()).await?;
+                let event = Event::TaskDeleted(TaskDeleted { title: row.title });
+                events::record(connection, scope.project(), task, event, now_ms()).await?;
                 Ok(())
             })
         });
@@ -187,8 +186,8 @@ async fn change(
     }
     let changed = read(&row)?;
     if to == before.state {
-        let told = json!({ "version": changed.version, "actor": actor });
-        events::record(connection, project, task.to_string(), "task.changed".into(), &told, now).await?;
+        let edited = TaskChanged::Edited { version: changed.version, actor: actor.to_string() };
+        events::record(connection, project, task, Event::TaskChanged(edited), now).await?;
     } else {
         let from = Some(before.state);
         moved(connection, &Moved { task, project, from, to, reason: "moved", actor: Some(actor), now })

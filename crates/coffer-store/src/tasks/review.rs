@@ -3,13 +3,14 @@
 //! Whoever follows the log moves its position in the transaction that does what the events mean, so each of them
 //! is acted on once, however many servers follow and whenever one dies.
 
-use coffer_core::{Millis, ProjectId, RepositoryId, TaskId, TaskState};
+use coffer_core::event::{Event, TaskChanged, TaskNeedsAttention, TaskSaid};
+use coffer_core::{Attention, Millis, ProjectId, RepositoryId, TaskId, TaskState};
 use serde_json::{Value, json};
 use sqlx::AnyConnection;
 
 use super::attempts::{begin, cancel_runs};
 use super::change::{hold, is_busy};
-use super::{Attention, CHANGE, Moved, READ, TaskError, TaskRow, moved};
+use super::{CHANGE, Moved, READ, TaskError, TaskRow, moved};
 use crate::columns::{id, json as to_json, number, optional_text, storable, text};
 use crate::error::Doing;
 use crate::{Operator, ProjectScope, StartTask, Store, StoreError, events, now_ms, runs};
@@ -133,8 +134,8 @@ impl Store {
                     .execute(&mut *connection)
                     .await
                     .doing(CHANGE)?;
-                let (told, kind) = (json!({ "on_review": on_review }), "task.changed".to_string());
-                events::record(connection, scope.project(), task.to_string(), kind, &told, now_ms()).await?;
+                let event = Event::TaskChanged(TaskChanged::OnReview { on_review: on_review.to_string() });
+                events::record(connection, scope.project(), task, event, now_ms()).await?;
                 Ok(())
             })
         });
@@ -332,9 +333,8 @@ async fn heed(
         Heard::Reopened => {
             if before.attention.as_ref().is_some_and(|why| why.code == CLOSED) {
                 set(connection, task, None, None, now).await?;
-                let told = json!({ "attention": null });
-                let kind = "task.changed".to_string();
-                events::record(connection, scope.project(), task.to_string(), kind, &told, now).await?;
+                let event = Event::TaskChanged(TaskChanged::Attention { attention: None });
+                events::record(connection, scope.project(), task, event, now).await?;
             }
             Ok(false)
         }
@@ -392,12 +392,15 @@ async fn say(
     .await
     .doing(CHANGE)?;
     let Some(said) = said else { return Ok(false) };
-    let told = json!({
-        "number": number(&said, "number")?, "author": author, "source": source,
-        "about": optional_text(&said, "about")?.and_then(|text| serde_json::from_str::<Value>(&text).ok()),
-        "body": &body[..body.floor_char_boundary(LONGEST_TOLD)],
+    let about = optional_text(&said, "about")?;
+    let event = Event::TaskMessage(TaskSaid {
+        number: number(&said, "number")?,
+        author: author.to_string(),
+        source: Some(source.to_string()),
+        about: about.and_then(|text| serde_json::from_str::<Value>(&text).ok()),
+        body: body[..body.floor_char_boundary(LONGEST_TOLD)].to_string(),
     });
-    events::record(connection, project, task.to_string(), "task.message".into(), &told, now).await?;
+    events::record(connection, project, task, event, now).await?;
     Ok(true)
 }
 
@@ -412,9 +415,8 @@ async fn attend(
 ) -> Result<(), StoreError> {
     let attention = Attention { code: code.into(), message: message.into(), step: None };
     set(connection, task, None, Some(&attention), now).await?;
-    let told = json!({ "attention": attention });
-    let kind = "task.needs_attention".to_string();
-    events::record(connection, scope.project(), task.to_string(), kind, &told, now).await
+    let event = Event::TaskNeedsAttention(TaskNeedsAttention { run: None, attention: Some(attention) });
+    events::record(connection, scope.project(), task, event, now).await
 }
 
 async fn set(

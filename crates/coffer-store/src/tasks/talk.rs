@@ -1,5 +1,6 @@
 //! What is said to tasks: comments of a review, for one. The next attempt tells them its agent.
 
+use coffer_core::event::{Event, TaskSaid};
 use coffer_core::{Millis, RunId, TaskId};
 use serde_json::{Value, json};
 use sqlx::any::AnyRow;
@@ -64,12 +65,14 @@ impl Store {
                     .await
                     .doing(DOING)?;
                 let said = read(&row)?;
-                let told = json!({
-                    "number": said.number, "author": author, "about": about,
-                    "body": &body[..body.floor_char_boundary(LONGEST_TOLD)],
+                let event = Event::TaskMessage(TaskSaid {
+                    number: said.number,
+                    author,
+                    source: None,
+                    about,
+                    body: body[..body.floor_char_boundary(LONGEST_TOLD)].to_string(),
                 });
-                events::record(connection, project, task.to_string(), "task.message".into(), &told, now)
-                    .await?;
+                events::record(connection, project, task, event, now).await?;
                 Ok(said)
             })
         });

@@ -1,6 +1,6 @@
 //! What was sent to a webhook, for people: the log, and what they ask for by hand.
 
-use coffer_core::{DeliveryId, Millis, ProjectId, WebhookId};
+use coffer_core::{DeliveryId, DeliveryState, Millis, ProjectId, WebhookId};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
@@ -15,26 +15,6 @@ const COLUMNS: &str = "id, event, kind, body, state, tries, next_ms, status, res
 /// What was sent to a webhook that was removed is nobody's to see.
 const LIVE: &str = "EXISTS (SELECT 1 FROM webhooks AS w WHERE w.id = webhook_sends.webhook_id \
                     AND w.removed_ms IS NULL)";
-
-/// How a delivery stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeliveryState {
-    Waiting,
-    Delivered,
-    Failed,
-}
-
-impl DeliveryState {
-    pub const ALL: [Self; 3] = [Self::Waiting, Self::Delivered, Self::Failed];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Delivered => "delivered",
-            Self::Failed => "failed",
-        }
-    }
-}
 
 /// An event on its way to a webhook, over all tries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -251,7 +231,7 @@ impl Store {
 
 fn read(row: &AnyRow) -> Result<DeliveryRow, StoreError> {
     let state = text(row, "state")?;
-    let known = DeliveryState::ALL.into_iter().find(|known| known.as_str() == state);
+    let known = DeliveryState::parse(&state);
     let status: Option<i64> = row.try_get("status").doing(READ)?;
     Ok(DeliveryRow {
         id: id(row, "id")?,

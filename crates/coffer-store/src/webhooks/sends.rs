@@ -1,7 +1,7 @@
 //! Deliveries: written with the webhook's position, claimed by one server at a time, settled by it.
 
+use coffer_core::event::{Event, WebhookDisabled};
 use coffer_core::{DeliveryId, Millis, ProjectId, WebhookId};
-use serde_json::json;
 use sqlx::{AnyConnection, Row};
 
 use super::{CHANGE, COLUMNS, READ, WebhookRow, hold_project, purpose, read};
@@ -481,6 +481,6 @@ async fn disable(
     .execute(&mut *connection)
     .await
     .doing(CHANGE)?;
-    let kind = "webhook.disabled".to_string();
-    events::record(connection, project, webhook.to_string(), kind, &json!({ "reason": reason }), now).await
+    let event = Event::WebhookDisabled(WebhookDisabled { reason: reason.to_string() });
+    events::record(connection, project, webhook, event, now).await
 }

@@ -1,8 +1,8 @@
 //! What one project has, another cannot see or touch.
 
+use coffer_core::event::{Event, EventKind, Gap, SecretVersion};
 use coffer_core::{DestroyReason, SandboxState, StateName};
 use coffer_store::{ChangeError, Changes, Deadline, ListFilter};
-use serde_json::json;
 
 use crate::databases::on_both;
 use crate::fixtures::{START, pairs, project, running, sandbox};
@@ -31,14 +31,15 @@ on_both! {
         let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);
         let row = running(&store, &mine, sandbox()).await;
         let other = running(&store, &mine, sandbox()).await;
+        let seen = |number| Event::SecretReplaced(SecretVersion { name: "seen".into(), version: number });
         for number in 1..=2 {
-            store.record_event_of(&mine, row.id, "seen", json!({"number": number}), START).await.unwrap();
+            store.record_event_of(&mine, row.id, seen(number), START).await.unwrap();
         }
-        store.record_event_of(&mine, other.id, "seen", json!({"number": 3}), START).await.unwrap();
-        let last = store.last_event_of(&mine, row.id, "seen").await.unwrap().unwrap();
-        assert_eq!((last.payload, last.subject), (json!({"number": 2}), row.id.to_string()));
-        assert_eq!(store.last_event_of(&theirs, row.id, "seen").await.unwrap(), None);
-        assert_eq!(store.last_event_of(&mine, row.id, "unseen").await.unwrap(), None);
+        store.record_event_of(&mine, other.id, seen(3), START).await.unwrap();
+        let last = store.last_event_of(&mine, row.id, EventKind::SecretReplaced).await.unwrap().unwrap();
+        assert_eq!((last.event(), last.subject), (Some(seen(2)), row.id.to_string()));
+        assert_eq!(store.last_event_of(&theirs, row.id, EventKind::SecretReplaced).await.unwrap(), None);
+        assert_eq!(store.last_event_of(&mine, row.id, EventKind::SecretDeleted).await.unwrap(), None);
     }
 
     async fn another_project_changes_nothing(database: &TestDatabase) {
@@ -54,7 +55,7 @@ on_both! {
             store.set_deadline(&theirs, row.id, Deadline::Exactly(START)).await.map(drop),
             store.set_timeout(&theirs, row.id, 1, Deadline::Exactly(START)).await.map(drop),
             store.set_network(&theirs, row.id, None, Some(false)).await,
-            store.record_event_of(&theirs, row.id, "mischief", json!({}), START).await,
+            store.record_event_of(&theirs, row.id, Event::Gap(Gap { after: 0, until: 0 }), START).await,
         ];
         for refusal in refusals {
             // Not even that it exists.

@@ -1,11 +1,11 @@
 //! What sandboxes used, counted once, and budgets.
 
+use coffer_core::event::{BudgetReached, Event, EventKind};
 use coffer_core::{SandboxId, SandboxState, StateName};
 use coffer_store::{
     Amounts, BudgetAction, BudgetNews, BudgetPeriod, BudgetTerms, Changes, Charge, NameError, ProjectScope,
     Store, UsageFilter, UsageGroup, UsageMark,
 };
-use serde_json::json;
 
 use crate::databases::on_both;
 use crate::fixtures::{START, project, running, sandbox};
@@ -141,17 +141,26 @@ on_both! {
         store.charge(&operator, vec![charge(&mine, id, None, START, 10)]).await.unwrap();
         assert_eq!(store.spent(&operator, &whole, DAY).await.unwrap(), 70);
         assert_eq!(store.spent(&operator, &whole, DAY + 1).await.unwrap(), 0);
+        let reached = |percent| BudgetReached {
+            budget: small.id,
+            sandbox: Some(id),
+            period: BudgetPeriod::Day,
+            percent,
+            spent: 0.5,
+            amount: 1.0,
+            currency: "USD".into(),
+            action: BudgetAction::Pause,
+        };
         let news = |percent| BudgetNews {
             budget: small.id,
             before: (0, 0),
             now: (DAY, percent),
-            kind: "budget.warned",
-            payload: json!({"percent": percent}),
+            event: Event::BudgetWarned(reached(percent)),
         };
         assert!(store.tell_of_budget(&operator, news(50)).await.unwrap());
         assert!(!store.tell_of_budget(&operator, news(80)).await.unwrap(), "another server told it");
-        let told = store.last_event_of(&mine, id, "budget.warned").await.unwrap().unwrap();
-        assert_eq!(told.payload, json!({"percent": 50}));
+        let told = store.last_event_of(&mine, id, EventKind::BudgetWarned).await.unwrap().unwrap();
+        assert_eq!(told.event(), Some(Event::BudgetWarned(reached(50))));
 
         assert_eq!(store.change_budget(&mine, small.id, Some(9), terms(1)).await.unwrap(), None);
         assert_eq!(store.change_budget(&theirs, small.id, None, terms(1)).await.unwrap(), None);

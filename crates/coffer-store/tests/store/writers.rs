@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use coffer_core::event::{Event, SecretVersion};
 use coffer_core::{SandboxId, SandboxState, StateName};
 use coffer_store::{Changes, ListFilter, StoreError};
 use futures_util::future::join_all;
@@ -61,9 +62,10 @@ on_both! {
             let store = store.clone();
             tokio::spawn(async move {
                 for number in 0..5 {
-                    let said = serde_json::json!({ "caller": caller, "number": number });
+                    let said = SecretVersion { name: caller.to_string(), version: number };
                     let about = [of_left, of_right, SandboxId::generate()][caller % 3];
-                    let told = store.record_event_of(&store.operator(), about, "test.said", said, 7).await;
+                    let said = Event::SecretReplaced(said);
+                    let told = store.record_event_of(&store.operator(), about, said, 7).await;
                     assert_eq!(told.is_ok(), caller % 3 < 2, "{told:?}");
                     if caller % 3 == 0 {
                         create(&store, &right, sandbox()).await;
@@ -75,12 +77,12 @@ on_both! {
         for (scope, subject, created) in [(left, of_left, 1), (right, of_right, 51)] {
             let events = store.events(&scope, 0, 1000).await.unwrap();
             assert!(events.iter().map(|event| event.sequence).eq(1..=created + 50));
-            let said: Vec<_> = events.iter().filter(|event| event.kind == "test.said").collect();
+            let said: Vec<_> = events.iter().filter(|event| event.kind == "secret.replaced").collect();
             assert!(said.iter().all(|event| event.subject == subject.to_string() && event.at_ms == 7));
-            let mut numbers = std::collections::HashMap::<i64, Vec<i64>>::new();
+            let mut numbers = std::collections::HashMap::<String, Vec<i64>>::new();
             for event in said {
-                let number = |name: &str| event.payload[name].as_i64().unwrap();
-                numbers.entry(number("caller")).or_default().push(number("number"));
+                let Some(Event::SecretReplaced(said)) = event.event() else { panic!("{event:?}") };
+                numbers.entry(said.name).or_default().push(said.version);
             }
             assert_eq!(numbers.len(), 10);
             assert!(numbers.values().all(|numbers| *numbers == [0, 1, 2, 3, 4]), "{numbers:?}");

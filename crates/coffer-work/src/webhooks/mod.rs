@@ -23,9 +23,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use coffer_core::event::{Event, Nothing};
 use coffer_core::{Millis, ProjectId};
 use coffer_shares::{Shares, pool};
-use coffer_store::{Event, NewDelivery, Store, StoreError, WebhookBehind};
+use coffer_store::{EventRow, NewDelivery, Store, StoreError, WebhookBehind};
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -40,9 +41,6 @@ use coffer_telemetry::Telemetry;
 pub use settings::WebhookSettings;
 pub use sign::new_key;
 pub use target::Target;
-
-/// What a person is sent who wants to see whether it arrives.
-pub const PING: &str = "webhook.ping";
 
 /// Events looked at in one step.
 const PAGE: u32 = 200;
@@ -249,13 +247,13 @@ impl Webhooks {
         // None where all were removed for their age.
         let to = events.last().map_or(newest, |last| last.sequence);
         let wanted = Wanted { subject: None, kinds: webhook.events.clone() };
-        let mut events: Vec<Event> = events.into_iter().filter(|event| wanted.includes(event)).collect();
+        let mut events: Vec<EventRow> = events.into_iter().filter(|event| wanted.includes(event)).collect();
         if let Some(context) = &webhook.context_id {
             let subjects: HashSet<&String> = events.iter().map(|event| &event.subject).collect();
             let subjects: Vec<String> = subjects.into_iter().cloned().collect();
             let ours = self.store.subjects_of_context(&operator, webhook.project, context, &subjects).await?;
             let ours: HashSet<String> = ours.into_iter().collect();
-            let is_named = |event: &Event| event.payload["context_id"].as_str() == Some(context.as_str());
+            let is_named = |event: &EventRow| event.payload["context_id"].as_str() == Some(context.as_str());
             events.retain(|event| ours.contains(&event.subject) || is_named(event));
         }
         if !events.is_empty() {
@@ -263,7 +261,7 @@ impl Webhooks {
             self.store.secret_values(webhook.project).await?;
         }
         let patterns = self.output.patterns(webhook.project);
-        let delivery = |mut event: Event| {
+        let delivery = |mut event: EventRow| {
             redact(&mut event.payload, &patterns);
             event.subject = patterns.redact(&event.subject);
             NewDelivery { event: event.sequence, body: body(&event), kind: event.kind }
@@ -286,13 +284,11 @@ fn redact(value: &mut Value, patterns: &Patterns) {
 }
 
 /// What is sent of an event: what `GET /api/v1/events` shows of it.
-fn body(event: &Event) -> String {
+fn body(event: &EventRow) -> String {
     serde_json::to_string(&events::render(event)).expect("an event is plain data")
 }
 
 /// What is sent to see whether it arrives.
 pub fn ping(webhook: coffer_core::WebhookId, now: Millis) -> String {
-    let payload = serde_json::json!({});
-    let (subject, kind) = (webhook.to_string(), PING.to_string());
-    body(&Event { sequence: 0, subject, kind, payload, at_ms: now })
+    body(&EventRow::new(0, webhook, &Event::WebhookPing(Nothing {}), now))
 }

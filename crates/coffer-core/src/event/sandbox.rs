@@ -1,0 +1,165 @@
+//! Payloads of events about sandboxes and what is done in them.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Event;
+use crate::network::Refusal;
+use crate::{
+    ArtifactId, ArtifactKind, ExecutionId, ExecutionSource, ExecutionState, GitOperationId, KeyId, RunId,
+    SandboxId, SandboxState, SnapshotId, StateName, TaskId,
+};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxMoved {
+    /// `None` for a new one.
+    pub from: Option<StateName>,
+    pub to: SandboxState,
+    pub reason: String,
+}
+
+impl SandboxMoved {
+    /// The event of the state that was reached.
+    pub fn event(self) -> Event {
+        match self.to.name() {
+            StateName::Creating => Event::SandboxCreating(self),
+            StateName::Running => Event::SandboxRunning(self),
+            StateName::Paused => Event::SandboxPaused(self),
+            StateName::Terminated => Event::SandboxTerminated(self),
+            StateName::Error => Event::SandboxError(self),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxForked {
+    /// What the children began with.
+    pub snapshot_id: SnapshotId,
+    pub children: Vec<SandboxId>,
+    /// How many children were asked for.
+    pub asked: u64,
+    /// Whether they have processes.
+    pub memory: bool,
+    /// Why not.
+    pub note: Option<String>,
+    pub paused_us: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkRefused {
+    /// The latest of them.
+    pub refusals: Vec<Refusal>,
+    /// How many there were since the last such event.
+    pub refused: u64,
+    /// The sequence of the last one.
+    pub sequence: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrphanRemoved {
+    /// What there was.
+    pub had: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandRefused {
+    pub command: String,
+    pub reason: String,
+    /// Which rule refused it; `None` where none fits or the command is unclear.
+    pub rule: Option<usize>,
+    pub source: ExecutionSource,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutionStarted {
+    pub execution: ExecutionId,
+    pub command: String,
+    pub source: ExecutionSource,
+    pub actor: Option<KeyId>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutionEnded {
+    pub execution: ExecutionId,
+    pub state: ExecutionState,
+    pub exit_code: Option<i64>,
+    /// How it ended, in words.
+    pub status: Option<String>,
+    /// How much it wrote.
+    pub bytes: i64,
+    pub truncated: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotCreating {
+    pub snapshot_id: SnapshotId,
+    pub name: Option<String>,
+    pub tag: String,
+    pub memory: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotReady {
+    pub snapshot_id: SnapshotId,
+    pub name: Option<String>,
+    pub tag: String,
+    pub memory: bool,
+    /// Why it has no memory although that was wanted.
+    pub note: Option<String>,
+    pub files_bytes: u64,
+    pub memory_bytes: u64,
+    pub paused_us: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotGone {
+    pub snapshot_id: SnapshotId,
+    pub name: Option<String>,
+    pub tag: String,
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitStarted {
+    pub operation: GitOperationId,
+    /// `clone`, `commit`, `push` and the like.
+    pub kind: String,
+    pub repository: String,
+    pub actor: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitSucceeded {
+    pub operation: GitOperationId,
+    pub kind: String,
+    pub repository: String,
+    /// What the operation answered with; its shape depends on `kind`.
+    pub result: Value,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitFailed {
+    pub operation: GitOperationId,
+    pub kind: String,
+    pub repository: String,
+    pub error: GitFailure,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitFailure {
+    pub code: Option<String>,
+    pub message: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArtifactNote {
+    pub artifact: ArtifactId,
+    pub kind: ArtifactKind,
+    pub name: String,
+    pub size_bytes: i64,
+    pub url: Option<String>,
+    pub run: Option<RunId>,
+    pub task: Option<TaskId>,
+    pub sandbox: Option<SandboxId>,
+    pub context_id: Option<String>,
+}
