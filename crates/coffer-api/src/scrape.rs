@@ -191,12 +191,12 @@ async fn queue(now: &mut Registry, store: &Store) {
 async fn competitions(now: &mut Registry, store: &Store) {
     let Ok(load) = store.competition_load(&store.operator()).await else { return };
     let (all, entries): (Levels<1>, Levels<1>) = (Levels::default(), Levels::default());
-    for state in CompetitionState::ALL.into_iter().filter(|state| !state.is_over()) {
+    for &state in CompetitionState::ALL.iter().filter(|state| !state.is_over()) {
         let found = load.competitions.iter().find(|(known, _)| *known == state);
         let level = all.get_or_create(&label([("state", state.as_str())]));
         level.set(found.map_or(0, |(_, number)| *number) as f64);
     }
-    for state in EntryState::ALL {
+    for &state in EntryState::ALL {
         let found = load.entries.iter().find(|(known, _)| *known == state);
         let level = entries.get_or_create(&label([("state", state.as_str())]));
         level.set(found.map_or(0, |(_, number)| *number) as f64);

@@ -1,16 +1,30 @@
 //! Competitions: several agents do the same in forks of one sandbox, and one of them wins.
+//!
+//! ```text
+//!         start            fork            all are done         a person decides
+//! Queued ───────► Preparing ───► Working ──────────────► Judging ◄─────────────► Waiting
+//!                                                           │ the rule decides      │ pick
+//!   any of these: the run fails or is cancelled             ▼                       │
+//!   └──────► Failed · Cancelled            Decided ◄──── Publishing ◄───────────────┘
+//! ```
 
 mod patch;
 mod rank;
 
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray};
+
+use crate::life::{Life, Refused};
 
 pub use patch::{FilePatch, files_of};
 pub use rank::{Contender, DiffSize, Placing, best, rank};
 
 /// How a competition stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum CompetitionState {
     /// Waits for a slot.
     Queued,
@@ -29,37 +43,6 @@ pub enum CompetitionState {
 }
 
 impl CompetitionState {
-    pub const ALL: [Self; 9] = [
-        Self::Queued,
-        Self::Preparing,
-        Self::Working,
-        Self::Judging,
-        Self::Waiting,
-        Self::Publishing,
-        Self::Decided,
-        Self::Failed,
-        Self::Cancelled,
-    ];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Preparing => "preparing",
-            Self::Working => "working",
-            Self::Judging => "judging",
-            Self::Waiting => "waiting",
-            Self::Publishing => "publishing",
-            Self::Decided => "decided",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// The state of that name.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == text)
-    }
-
     /// Whether nothing will happen to it any more.
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Decided | Self::Failed | Self::Cancelled)
@@ -67,8 +50,11 @@ impl CompetitionState {
 }
 
 /// How one of those who compete stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum EntryState {
     Queued,
     /// It has a sandbox.
@@ -82,33 +68,6 @@ pub enum EntryState {
 }
 
 impl EntryState {
-    pub const ALL: [Self; 7] = [
-        Self::Queued,
-        Self::Forked,
-        Self::Working,
-        Self::Checking,
-        Self::Done,
-        Self::Failed,
-        Self::Cancelled,
-    ];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Forked => "forked",
-            Self::Working => "working",
-            Self::Checking => "checking",
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// The state of that name.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == text)
-    }
-
     /// Whether its agent is through, one way or the other.
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Done | Self::Failed | Self::Cancelled)
@@ -116,8 +75,22 @@ impl EntryState {
 }
 
 /// How the winner is found.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    Serialize,
+    Deserialize,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Rule {
     /// A person picks.
     #[default]
@@ -126,39 +99,138 @@ pub enum Rule {
     Best,
 }
 
-impl Rule {
-    pub const ALL: [Self; 2] = [Self::Manual, Self::Best];
+names!(CompetitionState, EntryState, Rule);
 
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Manual => "manual",
-            Self::Best => "best",
+/// What happens to a competition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompetitionCause {
+    /// Its run begins.
+    Started,
+    /// The agents begin, or a server goes on with them.
+    Works,
+    /// The entries are being ranked; also when the time to pick is over.
+    Judges,
+    /// A person is asked to pick.
+    Asks,
+    /// There is a winner.
+    Picked,
+    Ended(CompetitionOutcome),
+}
+
+/// How a competition ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompetitionOutcome {
+    Decided,
+    Failed,
+    Cancelled,
+}
+
+impl CompetitionCause {
+    /// The cause that leads to `state`; none leads to the first.
+    pub const fn of(state: CompetitionState) -> Option<Self> {
+        Some(match state {
+            CompetitionState::Queued => return None,
+            CompetitionState::Preparing => Self::Started,
+            CompetitionState::Working => Self::Works,
+            CompetitionState::Judging => Self::Judges,
+            CompetitionState::Waiting => Self::Asks,
+            CompetitionState::Publishing => Self::Picked,
+            CompetitionState::Decided => Self::Ended(CompetitionOutcome::Decided),
+            CompetitionState::Failed => Self::Ended(CompetitionOutcome::Failed),
+            CompetitionState::Cancelled => Self::Ended(CompetitionOutcome::Cancelled),
+        })
+    }
+}
+
+impl Life for CompetitionState {
+    type Cause = CompetitionCause;
+
+    const WHAT: &'static str = "competition";
+    const STATES: &'static [Self] = Self::ALL;
+    const CAUSES: &'static [CompetitionCause] = &[
+        CompetitionCause::Started,
+        CompetitionCause::Works,
+        CompetitionCause::Judges,
+        CompetitionCause::Asks,
+        CompetitionCause::Picked,
+        CompetitionCause::Ended(CompetitionOutcome::Decided),
+        CompetitionCause::Ended(CompetitionOutcome::Failed),
+        CompetitionCause::Ended(CompetitionOutcome::Cancelled),
+    ];
+
+    /// A step that is run again after a crash says again where it is, so each cause is also allowed in its own state.
+    fn after(self, cause: CompetitionCause) -> Result<Self, Refused> {
+        use CompetitionCause as Cause;
+        match (self, cause) {
+            (Self::Queued, Cause::Started) => Ok(Self::Preparing),
+            (Self::Preparing | Self::Working, Cause::Works) => Ok(Self::Working),
+            (Self::Working | Self::Judging | Self::Waiting, Cause::Judges) => Ok(Self::Judging),
+            (Self::Judging | Self::Waiting, Cause::Asks) => Ok(Self::Waiting),
+            (Self::Judging | Self::Waiting | Self::Publishing, Cause::Picked) => Ok(Self::Publishing),
+            (state, Cause::Ended(outcome)) if !state.is_over() => Ok(match outcome {
+                CompetitionOutcome::Decided => Self::Decided,
+                CompetitionOutcome::Failed => Self::Failed,
+                CompetitionOutcome::Cancelled => Self::Cancelled,
+            }),
+            (_, Cause::Started) => self.refuse("be started"),
+            (_, Cause::Works) => self.refuse("go to work"),
+            (_, Cause::Judges) => self.refuse("be judged"),
+            (_, Cause::Asks) => self.refuse("wait for a person"),
+            (_, Cause::Picked) => self.refuse("have a winner picked"),
+            (_, Cause::Ended(_)) => self.refuse("end"),
         }
     }
 
-    /// The rule of that name.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|rule| rule.as_str() == text)
+    fn name(self) -> &'static str {
+        self.as_str()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::life::laws;
 
     #[test]
     fn states_and_rules_are_read_as_they_are_written() {
-        for state in CompetitionState::ALL {
+        for &state in CompetitionState::ALL {
             assert_eq!(CompetitionState::parse(state.as_str()), Some(state));
             assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
         }
-        for state in EntryState::ALL {
+        for &state in EntryState::ALL {
             assert_eq!(EntryState::parse(state.as_str()), Some(state));
             assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
         }
-        for rule in Rule::ALL {
+        for &rule in Rule::ALL {
             assert_eq!(Rule::parse(rule.as_str()), Some(rule));
             assert_eq!(serde_json::to_value(rule).unwrap(), rule.as_str());
         }
+    }
+
+    #[test]
+    fn a_competition_reaches_every_state_and_ends_once() {
+        laws::every_state_is_reached::<CompetitionState>();
+        laws::what_is_over_stays(CompetitionState::is_over);
+        laws::a_cause_told_twice_changes_nothing::<CompetitionState>();
+    }
+
+    #[test]
+    fn a_state_is_reached_by_its_own_cause_and_no_other() {
+        for state in CompetitionState::ALL {
+            for cause in CompetitionState::CAUSES {
+                if let Ok(next) = state.after(*cause) {
+                    assert_eq!(CompetitionCause::of(next), Some(*cause), "{state:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_was_judged_has_a_winner() {
+        let before: Vec<_> = CompetitionState::allowing(CompetitionCause::Picked).collect();
+        assert_eq!(
+            before,
+            [CompetitionState::Judging, CompetitionState::Waiting, CompetitionState::Publishing]
+        );
     }
 }

@@ -21,6 +21,7 @@ pub mod forge;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod id;
+pub mod life;
 mod lifetime;
 mod limits;
 pub mod network;
@@ -35,8 +36,8 @@ mod task;
 mod template;
 
 pub use code::Code;
+pub use delivery::{DeliveryCause, DeliveryState};
 pub use error::chain;
-pub use delivery::DeliveryState;
 pub use id::{
     AgentId, ArtifactId, AuditId, BadId, BudgetId, CommentId, CompetitionId, ConnectionId, DeliveryId,
     ExecutionId, GitOperationId, Id, KeyId, ProjectId, RepositoryId, ReservationId, RunId, RunnerId,
@@ -47,10 +48,10 @@ pub use limits::{Limits, SizeWish};
 pub use refusal::Refusal;
 pub use record::{ArtifactKind, BudgetAction, BudgetPeriod, ExecutionSource, ExecutionState};
 pub use role::{BadKeyKind, BadRole, KeyKind, Role};
-pub use run::{RunFailure, RunState, StepState, Unwinding};
-pub use snapshot::SnapshotState;
+pub use run::{RunCause, RunFailure, RunOutcome, RunState, StepCause, StepState, Unwinding};
+pub use snapshot::{SnapshotCause, SnapshotState};
 pub use state::{Cause, DestroyReason, Fault, Kept, Refused, SandboxState, StateName};
-pub use task::{Attention, Priority, TaskState};
+pub use task::{Attention, Priority, TaskCause, TaskState};
 pub use template::{BadTemplateRef, TemplateRef};
 
 /// Milliseconds since the Unix epoch.

@@ -1,10 +1,26 @@
-//! Tasks: what is to be done, and how far it is.
+//! Tasks: what is to be done, and the life of each.
+//!
+//! ```text
+//!                       start              done             merge
+//! Backlog · Todo · … ─────────► InProgress ─────► InReview ───────► Done
+//!             ▲                  │  ▲   │
+//!             └──── cancelled ───┘  └───┘ the attempt failed: a person must look
+//! ```
+//!
+//! An attempt may begin, a person may move a task, and its pull request may be merged in every state; `Cancelled` is
+//! where a person puts what is not wanted. Only the end of the attempt that it is in progress by is tied to a state.
 
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray};
+
+use crate::life::{Life, Refused};
 
 /// The column of the board that a task is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum TaskState {
     Backlog,
     Todo,
@@ -14,30 +30,25 @@ pub enum TaskState {
     Cancelled,
 }
 
-impl TaskState {
-    pub const ALL: [Self; 6] =
-        [Self::Backlog, Self::Todo, Self::InProgress, Self::InReview, Self::Done, Self::Cancelled];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Backlog => "backlog",
-            Self::Todo => "todo",
-            Self::InProgress => "in_progress",
-            Self::InReview => "in_review",
-            Self::Done => "done",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// The state of that name.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == text)
-    }
-}
-
 /// How soon a task should be done; the first is the most urgent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Priority {
     Urgent,
     High,
@@ -46,18 +57,9 @@ pub enum Priority {
     Low,
 }
 
+names!(TaskState, Priority);
+
 impl Priority {
-    pub const ALL: [Self; 4] = [Self::Urgent, Self::High, Self::Medium, Self::Low];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Urgent => "urgent",
-            Self::High => "high",
-            Self::Medium => "medium",
-            Self::Low => "low",
-        }
-    }
-
     /// Where it comes among others: lower comes first.
     pub const fn rank(self) -> i64 {
         match self {
@@ -66,11 +68,6 @@ impl Priority {
             Self::Medium => 2,
             Self::Low => 3,
         }
-    }
-
-    /// The priority of that name.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|priority| priority.as_str() == text)
     }
 }
 
@@ -82,4 +79,81 @@ pub struct Attention {
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
+}
+
+/// What happens to a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskCause {
+    /// A person puts it into a column, which nobody may while an attempt is under way.
+    Moved(TaskState),
+    /// An attempt begins.
+    Started,
+    /// The attempt that the task is in progress by has ended.
+    AttemptDone,
+    AttemptCancelled,
+    AttemptFailed,
+    /// Its pull request was merged.
+    Merged,
+    Cancelled,
+}
+
+impl Life for TaskState {
+    type Cause = TaskCause;
+
+    const WHAT: &'static str = "task";
+    const STATES: &'static [Self] = Self::ALL;
+    const CAUSES: &'static [TaskCause] = &[
+        TaskCause::Moved(Self::Backlog),
+        TaskCause::Moved(Self::Todo),
+        TaskCause::Moved(Self::InProgress),
+        TaskCause::Moved(Self::InReview),
+        TaskCause::Moved(Self::Done),
+        TaskCause::Moved(Self::Cancelled),
+        TaskCause::Started,
+        TaskCause::AttemptDone,
+        TaskCause::AttemptCancelled,
+        TaskCause::AttemptFailed,
+        TaskCause::Merged,
+        TaskCause::Cancelled,
+    ];
+
+    fn after(self, cause: TaskCause) -> Result<Self, Refused> {
+        match (self, cause) {
+            (_, TaskCause::Moved(to)) => Ok(to),
+            (_, TaskCause::Started) => Ok(Self::InProgress),
+            (_, TaskCause::Merged) => Ok(Self::Done),
+            (_, TaskCause::Cancelled) => Ok(Self::Cancelled),
+            (Self::InProgress, TaskCause::AttemptDone) => Ok(Self::InReview),
+            (Self::InProgress, TaskCause::AttemptCancelled) => Ok(Self::Todo),
+            // It stays, and a person must look.
+            (Self::InProgress, TaskCause::AttemptFailed) => Ok(Self::InProgress),
+            (_, TaskCause::AttemptDone | TaskCause::AttemptCancelled | TaskCause::AttemptFailed) => {
+                self.refuse("be moved by the end of an attempt")
+            }
+        }
+    }
+
+    fn name(self) -> &'static str {
+        self.as_str()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::life::laws;
+
+    #[test]
+    fn a_task_reaches_every_column_and_leaves_every_one() {
+        laws::every_state_is_reached::<TaskState>();
+        laws::what_is_over_stays(|_: TaskState| false);
+        laws::a_cause_told_twice_changes_nothing::<TaskState>();
+    }
+
+    #[test]
+    fn the_end_of_an_attempt_moves_only_what_is_in_progress() {
+        for cause in [TaskCause::AttemptDone, TaskCause::AttemptCancelled, TaskCause::AttemptFailed] {
+            assert_eq!(TaskState::allowing(cause).collect::<Vec<_>>(), [TaskState::InProgress]);
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! How our types look in columns.
 
+use coffer_core::life::Life;
 use coffer_core::{Id, Lifetime, Limits, OnTimeout, ProjectId, SandboxId, SandboxState, StateName};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -46,6 +47,19 @@ pub(crate) fn text(row: &AnyRow, column: &'static str) -> Result<String, StoreEr
 
 pub(crate) fn optional_text(row: &AnyRow, column: &'static str) -> Result<Option<String>, StoreError> {
     row.try_get(column).doing(READ)
+}
+
+/// The states that allow `cause`, for `state IN (…)`.
+pub(crate) fn states<L: Life>(cause: L::Cause) -> String {
+    let names: Vec<String> = L::allowing(cause).map(|state| format!("'{}'", state.name())).collect();
+    names.join(", ")
+}
+
+/// The state after `cause` by the state before, for `state = …`.
+pub(crate) fn moves<L: Life>(cause: L::Cause) -> String {
+    let step = |state: L| Some(format!("WHEN '{}' THEN '{}'", state.name(), state.after(cause).ok()?.name()));
+    let steps: Vec<String> = L::allowing(cause).filter_map(step).collect();
+    format!("CASE state {} ELSE state END", steps.join(" "))
 }
 
 /// A column that holds one of a list of names.

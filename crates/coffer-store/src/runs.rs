@@ -8,12 +8,12 @@ mod queue;
 mod runners;
 
 use coffer_core::event::{Event, RunCancelling, RunEnded, RunKind, RunSignalled};
-use coffer_core::{Millis, ProjectId, RunFailure, RunId, RunState, StepState, Unwinding};
+use coffer_core::{Millis, ProjectId, RunCause, RunFailure, RunId, RunState, StepState, Unwinding};
 use serde_json::Value;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
-use crate::columns::{id, storable};
+use crate::columns::{id, moves, states, storable};
 use crate::error::Doing;
 use crate::{ProjectScope, Scope, Store, StoreError, competitions, events, now_ms, tasks};
 
@@ -264,21 +264,24 @@ pub(crate) async fn cancel(
 ) -> Result<(), RunError> {
     const CANCEL: &str = "cancel a run";
     let now = now_ms();
-    let held = sqlx::query(
+    let sql = format!(
         "UPDATE runs SET cancel_ms = COALESCE(cancel_ms, $1), cancel_reason = COALESCE(cancel_reason, $2),
              wake_ms = CASE WHEN state = 'parked' THEN $1 ELSE wake_ms END,
              ended_ms = CASE WHEN state = 'queued' THEN $1 ELSE ended_ms END,
-             state = CASE WHEN state = 'queued' THEN 'cancelled' ELSE state END
-         WHERE id = $3 AND ($4 IS NULL OR project_id = $4) AND state IN ('queued', 'running', 'parked')
+             state = {}
+         WHERE id = $3 AND ($4 IS NULL OR project_id = $4) AND state IN ({})
          RETURNING project_id, subject, state",
-    )
-    .bind(now)
-    .bind(reason.clone())
-    .bind(run.to_string())
-    .bind(only.map(|project| project.to_string()))
-    .fetch_optional(&mut *connection)
-    .await
-    .doing(CANCEL)?;
+        moves::<RunState>(RunCause::CancelAsked),
+        states::<RunState>(RunCause::CancelAsked),
+    );
+    let held = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(now)
+        .bind(reason.clone())
+        .bind(run.to_string())
+        .bind(only.map(|project| project.to_string()))
+        .fetch_optional(&mut *connection)
+        .await
+        .doing(CANCEL)?;
     let Some(held) = held else {
         let known = sqlx::query("SELECT id FROM runs WHERE id = $1 AND ($2 IS NULL OR project_id = $2)")
             .bind(run.to_string())

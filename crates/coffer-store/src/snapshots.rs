@@ -12,12 +12,13 @@
 use std::collections::HashSet;
 
 use coffer_core::event::{Event, SnapshotCreating, SnapshotGone, SnapshotReady};
-use coffer_core::{Limits, Millis, ProjectId, SnapshotId};
+use coffer_core::{Limits, Millis, ProjectId, SnapshotCause, SnapshotId};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe};
 
 use crate::columns::{
-    self, bigint, from_json, id, name, number, optional_id, optional_text, storable, text, unsigned,
+    self, bigint, from_json, id, moves, name, number, optional_id, optional_text, states, storable, text,
+    unsigned,
 };
 use crate::error::Doing;
 use crate::{
@@ -106,22 +107,25 @@ impl Store {
                         .await
                         .doing(CHANGE)?;
                 }
-                let row = sqlx::query(concat!(
-                    "UPDATE snapshots SET state = 'ready', memory = $1, note = $2, files_bytes = $3,
+                let sql = format!(
+                    "UPDATE snapshots SET state = {}, memory = $1, note = $2, files_bytes = $3,
                          memory_bytes = $4, paused_us = $5,
                          is_current = CASE WHEN name IS NULL THEN 0 ELSE 1 END
-                     WHERE id = $6 AND state = 'creating' RETURNING ",
+                     WHERE id = $6 AND state IN ({}) RETURNING {}",
+                    moves::<SnapshotState>(SnapshotCause::Finished),
+                    states::<SnapshotState>(SnapshotCause::Finished),
                     snapshot_columns!()
-                ))
-                .bind(i64::from(facts.memory))
-                .bind(facts.note.as_deref().map(storable))
-                .bind(bigint(facts.files_bytes))
-                .bind(bigint(facts.memory_bytes))
-                .bind(bigint(facts.paused_us))
-                .bind(snapshot.to_string())
-                .fetch_optional(&mut *connection)
-                .await
-                .doing(CHANGE)?;
+                );
+                let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(i64::from(facts.memory))
+                    .bind(facts.note.as_deref().map(storable))
+                    .bind(bigint(facts.files_bytes))
+                    .bind(bigint(facts.memory_bytes))
+                    .bind(bigint(facts.paused_us))
+                    .bind(snapshot.to_string())
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
                 let Some(row) = row else { return Ok(FinishedSnapshot::Gone) };
                 let row = read(&row)?;
                 let event = Event::SnapshotReady(SnapshotReady {
@@ -162,16 +166,18 @@ impl Store {
         let owner = scope.owner();
         let begin = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
-                let row = sqlx::query(concat!(
-                    "UPDATE snapshots SET state = 'deleting', is_current = 0, idempotency_key = NULL
-                     WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2) RETURNING ",
+                let sql = format!(
+                    "UPDATE snapshots SET state = {}, is_current = 0, idempotency_key = NULL
+                     WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2) RETURNING {}",
+                    moves::<SnapshotState>(SnapshotCause::DeletionBegan),
                     snapshot_columns!()
-                ))
-                .bind(snapshot.to_string())
-                .bind(owner)
-                .fetch_optional(&mut *connection)
-                .await
-                .doing(CHANGE)?;
+                );
+                let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(snapshot.to_string())
+                    .bind(owner)
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
                 let Some(row) = row else { return Ok(None) };
                 let row = read(&row)?;
                 tell(connection, &row, Event::SnapshotDeleting, None).await?;

@@ -404,7 +404,7 @@ fn state(text: &str) -> Result<TaskState, StoreError> {
 fn read(row: &AnyRow) -> Result<TaskRow, StoreError> {
     let text = |column: &str| row.try_get::<Option<String>, _>(column).doing(READ);
     let rank: i64 = row.try_get("priority").doing(READ)?;
-    let priority = Priority::ALL.into_iter().find(|priority| priority.rank() == rank);
+    let priority = Priority::ALL.iter().copied().find(|priority| priority.rank() == rank);
     let attention = text("attention")?;
     Ok(TaskRow {
         id: id(row, "id")?,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Sse;
 use axum::response::sse;
-use coffer_store::Event;
+use coffer_store::EventRow;
 use futures_util::Stream;
 use http::HeaderMap;
 use serde::{Deserialize, Serialize};
@@ -60,13 +60,13 @@ struct Both {
     events: EventReader,
     log: LogReader,
     /// Read and not told yet.
-    event: Option<Arc<Event>>,
+    event: Option<Arc<EventRow>>,
     record: Option<Arc<LogRecord>>,
     place: Place,
 }
 
 /// Whether an event belongs before a record of output. Of the same moment, the end of a process comes last.
-fn is_first(event: &Event, record: &LogRecord) -> bool {
+fn is_first(event: &EventRow, record: &LogRecord) -> bool {
     match event.at_ms.cmp(&record.time_ms) {
         Ordering::Less => true,
         Ordering::Equal => event.kind != "execution.ended",

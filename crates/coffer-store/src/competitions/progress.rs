@@ -1,13 +1,16 @@
 //! What the run of a competition writes. Each write shows the run's fence: a server that lost the run writes nothing.
 
 use coffer_core::agent::AgentProgress;
-use coffer_core::compete::{CompetitionState, DiffSize, EntryState, Placing};
+use coffer_core::compete::{
+    CompetitionCause, CompetitionOutcome, CompetitionState, DiffSize, EntryState, Placing,
+};
 use coffer_core::event::{CompetitionEntry, CompetitionMoved, CompetitionRanked, CompetitionWinner, Event};
+use coffer_core::life::Life as _;
 use coffer_core::{CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId};
 use sqlx::{AnyConnection, Row};
 
 use super::{CHANGE, CheckNote, EntryPatch, state};
-use crate::columns::{bigint, id, json as to_json, storable};
+use crate::columns::{bigint, id, json as to_json, moves, states, storable};
 use crate::error::Doing;
 use crate::{JournalError, RunFailure, RunState, Store, StoreError, events, now_ms, runs};
 
@@ -166,6 +169,9 @@ async fn put(
         |state: &CompetitionState| matches!(state, CompetitionState::Judging | CompetitionState::Waiting);
     // A step that is run again does not ask again what a person has answered since.
     note.state = note.state.filter(|state| held.winner.is_none() || !asks(state));
+    if let Some(cause) = note.state.and_then(CompetitionCause::of) {
+        held.state.after(cause).map_err(super::unreadable)?;
+    }
     let (winner, picked_by) = note.winner.clone().unzip();
     sqlx::query(
         "UPDATE competitions SET state = COALESCE($1, state), sandbox_id = COALESCE($2, sandbox_id),
@@ -288,15 +294,17 @@ pub(crate) async fn run_started(
     run: RunId,
     now: Millis,
 ) -> Result<(), StoreError> {
-    let row = sqlx::query(
-        "UPDATE competitions SET state = 'preparing', updated_ms = $1 WHERE run_id = $2 AND state = 'queued'
-         RETURNING id",
-    )
-    .bind(now)
-    .bind(run.to_string())
-    .fetch_optional(&mut *connection)
-    .await
-    .doing(CHANGE)?;
+    let sql = format!(
+        "UPDATE competitions SET state = {}, updated_ms = $1 WHERE run_id = $2 AND state IN ({}) RETURNING id",
+        moves::<CompetitionState>(CompetitionCause::Started),
+        states::<CompetitionState>(CompetitionCause::Started),
+    );
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(now)
+        .bind(run.to_string())
+        .fetch_optional(&mut *connection)
+        .await
+        .doing(CHANGE)?;
     let Some(row) = row else { return Ok(()) };
     let competition: CompetitionId = id(&row, "id")?;
     let (from, to) = (CompetitionState::Queued, CompetitionState::Preparing);
@@ -313,10 +321,10 @@ pub(crate) async fn run_ended(
     failure: Option<&RunFailure>,
     now: Millis,
 ) -> Result<(), StoreError> {
-    let to = match ended {
-        RunState::Done => CompetitionState::Decided,
-        RunState::Cancelled => CompetitionState::Cancelled,
-        _ => CompetitionState::Failed,
+    let outcome = match ended {
+        RunState::Done => CompetitionOutcome::Decided,
+        RunState::Cancelled => CompetitionOutcome::Cancelled,
+        _ => CompetitionOutcome::Failed,
     };
     let row = sqlx::query("UPDATE competitions SET run_id = run_id WHERE run_id = $1 RETURNING id, state")
         .bind(run.to_string())
@@ -325,10 +333,8 @@ pub(crate) async fn run_ended(
         .doing(CHANGE)?;
     let Some(row) = row else { return Ok(()) };
     let (competition, from): (CompetitionId, _) = (id(&row, "id")?, state(&row)?);
-    // Where its end is written a second time, because the answer to the first was lost.
-    if from.is_over() {
-        return Ok(());
-    }
+    // Refused where its end is written a second time, because the answer to the first was lost.
+    let Ok(to) = from.after(CompetitionCause::Ended(outcome)) else { return Ok(()) };
     sqlx::query(
         "UPDATE competitions SET state = $1, error = $2, ended_ms = $3, updated_ms = $3, decide_by_ms = NULL
          WHERE id = $4",

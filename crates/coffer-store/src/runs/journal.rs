@@ -3,12 +3,14 @@
 use coffer_core::event::{
     Event, RunEnded, RunParked, RunUnwinding, StepFailed, StepFinished, StepStarted, StepUndone,
 };
-use coffer_core::{Millis, ProjectId, RunFailure, RunId, RunState, RunnerId, Unwinding};
+use coffer_core::{
+    Millis, ProjectId, RunFailure, RunId, RunState, RunnerId, StepCause, StepState, Unwinding,
+};
 use serde_json::Value;
 use sqlx::{AnyConnection, Row};
 
 use super::{RunSignal, StepRow, unreadable, value};
-use crate::columns::json as to_json;
+use crate::columns::{json as to_json, moves, states};
 use crate::error::Doing;
 use crate::{Operator, Store, StoreError, competitions, events, now_ms, tasks};
 
@@ -120,17 +122,20 @@ impl Store {
         let (name, output) = (name.to_string(), output.to_string());
         self.write_held(hold, "takes = 1", move |connection, hold, now| {
             Box::pin(async move {
-                let row = sqlx::query(
-                    "UPDATE run_steps SET state = 'done', output = $1, error = NULL, ended_ms = $2
-                     WHERE run_id = $3 AND name = $4 RETURNING started_ms",
-                )
-                .bind(output)
-                .bind(now)
-                .bind(hold.run.to_string())
-                .bind(name.clone())
-                .fetch_one(&mut *connection)
-                .await
-                .doing(WRITE)?;
+                let sql = format!(
+                    "UPDATE run_steps SET state = {}, output = $1, error = NULL, ended_ms = $2
+                     WHERE run_id = $3 AND name = $4 AND state IN ({}) RETURNING started_ms",
+                    moves::<StepState>(StepCause::Finished),
+                    states::<StepState>(StepCause::Finished),
+                );
+                let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(output)
+                    .bind(now)
+                    .bind(hold.run.to_string())
+                    .bind(name.clone())
+                    .fetch_one(&mut *connection)
+                    .await
+                    .doing(WRITE)?;
                 if let Some(number) = took {
                     sqlx::query("UPDATE run_signals SET taken_by = $1 WHERE run_id = $2 AND number = $3")
                         .bind(name.clone())
@@ -160,20 +165,22 @@ impl Store {
         let (name, failure) = (name.to_string(), failure.clone());
         self.write_held(hold, "owner = owner", move |connection, hold, now| {
             Box::pin(async move {
-                sqlx::query(
-                    "UPDATE run_steps SET failures = failures + 1, error = $1,
-                         state = CASE WHEN $2 = 1 THEN 'failed' ELSE state END,
-                         ended_ms = CASE WHEN $2 = 1 THEN $3 ELSE ended_ms END
-                     WHERE run_id = $4 AND name = $5",
-                )
-                .bind(to_json(&failure))
-                .bind(i64::from(last))
-                .bind(now)
-                .bind(hold.run.to_string())
-                .bind(name.clone())
-                .execute(&mut *connection)
-                .await
-                .doing(WRITE)?;
+                let cause = if last { StepCause::Failed } else { StepCause::TryFailed };
+                let sql = format!(
+                    "UPDATE run_steps SET failures = failures + 1, error = $1, state = {},
+                         ended_ms = COALESCE($2, ended_ms)
+                     WHERE run_id = $3 AND name = $4 AND state IN ({})",
+                    moves::<StepState>(cause),
+                    states::<StepState>(cause),
+                );
+                sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(to_json(&failure))
+                    .bind(last.then_some(now))
+                    .bind(hold.run.to_string())
+                    .bind(name.clone())
+                    .execute(&mut *connection)
+                    .await
+                    .doing(WRITE)?;
                 let RunFailure { code, message, .. } = failure;
                 let failed = StepFailed { run: hold.run, step: name, code, message, again: !last };
                 tell(connection, hold, Event::RunStepFailed(failed), now).await
@@ -217,16 +224,20 @@ impl Store {
         let name = name.to_string();
         self.write_held(hold, "takes = 1", move |connection, hold, now| {
             Box::pin(async move {
-                sqlx::query(
-                    "UPDATE run_steps SET state = $1, error = COALESCE($2, error) WHERE run_id = $3 AND name = $4",
-                )
-                .bind(if failed.is_some() { "undo_failed" } else { "undone" }.to_string())
-                .bind(failed.as_ref().map(to_json))
-                .bind(hold.run.to_string())
-                .bind(name.clone())
-                .execute(&mut *connection)
-                .await
-                .doing(WRITE)?;
+                let cause = if failed.is_some() { StepCause::UndoFailed } else { StepCause::Undone };
+                let sql = format!(
+                    "UPDATE run_steps SET state = {}, error = COALESCE($1, error)
+                     WHERE run_id = $2 AND name = $3 AND state IN ({})",
+                    moves::<StepState>(cause),
+                    states::<StepState>(cause),
+                );
+                sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(failed.as_ref().map(to_json))
+                    .bind(hold.run.to_string())
+                    .bind(name.clone())
+                    .execute(&mut *connection)
+                    .await
+                    .doing(WRITE)?;
                 let failed = failed.map(|failure| failure.message);
                 let undone = StepUndone { run: hold.run, step: name, failed };
                 tell(connection, hold, Event::RunStepUndone(undone), now).await

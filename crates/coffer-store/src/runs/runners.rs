@@ -1,12 +1,12 @@
 //! Who executes runs, and which.
 
 use coffer_core::event::{Event, RunKind};
-use coffer_core::{Millis, RunId, RunnerId, StepState};
+use coffer_core::{Millis, RunCause, RunId, RunState, RunnerId, StepState};
 use sqlx::{AnyConnection, Row};
 
 use super::journal::RunHold;
 use super::{RunRow, StepRow, read};
-use crate::columns::id;
+use crate::columns::{id, moves, states};
 use crate::database::Durability;
 use crate::error::Doing;
 use crate::{Operator, Store, StoreError, competitions, events, now_ms, tasks};
@@ -354,9 +354,11 @@ async fn take(
     run: RunId,
 ) -> Result<Option<(RunHold, RunRow, bool)>, StoreError> {
     let sql = format!(
-        "UPDATE runs SET owner = $1, fence = fence + 1, takes = takes + 1, state = 'running',
+        "UPDATE runs SET owner = $1, fence = fence + 1, takes = takes + 1, state = {},
              started_ms = COALESCE(started_ms, $2)
-         WHERE id = $3 AND state = $4 AND owner IS NULL RETURNING fence, {}",
+         WHERE id = $3 AND state = $4 AND state IN ({}) AND owner IS NULL RETURNING fence, {}",
+        moves::<RunState>(RunCause::Taken),
+        states::<RunState>(RunCause::Taken),
         super::COLUMNS
     );
     let before = sqlx::query("SELECT state FROM runs WHERE id = $1")
@@ -365,7 +367,7 @@ async fn take(
         .await
         .doing(TAKE)?;
     let before: String = before.try_get("state").doing(TAKE)?;
-    let first = before == "queued";
+    let first = before == RunState::Queued.as_str();
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(runner.to_string())
         .bind(now_ms())

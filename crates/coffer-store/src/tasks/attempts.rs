@@ -2,8 +2,10 @@
 
 use coffer_core::agent::AgentProgress;
 use coffer_core::event::{Event, TaskNeedsAttention, TaskProgress};
+use coffer_core::life::Life as _;
 use coffer_core::{
-    AgentId, Attention, CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId, TaskId, TaskState,
+    AgentId, Attention, CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId, TaskCause, TaskId,
+    TaskState,
 };
 use serde_json::json;
 use sqlx::any::AnyRow;
@@ -351,10 +353,16 @@ pub(crate) async fn run_ended(
     if ended != RunState::Done {
         give_back(connection, task, run).await?;
     }
+    let (cause, reason) = match ended {
+        RunState::Done => (TaskCause::AttemptDone, "the attempt is done"),
+        RunState::Cancelled => (TaskCause::AttemptCancelled, "the attempt was cancelled"),
+        _ => (TaskCause::AttemptFailed, "the attempt failed"),
+    };
     // Another attempt has taken over, or a person has moved it on: the end of this one changes nothing.
-    if before.run != Some(run) || before.state != TaskState::InProgress {
-        return Ok(());
-    }
+    let to = match before.state.after(cause) {
+        Ok(to) if before.run == Some(run) => to,
+        Ok(_) | Err(_) => return Ok(()),
+    };
     let attention = failure.filter(|_| matches!(ended, RunState::Failed | RunState::Stuck)).map(|failure| {
         let (code, message) = (failure.code.clone(), failure.message.clone());
         Attention { code, message, step: failure.step.clone() }
@@ -366,11 +374,6 @@ pub(crate) async fn run_ended(
             Some(Attention { code: "unheard_messages".into(), message: message.into(), step: None })
         }
         attention => attention,
-    };
-    let (to, reason) = match ended {
-        RunState::Done => (TaskState::InReview, "the attempt is done"),
-        RunState::Cancelled => (TaskState::Todo, "the attempt was cancelled"),
-        _ => (TaskState::InProgress, "the attempt failed"),
     };
     sqlx::query("UPDATE tasks SET state = $1, attention = $2, version = version + 1 WHERE id = $3")
         .bind(to.as_str().to_string())

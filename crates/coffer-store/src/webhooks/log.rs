@@ -1,11 +1,11 @@
 //! What was sent to a webhook, for people: the log, and what they ask for by hand.
 
-use coffer_core::{DeliveryId, DeliveryState, Millis, ProjectId, WebhookId};
+use coffer_core::{DeliveryCause, DeliveryId, DeliveryState, Millis, ProjectId, WebhookId};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
 use super::{CHANGE, READ};
-use crate::columns::{id, number, optional_text, storable, text, unreadable, unsigned};
+use crate::columns::{id, moves, number, optional_text, storable, text, unreadable, unsigned};
 use crate::error::Doing;
 use crate::{Operator, ProjectScope, Store, StoreError, now_ms};
 
@@ -140,10 +140,11 @@ impl Store {
             Box::pin(async move {
                 let now = now_ms();
                 let sql = format!(
-                    "UPDATE webhook_sends SET state = 'waiting', asked = 1, tries = 0, next_ms = $1,
+                    "UPDATE webhook_sends SET state = {}, asked = 1, tries = 0, next_ms = $1,
                          ended_ms = NULL, holder = NULL
                      WHERE id = $2 AND webhook_id = $3 AND project_id = $4 AND held_until_ms <= $1 AND {LIVE}
-                     RETURNING {COLUMNS}"
+                     RETURNING {COLUMNS}",
+                    moves::<DeliveryState>(DeliveryCause::Redelivered),
                 );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(now)

@@ -1,11 +1,11 @@
 //! Deliveries: written with the webhook's position, claimed by one server at a time, settled by it.
 
 use coffer_core::event::{Event, WebhookDisabled};
-use coffer_core::{DeliveryId, Millis, ProjectId, WebhookId};
+use coffer_core::{DeliveryCause, DeliveryId, DeliveryState, Millis, ProjectId, WebhookId};
 use sqlx::{AnyConnection, Row};
 
 use super::{CHANGE, COLUMNS, READ, WebhookRow, hold_project, purpose, read};
-use crate::columns::{id, number, optional_text, storable, text};
+use crate::columns::{id, moves, number, optional_text, states, storable, text};
 use crate::error::Doing;
 use crate::{Operator, Secret, Store, StoreError, WebhookKey, events};
 
@@ -320,28 +320,31 @@ impl Store {
         let (delivery, webhook, project, tries) = (due.id, due.webhook, due.project, due.tries);
         let settle = self.database().write(SEND, move |connection| {
             Box::pin(async move {
-                let (state, next_ms) = match report.outcome {
-                    SendOutcome::Delivered => ("delivered", None),
-                    SendOutcome::Failed { next_ms: Some(next), .. } => ("waiting", Some(next)),
-                    SendOutcome::Failed { next_ms: None, .. } | SendOutcome::Gone => ("failed", None),
+                let (cause, next_ms) = match report.outcome {
+                    SendOutcome::Delivered => (DeliveryCause::Delivered, None),
+                    SendOutcome::Failed { next_ms: Some(next), .. } => (DeliveryCause::TryFailed, Some(next)),
+                    SendOutcome::Failed { next_ms: None, .. } | SendOutcome::Gone => {
+                        (DeliveryCause::GivenUp, None)
+                    }
                 };
                 // It may come to disabling the webhook, which is told.
                 if report.outcome != SendOutcome::Delivered {
                     hold_project(connection, project).await?;
                 }
-                let settled = sqlx::query(
-                    "UPDATE webhook_sends SET state = $1, next_ms = COALESCE($2, next_ms), holder = NULL,
-                         held_until_ms = 0, status = $3, response = $4, error = $5, duration_ms = $6,
-                         ended_ms = CASE WHEN $1 = 'waiting' THEN NULL ELSE $7 END
-                     WHERE id = $8 AND holder = $9 AND tries = $10 AND state = 'waiting'",
-                )
-                .bind(state.to_string())
+                let sql = format!(
+                    "UPDATE webhook_sends SET state = {}, next_ms = COALESCE($1, next_ms), holder = NULL,
+                         held_until_ms = 0, status = $2, response = $3, error = $4, duration_ms = $5, ended_ms = $6
+                     WHERE id = $7 AND holder = $8 AND tries = $9 AND state IN ({})",
+                    moves::<DeliveryState>(cause),
+                    states::<DeliveryState>(cause),
+                );
+                let settled = sqlx::query(sqlx::AssertSqlSafe(sql))
                 .bind(next_ms)
                 .bind(report.status.map(i64::from))
                 .bind(report.response.as_deref().map(storable))
                 .bind(report.error.as_deref().map(storable))
                 .bind(report.duration_ms)
-                .bind(now)
+                .bind(next_ms.is_none().then_some(now))
                 .bind(delivery.to_string())
                 .bind(holder)
                 .bind(tries)
@@ -472,15 +475,18 @@ async fn disable(
     if disabled.rows_affected() == 0 {
         return Ok(());
     }
-    sqlx::query(
-        "UPDATE webhook_sends SET state = 'failed', ended_ms = $1, error = 'the webhook was disabled'
-         WHERE webhook_id = $2 AND state = 'waiting' AND asked = 0 AND holder IS NULL",
-    )
-    .bind(now)
-    .bind(webhook.to_string())
-    .execute(&mut *connection)
-    .await
-    .doing(CHANGE)?;
+    let sql = format!(
+        "UPDATE webhook_sends SET state = {}, ended_ms = $1, error = 'the webhook was disabled'
+         WHERE webhook_id = $2 AND state IN ({}) AND asked = 0 AND holder IS NULL",
+        moves::<DeliveryState>(DeliveryCause::GivenUp),
+        states::<DeliveryState>(DeliveryCause::GivenUp),
+    );
+    sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(now)
+        .bind(webhook.to_string())
+        .execute(&mut *connection)
+        .await
+        .doing(CHANGE)?;
     let event = Event::WebhookDisabled(WebhookDisabled { reason: reason.to_string() });
     events::record(connection, project, webhook, event, now).await
 }

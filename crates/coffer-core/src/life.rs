@@ -1,0 +1,88 @@
+//! How things on record come from one state to the next.
+//!
+//! [`Life::after`] is total: it says for every state and every cause what comes next, or that the state refuses it. The
+//! store asks it before it writes, and takes the states that its compare-and-set statements allow from
+//! [`Life::allowing`], so there is one table of moves for each thing. The diagrams are next to the states. A sandbox's
+//! life is in `state`: its states carry data.
+
+/// The states of something, and what leads from one to another.
+pub trait Life: Copy + Eq + std::fmt::Debug + 'static {
+    type Cause: Copy + std::fmt::Debug + 'static;
+
+    /// What the states are of, for messages.
+    const WHAT: &'static str;
+    /// Every state, the first of a life first.
+    const STATES: &'static [Self];
+    const CAUSES: &'static [Self::Cause];
+
+    /// The state after `cause`, or why this state refuses it.
+    fn after(self, cause: Self::Cause) -> Result<Self, Refused>;
+
+    /// The state's name, as stored and shown.
+    fn name(self) -> &'static str;
+
+    /// The states that do not refuse `cause`.
+    fn allowing(cause: Self::Cause) -> impl Iterator<Item = Self> {
+        Self::STATES.iter().copied().filter(move |state| state.after(cause).is_ok())
+    }
+
+    /// The refusal of `asked`, which completes "cannot".
+    fn refuse(self, asked: &'static str) -> Result<Self, Refused> {
+        Err(Refused { what: Self::WHAT, state: self.name(), asked })
+    }
+}
+
+/// A state does not allow what was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a {what} that is {state} cannot {asked}")]
+pub struct Refused {
+    pub what: &'static str,
+    pub state: &'static str,
+    pub asked: &'static str,
+}
+
+/// The laws that hold for every life.
+#[cfg(test)]
+pub(crate) mod laws {
+    use std::collections::HashSet;
+
+    use super::Life;
+
+    /// Every state can be reached from the first one.
+    pub(crate) fn every_state_is_reached<L: Life + std::hash::Hash>() {
+        let mut reached = HashSet::from([L::STATES[0]]);
+        loop {
+            let steps =
+                |state: &L| L::CAUSES.iter().filter_map(|cause| state.after(*cause).ok()).collect::<Vec<_>>();
+            let next: Vec<L> = reached.iter().flat_map(steps).collect();
+            let before = reached.len();
+            reached.extend(next);
+            if reached.len() == before {
+                break;
+            }
+        }
+        for state in L::STATES {
+            assert!(reached.contains(state), "no {} ever is {state:?}", L::WHAT);
+        }
+    }
+
+    /// Nothing leads out of what is over, and out of everything else something does.
+    pub(crate) fn what_is_over_stays<L: Life>(is_over: impl Fn(L) -> bool) {
+        for state in L::STATES {
+            let leaves = L::CAUSES.iter().any(|cause| state.after(*cause).is_ok_and(|next| next != *state));
+            assert_eq!(leaves, !is_over(*state), "{} {state:?}", L::WHAT);
+        }
+    }
+
+    /// The same cause twice leaves it where the first did, or is refused.
+    pub(crate) fn a_cause_told_twice_changes_nothing<L: Life>() {
+        for state in L::STATES {
+            for cause in L::CAUSES {
+                if let Ok(once) = state.after(*cause) {
+                    let twice = once.after(*cause).unwrap_or(once);
+                    assert_eq!(twice, once, "{} {state:?} {cause:?}", L::WHAT);
+                }
+            }
+        }
+    }
+}
