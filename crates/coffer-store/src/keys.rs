@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::columns::{id, optional_id, storable};
 use crate::error::{Doing, NameError};
+use crate::projects::lock_project;
 use crate::{Authenticated, Inner, Operator, Principal, ProjectScope, Scope, Store, StoreError, now_ms};
 
 const BELIEVED: Duration = Duration::from_secs(2);
@@ -161,11 +162,7 @@ impl Store {
         let ensure = self.database().write(DOING, move |connection| {
             Box::pin(async move {
                 // Holds the project's row, so that of two servers starting at once one makes the key.
-                sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
-                    .bind(project.to_string())
-                    .execute(&mut *connection)
-                    .await
-                    .doing(DOING)?;
+                lock_project(connection, project, DOING).await?;
                 let earlier = sqlx::query("SELECT id FROM api_keys WHERE project_id = $1 LIMIT 1")
                     .bind(project.to_string())
                     .fetch_optional(&mut *connection)

@@ -10,6 +10,7 @@ use sqlx::any::AnyRow;
 
 use crate::columns::id;
 use crate::error::Doing;
+use crate::projects::lock_project;
 use crate::{Idempotency, Operator, ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read command policies";
@@ -82,11 +83,7 @@ impl Store {
         let set = self.database().write(DOING, move |connection| {
             Box::pin(async move {
                 // Holds the project's row, so that of two who set the first policy one comes second.
-                sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
-                    .bind(project.to_string())
-                    .execute(&mut *connection)
-                    .await
-                    .doing(DOING)?;
+                lock_project(connection, project, DOING).await?;
                 let before = sqlx::query("SELECT version FROM command_policies WHERE project_id = $1")
                     .bind(project.to_string())
                     .fetch_optional(&mut *connection)

@@ -1,8 +1,8 @@
 //! Projects: what everything belongs to.
 
 use coffer_core::{Millis, ProjectId};
-use sqlx::Row;
 use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row};
 
 use crate::columns::{id, storable};
 use crate::error::{Doing, NameError};
@@ -147,4 +147,19 @@ fn read(row: &AnyRow) -> Result<Project, StoreError> {
         created_ms: row.try_get("created_ms").doing(READ)?,
         version: row.try_get("version").doing(READ)?,
     })
+}
+
+/// Holds the project's row until the transaction ends. Transactions that count or look before they write take it first,
+/// so that of two at once the second sees what the first did.
+pub(crate) async fn lock_project(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    doing: &'static str,
+) -> Result<(), StoreError> {
+    sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
+        .bind(project.to_string())
+        .execute(connection)
+        .await
+        .doing(doing)
+        .map(drop)
 }

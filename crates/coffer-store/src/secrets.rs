@@ -14,6 +14,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
 use crate::error::{Doing, SecretError};
+use crate::projects::lock_project;
 use crate::{ProjectScope, Secret, Store, StoreError, events, now_ms};
 
 /// A project has no more.
@@ -330,12 +331,7 @@ fn purpose(name: &str, version: i64) -> String {
 }
 
 async fn lock(connection: &mut AnyConnection, project: ProjectId) -> Result<(), StoreError> {
-    sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
-        .bind(project.to_string())
-        .execute(connection)
-        .await
-        .doing(CHANGE)
-        .map(drop)
+    lock_project(connection, project, CHANGE).await
 }
 
 /// Ends the current value of that name, if there is one, and returns what it was.

@@ -20,6 +20,7 @@ use sqlx::{AnyConnection, Row};
 use crate::columns::id;
 use crate::database::Database;
 use crate::error::{Doing, OpenError, RotateError};
+use crate::projects::lock_project;
 use crate::sealing::{self, Key};
 use crate::{MasterKey, Operator, Store, StoreError, now_ms};
 
@@ -154,11 +155,7 @@ impl Vault {
         project: ProjectId,
     ) -> Result<BTreeMap<i64, Option<Key>>, StoreError> {
         // Holds the project's row, so that of two servers one makes the key.
-        sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
-            .bind(project.to_string())
-            .execute(&mut *connection)
-            .await
-            .doing(SEAL)?;
+        lock_project(connection, project, SEAL).await?;
         let rows = sqlx::query("SELECT number, master_id, key_secret FROM data_keys WHERE project_id = $1")
             .bind(project.to_string())
             .fetch_all(&mut *connection)

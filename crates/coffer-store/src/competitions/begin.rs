@@ -9,6 +9,7 @@ use sqlx::{AnyConnection, Row};
 use super::{COLUMNS, CompetitionError, CompetitionRow, READ, read};
 use crate::columns::storable;
 use crate::error::Doing;
+use crate::projects::lock_project;
 use crate::runs::{self, NewRun};
 use crate::tasks::{self, StartTask, TaskRow};
 use crate::{ProjectScope, Store, StoreError, events, now_ms};
@@ -113,11 +114,7 @@ async fn earlier(
 ) -> Result<Option<CompetitionRow>, CompetitionError> {
     let Some((key, print)) = &new.idempotency else { return Ok(None) };
     // Of two that come at once the second finds what the first began.
-    sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
-        .bind(project.to_string())
-        .execute(&mut *connection)
-        .await
-        .doing(BEGIN)?;
+    lock_project(connection, project, BEGIN).await?;
     let sql = format!(
         "SELECT {COLUMNS}, idempotency_print FROM competitions WHERE project_id = $1 AND idempotency_key = $2"
     );

@@ -10,6 +10,7 @@ use sqlx::any::AnyRow;
 use super::{ForgeRecordError, word};
 use crate::columns::{from_json, id, number, storable, text};
 use crate::error::Doing;
+use crate::projects::lock_project;
 use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read connections";
@@ -87,11 +88,7 @@ impl Store {
         };
         let insert = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
-                sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
-                    .bind(row.project.to_string())
-                    .execute(&mut *connection)
-                    .await
-                    .doing(CHANGE)?;
+                lock_project(connection, row.project, CHANGE).await?;
                 let live = sqlx::query(
                     "SELECT COUNT(*) AS live FROM forge_connections
                      WHERE project_id = $1 AND removed_ms IS NULL",
@@ -194,11 +191,7 @@ impl Store {
         let remove = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 // Holds the project's row, as whoever makes a repository does.
-                sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
-                    .bind(project.to_string())
-                    .execute(&mut *connection)
-                    .await
-                    .doing(CHANGE)?;
+                lock_project(connection, project, CHANGE).await?;
                 let used = sqlx::query(
                     "SELECT id FROM repositories WHERE connection_id = $1 AND project_id = $2
                          AND removed_ms IS NULL LIMIT 1",

@@ -9,6 +9,7 @@ use sqlx::any::AnyRow;
 use super::{ForgeRecordError, word};
 use crate::columns::{id, number, optional_id, optional_text, text};
 use crate::error::Doing;
+use crate::projects::lock_project;
 use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 /// A project has no more.
@@ -72,11 +73,7 @@ impl Store {
             Box::pin(async move {
                 let project = row.project.to_string();
                 // Holds the project's row, so that the count stays right.
-                sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
-                    .bind(project.clone())
-                    .execute(&mut *connection)
-                    .await
-                    .doing(CHANGE)?;
+                lock_project(connection, row.project, CHANGE).await?;
                 let live = sqlx::query(
                     "SELECT COUNT(*) AS live FROM repositories WHERE project_id = $1 AND removed_ms IS NULL",
                 )
