@@ -232,6 +232,25 @@ words! {
     }
 }
 
+/// What of a pull request is to change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PullChange {
+    pub title: Option<String>,
+    pub body: Option<String>,
+    pub base: Option<BranchName>,
+    pub draft: Option<bool>,
+    /// Closes it, or opens it again.
+    pub open: Option<bool>,
+}
+
+/// Which pull requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PullFilter {
+    pub state: Option<PullState>,
+    pub head: Option<BranchName>,
+    pub base: Option<BranchName>,
+}
+
 /// What a protected branch refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

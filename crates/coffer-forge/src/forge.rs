@@ -7,6 +7,7 @@ use coffer_core::forge::{
     BranchName, CommitId, DiffSide, ForgeKind, IssueState, MergeMethod, ProtectionRules, PullState,
     StatusContext, StatusState, Verdict,
 };
+pub use coffer_core::forge::{PullChange, PullFilter};
 use coffer_store::Secret;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -134,25 +135,6 @@ pub struct NewPull {
     /// The default branch, unless another is named.
     pub base: Option<BranchName>,
     pub draft: bool,
-}
-
-/// What of a pull request is to change.
-#[derive(Debug, Clone, Default)]
-pub struct PullChange {
-    pub title: Option<String>,
-    pub body: Option<String>,
-    pub base: Option<BranchName>,
-    pub draft: Option<bool>,
-    /// Closes it, or opens it again.
-    pub open: Option<bool>,
-}
-
-/// Which pull requests.
-#[derive(Debug, Clone, Default)]
-pub struct PullFilter {
-    pub state: Option<PullState>,
-    pub head: Option<BranchName>,
-    pub base: Option<BranchName>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]

@@ -121,7 +121,7 @@ impl LocalForge {
 
     /// Brings every open pull request up to date, after branches have moved.
     pub(crate) async fn follow_all(&self) -> Answer<()> {
-        let filter = coffer_store::PullFilter { state: Some(PullState::Open), ..Default::default() };
+        let filter = PullFilter { state: Some(PullState::Open), ..Default::default() };
         let open = self.store.pulls(&self.scope, self.row.id, &filter, None, MOST_FOLLOWED).await?;
         if open.is_empty() {
             return Ok(());
@@ -265,13 +265,6 @@ impl Forge for LocalForge {
         if let Some(base) = &change.base {
             self.tip_of(base).await?;
         }
-        let change = coffer_store::PullChange {
-            title: change.title,
-            body: change.body,
-            base: change.base,
-            draft: change.draft,
-            open: change.open,
-        };
         let changed = self.store.update_pull(&self.scope, self.row.id, number, change).await;
         let changed = changed.map_err(|error| match error {
             coffer_store::ForgeRecordError::Raced => {
@@ -283,7 +276,6 @@ impl Forge for LocalForge {
     }
 
     async fn pulls(&self, filter: PullFilter, part: Part) -> Answer<Listed<Pull>> {
-        let filter = coffer_store::PullFilter { state: filter.state, head: filter.head, base: filter.base };
         let before = numbered(&part)?;
         let limit = part.limit.saturating_add(1);
         let rows = self.store.pulls(&self.scope, self.row.id, &filter, before, limit).await?;
@@ -291,11 +283,8 @@ impl Forge for LocalForge {
     }
 
     async fn pull_of_head(&self, head: &BranchName, base: Option<&BranchName>) -> Answer<Option<Pull>> {
-        let filter = coffer_store::PullFilter {
-            state: Some(PullState::Open),
-            head: Some(head.clone()),
-            base: base.cloned(),
-        };
+        let filter =
+            PullFilter { state: Some(PullState::Open), head: Some(head.clone()), base: base.cloned() };
         let found = self.store.pulls(&self.scope, self.row.id, &filter, None, 1).await?;
         match found.into_iter().next() {
             Some(pull) => Ok(Some(shown_pull(self.follow(pull).await?))),

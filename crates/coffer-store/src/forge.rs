@@ -15,7 +15,7 @@ use sqlx::AnyConnection;
 pub use comments::{CommentKind, CommentRow, NewComment};
 pub use connections::{ConnectionRow, ConnectionTerms, Credential, DeliveredEvent, NewConnection};
 pub use issues::{IssueChange, IssueRow};
-pub use pulls::{Merging, NewPull, PullChange, PullFilter, PullRow};
+pub use pulls::{Merging, NewPull, PullRow};
 pub use repositories::{MOST_REPOSITORIES, NewRepository, RepositoryRow};
 pub use statuses::{NewStatus, StatusRow};
 

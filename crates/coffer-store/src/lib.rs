@@ -79,7 +79,7 @@ pub use executions::{Collected, ExecutionFilter, ExecutionRow, NewExecution, Pro
 pub use forge::{
     CommentKind, CommentRow, ConnectionRow, ConnectionTerms, Credential, DeliveredEvent, ForgeRecordError,
     IssueChange, IssueRow, MOST_REPOSITORIES, Merging, NewComment, NewConnection, NewPull, NewRepository,
-    NewStatus, PullChange, PullFilter, PullRow, RepositoryRow, StatusRow,
+    NewStatus, PullRow, RepositoryRow, StatusRow,
 };
 pub use git::{GitOperation, GitOutcome, GitRemote, GitState};
 pub use keys::{ApiKeyInfo, ApiKeySecret, NewKey};

@@ -1,7 +1,7 @@
 //! Pull requests of local repositories.
 
 use coffer_core::event::{Event, PullHeadMoved, PullNote};
-use coffer_core::forge::{BranchName, CommitId, MergeMethod, PullState};
+use coffer_core::forge::{BranchName, CommitId, MergeMethod, PullChange, PullFilter, PullState};
 use coffer_core::{Millis, ProjectId, RepositoryId};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe, Row};
@@ -63,25 +63,6 @@ pub struct Merging {
     pub commit: CommitId,
     pub method: MergeMethod,
     pub by: String,
-}
-
-/// What of a pull request is to change.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PullChange {
-    pub title: Option<String>,
-    pub body: Option<String>,
-    pub base: Option<BranchName>,
-    pub draft: Option<bool>,
-    /// Closes it, or opens it again.
-    pub open: Option<bool>,
-}
-
-/// Which pull requests.
-#[derive(Debug, Clone, Default)]
-pub struct PullFilter {
-    pub state: Option<PullState>,
-    pub head: Option<BranchName>,
-    pub base: Option<BranchName>,
 }
 
 const COLUMNS: &str = "repository_id, project_id, number, title, body, head, base, state, draft, head_commit, \
