@@ -16,6 +16,7 @@
 //! the sandbox, and a crash in the middle leaves the earlier state on record.
 
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 /// What a pause keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,8 +108,11 @@ pub enum Cause {
 }
 
 /// A state's name, as stored and shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum StateName {
     Creating,
     Running,
@@ -158,18 +162,7 @@ impl SandboxState {
     }
 }
 
-impl StateName {
-    /// The name as stored in the database and shown to people.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Creating => "creating",
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Terminated => "terminated",
-            Self::Error => "error",
-        }
-    }
-}
+names!(StateName);
 
 impl Cause {
     const fn verb(&self) -> &'static str {

@@ -102,11 +102,7 @@ fn on_timeout(text: &str) -> Result<OnTimeout, StoreError> {
 }
 
 pub(crate) fn state_name(text: &str) -> Result<StateName, StoreError> {
-    use StateName::{Creating, Error, Paused, Running, Terminated};
-    [Creating, Running, Paused, Terminated, Error]
-        .into_iter()
-        .find(|known| known.as_str() == text)
-        .ok_or_else(|| unreadable("state", text))
+    StateName::parse(text).ok_or_else(|| unreadable("state", text))
 }
 
 /// Every column that [`sandbox_row`] reads.

@@ -338,7 +338,7 @@ pub(super) struct PresetInfo {
     responses((status = 200, body = Vec<PresetInfo>))
 )]
 pub(super) async fn presets(_caller: Caller<Read>) -> Json<Vec<PresetInfo>> {
-    let known = Preset::ALL.into_iter().map(|preset| PresetInfo {
+    let known = Preset::ALL.iter().map(|&preset| PresetInfo {
         preset,
         title: preset.title(),
         takes_model: preset.takes_model(),

@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn every_preset_is_run_with_its_prompt_and_model() {
-        for preset in Preset::ALL.into_iter().filter(|preset| *preset != Preset::Custom) {
+        for &preset in Preset::ALL.iter().filter(|preset| **preset != Preset::Custom) {
             let definition = AgentDefinition { model: Some("m-1".into()), ..AgentDefinition::of(preset) };
             let ran = definition.invocation(&job()).unwrap();
             let prompts =

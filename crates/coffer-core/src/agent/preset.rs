@@ -1,15 +1,20 @@
 //! The agents that people use, as their own documentation says they are run without a person.
 
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 /// Which program an agent is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Preset {
     ClaudeCode,
     Codex,
     Gemini,
     #[serde(rename = "opencode")]
+    #[strum(serialize = "opencode")]
     OpenCode,
     Aider,
     Goose,
@@ -65,37 +70,9 @@ pub(super) enum Word {
 
 use Word::{Model, Plain, Prompt};
 
+names!(Preset);
+
 impl Preset {
-    pub const ALL: [Self; 11] = [
-        Self::ClaudeCode,
-        Self::Codex,
-        Self::Gemini,
-        Self::OpenCode,
-        Self::Aider,
-        Self::Goose,
-        Self::Cursor,
-        Self::Amp,
-        Self::Qwen,
-        Self::Copilot,
-        Self::Custom,
-    ];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ClaudeCode => "claude_code",
-            Self::Codex => "codex",
-            Self::Gemini => "gemini",
-            Self::OpenCode => "opencode",
-            Self::Aider => "aider",
-            Self::Goose => "goose",
-            Self::Cursor => "cursor",
-            Self::Amp => "amp",
-            Self::Qwen => "qwen",
-            Self::Copilot => "copilot",
-            Self::Custom => "custom",
-        }
-    }
-
     /// For people.
     pub const fn title(self) -> &'static str {
         match self {
