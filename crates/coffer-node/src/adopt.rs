@@ -12,10 +12,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
 use crate::cgroup::SandboxCgroup;
-use crate::journal::{Durability, Entry, Phase, Process};
+use crate::journal::{Durability, Entry, Phase};
 use crate::node::Node;
-use crate::reaper::{Record, Remains};
-use crate::sandbox::{self, Found, Watched};
+use crate::process::{Process, Watched};
+use crate::sandbox::{self, Found, Record, Remains};
 
 /// A CRIU without a node gives up at once; what it holds is then ended or let go.
 const DONE_WITHIN: Duration = Duration::from_secs(30);
@@ -45,12 +45,12 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
                 kept.names.insert(entry.name());
                 kept.files.insert(entry.files_name());
                 let entry = as_it_runs(node, entry, &found);
-                node.insert(id, sandbox::adopt(node, entry, found));
+                node.sandboxes.insert(sandbox::adopt(node, entry, found));
             }
             Outcome::Died(cause) => {
                 let entry = Entry { phase: Phase::Dead { cause: cause.clone() }, ..entry };
                 node.journal.write(&entry, Durability::Cached)?;
-                node.insert(id, sandbox::adopt(node, entry.clone(), Found::Dead(cause)));
+                node.sandboxes.insert(sandbox::adopt(node, entry.clone(), Found::Dead(cause)));
                 ended.push((entry, Record::Kept));
             }
             Outcome::Unwanted => ended.push((entry, Record::Removed)),

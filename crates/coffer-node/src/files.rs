@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::network::NAME_SERVER;
 use crate::spawner::request::Layer;
 use crate::spawner::request::{FileBind, OverlayMount};
-use crate::template::{HOST_FILES, OverlaySpec};
+use coffer_template::{HOST_FILES, OverlaySpec};
 
 /// Host files that one sandbox sees.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,8 +11,9 @@ use coffer_core::SandboxId;
 use coffer_wire::node::{CreateSandbox, DeathCause, TemplateInfo};
 use serde::{Deserialize, Serialize};
 
+use crate::process::Process;
 use crate::snapshots;
-use crate::template::OverlaySpec;
+use coffer_template::OverlaySpec;
 
 /// What is written at once or not at all, whatever signal comes.
 const PAGE: usize = 4096;
@@ -107,16 +108,6 @@ pub(crate) enum Phase {
     Destroying,
 }
 
-/// A process that cannot be mistaken for a later one with the same number.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Process {
-    pub(crate) pid: i32,
-    /// In the kernel's ticks since the host started.
-    pub(crate) start_ticks: u64,
-    pub(crate) pid_namespace: u64,
-    pub(crate) host_boot_id: String,
-}
-
 /// Whether a lost write would be a lie to the server after the host's own crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
@@ -137,7 +128,7 @@ pub(crate) fn directory_of(data_dir: &Path) -> PathBuf {
 
 /// The layers of all sandboxes that the node at `data_dir` has, running or not, and of all snapshots. An error
 /// when not all entries can be read; nothing is changed.
-pub(crate) fn layers(data_dir: &Path) -> io::Result<Vec<PathBuf>> {
+pub fn layers(data_dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut layers = snapshots::layers(data_dir)?;
     let files = match fs::read_dir(directory_of(data_dir)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(layers),
@@ -244,11 +235,8 @@ mod tests {
     use super::*;
     use coffer_core::Limits;
 
-    #[test]
-    fn an_entry_reads_back_and_rubbish_does_not() {
-        let home = tempfile::tempdir().unwrap();
-        let journal = Journal::open(home.path()).unwrap();
-        let entry = Entry {
+    fn entry() -> Entry {
+        Entry {
             spec: CreateSandbox {
                 sandbox: SandboxId::generate(),
                 template: "base".into(),
@@ -273,7 +261,14 @@ mod tests {
             phase: Phase::Running {
                 process: Process { pid: 7, start_ticks: 9, pid_namespace: 11, host_boot_id: "x".into() },
             },
-        };
+        }
+    }
+
+    #[test]
+    fn an_entry_reads_back_and_rubbish_does_not() {
+        let home = tempfile::tempdir().unwrap();
+        let journal = Journal::open(home.path()).unwrap();
+        let entry = entry();
         journal.write(&entry, Durability::Cached).unwrap();
         let stopped = Entry { phase: Phase::Stopped, ..entry.clone() };
         journal.write(&stopped, Durability::Synced).unwrap();
@@ -298,5 +293,50 @@ mod tests {
         assert_eq!(journal.read().unwrap(), [claimed]);
         journal.remove(entry.spec.sandbox).unwrap();
         assert_eq!(journal.read().unwrap(), []);
+    }
+
+    #[test]
+    fn layers_of_sandboxes_and_snapshots_are_in_use() {
+        use coffer_core::SnapshotId;
+        use coffer_template::LayerSpec;
+        use coffer_wire::node::SnapshotInfo;
+
+        use crate::snapshots::{Begun, Manifest, Snapshots};
+
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(layers(home.path()).unwrap(), Vec::<PathBuf>::new());
+        let standing_on =
+            |path: &str| vec![OverlaySpec { target: "/".into(), layers: vec![LayerSpec::own(path)] }];
+        let journal = Journal::open(home.path()).unwrap();
+        // Whether its node runs or not, and whatever it does.
+        let stopped = Entry { overlays: standing_on("/one"), phase: Phase::Stopped, ..entry() };
+        journal.write(&stopped, Durability::Cached).unwrap();
+        let snapshots = Snapshots::open(home.path()).unwrap();
+        let (snapshot, sandbox) = (SnapshotId::generate(), SandboxId::generate());
+        let Begun::New(making) = snapshots.begin(snapshot, sandbox).unwrap() else { panic!("it is new") };
+        let info = SnapshotInfo {
+            snapshot,
+            sandbox,
+            made_ms: 1,
+            memory: false,
+            files_bytes: 0,
+            memory_bytes: 0,
+            depth: 1,
+            paused_us: 0,
+            template: entry().template,
+            limits: Limits::default(),
+        };
+        let overlays = standing_on("/two");
+        making.finish(Manifest { info, hostname: "x".into(), overlays, stored_uid_base: 0 }).unwrap();
+        let mut found = layers(home.path()).unwrap();
+        found.sort();
+        assert_eq!(found, [PathBuf::from("/one"), PathBuf::from("/two")]);
+        // What cannot be read may stand on any layer.
+        let odd = home.path().join("sandboxes/odd.json");
+        fs::write(&odd, "{").unwrap();
+        assert!(layers(home.path()).is_err());
+        fs::remove_file(odd).unwrap();
+        fs::write(home.path().join(format!("snapshots/{snapshot}.manifest")), "?").unwrap();
+        assert!(layers(home.path()).is_err());
     }
 }

@@ -6,15 +6,21 @@
 //!
 //! - [`run`] serves `run_dir/node.sock` until told to stop ([`NodeConfig`] says where everything is).
 //! - [`Spawner`] is the small process that clones; [`spawner_main`] its entry.
-//! - [`template`] keeps and builds what sandboxes are made of.
+//! - [`layers_in_use`] tells the template store which builds must stay.
 //!
-//! Inside, each sandbox has one task that owns it (`sandbox`); the `journal` remembers it across
-//! restarts, `adopt` takes it up again, and the `reaper` gives back what it used. `warm` keeps some ready,
-//! `snapshots` keeps what others start from, `network` gives each what egress needs to be its only way out.
+//! Inside, each sandbox has one task that owns it (`sandbox`), which others reach by the `registry`; the `journal`
+//! remembers it across restarts, `adopt` takes it up again, and the `reaper` gives back what it used. `warm` keeps some
+//! ready, `snapshots` keeps what others start from, `network` gives each what egress needs to be its only way out.
+//!
+//! From the top down: `daemon` starts and stops, `rpc` and `answer` serve, `adopt` and `sandbox` work on what `node`
+//! holds together; below are `warm`, `registry`, `memory`, `snapshots`, `files`, then `spawner`, `pool`, `cgroup`,
+//! `network`, `journal`, which know nothing of each other's use. `scripts/module-graph` draws it and keeps it so.
 
 mod adopt;
+mod answer;
 mod cgroup;
 mod config;
+mod daemon;
 pub mod features;
 mod files;
 mod journal;
@@ -22,21 +28,23 @@ mod memory;
 mod network;
 mod node;
 mod pool;
+mod process;
 mod processors;
 mod reaper;
+mod registry;
 mod rpc;
 mod sandbox;
 mod scarcity;
 mod snapshots;
 mod spawner;
 mod strays;
-pub mod template;
 mod trust;
 mod uids;
 mod warm;
 
 pub use cgroup::enter_git_cgroup;
 pub use config::{NodeConfig, PoolChoice, WarmChoice};
-pub use node::{NodeFailure, run};
+pub use daemon::{NodeFailure, run};
+pub use journal::layers as layers_in_use;
 pub use pool::mounted_pools;
 pub use spawner::{Spawner, spawner_main};

@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
+use crate::answer;
 use crate::node::Node;
 
 /// Requests of one connection that may be under way; more wait unread.
@@ -77,7 +78,7 @@ async fn converse(node: &Arc<Node>, stream: UnixStream, stop: &CancellationToken
         let span = request_id.map_or_else(Span::none, |id| tracing::info_span!("request", request.id = %id));
         let answer = async move {
             let kind = describe(&request);
-            let result = node.answer(request).await;
+            let result = answer::answer(&node, request).await;
             if let Err(NodeError { code: NodeErrorCode::Internal, message }) = &result {
                 tracing::error!("{kind} failed: {message}");
             }

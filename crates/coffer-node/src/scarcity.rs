@@ -30,7 +30,7 @@ pub(crate) async fn watch(node: Arc<Node>) {
 }
 
 fn end_the_worst(node: &Node) {
-    let counted = node.handles().into_iter().filter_map(|handle| Some((handle.sockets()?, handle)));
+    let counted = node.sandboxes.all().into_iter().filter_map(|handle| Some((handle.sockets()?, handle)));
     let worst = counted.max_by_key(|(sockets, _)| *sockets);
     if let Some((sockets, handle)) = worst.filter(|(sockets, _)| *sockets > MANY_SOCKETS) {
         tracing::warn!(

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use sha2::{Digest, Sha256};
 
-use crate::template::{LayerSpec, Template};
+use coffer_template::{LayerSpec, Template};
 
 /// Where most programs look, and what the variables below name for the rest.
 const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
@@ -149,7 +149,7 @@ fn read_below(root: &Path, path: &str) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::template::OverlaySpec;
+    use coffer_template::OverlaySpec;
     use coffer_wire::node::TemplateInfo;
 
     fn template(layers: &[&Path], targets: &[&str]) -> Template {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use coffer_node::template::{BASE, BaseOptions, BuildError, Template, TemplateStore};
+use coffer_template::{BASE, BaseOptions, BuildError, Template, TemplateStore};
 
 fn root_or_skip() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -24,8 +24,8 @@ fn root_or_skip() -> bool {
 
 fn shared_store() -> TemplateStore {
     let directory = std::env::var_os("COFFER_TEMPLATE_DIR");
-    TemplateStore::open(directory.map_or_else(|| "/var/cache/coffer/templates".into(), PathBuf::from))
-        .unwrap()
+    let directory = directory.map_or_else(|| "/var/cache/coffer/templates".into(), PathBuf::from);
+    TemplateStore::open(directory, coffer_node::layers_in_use).unwrap()
 }
 
 fn base_or_skip() -> Option<Template> {
@@ -185,7 +185,7 @@ fn host_is_ready_in_a_moment_and_works_inside() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let store = TemplateStore::open(directory.path()).unwrap();
+    let store = TemplateStore::open(directory.path(), coffer_node::layers_in_use).unwrap();
     let began = Instant::now();
     let template = store.ensure_host().unwrap();
     eprintln!("made host in {:?}, {} bytes", began.elapsed(), template.size_bytes);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use coffer_node::template::{BaseOptions, Phase, Progress, TemplateStore};
+use coffer_template::{BaseOptions, Phase, Progress, TemplateStore};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::config::{self, Flags, Sources};
@@ -55,7 +55,7 @@ impl Template {
             Some(dir) => dir,
             None => config::resolve(sources, &Flags::default())?.settings.template.dir,
         };
-        let store = TemplateStore::open(&dir)
+        let store = TemplateStore::open(&dir, coffer_node::layers_in_use)
             .with_context(|| format!("could not open the templates in `{}`", dir.display()))?;
         match self.verb {
             TemplateVerb::Build(build) => build.run(&store),

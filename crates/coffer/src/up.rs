@@ -17,7 +17,7 @@ use anyhow::Context;
 use clap::Args;
 use coffer_core::settings::ByteSize;
 use coffer_node::features::Feature;
-use coffer_node::template::{BASE, BaseOptions, TemplateStore};
+use coffer_template::{BASE, BaseOptions, TemplateStore};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -305,7 +305,7 @@ impl Plan {
         if !self.settings().template.build {
             return None;
         }
-        let store = TemplateStore::open(&self.settings().template.dir).ok()?;
+        let store = TemplateStore::open(&self.settings().template.dir, coffer_node::layers_in_use).ok()?;
         if store.base_is_current(&BaseOptions::default()) {
             return None;
         }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Cgroups, Controller, Mounts, make_directory};
-use crate::node::hex;
+use super::controller::Controller;
+use super::{Cgroups, Mounts, make_directory};
 
 /// The directory of the node in each hierarchy, by its data directory.
 pub(crate) fn name(data_dir: &Path) -> String {
-    format!("coffer-{}", &hex(&Sha256::digest(data_dir.as_os_str().as_encoded_bytes()))[..8])
+    format!("coffer-{}", &hex::encode(Sha256::digest(data_dir.as_os_str().as_encoded_bytes()))[..8])
 }
 
 fn beside(parent: &Path) -> PathBuf {

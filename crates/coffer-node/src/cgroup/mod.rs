@@ -4,6 +4,7 @@
 //! and killing; the limits are in v1. Moving a process into a v1 cgroup waits about 7 ms for the
 //! kernel, so the node does it while the new process sets itself up.
 
+mod controller;
 mod git;
 mod sandbox;
 mod together;
@@ -18,45 +19,12 @@ use coffer_wire::node::Pressure;
 
 use crate::features::{Feature, Features};
 
+pub(crate) use controller::Controller;
+use controller::Powers;
 pub use git::enter_git_cgroup;
 pub(crate) use git::name as name_of;
 pub(crate) use sandbox::SandboxCgroup;
 use together::Together;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Controller {
-    Memory,
-    Pids,
-    Cpu,
-    /// Only v2's: v1 charges a write to the process that happens to flush it.
-    Io,
-    CpuAccount,
-    Freezer,
-}
-
-impl Controller {
-    fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "memory" => Some(Self::Memory),
-            "pids" => Some(Self::Pids),
-            "cpu" => Some(Self::Cpu),
-            "io" => Some(Self::Io),
-            "cpuacct" => Some(Self::CpuAccount),
-            "freezer" => Some(Self::Freezer),
-            _ => None,
-        }
-    }
-
-    const fn v2_name(self) -> Option<&'static str> {
-        match self {
-            Self::Memory => Some("memory"),
-            Self::Pids => Some("pids"),
-            Self::Cpu => Some("cpu"),
-            Self::Io => Some("io"),
-            Self::CpuAccount | Self::Freezer => None,
-        }
-    }
-}
 
 /// Where control groups are mounted, read from `/proc/self/mountinfo`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -94,15 +62,6 @@ struct V2 {
     parent: PathBuf,
     controllers: BTreeSet<Controller>,
     powers: Powers,
-}
-
-/// What v2 directories can do on this kernel besides limiting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Powers {
-    /// A process can be cloned into one.
-    birth: bool,
-    freeze: bool,
-    kill: bool,
 }
 
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use coffer_core::Limits;
 use rustix::process::{Pid, Signal};
 
-use super::{Controller, Powers};
+use super::controller::{Controller, Powers};
 
 /// The period in which processor time is counted out.
 const CPU_PERIOD_US: u64 = 100_000;

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use super::Controller;
+use super::controller::Controller;
 
 const MIB: u64 = 1024 * 1024;
 /// Fewer process ids than this for all, and a handful of sandboxes at their limit leave none for others.

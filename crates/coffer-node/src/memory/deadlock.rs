@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::sandbox::Watched;
+use crate::process::Watched;
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Nobody ends for so many looks in a row, unless somebody is in the way.

@@ -13,10 +13,11 @@ use rustix::process::{Pid, PidfdFlags, Uid};
 use rustix::thread::CapabilitySet;
 use tokio::process::Child;
 
+use crate::spawner::request::MountPoint;
+
 use super::criu::{Criu, complaints};
 use super::deadlock;
 use super::hook::{Hook, Moment};
-use super::image::MountPoint;
 
 /// A gigabyte takes a second or two. Ending CRIU in the middle would end the sandbox, so it has long.
 const PATIENCE: Duration = Duration::from_secs(600);

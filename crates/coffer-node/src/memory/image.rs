@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::spawner::request::MountPoint;
+
 use super::cipher::Key;
 
 const MANIFEST: &str = "image.json";
@@ -14,20 +16,6 @@ const MANIFEST: &str = "image.json";
 const PROGRAM: &str = "agentd";
 /// What CRIU and we write beside the image.
 const BESIDE: [&str; 5] = [MANIFEST, "image.json.new", "hook", "dump.log", "restore.log"];
-
-/// A mount that is not in the image but put there again by the node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MountPoint {
-    pub(crate) path: PathBuf,
-    pub(crate) is_directory: bool,
-}
-
-impl MountPoint {
-    /// What the image calls it.
-    pub(crate) fn key(&self) -> String {
-        self.path.to_string_lossy().replace('/', "_")
-    }
-}
 
 /// What is to be known of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

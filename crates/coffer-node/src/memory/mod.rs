@@ -29,7 +29,7 @@ pub(crate) use criu::{Criu, complains, complaints};
 pub(crate) use deadlock::{deadlocked, watch_leftovers};
 pub(crate) use dump::{Afterwards, dump};
 pub(crate) use hook::{Hook, Moment};
-pub(crate) use image::{Image, MountPoint};
+pub(crate) use image::Image;
 pub(crate) use places::{Images, Opened, Place};
 
 /// Found out once, when the first node of this process starts.

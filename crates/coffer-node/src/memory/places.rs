@@ -17,10 +17,11 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::pool::Pool;
+use crate::spawner::request::MountPoint;
 
 use super::cipher;
 use super::fork;
-use super::image::{self, Image, MountPoint};
+use super::image::{self, Image};
 
 /// All images of a node.
 #[derive(Debug)]

@@ -24,7 +24,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Families, Listeners, silent};
+use super::listeners::Listeners;
+use super::redirect::Families;
 
 /// Egress is looked for this often while it is away.
 const RETRY: Duration = Duration::from_millis(50);
@@ -42,6 +43,10 @@ pub(super) enum Ask {
     End { sandbox: SandboxId },
     Refusals { sandbox: SandboxId, after: u64, answer: oneshot::Sender<Result<Refusals, NodeError>> },
     Traffic { answer: oneshot::Sender<HashMap<SandboxId, Traffic>> },
+}
+
+pub(super) fn silent() -> NodeError {
+    NodeError::new(NodeErrorCode::Unavailable, "egress does not answer")
 }
 
 /// How egress gets at a sandbox's connections.

@@ -21,13 +21,13 @@ use std::time::Duration;
 
 use coffer_core::SandboxId;
 use coffer_core::network::{Policy, Refusals, Traffic};
-use coffer_wire::node::{NodeError, NodeErrorCode};
+use coffer_wire::node::NodeError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::features::{Feature, Features};
 
 pub(crate) use client::Client;
-use client::{Ask, Way};
+use client::{Ask, Way, silent};
 pub(crate) use listeners::Listeners;
 pub(crate) use redirect::{Families, NAME_SERVER, set_up};
 
@@ -159,8 +159,4 @@ impl Serving {
             }
         }
     }
-}
-
-fn silent() -> NodeError {
-    NodeError::new(NodeErrorCode::Unavailable, "egress does not answer")
 }

@@ -6,6 +6,8 @@ use coffer_core::SandboxId;
 
 use crate::node::Node;
 
+use super::remains::remove_socket;
+
 /// Removes what belongs to one run of a sandbox and not to its files.
 pub(crate) fn clear_run(node: &Node, name: SandboxId) {
     let cgroup = node.cgroups.of(name);
@@ -16,7 +18,7 @@ pub(crate) fn clear_run(node: &Node, name: SandboxId) {
         cgroup.kill();
         std::thread::sleep(Duration::from_millis(10));
     }
-    let removed = node.files_of(name).remove().and(crate::reaper::remove_socket(node, name));
+    let removed = node.files_of(name).remove().and(remove_socket(node, name));
     if let Err(error) = removed {
         tracing::warn!(sandbox.id = %name, "clearing up after sandbox {name}: {error}");
     }
@@ -32,7 +34,7 @@ pub(crate) fn clear_processes(node: &Node, name: SandboxId) {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    if let Err(error) = crate::reaper::remove_socket(node, name) {
+    if let Err(error) = remove_socket(node, name) {
         tracing::warn!(sandbox.id = %name, "clearing up after sandbox {name}: {error}");
     }
 }

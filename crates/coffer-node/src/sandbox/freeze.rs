@@ -6,9 +6,10 @@ use coffer_wire::node::{NodeError, NodeErrorCode, Reply};
 
 use crate::journal::Durability;
 use crate::node::blocking;
+use crate::process::Alive;
 
-use super::birth::internal;
-use super::owner::{Alive, Owner, State, write};
+use super::owner::{Owner, State};
+use super::prepare::{internal, write_entry};
 
 /// Writing out takes milliseconds, or seconds where much was written; longer than this is a failure.
 const WRITTEN_OUT: Duration = Duration::from_secs(20);
@@ -40,7 +41,8 @@ impl Owner {
             marked.map_err(internal("write its files out"))
         });
         let written = tokio::time::timeout(WRITTEN_OUT, written);
-        let (written, noted) = tokio::join!(written, write(&self.node, &self.entry, Durability::Synced));
+        let (written, noted) =
+            tokio::join!(written, write_entry(&self.node, &self.entry, Durability::Synced));
         noted?;
         written.unwrap_or_else(|_| {
             let message = format!("its files could not be written out within {} s", WRITTEN_OUT.as_secs());

@@ -8,17 +8,20 @@ use coffer_core::SandboxId;
 use coffer_wire::agentd::ControlOrder;
 use coffer_wire::node::{NodeError, NodeErrorCode, Reply};
 
-use crate::journal::{Durability, Phase, Process};
-use crate::memory::{self, Afterwards, MountPoint, Place};
+use crate::journal::{Durability, Phase};
+use crate::memory::{self, Afterwards, Place};
 use crate::node::{Node, blocking};
-use crate::scarcity;
+use crate::process::{Alive, Process};
+use crate::registry::Want;
+use crate::spawner::request::MountPoint;
 
-use super::Want;
-use super::birth::{self, internal};
 use super::clearing::clear_processes;
-use super::owner::{Alive, Owner, State, go_live, write};
+use super::owner::{Owner, State};
+use super::prepare::{Launch, has_memory, internal, listen, write_entry};
+use super::provision::Resume;
 use super::rehearsal;
-use super::revival::{self, Resume, Source};
+use super::restore::{self, Source};
+use super::start::go_live;
 
 /// What an image takes beyond the memory in use: tables, and the program of the first process.
 const BESIDE_MEMORY: u64 = 32 * 1024 * 1024;
@@ -99,7 +102,7 @@ impl Owner {
                 }
                 self.entry.phase = Phase::Running { process };
                 // On disk too: what was noted before may be there, and names an image that is old from here on.
-                if let Err(error) = write(&self.node, &self.entry, Durability::Synced).await {
+                if let Err(error) = write_entry(&self.node, &self.entry, Durability::Synced).await {
                     tracing::error!(sandbox.id = %id, "sandbox {id} after a failed hibernation: {error}");
                 }
                 let (node, name) = (self.node.clone(), self.entry.name());
@@ -131,7 +134,7 @@ impl Owner {
                 let image = sealed.await.map_err(|error| error.message)?;
                 rehearsal::rehearse(&node, &entry, &place, &image).await.map_err(|error| error.message)?;
                 // From here on what counts is whether its processes live.
-                let noted = write(&node, &entry, Durability::Synced).await;
+                let noted = write_entry(&node, &entry, Durability::Synced).await;
                 noted.map_err(|error| error.message)
             }
         };
@@ -163,7 +166,7 @@ impl Owner {
             place.make().map_err(internal("make room for its memory"))?;
             place.keep_program(&node.files_of(name).program(), pid).map_err(internal("keep its agentd"))?;
             // Connections from now on wait for whoever takes this listener.
-            let listener = birth::listen(&node, name).map_err(internal("make its socket"))?;
+            let listener = listen(&node, name).map_err(internal("make its socket"))?;
             let shut = memory::order(first.as_fd(), pid, ControlOrder::Shut, None);
             if let Err(error) = shut {
                 // It may have done a part of it.
@@ -228,10 +231,9 @@ impl Owner {
             Ok(Source { opened, program: place.program(), is_fork: false })
         })
         .await?;
-        let born = revival::restore(&self.node, &self.entry, &source).await?;
-        let alive = Alive { watched: born.watched, cgroup: born.cgroup, quota: born.quota };
-        self.entry.phase = Phase::Running { process: born.process };
-        match go_live(&self.node, &self.entry, born.listeners).await {
+        let Launch { alive, process, listeners } = restore::restore(&self.node, &self.entry, &source).await?;
+        self.entry.phase = Phase::Running { process };
+        match go_live(&self.node, &self.entry, listeners).await {
             Ok(()) => Ok(alive),
             Err(error) => {
                 alive.end().await;
@@ -246,7 +248,7 @@ impl Owner {
         let place = self.image();
         let before = std::mem::replace(&mut self.entry.phase, Phase::Stopped);
         // The record first: an image that nobody speaks of is swept, a record without one is not.
-        if let Err(error) = write(&self.node, &self.entry, Durability::Synced).await {
+        if let Err(error) = write_entry(&self.node, &self.entry, Durability::Synced).await {
             self.entry.phase = before;
             return (State::Hibernated, Err(error));
         }
@@ -266,21 +268,6 @@ async fn leave(place: Place) {
     if let Ok(Err(error)) = tokio::task::spawn_blocking(move || place.leave()).await {
         tracing::warn!("could not remove a decrypted image: {error}");
     }
-}
-
-/// Whether the host has as much memory as an image takes while CRIU works on it.
-pub(super) fn has_memory(node: &Node, needed: impl FnOnce() -> std::io::Result<u64>) -> std::io::Result<()> {
-    let Some(available) = scarcity::available_bytes() else { return Ok(()) };
-    let needed = needed()?;
-    let missing = needed.saturating_add(node.cgroups.reserve_bytes()).saturating_sub(available);
-    if needed == 0 || missing == 0 {
-        return Ok(());
-    }
-    let missing = missing.div_ceil(1 << 20);
-    Err(std::io::Error::new(
-        std::io::ErrorKind::OutOfMemory,
-        format!("the host lacks {missing} MiB of memory for an encrypted image (`node.encrypt_memory`)"),
-    ))
 }
 
 fn has_room(node: &Node, bytes: u64) -> Result<(), NodeError> {

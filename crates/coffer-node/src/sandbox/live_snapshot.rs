@@ -9,11 +9,12 @@ use coffer_wire::node::{NodeError, NodeErrorCode, Reply, SnapshotInfo};
 use crate::journal::Phase;
 use crate::memory::{self, Afterwards};
 use crate::node::blocking;
+use crate::process::Alive;
 use crate::snapshots::{Begun, Making, Manifest};
 
-use super::birth::{check_room, internal};
 use super::hibernation::LetGo;
-use super::owner::{Alive, Owner, State};
+use super::owner::{Owner, State};
+use super::prepare::{check_room, internal};
 use super::snapshot::{manifest, write_out};
 
 impl Owner {

@@ -7,56 +7,23 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use coffer_core::SandboxId;
-use coffer_core::network::Traffic;
 use coffer_wire::node::Sample;
 use tokio::sync::mpsc;
 
-use crate::cgroup::SandboxCgroup;
-use crate::files::Shown;
 use crate::node::Node;
+use crate::registry::{Handle, Meter};
 
 /// Reading takes less than a millisecond; after this long the others go on without.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Where a running sandbox's use is read.
-#[derive(Debug)]
-pub(super) struct Meter {
-    pub(super) cgroup: SandboxCgroup,
-    pub(super) quota: Option<u64>,
-    pub(super) shown: Shown,
-    pub(super) memory_limit: u64,
-    /// Held while it is read.
-    pub(super) turn: Mutex<()>,
-}
-
-impl Meter {
-    /// A sample; nothing while an earlier one is not done. Also brings the memory figures inside up to date.
-    fn read(&self, node: &Node, sandbox: SandboxId, traffic: Traffic) -> Option<Sample> {
-        let _turn = self.turn.try_lock().ok()?;
-        let usage = self.cgroup.usage();
-        // Gone in the meantime, most likely.
-        let _ = self.shown.refresh_memory(self.memory_limit, usage.memory_bytes, usage.cache_bytes);
-        Some(Sample {
-            sandbox,
-            time_ms: super::now_ms(),
-            cpu_us: usage.cpu_us,
-            memory_bytes: usage.memory_bytes,
-            cache_bytes: usage.cache_bytes,
-            disk_bytes: node.pool.used_bytes(self.quota),
-            processes: usage.processes,
-            traffic,
-        })
-    }
-}
-
 /// Samples of all sandboxes that have processes.
 pub(crate) async fn sample_all(node: &Arc<Node>) -> Vec<Sample> {
     let traffic = node.network.traffic().await;
-    let of = |handle: super::Handle| Some((handle.sandbox, handle.meter()?));
-    let meters: Vec<_> = node.handles().into_iter().filter_map(of).collect();
+    let of = |handle: Handle| Some((handle.id(), handle.meter()?));
+    let meters: Vec<_> = node.sandboxes.all().into_iter().filter_map(of).collect();
     let node = node.clone();
     read_all(meters, PATIENCE, move |(sandbox, meter): (SandboxId, Arc<Meter>)| {
-        meter.read(&node, sandbox, traffic.get(&sandbox).copied().unwrap_or_default())
+        meter.read(&node.pool, sandbox, traffic.get(&sandbox).copied().unwrap_or_default())
     })
     .await
 }

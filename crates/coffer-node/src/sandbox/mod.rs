@@ -1,4 +1,4 @@
-//! Sandboxes: each has one task that owns it; everyone else holds a [`Handle`] and asks.
+//! Sandboxes: each has one task that owns it; everyone else holds a [`Handle`](crate::registry::Handle) and asks.
 //!
 //! ```text
 //!   create ──► running ◄──► frozen          destroy, from anywhere: gone
@@ -8,134 +8,38 @@
 //! ```
 //!
 //! A snapshot leaves any of these as it was; a rollback ends in running.
+//!
+//! From the bottom up: [`prepare`] has what every start needs, [`provision`] says what a sandbox is made of, [`boot`]
+//! and [`restore`] start one, [`start`] chooses between them, [`create`] and [`claim`] make new ones. [`owner`] holds
+//! the state of one sandbox, the files with an `impl Owner` change it, and [`task`] decides which of them does.
 
-mod birth;
+mod boot;
+mod claim;
 mod clearing;
-mod death;
+mod create;
+mod end;
 mod freeze;
 mod hibernation;
+mod keeper;
 mod live_snapshot;
 mod meter;
 mod owner;
-pub(crate) mod process;
+mod policy;
+mod prepare;
+mod provision;
 mod refusal;
 mod rehearsal;
-mod revival;
+mod relisten;
+mod remains;
+mod restart;
+mod restore;
 mod rollback;
-mod slot;
 mod snapshot;
+mod start;
+mod task;
 
-use std::fs;
-use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use coffer_core::network::Policy;
-use coffer_core::{SandboxId, SnapshotId};
-use coffer_wire::node::{CreateSandbox, NodeError, NodeErrorCode, Placement, Reply, RunState, SandboxStatus};
-use tokio::sync::{mpsc, oneshot};
-
-pub(crate) use birth::find_template;
 pub(crate) use clearing::{clear_processes, clear_run};
+pub(crate) use keeper::keep;
 pub(crate) use meter::sample_all;
-pub(crate) use owner::{Found, adopt, create};
-pub(crate) use process::Watched;
-pub(crate) use slot::Slot;
-
-use meter::Meter;
-
-/// Questions that may wait for an owner; it is busy for milliseconds at a time.
-const INBOX: usize = 32;
-
-/// What can be asked of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Want {
-    Create(Box<CreateSandbox>),
-    Destroy,
-    Freeze,
-    Thaw,
-    Stop,
-    Start { cold: bool },
-    Hibernate,
-    Snapshot { snapshot: SnapshotId, memory: bool },
-    Rollback { snapshot: SnapshotId, memory: bool },
-    SetNetwork(Box<Policy>),
-}
-
-type Answer = oneshot::Sender<Result<Reply, NodeError>>;
-
-#[derive(Debug)]
-pub(crate) struct Ask {
-    want: Want,
-    answer: Answer,
-}
-
-/// A way to a sandbox's owner, and what it last said of itself.
-#[derive(Debug, Clone)]
-pub(crate) struct Handle {
-    sandbox: SandboxId,
-    asks: mpsc::Sender<Ask>,
-    view: Arc<Mutex<View>>,
-}
-
-/// What others may see without asking.
-#[derive(Debug, Default)]
-struct View {
-    /// Nothing until it was made.
-    status: Option<(RunState, Placement)>,
-    meter: Option<Arc<Meter>>,
-    /// Its owner is at something.
-    changing: bool,
-}
-
-impl Handle {
-    pub(crate) async fn ask(&self, want: Want) -> Result<Reply, NodeError> {
-        let (answer, answered) = oneshot::channel();
-        let gone = |_| unknown(self.sandbox);
-        self.asks.send(Ask { want, answer }).await.map_err(|_| unknown(self.sandbox))?;
-        answered.await.map_err(gone)?
-    }
-
-    pub(crate) fn status(&self) -> Option<SandboxStatus> {
-        let view = self.view.lock().expect("no holder panics");
-        let (run, placement) = view.status.clone()?;
-        Some(SandboxStatus { sandbox: self.sandbox, run, placement, changing: view.changing })
-    }
-
-    fn meter(&self) -> Option<Arc<Meter>> {
-        self.view.lock().expect("no holder panics").meter.clone()
-    }
-
-    pub(crate) const fn id(&self) -> SandboxId {
-        self.sandbox
-    }
-
-    /// How many sockets are open in it; nothing while it has no processes.
-    pub(crate) fn sockets(&self) -> Option<u64> {
-        let meter = self.meter()?;
-        let first = meter.cgroup.processes().into_iter().next()?;
-        let text = fs::read_to_string(format!("/proc/{}/net/sockstat", first.as_raw_nonzero())).ok()?;
-        text.lines().find_map(|line| line.strip_prefix("sockets: used ")?.trim().parse().ok())
-    }
-
-    /// Kills all of its processes. Its owner sees them end.
-    pub(crate) fn kill(&self) {
-        if let Some(meter) = self.meter() {
-            meter.cgroup.kill();
-        }
-    }
-
-    /// Whether only a record is left of it.
-    pub(crate) fn holds_nothing(&self) -> bool {
-        let view = self.view.lock().expect("no holder panics");
-        matches!(view.status, None | Some((RunState::Dead { .. }, _)))
-    }
-}
-
-pub(crate) fn unknown(sandbox: SandboxId) -> NodeError {
-    NodeError::new(NodeErrorCode::UnknownSandbox, format!("there is no sandbox {sandbox}"))
-}
-
-fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
+pub(crate) use remains::{Record, Remains};
+pub(crate) use task::{Found, adopt, create};

@@ -2,8 +2,9 @@
 
 use coffer_wire::node::{NodeError, NodeErrorCode};
 
+use crate::registry::{Want, unknown};
+
 use super::owner::{Owner, State};
-use super::{Want, unknown};
 
 impl Owner {
     pub(super) fn refused(&self, want: &Want, state: &State) -> NodeError {

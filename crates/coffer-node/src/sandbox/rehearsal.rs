@@ -13,12 +13,11 @@ use tokio::sync::Semaphore;
 use crate::journal::{Durability, Entry, Files, Phase};
 use crate::memory::{Image, Place};
 use crate::node::{Node, blocking};
-use crate::reaper::Record;
 use crate::scarcity;
 
-use super::birth::{internal, refused_ids};
-use super::owner::remains;
-use super::revival::{self, Source};
+use super::prepare::{internal, refused_ids};
+use super::remains::{Record, Remains};
+use super::restore::{self, Source};
 
 /// Each takes as much memory again as its sandbox has, so they take turns.
 static TURNS: Semaphore = Semaphore::const_new(2);
@@ -41,7 +40,7 @@ pub(super) async fn rehearse(
     let rehearsing = node.owners.clone().spawn(async move {
         let double = plan(&node, &entry).await?;
         let outcome = perform(&node, &entry, &double, place, image).await;
-        let remains = remains(&node, &double, Record::Removed);
+        let remains = Remains::of(&node, &double, Record::Removed);
         // A failure is in the log, and the next start tries again.
         let _ = tokio::task::spawn_blocking(move || remains.give_back()).await;
         outcome
@@ -103,5 +102,5 @@ async fn perform(
         })
         .await?
     };
-    revival::rehearse(node, double, &source).await
+    restore::rehearse(node, double, &source).await
 }

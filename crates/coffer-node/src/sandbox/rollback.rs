@@ -11,10 +11,11 @@ use coffer_wire::node::{NodeError, Reply};
 use crate::journal::{Durability, Entry, Phase};
 use crate::node::{Node, blocking};
 
-use super::birth::{self, internal};
 use super::clearing::clear_run;
-use super::owner::{Owner, State, write};
-use super::revival::Resume;
+use super::owner::{Owner, State};
+use super::prepare::{check_room, internal, write_entry};
+use super::provision::{self, Resume};
+use super::remains::delete_files_later;
 
 impl Owner {
     /// Ends what runs and goes on from a snapshot. On failure it has its old files, and may be stopped; one
@@ -32,7 +33,7 @@ impl Owner {
         };
         if let State::Running(alive) | State::Frozen(alive) = state {
             self.entry.phase = Phase::Stopping;
-            if let Err(error) = write(&self.node, &self.entry, Durability::Cached).await {
+            if let Err(error) = write_entry(&self.node, &self.entry, Durability::Cached).await {
                 tracing::warn!(sandbox.id = %self.id(), "rolling back sandbox {}: {error}", self.id());
             }
             alive.end().await;
@@ -59,8 +60,7 @@ impl Owner {
             (state, _) => state,
         };
         if let Some(unused) = unused {
-            let (node, name) = (self.node.clone(), self.entry.name());
-            self.node.reaper.delete_files(node, name, unused.files_name()).await;
+            delete_files_later(&self.node, self.entry.name(), unused.files_name()).await;
         }
         (state, result)
     }
@@ -84,7 +84,7 @@ impl Owner {
             _ => Phase::Stopped,
         };
         let back = Entry { phase, ..before };
-        match write(&self.node, &back, Durability::Synced).await {
+        match write_entry(&self.node, &back, Durability::Synced).await {
             Ok(()) => {
                 self.entry = back;
                 true
@@ -108,13 +108,13 @@ async fn prepare(
     blocking(move || {
         let manifest = node.snapshots.get(snapshot)?;
         resume.check(&manifest)?;
-        birth::check_room(&node)?;
+        check_room(&node)?;
         let (template, overlays, files) =
-            birth::inherit(&node, &manifest, before.files.generation.saturating_add(1));
+            provision::inherit(&node, &manifest, before.files.generation.saturating_add(1));
         let after = Entry { template, overlays, files, phase: Phase::Starting, ..before };
         // Of an attempt that failed.
         node.pool.delete(&after.files_name()).map_err(internal("delete what was there"))?;
-        birth::take_files(&node, &after, &manifest).inspect_err(|_| {
+        provision::take_files(&node, &after, &manifest).inspect_err(|_| {
             let _ = node.pool.delete(&after.files_name());
         })?;
         Ok(after)

@@ -10,10 +10,11 @@ use crate::cgroup::SandboxCgroup;
 use crate::journal::{Durability, Entry};
 use crate::node::{Node, blocking};
 use crate::pool::Sealing;
+use crate::registry::now_ms;
 use crate::snapshots::{Begun, Making, Manifest};
 
-use super::birth::{check_room, internal};
-use super::owner::{Owner, State, write};
+use super::owner::{Owner, State};
+use super::prepare::{check_room, internal, write_entry};
 
 /// For so long processes run on while what they wrote goes to disk. Then they stand still and the rest follows.
 const WRITING_OUT: Duration = Duration::from_secs(5);
@@ -104,7 +105,7 @@ impl Owner {
             State::Running(_) => Durability::Cached,
             _ => Durability::Synced,
         };
-        let noted = write(&self.node, &self.entry, durability).await;
+        let noted = write_entry(&self.node, &self.entry, durability).await;
         let (node, entry) = (self.node.clone(), self.entry.clone());
         let limited = blocking(move || {
             let limited = node.pool.limit(&entry.files_name(), entry.disk_bytes());
@@ -172,7 +173,7 @@ pub(super) fn manifest(node: &Node, entry: &Entry, snapshot: SnapshotId, paused:
     let info = SnapshotInfo {
         snapshot,
         sandbox: entry.spec.sandbox,
-        made_ms: super::now_ms(),
+        made_ms: now_ms(),
         memory: false,
         files_bytes: node.pool.used_bytes(quota),
         memory_bytes: 0,

@@ -8,8 +8,7 @@ use coffer_wire::node::SnapshotInfo;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::node::hex;
-use crate::template::OverlaySpec;
+use coffer_template::OverlaySpec;
 
 /// Larger ones are none of ours: a few hundred layers fit.
 const LONGEST: u64 = 1024 * 1024;
@@ -32,7 +31,7 @@ impl Manifest {
         let body = serde_json::to_vec(self)?;
         let draft = path.with_extension("new");
         let mut file = fs::File::create(&draft)?;
-        writeln!(file, "{}", hex(&Sha256::digest(&body)))?;
+        writeln!(file, "{}", hex::encode(Sha256::digest(&body)))?;
         file.write_all(&body)?;
         file.sync_all()?;
         fs::rename(&draft, path)?;
@@ -51,7 +50,7 @@ impl Manifest {
         let split =
             text.iter().position(|&byte| byte == b'\n').ok_or_else(|| damaged("it has no checksum"))?;
         let (checksum, body) = (&text[..split], &text[split + 1..]);
-        if checksum != hex(&Sha256::digest(body)).as_bytes() {
+        if checksum != hex::encode(Sha256::digest(body)).as_bytes() {
             return Err(damaged("its checksum is another"));
         }
         Ok(serde_json::from_slice(body)?)

@@ -14,8 +14,8 @@ use rustix::mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags};
 use super::filesystem;
 use super::kernel::{self, Cloned};
 use super::overlay::{self, IDS};
+use super::own_mounts::OwnMounts;
 use super::request::{LayerForm, OverlayRecipe};
-use super::serve::OwnMounts;
 use super::setup_error::{Doing, Quoted, SetupError};
 use crate::features::Feature;
 

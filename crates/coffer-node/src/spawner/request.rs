@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::features::{Feature, Features};
-use crate::memory::MountPoint;
 use crate::network::Families;
 
 /// Everything the spawner must know to make one sandbox. Travels with the listening socket of
@@ -53,6 +52,20 @@ pub(crate) struct Restore {
     pub(crate) hook: PathBuf,
     /// Mounts that are not in the image.
     pub(crate) mounts: Vec<MountPoint>,
+}
+
+/// A mount that is not in the image but put there again by the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MountPoint {
+    pub(crate) path: PathBuf,
+    pub(crate) is_directory: bool,
+}
+
+impl MountPoint {
+    /// What the image calls it.
+    pub(crate) fn key(&self) -> String {
+        self.path.to_string_lossy().replace('/', "_")
+    }
 }
 
 /// How overlays are described to this kernel.

@@ -17,11 +17,11 @@ use rustix::thread::UnshareFlags;
 
 use super::child;
 use super::filesystem::{self, Handed};
+use super::hand_over::{Made, open_cgroup, prefer_as_victim, send_mounts};
 use super::kernel::{self, Cloned};
 use super::overlay::{self, IdMap};
 use super::packet;
 use super::request::{Restore, SpawnRequest};
-use super::serve::{Made, open_cgroup, prefer_as_victim};
 use super::setup_error::{Doing, Quoted, SetupError};
 
 /// One of these is covered, in this process's own mount namespace.
@@ -65,7 +65,7 @@ fn hand_over(request: &SpawnRequest, pid: i32, child: &OwnedFd) -> Result<u32, S
     // The sandbox's own does not exist yet; one with the same map does as well.
     let user_namespace = overlay::user_namespace(&overlay::range(0, request.uid_base))?;
     let ids = IdMap { user_namespace: user_namespace.as_fd(), uid_base: request.uid_base };
-    super::serve::send_mounts(request, &ids, child)
+    send_mounts(request, &ids, child)
 }
 
 fn run(

@@ -5,25 +5,24 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Signal, Uid, WaitOptions};
-use rustix::thread::UnshareFlags;
 
 use super::child::{self, Inherited};
+use super::hand_over::{Made, open_cgroup, prefer_as_victim, send_mounts};
 use super::kernel::{self, Cloned};
 use super::overlay::{self, IdMap};
+use super::own_mounts::OwnMounts;
 use super::packet;
 use super::probe;
 use super::request::{LayerForm, SpawnRequest, SpawnerNews};
 use super::restorer;
-use super::setup_error::{Doing, Quoted, SetupError};
+use super::setup_error::{Doing, SetupError};
 
 /// The entry of the hidden subcommand `spawner`; its socket is the standard input.
 pub fn spawner_main() -> ExitCode {
@@ -128,41 +127,6 @@ fn tell(
     }
 }
 
-/// A mount namespace of the spawner's own, in which layers can be attached for a moment. Made at the first
-/// request that needs it: by then the pool is mounted. Mounts and unmounts of the host still arrive in it.
-#[derive(Debug, Default)]
-pub(super) struct OwnMounts {
-    made: bool,
-}
-
-impl OwnMounts {
-    /// `own` lies on the pool that is needed; those of other installations are let go of.
-    pub(super) fn ensure(&mut self, own: Option<&Path>) -> Result<(), SetupError> {
-        if !self.made {
-            // SAFETY: the spawner has one thread.
-            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
-                .doing("make a mount namespace for layers")?;
-            let downstream = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-            rustix::mount::mount_change("/", downstream).doing("keep layers out of the host's mounts")?;
-            let mounts = std::fs::read_to_string("/proc/self/mountinfo").doing("list the mounts")?;
-            for pool in crate::mounted_pools(&mounts) {
-                if own.is_none_or(|own| !own.starts_with(&pool)) {
-                    let _ = rustix::mount::unmount(&pool, UnmountFlags::DETACH);
-                }
-            }
-            self.made = true;
-        }
-        Ok(())
-    }
-}
-
-pub(super) struct Made {
-    pub(super) pid: i32,
-    pub(super) pidfd: OwnedFd,
-    pub(super) progress: OwnedFd,
-    pub(super) plain_layers: u32,
-}
-
 const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -208,52 +172,10 @@ fn spawn(request: &SpawnRequest, descriptors: Vec<OwnedFd>) -> Result<Made, Setu
     }
 }
 
-pub(super) fn open_cgroup(request: &SpawnRequest) -> Result<Option<OwnedFd>, SetupError> {
-    let Some(path) = &request.cgroup else { return Ok(None) };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(path, flags, Mode::empty());
-    Ok(Some(opened.doing(format_args!("open the cgroup {}", Quoted(path)))?))
-}
-
 /// Gives the child its ids and its mounts; says how many layers could not be id-mapped.
 fn hand_over(request: &SpawnRequest, pid: i32, child: &OwnedFd) -> Result<u32, SetupError> {
     prefer_as_victim(pid)?;
     let user_namespace = overlay::map_ids(pid, &overlay::range(0, request.uid_base))?;
     let ids = IdMap { user_namespace: user_namespace.as_fd(), uid_base: request.uid_base };
     send_mounts(request, &ids, child)
-}
-
-/// Makes the mounts that only the host's rights can make, and sends them.
-pub(super) fn send_mounts(
-    request: &SpawnRequest,
-    ids: &IdMap<'_>,
-    child: &OwnedFd,
-) -> Result<u32, SetupError> {
-    let mut plain_layers = 0;
-    let mut mounts = Vec::with_capacity(request.overlays.len() + 1 + request.binds.len());
-    for overlay in &request.overlays {
-        let made = overlay::make(overlay, ids, request.recipe)?;
-        plain_layers += made.plain_layers;
-        mounts.push(made.mount);
-    }
-    mounts.push(overlay::read_only_file(&request.agentd)?);
-    for bind in &request.binds {
-        mounts.push(overlay::read_only_file(&bind.source)?);
-    }
-    let borrowed: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
-    packet::send(child, b"mounts", &borrowed, SendFlags::empty()).doing("hand the mounts over")?;
-    Ok(plain_layers)
-}
-
-/// When the whole host is short of memory, sandboxes go before anything else does. Written by the host's
-/// root, it is the least that anyone inside can set.
-pub(super) fn prefer_as_victim(pid: i32) -> Result<(), SetupError> {
-    let file = rustix::fs::open(
-        format!("/proc/{pid}/oom_score_adj"),
-        OFlags::WRONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .doing("open the child's score")?;
-    rustix::io::write(file, b"500").doing("raise the child's score")?;
-    Ok(())
 }

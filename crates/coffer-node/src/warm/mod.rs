@@ -3,10 +3,10 @@
 //! A slot is made like any sandbox and then waits, its agentd not told whose it is. Creating claims
 //! one of the same [`Shape`] instead of making anew; when there is none, it makes anew as always. A
 //! claimed slot is a sandbox from then on and never comes back. How many wait follows what was asked
-//! for lately; the [`keeper`] makes and ends them, beside the requests.
+//! for lately; `sandbox::keep` makes and ends them, next to the requests.
 
-mod keeper;
 mod shapes;
+mod slot;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
@@ -18,12 +18,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::WarmChoice;
-use crate::sandbox::Slot;
+use crate::config::WarmChoice;
 
-pub(crate) use keeper::keep;
 pub(crate) use shapes::Shape;
 use shapes::{Demand, targets};
+pub(crate) use slot::Slot;
 
 /// Shapes that slots are kept for at the same time.
 const SHAPES: usize = 4;
@@ -151,7 +150,7 @@ impl Warm {
     }
 
     /// How long ago a sandbox was asked for; nothing while one is being made anew.
-    fn quiet_for(&self) -> Option<Duration> {
+    pub(crate) fn quiet_for(&self) -> Option<Duration> {
         if self.cold.load(Ordering::Relaxed) > 0 {
             return None;
         }
@@ -159,7 +158,7 @@ impl Warm {
     }
 
     /// The shape that most lacks a slot.
-    fn lacking(&self) -> Option<Shape> {
+    pub(crate) fn lacking(&self) -> Option<Shape> {
         let now = Instant::now();
         let shelf = self.shelf();
         let targets = targets(shelf.rows.iter().map(|row| &row.demand), self.choice, now);
@@ -170,7 +169,7 @@ impl Warm {
     }
 
     /// Puts a new slot beside the others.
-    fn put(&self, shape: &Shape, slot: Slot) {
+    pub(crate) fn put(&self, shape: &Shape, slot: Slot) {
         let mut shelf = self.shelf();
         match shelf.rows.iter_mut().find(|row| row.demand.shape == *shape) {
             Some(row) => row.ready.push_back(slot),
@@ -180,21 +179,21 @@ impl Warm {
     }
 
     /// A slot of this shape could not be made.
-    fn put_off(&self, shape: &Shape, pause: Duration) {
+    pub(crate) fn put_off(&self, shape: &Shape, pause: Duration) {
         if let Some(row) = self.shelf().rows.iter_mut().find(|row| row.demand.shape == *shape) {
             row.not_before = Some(Instant::now() + pause);
         }
     }
 
     /// The templates of all slots that wait.
-    fn templates(&self) -> BTreeSet<String> {
+    pub(crate) fn templates(&self) -> BTreeSet<String> {
         let shelf = self.shelf();
         let slots = shelf.rows.iter().flat_map(|row| &row.ready);
         slots.map(|slot| slot.template().to_string()).collect()
     }
 
     /// Slots to be ended: more than are wanted, dead ones, and what `stale` says of the rest.
-    fn outdated(&self, stale: impl Fn(&Slot) -> bool) -> Vec<Slot> {
+    pub(crate) fn outdated(&self, stale: impl Fn(&Slot) -> bool) -> Vec<Slot> {
         let now = Instant::now();
         let mut shelf = self.shelf();
         let targets = targets(shelf.rows.iter().map(|row| &row.demand), self.choice, now);
@@ -213,19 +212,33 @@ impl Warm {
     }
 
     /// Whether the number of slots is about to change by itself.
-    fn is_restless(&self) -> bool {
+    pub(crate) fn is_restless(&self) -> bool {
         let now = Instant::now();
         self.shelf().rows.iter().any(|row| row.demand.is_recent(now))
     }
 
     /// Everything that waits. From here on there is nothing to claim.
-    fn close(&self) -> Vec<Slot> {
+    pub(crate) fn close(&self) -> Vec<Slot> {
         let mut shelf = self.shelf();
         shelf.closed = true;
         let rows = std::mem::take(&mut shelf.rows);
         let mut all = std::mem::take(&mut shelf.rejects);
         all.extend(rows.into_iter().flat_map(|row| row.ready));
         all
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.is_cancelled()
+    }
+
+    /// Waits until [`stop`](Self::stop).
+    pub(crate) async fn closed(&self) {
+        self.closing.cancelled().await;
+    }
+
+    /// Waits until there may be something for the keeper to do.
+    pub(crate) async fn is_wanted(&self) {
+        self.wanted.notified().await;
     }
 
     /// Tells the keeper to end all slots and itself.

@@ -12,18 +12,22 @@ use rustix::fs::{FlockOperation, flock, fsync, syncfs};
 use tracing::warn;
 
 use super::manifest::{self, Manifest};
-use super::progress::Progress;
-use super::{BaseOptions, BuildError, Template, base, host};
+use super::{BuildError, Template};
 
 const LOCK: &str = ".lock";
 pub(super) const DRAFT_PREFIX: &str = ".building-";
 const LOG: &str = "build.log";
 const SETTLED: Duration = Duration::from_secs(2);
 
+/// Lists the layers that the sandboxes and snapshots of a node's data directory stand on, running or not. An error where
+/// that cannot be told for all of them.
+pub type LayersOf = fn(&Path) -> io::Result<Vec<PathBuf>>;
+
 /// The templates of one host. Cheap to clone; a build by another process is seen at once.
 #[derive(Debug, Clone)]
 pub struct TemplateStore {
     directory: PathBuf,
+    layers_of: LayersOf,
     /// The newest builds, each with when its directory last changed: a build appears by one rename.
     newest: Arc<Mutex<HashMap<String, (SystemTime, Template)>>>,
     /// Which build of `host` was last compared with the host's directories, and when.
@@ -31,13 +35,14 @@ pub struct TemplateStore {
 }
 
 impl TemplateStore {
-    /// Opens the store at `directory`, making it where it does not exist.
-    pub fn open(directory: impl Into<PathBuf>) -> io::Result<Self> {
+    /// Opens the store at `directory`, making it where it does not exist. A build that `layers_of` names is not removed.
+    pub fn open(directory: impl Into<PathBuf>, layers_of: LayersOf) -> io::Result<Self> {
         let directory = directory.into();
         DirBuilder::new().recursive(true).mode(0o755).create(&directory)?;
         // Layers are named to the kernel later, from processes with other working directories, and
         // compared with what other nodes call them.
-        Ok(Self { directory: directory.canonicalize()?, newest: Arc::default(), compared: Arc::default() })
+        let directory = directory.canonicalize()?;
+        Ok(Self { directory, layers_of, newest: Arc::default(), compared: Arc::default() })
     }
 
     /// The newest usable build of `name`.
@@ -67,27 +72,6 @@ impl TemplateStore {
         names.iter().filter_map(|name| self.get(name)).collect()
     }
 
-    /// Builds `base` from the distribution's packages: minutes, and a network. When another
-    /// process is already at it, waits and takes its result.
-    pub fn build_base(
-        &self,
-        options: &BaseOptions,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Template, BuildError> {
-        base::build(self, options, progress)
-    }
-
-    /// Whether `base` is there and as [`build_base`](Self::build_base) would make it: the recipe and
-    /// the release have not changed since. One that could not be built anew counts as current.
-    pub fn base_is_current(&self, options: &BaseOptions) -> bool {
-        base::is_current(self, options)
-    }
-
-    /// The `host` template, made anew when there is none or the host has changed since.
-    pub fn ensure_host(&self) -> Result<Template, BuildError> {
-        host::ensure(self)
-    }
-
     /// Whether `compare` agrees, or did so a moment ago, of the build of `host` in this directory.
     pub(super) fn agrees(&self, build: &Path, compare: impl FnOnce() -> bool) -> bool {
         const LASTS: Duration = Duration::from_secs(5);
@@ -102,6 +86,10 @@ impl TemplateStore {
 
     pub(super) fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    pub(super) fn layers_of(&self, data_dir: &Path) -> io::Result<Vec<PathBuf>> {
+        (self.layers_of)(data_dir)
     }
 
     /// What the tools of the last build of `name` said.
@@ -294,7 +282,7 @@ pub(super) mod tests {
 
     pub(in super::super) fn store() -> (tempfile::TempDir, TemplateStore) {
         let directory = tempfile::tempdir().unwrap();
-        let store = TemplateStore::open(directory.path().join("templates")).unwrap();
+        let store = TemplateStore::open(directory.path().join("templates"), |_| Ok(Vec::new())).unwrap();
         (directory, store)
     }
 

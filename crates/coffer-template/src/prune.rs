@@ -2,7 +2,7 @@
 //!
 //! A running sandbox has its build's files under its overlay and a stopped one needs them to start
 //! again, also while their node is down, so no lock of a process tells. Instead each node of the host
-//! writes down once where its data lies (`.nodes/`), and its journal tells the rest.
+//! writes down once where its data lies (`.nodes/`), and [`LayersOf`](super::LayersOf) tells the rest.
 
 use std::collections::HashSet;
 use std::fs;
@@ -14,8 +14,6 @@ use tracing::{info, warn};
 
 use super::TemplateStore;
 use super::store::DRAFT_PREFIX;
-use crate::journal;
-use crate::node::hex;
 
 const NODES: &str = ".nodes";
 
@@ -25,19 +23,19 @@ const KEPT: usize = 2;
 
 impl TemplateStore {
     /// Makes known that the node with its data at `data_dir` uses builds of this store.
-    pub(crate) fn register(&self, data_dir: &Path) -> io::Result<()> {
+    pub fn register(&self, data_dir: &Path) -> io::Result<()> {
         fs::create_dir_all(self.directory().join(NODES))?;
         fs::write(self.registration(data_dir), data_dir.as_os_str().as_encoded_bytes())
     }
 
     /// Takes back [`register`](Self::register), once the node has no sandbox left.
-    pub(crate) fn unregister(&self, data_dir: &Path) {
+    pub fn unregister(&self, data_dir: &Path) {
         let _ = fs::remove_file(self.registration(data_dir));
     }
 
     fn registration(&self, data_dir: &Path) -> PathBuf {
         let digest = Sha256::digest(data_dir.as_os_str().as_encoded_bytes());
-        self.directory().join(NODES).join(hex(&digest[..8]))
+        self.directory().join(NODES).join(hex::encode(&digest[..8]))
     }
 
     /// Removes builds of `name` that are neither new nor in use; its lock is held. What cannot be
@@ -77,7 +75,7 @@ impl TemplateStore {
             let path = node?.path();
             let data_dir = PathBuf::from(std::ffi::OsString::from_vec(fs::read(&path)?));
             if data_dir.try_exists()? {
-                in_use.extend(journal::layers(&data_dir)?);
+                in_use.extend(self.layers_of(&data_dir)?);
             } else {
                 // Its sandboxes went with it.
                 let _ = fs::remove_file(&path);
@@ -89,104 +87,55 @@ impl TemplateStore {
 
 #[cfg(test)]
 mod tests {
-    use super::super::store::tests::{publish, store};
+    use super::super::store::tests::publish;
     use super::*;
-    use crate::journal::{Durability, Entry, Journal, Phase};
-    use crate::snapshots::{Begun, Manifest, Snapshots};
-    use coffer_core::{Limits, SandboxId, SnapshotId};
-    use coffer_wire::node::{CreateSandbox, SnapshotInfo};
 
     fn builds(store: &TemplateStore) -> Vec<String> {
         store.builds("base").into_iter().map(|(manifest, _)| manifest.build).collect()
     }
 
+    /// A store that reads the layers in use from a file of the data directory.
+    fn store() -> (tempfile::TempDir, TemplateStore) {
+        let home = tempfile::tempdir().unwrap();
+        let layers_of = |data_dir: &Path| match fs::read_to_string(data_dir.join("layers")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            text => Ok(text?.lines().map(PathBuf::from).collect()),
+        };
+        let store = TemplateStore::open(home.path().join("templates"), layers_of).unwrap();
+        (home, store)
+    }
+
     #[test]
-    fn a_build_stays_while_a_sandbox_has_it_whether_its_node_runs_or_not() {
+    fn a_build_stays_while_a_data_directory_uses_it() {
         let (home, store) = store();
         let data_dir = home.path().join("data");
-        let journal = Journal::open(&data_dir).unwrap();
+        fs::create_dir(&data_dir).unwrap();
         store.register(&data_dir).unwrap();
         let used = publish(&store, "base");
-        let spec = CreateSandbox {
-            sandbox: SandboxId::generate(),
-            template: "base".into(),
-            hostname: "x".into(),
-            limits: Limits::default(),
-            network: coffer_core::network::Policy::default(),
-            snapshot: None,
-            memory: false,
-        };
-        let entry = Entry {
-            spec: spec.clone(),
-            slot: None,
-            template: used.info.clone(),
-            overlays: used.overlays.clone(),
-            uid_base: 0,
-            files: Default::default(),
-            cpus: Vec::new(),
-            phase: Phase::Stopped,
-        };
-        journal.write(&entry, Durability::Cached).unwrap();
-
+        let layer = used.overlays[0].layers[0].path.clone();
+        fs::write(data_dir.join("layers"), layer.as_os_str().as_encoded_bytes()).unwrap();
         let mut last = Vec::new();
         for _ in 0..4 {
             last.insert(0, publish(&store, "base").info.build);
         }
         assert_eq!(builds(&store), [last[0].clone(), last[1].clone(), used.info.build.clone()]);
 
-        // An entry that cannot be read may mean any build.
-        fs::write(data_dir.join("sandboxes/odd.json"), "{").unwrap();
+        // One that cannot be read may use any build.
+        fs::remove_file(data_dir.join("layers")).unwrap();
+        fs::create_dir(data_dir.join("layers")).unwrap();
         publish(&store, "base");
         assert_eq!(builds(&store).len(), 4);
-        fs::remove_file(data_dir.join("sandboxes/odd.json")).unwrap();
 
-        journal.remove(spec.sandbox).unwrap();
+        fs::remove_dir(data_dir.join("layers")).unwrap();
         publish(&store, "base");
         assert_eq!(builds(&store).len(), 2);
-        assert!(!used.overlays[0].layers[0].path.exists());
+        assert!(!layer.exists());
         assert!(
             !fs::read_dir(store.directory().join("base"))
                 .unwrap()
                 .flatten()
                 .any(|entry| { entry.file_name().to_string_lossy().starts_with(DRAFT_PREFIX) })
         );
-    }
-
-    #[test]
-    fn a_build_stays_while_a_snapshot_stands_on_it() {
-        let (home, store) = store();
-        let data_dir = home.path().join("data");
-        store.register(&data_dir).unwrap();
-        let used = publish(&store, "base");
-        let (snapshot, sandbox) = (SnapshotId::generate(), SandboxId::generate());
-        let snapshots = Snapshots::open(&data_dir).unwrap();
-        let Begun::New(making) = snapshots.begin(snapshot, sandbox).unwrap() else { panic!("it is new") };
-        let info = SnapshotInfo {
-            snapshot,
-            sandbox,
-            made_ms: 1,
-            memory: false,
-            files_bytes: 0,
-            memory_bytes: 0,
-            depth: 1,
-            paused_us: 0,
-            template: used.info.clone(),
-            limits: Limits::default(),
-        };
-        let overlays = used.overlays.clone();
-        making.finish(Manifest { info, hostname: "x".into(), overlays, stored_uid_base: 0 }).unwrap();
-        for _ in 0..4 {
-            publish(&store, "base");
-        }
-        assert!(builds(&store).contains(&used.info.build));
-        // One that cannot be read may stand on any build.
-        let path = data_dir.join(format!("snapshots/{snapshot}.manifest"));
-        fs::write(&path, "?").unwrap();
-        publish(&store, "base");
-        assert_eq!(builds(&store).len(), 4);
-        fs::remove_file(path).unwrap();
-        publish(&store, "base");
-        assert_eq!(builds(&store).len(), 2);
     }
 
     #[test]

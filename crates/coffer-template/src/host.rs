@@ -32,8 +32,11 @@ const TOLD: [&str; 7] = ["python3", "node", "npm", "git", "sudo", "curl", "gcc"]
 /// Directories of programs, as the template's PATH has them.
 const PROGRAMS: [&str; 4] = ["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin"];
 
-pub(super) fn ensure(store: &TemplateStore) -> Result<Template, BuildError> {
-    ensure_from(store, Path::new("/"))
+impl TemplateStore {
+    /// The `host` template, made anew when there is none or the host has changed since.
+    pub fn ensure_host(&self) -> Result<Template, BuildError> {
+        ensure_from(self, Path::new("/"))
+    }
 }
 
 /// Of the machine whose root is `host`; tests pretend one.

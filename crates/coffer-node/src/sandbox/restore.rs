@@ -3,14 +3,12 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_core::SnapshotId;
 use coffer_wire::agentd::ControlOrder;
-use coffer_wire::node::{CreateSandbox, NodeError, NodeErrorCode};
+use coffer_wire::node::{NodeError, NodeErrorCode};
 use rustix::process::{Pid, PidfdFlags};
 use rustix::thread::ThreadNameSpaceType;
 
@@ -19,75 +17,16 @@ use crate::journal::{Durability, Entry, Phase};
 use crate::memory::{self, Criu, Hook, Moment, Opened};
 use crate::network::Listeners;
 use crate::node::{Node, blocking};
-use crate::snapshots::Manifest;
+use crate::process::{Alive, Exit, Watched, identify};
 use crate::spawner::request::Restore;
 use crate::spawner::{SpawnError, Spawned};
 
-use super::birth::{self, Born, Prepared, SPAWNERS, internal};
-use super::hibernation::has_memory;
-use super::process::{Exit, Watched, has_ended, identify};
+use super::prepare::{Launch, Prepared, SPAWNERS, internal, prepare, set_disk_limit, write_entry};
 
 /// A gigabyte takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// CRIU ends what it restored with one signal.
 const UNDOING: Duration = Duration::from_secs(20);
-
-/// How a sandbox begins to run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Resume {
-    /// Its agentd is started, and nothing else.
-    Boot,
-    /// It goes on with the processes of that snapshot.
-    Memory(SnapshotId),
-}
-
-impl Resume {
-    pub(super) fn wanted(spec: &CreateSandbox) -> Self {
-        match spec.snapshot {
-            Some(snapshot) if spec.memory => Self::Memory(snapshot),
-            _ => Self::Boot,
-        }
-    }
-
-    /// Whether this can be had from a snapshot.
-    pub(super) fn check(self, manifest: &Manifest) -> Result<(), NodeError> {
-        if self == Self::Boot {
-            return Ok(());
-        }
-        memory::tool()?;
-        if manifest.info.memory {
-            return Ok(());
-        }
-        let message = format!("snapshot {} has files only", manifest.info.snapshot);
-        Err(NodeError::new(NodeErrorCode::Unsupported, message))
-    }
-}
-
-/// Starts a sandbox on its files, with processes or without.
-pub(super) async fn begin(node: &Arc<Node>, entry: &Entry, resume: Resume) -> Result<Born, NodeError> {
-    let Resume::Memory(snapshot) = resume else { return birth::start(node, entry).await };
-    // Beside what it may have of its own: should this fail, it still has that.
-    let name = format!("{}.fork", entry.name());
-    let work = node.images.of_sandbox(&name);
-    let (the_node, uid_base) = (node.clone(), entry.uid_base);
-    let source = blocking(move || {
-        let from = the_node.images.of_snapshot(snapshot);
-        let opened = has_memory(&the_node, || from.memory_needed())
-            .and_then(|()| the_node.images.open_for(snapshot, &name, uid_base));
-        let opened = opened.map_err(internal("read the image of the snapshot's memory"))?;
-        Ok(Source { opened, program: from.program(), is_fork: true })
-    })
-    .await;
-    let born = match source {
-        Ok(source) => restore(node, entry, &source).await,
-        Err(error) => Err(error),
-    };
-    let forgotten = tokio::task::spawn_blocking(move || work.forget()).await;
-    if let Ok(Err(error)) = forgotten {
-        tracing::warn!("could not remove what was used for a restore: {error}");
-    }
-    born
-}
 
 /// What to restore.
 #[derive(Debug)]
@@ -101,7 +40,7 @@ pub(super) struct Source {
 
 /// Restores a sandbox on its files. On failure no process is left, and image and files are as they were,
 /// unless processes ran already.
-pub(super) async fn restore(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<Born, NodeError> {
+pub(super) async fn restore(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<Launch, NodeError> {
     insist(|| restore_once(node, entry, source)).await
 }
 
@@ -122,7 +61,7 @@ async fn insist<T, F: Future<Output = Result<T, NodeError>>>(once: impl Fn() -> 
     }
 }
 
-async fn restore_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<Born, NodeError> {
+async fn restore_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<Launch, NodeError> {
     let moments = [Moment::NamespacesMade, Moment::Restored];
     let UnderWay { tool, mut hook, cgroup, listener, quota, first, pidfd, listeners } =
         set_out(node, entry, source, &moments).await?;
@@ -153,20 +92,18 @@ async fn restore_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Resul
         },
     };
     let hostname = source.is_fork.then(|| entry.spec.hostname.clone());
-    let born = match outcome {
-        Ok(()) => go_on(node, first, pidfd, listener, hostname).await.map(|(watched, process)| Born {
-            watched,
-            cgroup: cgroup.clone(),
-            quota,
+    let launch = match outcome {
+        Ok(()) => go_on(node, first, pidfd, listener, hostname).await.map(|(watched, process)| Launch {
+            alive: Alive { watched, cgroup: cgroup.clone(), quota },
             process,
             listeners,
         }),
         Err(error) => Err(error),
     };
-    if born.is_err() {
+    if launch.is_err() {
         cgroup.kill();
     }
-    born
+    launch
 }
 
 async fn rehearse_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<(), NodeError> {
@@ -201,7 +138,7 @@ async fn came_back(hook: &mut Hook, tool: &Watched, first: i32, source: &Source)
 async fn note_waking(node: &Arc<Node>, entry: &Entry, first: i32) -> Result<(), NodeError> {
     let process = identify(first, &node.host_boot_id).map_err(internal("look at its first process"))?;
     let waking = Entry { phase: Phase::Waking { process }, ..entry.clone() };
-    super::owner::write(node, &waking, Durability::Synced).await
+    write_entry(node, &waking, Durability::Synced).await
 }
 
 /// A restore that has got as far as its namespaces, and was told to go on.
@@ -230,7 +167,7 @@ async fn set_out(
     let mut hook = Hook::new(&source.opened.directory, moments).map_err(internal("write CRIU's hook"))?;
     let restore = describe(criu, source, hook.script())?;
     let Prepared { request, mut descriptors, gate, quota } =
-        birth::prepare(node, entry, &cgroup, Some(restore)).await?;
+        prepare(node, entry, &cgroup, Some(restore)).await?;
     let listener = descriptors.remove(0);
     let spawned = node.spawner.spawn(request, descriptors).await.map_err(|error| {
         cgroup.kill();
@@ -295,7 +232,7 @@ async fn join(
 ) -> Result<(), NodeError> {
     let (node, entry, cgroup) = (node.clone(), entry.clone(), cgroup.clone());
     blocking(move || {
-        birth::set_disk_limit(&node, &entry)?;
+        set_disk_limit(&node, &entry)?;
         cgroup.join(pid).map_err(internal("set its limits"))?;
         if let Some(gate) = gate {
             rustix::io::write(&gate, b"go").map_err(|errno| internal("let CRIU go on")(errno.into()))?;
@@ -326,7 +263,7 @@ async fn go_on(
     pidfd: OwnedFd,
     listener: OwnedFd,
     hostname: Option<String>,
-) -> Result<(Watched, crate::journal::Process), NodeError> {
+) -> Result<(Watched, crate::process::Process), NodeError> {
     let boot_id = node.host_boot_id.clone();
     let watched = Watched::new(pidfd, None).map_err(internal("watch its first process"))?;
     let asked = watched.pidfd().try_clone_to_owned().map_err(internal("hold its first process"))?;
@@ -382,41 +319,4 @@ fn too_slow() -> NodeError {
 
 fn failed(why: &str) -> NodeError {
     NodeError::new(NodeErrorCode::Internal, format!("its memory could not be restored: {why}"))
-}
-
-/// Gives agentd a listener again, where it has none: a node that saved its memory was killed meanwhile.
-pub(super) async fn see_that_it_listens(node: Arc<Node>, entry: Entry, pid: i32, first: OwnedFd) {
-    /// CRIU may be at work still; then everything stands still until it is done.
-    const TRIES: u32 = 30;
-    let (id, socket) = (entry.spec.sandbox, node.socket_of(entry.name()));
-    for attempt in 1..=TRIES {
-        if std::os::unix::net::UnixStream::connect(&socket).is_ok() || has_ended(&first) {
-            return;
-        }
-        let (the_node, entry) = (node.clone(), entry.clone());
-        let process = first.try_clone();
-        let handed = tokio::task::spawn_blocking(move || -> io::Result<()> {
-            let process = process?;
-            // Before it is handed over: whoever connects meanwhile waits.
-            let listener = birth::listen(&the_node, entry.name())?;
-            let path = the_node.socket_of(entry.name());
-            let ours = fs::metadata(&path)?.ino();
-            memory::order(process.as_fd(), pid, ControlOrder::Open, Some(&listener)).inspect_err(|_| {
-                // Its owner clears up once, and may have done so. Another than ours is of its next run.
-                if has_ended(&process) && fs::metadata(&path).is_ok_and(|found| found.ino() == ours) {
-                    let _gone = fs::remove_file(&path);
-                }
-            })
-        });
-        match handed.await {
-            Ok(Ok(())) => {
-                tracing::info!(sandbox.id = %id, "sandbox {id} listens again");
-                return;
-            }
-            Ok(Err(error)) if attempt == TRIES => {
-                tracing::error!(sandbox.id = %id, "sandbox {id} cannot be reached: {error}");
-            }
-            _ => tokio::time::sleep(Duration::from_secs(1)).await,
-        }
-    }
 }

@@ -66,7 +66,7 @@ fn machine() -> tempfile::TempDir {
 
 fn store() -> (tempfile::TempDir, TemplateStore) {
     let directory = tempfile::tempdir().unwrap();
-    let store = TemplateStore::open(directory.path()).unwrap();
+    let store = TemplateStore::open(directory.path(), |_| Ok(Vec::new())).unwrap();
     (directory, store)
 }
 
@@ -175,7 +175,7 @@ fn roots_directories_and_programs_are_framed_and_nothing_closed() {
     }
     // A directory that the host closes is in no later frame.
     fs::set_permissions(host.path().join("usr/local/share/keys"), fs::Permissions::from_mode(0o700)).unwrap();
-    let later = TemplateStore::open(store.directory()).unwrap();
+    let later = TemplateStore::open(store.directory(), |_| Ok(Vec::new())).unwrap();
     let second = ensure_from(&later, host.path()).unwrap();
     assert_ne!(second.info.build, template.info.build);
     assert!(!second.overlays[1].layers[0].path.join("local/share/keys").exists());

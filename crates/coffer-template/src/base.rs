@@ -14,7 +14,6 @@ use super::sources::{self, Plan, SourcesError};
 use super::store::Keep;
 use super::tree::Tree;
 use super::{BASE, BuildError, LayerSpec, OverlaySpec, Template, TemplateStore};
-use crate::node::hex;
 
 /// What goes in besides the essential packages. Without recommendations: npm alone pulls in
 /// some three hundred packages by its dependencies, half of the whole.
@@ -83,7 +82,7 @@ fn recipe(suite: &str) -> String {
         hash.update(part);
         hash.update([0]);
     }
-    format!("{REVISION} {suite} {}", hex(&hash.finalize()[..8]))
+    format!("{REVISION} {suite} {}", hex::encode(&hash.finalize()[..8]))
 }
 
 /// Where packages come from. A release that was once asked for is kept until another is.
@@ -93,7 +92,25 @@ fn plan(options: &BaseOptions, before: Option<&Manifest>) -> Result<(Plan, Optio
     Ok((plan, suite))
 }
 
-pub(super) fn is_current(store: &TemplateStore, options: &BaseOptions) -> bool {
+impl TemplateStore {
+    /// Builds `base` from the distribution's packages: minutes, and a network. When another
+    /// process is already at it, waits and takes its result.
+    pub fn build_base(
+        &self,
+        options: &BaseOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Template, BuildError> {
+        build(self, options, progress)
+    }
+
+    /// Whether `base` is there and as [`build_base`](Self::build_base) would make it: the recipe and
+    /// the release have not changed since. One that could not be built anew counts as current.
+    pub fn base_is_current(&self, options: &BaseOptions) -> bool {
+        is_current(self, options)
+    }
+}
+
+fn is_current(store: &TemplateStore, options: &BaseOptions) -> bool {
     let Some((manifest, _)) = store.newest(BASE) else { return false };
     match plan(options, Some(&manifest)) {
         Ok((plan, _)) => manifest.fingerprint == Some(recipe(&plan.suite)),
@@ -101,7 +118,7 @@ pub(super) fn is_current(store: &TemplateStore, options: &BaseOptions) -> bool {
     }
 }
 
-pub(super) fn build(
+fn build(
     store: &TemplateStore,
     options: &BaseOptions,
     progress: &mut dyn FnMut(Progress),
@@ -184,7 +201,7 @@ mod tests {
         suite: Option<&str>,
     ) -> (tempfile::TempDir, TemplateStore) {
         let home = tempfile::tempdir().unwrap();
-        let store = TemplateStore::open(home.path()).unwrap();
+        let store = TemplateStore::open(home.path(), |_| Ok(Vec::new())).unwrap();
         let draft = store.draft(BASE, &mut || panic!("nobody else builds")).unwrap();
         fs::create_dir(draft.directory().join("rootfs")).unwrap();
         let layers = vec![LayerSpec::own("rootfs")];
@@ -209,7 +226,11 @@ mod tests {
             assert!(!store.base_is_current(&asking("bookworm")));
         }
         let empty = tempfile::tempdir().unwrap();
-        assert!(!TemplateStore::open(empty.path()).unwrap().base_is_current(&asking("bookworm")));
+        assert!(
+            !TemplateStore::open(empty.path(), |_| Ok(Vec::new()))
+                .unwrap()
+                .base_is_current(&asking("bookworm"))
+        );
     }
 
     #[test]

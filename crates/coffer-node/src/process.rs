@@ -1,4 +1,4 @@
-//! A sandbox's first process, held by a descriptor so that its number cannot mislead.
+//! A sandbox's processes. The first is held by a descriptor, so that its number cannot mislead.
 
 use std::fs;
 use std::io;
@@ -7,10 +7,21 @@ use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-use crate::journal::Process;
+use crate::cgroup::SandboxCgroup;
+
+/// A process that cannot be mistaken for a later one with the same number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    /// In the kernel's ticks since the host started.
+    pub(crate) start_ticks: u64,
+    pub(crate) pid_namespace: u64,
+    pub(crate) host_boot_id: String,
+}
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,8 +125,26 @@ impl Watched {
     }
 }
 
+/// What a sandbox with processes has.
+#[derive(Debug)]
+pub(crate) struct Alive {
+    pub(crate) watched: Watched,
+    pub(crate) cgroup: SandboxCgroup,
+    pub(crate) quota: Option<u64>,
+}
+
+impl Alive {
+    /// Ends every process and waits until they are gone.
+    pub(crate) async fn end(&self) {
+        self.watched.kill();
+        self.cgroup.kill();
+        self.watched.ended().await;
+        self.watched.reap();
+    }
+}
+
 /// Whether a process has ended, without waiting.
-pub(super) fn has_ended(pidfd: &OwnedFd) -> bool {
+pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut polled = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0)
 }

@@ -14,6 +14,9 @@
 //! A build appears by one rename, complete or not at all, is never changed afterwards, and goes when
 //! newer ones are there and no sandbox has it, so readers take no lock. Two templates come with the program: `base`, bootstrapped from the
 //! distribution's packages, and `host`, the machine's own `/usr` under a root that we write.
+//!
+//! Nodes read the store, the command line builds into it. This crate knows neither: who opens the store says how to
+//! find out which layers the sandboxes of a data directory stand on ([`LayersOf`]).
 
 mod base;
 mod bootstrap;
@@ -39,14 +42,14 @@ pub use base::BaseOptions;
 pub use error::BuildError;
 pub use progress::{Phase, Progress};
 pub use sources::SourcesError;
-pub use store::TemplateStore;
+pub use store::{LayersOf, TemplateStore};
 
 /// The name of the template that is bootstrapped from packages.
 pub const BASE: &str = "base";
 /// The name of the template made of the host's own `/usr`.
 pub const HOST: &str = "host";
 /// What it shows of the host.
-pub(crate) const HOST_FILES: &str = "/usr";
+pub const HOST_FILES: &str = "/usr";
 
 /// One finished build of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]

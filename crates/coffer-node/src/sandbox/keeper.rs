@@ -1,12 +1,15 @@
 //! The task that makes slots and ends them: one at a time, and only while nobody waits for a sandbox.
 
 use std::collections::HashMap;
-use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::node::Node;
-use crate::sandbox::{self, Slot};
+use crate::scarcity;
+use crate::warm::Slot;
+
+use super::claim;
+use super::provision::find_template;
 
 /// How often the number of slots is looked at while it may change, and while it does not.
 const RESTLESS: Duration = Duration::from_secs(1);
@@ -20,18 +23,18 @@ const LONGEST_BURST: Duration = Duration::from_secs(2);
 /// After a failure: a full disk or a missing template do not pass by themselves.
 const PUT_OFF: Duration = Duration::from_secs(10);
 /// No slot is made with less memory than this left on the host.
-const MEMORY_FLOOR_KIB: u64 = 512 * 1024;
+const MEMORY_FLOOR: u64 = 512 * 1024 * 1024;
 
-/// Keeps as many slots ready as are wanted, until [`stop`](super::Warm::stop); then ends all of them.
+/// Keeps as many slots ready as are wanted, until [`stop`](crate::warm::Warm::stop); then ends all of them.
 pub(crate) async fn keep(node: Arc<Node>) {
     let warm = &node.warm;
-    while !warm.closing.is_cancelled() {
+    while !warm.is_closing() {
         discard(&node, outdated(&node).await).await;
         while let Some(shape) = warm.lacking() {
             if !memory_allows() || !quiet(&node).await {
                 break;
             }
-            match Slot::make(&node, &shape).await {
+            match claim::make(&node, &shape).await {
                 Ok(slot) => warm.put(&shape, slot),
                 Err(error) => {
                     tracing::warn!("could not keep a sandbox ready: {error}");
@@ -41,8 +44,8 @@ pub(crate) async fn keep(node: Arc<Node>) {
         }
         let pause = if warm.is_restless() { RESTLESS } else { IDLE };
         tokio::select! {
-            () = warm.closing.cancelled() => {}
-            () = warm.wanted.notified() => {}
+            () = warm.closed() => {}
+            () = warm.is_wanted() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -57,7 +60,7 @@ async fn outdated(node: &Arc<Node>) -> Vec<Slot> {
             .warm
             .templates()
             .into_iter()
-            .map(|name| (name.clone(), sandbox::find_template(&looking, &name).ok()))
+            .map(|name| (name.clone(), find_template(&looking, &name).ok()))
             .collect();
         looking.warm.outdated(|slot| now.get(slot.template()).is_some_and(|now| slot.is_stale(now.as_ref())))
     });
@@ -65,13 +68,13 @@ async fn outdated(node: &Arc<Node>) -> Vec<Slot> {
 }
 
 async fn discard(node: &Arc<Node>, slots: Vec<Slot>) {
-    futures_util::future::join_all(slots.into_iter().map(|slot| slot.end(node))).await;
+    futures_util::future::join_all(slots.into_iter().map(|slot| claim::end(node, slot))).await;
 }
 
 /// Waits for a moment without requests, but not for ever. False when it is time to stop.
 async fn quiet(node: &Node) -> bool {
     let since = Instant::now();
-    while !node.warm.closing.is_cancelled() {
+    while !node.warm.is_closing() {
         let pause = match node.warm.quiet_for() {
             Some(quiet_for) if quiet_for >= QUIET || since.elapsed() >= LONGEST_WAIT => return true,
             Some(quiet_for) => QUIET - quiet_for,
@@ -84,8 +87,5 @@ async fn quiet(node: &Node) -> bool {
 }
 
 fn memory_allows() -> bool {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = available.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse().ok());
-    kib.is_none_or(|kib: u64| kib >= MEMORY_FLOOR_KIB)
+    scarcity::available_bytes().is_none_or(|available| available >= MEMORY_FLOOR)
 }

@@ -1,0 +1,137 @@
+//! What the node answers to each request of a server.
+
+use std::sync::Arc;
+
+use coffer_core::{SandboxId, SnapshotId};
+use coffer_wire::node::{
+    Capabilities, CreateSandbox, NodeError, NodeErrorCode, NodeInfo, PROTOCOL, Reply, Request,
+};
+
+use crate::cgroup::Controller;
+use crate::node::{Node, blocking};
+use crate::registry::{Handle, Want};
+use crate::{memory, sandbox};
+
+/// Answers one request of a server.
+pub(crate) async fn answer(node: &Arc<Node>, request: Request) -> Result<Reply, NodeError> {
+    match request {
+        Request::Hello { protocol } => hello(node, protocol),
+        Request::Create(spec) => create(node, spec).await,
+        Request::Destroy { sandbox } => match ask(node, sandbox, Want::Destroy).await {
+            Err(error) if error.code == NodeErrorCode::UnknownSandbox => Ok(Reply::Done),
+            answer => answer,
+        },
+        Request::Freeze { sandbox } => ask(node, sandbox, Want::Freeze).await,
+        Request::Thaw { sandbox } => ask(node, sandbox, Want::Thaw).await,
+        Request::Stop { sandbox } => ask(node, sandbox, Want::Stop).await,
+        Request::Start { sandbox, cold } => ask(node, sandbox, Want::Start { cold }).await,
+        Request::Hibernate { sandbox } => ask(node, sandbox, Want::Hibernate).await,
+        Request::Snapshot { sandbox, snapshot, memory } => {
+            take_snapshot(node, sandbox, snapshot, memory).await
+        }
+        Request::Rollback { sandbox, snapshot, memory } => {
+            ask(node, sandbox, Want::Rollback { snapshot, memory }).await
+        }
+        Request::DeleteSnapshot { snapshot } => {
+            let node = node.clone();
+            blocking(move || match node.snapshots.delete(snapshot, &node.pool, &node.images) {
+                Ok(()) => Ok(Reply::Done),
+                Err(error) => {
+                    let message = format!("could not delete snapshot {snapshot}: {error}");
+                    Err(NodeError::new(NodeErrorCode::Internal, message))
+                }
+            })
+            .await
+        }
+        Request::Snapshots => Ok(Reply::Snapshots { snapshots: node.snapshots.list() }),
+        Request::SetNetwork { sandbox, policy } => {
+            ask(node, sandbox, Want::SetNetwork(Box::new(policy))).await
+        }
+        Request::Refusals { sandbox, after } => refusals(node, sandbox, after).await,
+        Request::List => Ok(Reply::Sandboxes {
+            sandboxes: node.sandboxes.all().iter().filter_map(Handle::status).collect(),
+        }),
+        Request::Stats => Ok(Reply::Stats { samples: sandbox::sample_all(node).await }),
+        Request::Templates => {
+            let node = node.clone();
+            blocking(move || {
+                let templates = node.templates.list().into_iter().map(|template| template.info).collect();
+                Ok(Reply::Templates { templates })
+            })
+            .await
+        }
+    }
+}
+
+fn hello(node: &Node, protocol: u32) -> Result<Reply, NodeError> {
+    if protocol != PROTOCOL {
+        let message = format!("the node speaks protocol {PROTOCOL}, not {protocol}");
+        return Err(NodeError::new(NodeErrorCode::ProtocolMismatch, message));
+    }
+    let lacks = memory::lacks();
+    let capabilities = Capabilities {
+        disk_quota: node.pool.has_quota(),
+        memory_limit: node.cgroups.has(Controller::Memory),
+        cpu_limit: node.cgroups.has(Controller::Cpu),
+        process_limit: node.cgroups.has(Controller::Pids),
+        freeze: node.cgroups.can_freeze(),
+        memory_snapshot: lacks.is_none(),
+        network: node.network.families().is_some(),
+    };
+    let warnings = node.warnings.clone();
+    let pool_bytes = node.pool.size_bytes();
+    Ok(Reply::Hello(NodeInfo {
+        protocol: PROTOCOL,
+        engine: "linux".into(),
+        capabilities,
+        memory_snapshot_lacks: lacks,
+        pool_bytes,
+        pool_free_bytes: node.pool.free_bytes(),
+        warm_ready: node.warm.ready(),
+        warnings,
+        pressure: node.cgroups.pressure(),
+        kernel: node.features.report(),
+        orphans: node.orphans.get().cloned().unwrap_or_default(),
+    }))
+}
+
+async fn create(node: &Arc<Node>, spec: CreateSandbox) -> Result<Reply, NodeError> {
+    let handle = node.sandboxes.get_or_insert(spec.sandbox, || sandbox::create(node, spec.clone()));
+    handle.ask(Want::Create(Box::new(spec))).await
+}
+
+async fn take_snapshot(
+    node: &Node,
+    sandbox: SandboxId,
+    snapshot: SnapshotId,
+    memory: bool,
+) -> Result<Reply, NodeError> {
+    match node.snapshots.get(snapshot) {
+        // Asked again, perhaps because a node died before it answered; the source may be gone since.
+        Ok(made) if made.info.sandbox == sandbox => Ok(Reply::Snapshot(made.info.clone())),
+        _ => ask(node, sandbox, Want::Snapshot { snapshot, memory }).await,
+    }
+}
+
+async fn refusals(node: &Node, sandbox: SandboxId, after: u64) -> Result<Reply, NodeError> {
+    node.sandboxes.get(sandbox)?;
+    node.network.refusals(sandbox, after).await.map(Reply::Refusals)
+}
+
+async fn ask(node: &Node, sandbox: SandboxId, want: Want) -> Result<Reply, NodeError> {
+    node.sandboxes.get(sandbox)?.ask(want).await
+}
+
+/// Destroys every sandbox and every snapshot.
+pub(crate) async fn destroy_all(node: &Arc<Node>) {
+    let destroyed = node.sandboxes.all().into_iter().map(|handle| async move {
+        let sandbox = handle.id();
+        if let Err(error) = handle.ask(Want::Destroy).await {
+            tracing::error!(sandbox.id = %sandbox, "could not destroy sandbox {sandbox}: {error}");
+        }
+    });
+    futures_util::future::join_all(destroyed).await;
+    let node = node.clone();
+    let deleted = tokio::task::spawn_blocking(move || node.snapshots.delete_all(&node.pool, &node.images));
+    deleted.await.expect("deleting snapshots does not panic");
+}

@@ -1,0 +1,193 @@
+//! The sandboxes of this node by id, and how to reach the one that may change each: its owner, a task of its own.
+//!
+//! Everything else holds a [`Handle`]: it asks the owner, or looks at what the owner lets it see.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use coffer_core::network::{Policy, Traffic};
+use coffer_core::{SandboxId, SnapshotId};
+use coffer_wire::node::{
+    CreateSandbox, NodeError, NodeErrorCode, Placement, Reply, RunState, Sample, SandboxStatus,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::cgroup::SandboxCgroup;
+use crate::files::Shown;
+use crate::pool::Pool;
+
+/// Questions that may wait for an owner; it is busy for milliseconds at a time.
+const INBOX: usize = 32;
+
+/// What can be asked of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Want {
+    Create(Box<CreateSandbox>),
+    Destroy,
+    Freeze,
+    Thaw,
+    Stop,
+    Start { cold: bool },
+    Hibernate,
+    Snapshot { snapshot: SnapshotId, memory: bool },
+    Rollback { snapshot: SnapshotId, memory: bool },
+    SetNetwork(Box<Policy>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Ask {
+    pub(crate) want: Want,
+    pub(crate) answer: oneshot::Sender<Result<Reply, NodeError>>,
+}
+
+/// Every sandbox that has an owner.
+#[derive(Debug, Default)]
+pub(crate) struct Registry(Mutex<HashMap<SandboxId, Handle>>);
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, Handle>> {
+        self.0.lock().expect("no holder panics")
+    }
+
+    pub(crate) fn insert(&self, handle: Handle) {
+        self.lock().insert(handle.sandbox, handle);
+    }
+
+    /// The handle of a sandbox, which `make` starts an owner for where there is none.
+    pub(crate) fn get_or_insert(&self, sandbox: SandboxId, make: impl FnOnce() -> Handle) -> Handle {
+        self.lock().entry(sandbox).or_insert_with(make).clone()
+    }
+
+    pub(crate) fn get(&self, sandbox: SandboxId) -> Result<Handle, NodeError> {
+        self.lock().get(&sandbox).cloned().ok_or_else(|| unknown(sandbox))
+    }
+
+    /// Forgets a sandbox that is gone.
+    pub(crate) fn remove(&self, sandbox: SandboxId) {
+        self.lock().remove(&sandbox);
+    }
+
+    pub(crate) fn all(&self) -> Vec<Handle> {
+        self.lock().values().cloned().collect()
+    }
+}
+
+/// A way to a sandbox's owner, and what it last said of itself.
+#[derive(Debug, Clone)]
+pub(crate) struct Handle {
+    sandbox: SandboxId,
+    asks: mpsc::Sender<Ask>,
+    view: Arc<Mutex<View>>,
+}
+
+/// What others may see without asking.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    /// Nothing until it was made.
+    pub(crate) status: Option<(RunState, Placement)>,
+    pub(crate) meter: Option<Arc<Meter>>,
+    /// Its owner is at something.
+    pub(crate) changing: bool,
+}
+
+/// What the owner has of a handle.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub(crate) inbox: mpsc::Receiver<Ask>,
+    pub(crate) view: Arc<Mutex<View>>,
+}
+
+impl Handle {
+    pub(crate) fn new(sandbox: SandboxId) -> (Self, Desk) {
+        let (asks, inbox) = mpsc::channel(INBOX);
+        let view = Arc::new(Mutex::new(View::default()));
+        (Self { sandbox, asks, view: view.clone() }, Desk { inbox, view })
+    }
+
+    pub(crate) async fn ask(&self, want: Want) -> Result<Reply, NodeError> {
+        let (answer, answered) = oneshot::channel();
+        self.asks.send(Ask { want, answer }).await.map_err(|_| unknown(self.sandbox))?;
+        answered.await.map_err(|_| unknown(self.sandbox))?
+    }
+
+    pub(crate) fn status(&self) -> Option<SandboxStatus> {
+        let view = self.view.lock().expect("no holder panics");
+        let (run, placement) = view.status.clone()?;
+        Some(SandboxStatus { sandbox: self.sandbox, run, placement, changing: view.changing })
+    }
+
+    pub(crate) fn meter(&self) -> Option<Arc<Meter>> {
+        self.view.lock().expect("no holder panics").meter.clone()
+    }
+
+    pub(crate) const fn id(&self) -> SandboxId {
+        self.sandbox
+    }
+
+    /// How many sockets are open in it; nothing while it has no processes.
+    pub(crate) fn sockets(&self) -> Option<u64> {
+        let meter = self.meter()?;
+        let first = meter.cgroup.processes().into_iter().next()?;
+        let text = fs::read_to_string(format!("/proc/{}/net/sockstat", first.as_raw_nonzero())).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("sockets: used ")?.trim().parse().ok())
+    }
+
+    /// Kills all of its processes. Its owner sees them end.
+    pub(crate) fn kill(&self) {
+        if let Some(meter) = self.meter() {
+            meter.cgroup.kill();
+        }
+    }
+
+    /// Whether only a record is left of it.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        let view = self.view.lock().expect("no holder panics");
+        matches!(view.status, None | Some((RunState::Dead { .. }, _)))
+    }
+}
+
+/// Where a running sandbox's use is read.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    pub(crate) cgroup: SandboxCgroup,
+    pub(crate) quota: Option<u64>,
+    pub(crate) shown: Shown,
+    pub(crate) memory_limit: u64,
+    /// Held while it is read.
+    pub(crate) turn: Mutex<()>,
+}
+
+impl Meter {
+    /// A sample; nothing while an earlier one is not done. Also brings the memory figures inside up to date.
+    pub(crate) fn read(&self, pool: &Pool, sandbox: SandboxId, traffic: Traffic) -> Option<Sample> {
+        let _turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let usage = self.cgroup.usage();
+        // Gone in the meantime, most likely.
+        let _ = self.shown.refresh_memory(self.memory_limit, usage.memory_bytes, usage.cache_bytes);
+        Some(Sample {
+            sandbox,
+            time_ms: now_ms(),
+            cpu_us: usage.cpu_us,
+            memory_bytes: usage.memory_bytes,
+            cache_bytes: usage.cache_bytes,
+            disk_bytes: pool.used_bytes(self.quota),
+            processes: usage.processes,
+            traffic,
+        })
+    }
+}
+
+pub(crate) fn unknown(sandbox: SandboxId) -> NodeError {
+    NodeError::new(NodeErrorCode::UnknownSandbox, format!("there is no sandbox {sandbox}"))
+}
+
+pub(crate) fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}

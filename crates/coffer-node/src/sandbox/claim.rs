@@ -1,0 +1,165 @@
+//! Slots of the warm pool: how they are made, and how one becomes the sandbox that somebody asks for.
+
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+use coffer_wire::node::{CreateSandbox, NodeError};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType};
+
+use crate::files;
+use crate::journal::{Durability, Entry, Phase};
+use crate::node::{Node, blocking};
+use crate::process::Alive;
+use crate::warm::{Shape, Slot};
+
+use super::boot::boot;
+use super::prepare::{Launch, check_room};
+use super::provision;
+use super::remains::{Record, Remains};
+
+/// Makes a slot, or leaves nothing of it.
+pub(super) async fn make(node: &Arc<Node>, shape: &Shape) -> Result<Slot, NodeError> {
+    let entry = provision::reserve(node, &shape.slot()).await?;
+    let made = async {
+        provision::make_files(node, &entry).await?;
+        boot(node, &entry).await
+    };
+    match made.await {
+        Ok(Launch { alive, process, listeners }) => Ok(Slot { entry, process, alive, listeners }),
+        Err(error) => {
+            Remains::of(node, &entry, Record::Removed).give_back_later().await;
+            Err(error)
+        }
+    }
+}
+
+/// Ends a slot; the reaper gives back the rest.
+pub(super) async fn end(node: &Arc<Node>, slot: Slot) {
+    slot.alive.end().await;
+    Remains::of(node, &slot.entry, Record::Removed).give_back_later().await;
+}
+
+/// A slot made into the sandbox that is asked for; nothing when none fits, and then it is made anew.
+pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Entry, Alive)> {
+    let shape = Shape::of(spec)?;
+    if node.warm.is_off() || !node.warm.ask(&shape) {
+        return None;
+    }
+    let (claiming, spec) = (node.clone(), spec.clone());
+    let claimed = blocking(move || {
+        let node = claiming;
+        provision::check(&spec)?;
+        // What stands in the way of a new sandbox does so here; making anew then says what it is.
+        let template = provision::find_template(&node, &spec.template)?;
+        if check_room(&node).is_err() {
+            return Ok(None);
+        }
+        while let Some(mut slot) = node.warm.take(&shape) {
+            if slot.has_ended() || !slot.is_of(&template) {
+                node.warm.reject(slot);
+                continue;
+            }
+            // Egress takes it while the rest is done.
+            let serving = node.network.serve(spec.sandbox, &spec.network, slot.listeners.take());
+            match become_sandbox(&slot, &node, &spec) {
+                Ok(entry) => return Ok(Some((entry, slot.alive, serving))),
+                Err(error) => {
+                    node.network.end(spec.sandbox);
+                    tracing::warn!(sandbox.id = %spec.sandbox, "sandbox {} is made anew: {error}", spec.sandbox);
+                    node.warm.reject(slot);
+                }
+            }
+        }
+        Ok(None)
+    });
+    let (entry, alive, serving) = claimed.await.ok().flatten()?;
+    if let Err(error) = serving.in_force().await {
+        tracing::warn!(sandbox.id = %entry.spec.sandbox, "sandbox {} is made anew: {error}", entry.spec.sandbox);
+        node.network.end(entry.spec.sandbox);
+        alive.end().await;
+        Remains::of(node, &entry, Record::Removed).give_back_later().await;
+        return None;
+    }
+    Some((entry, alive))
+}
+
+/// Makes a slot the sandbox that is asked for. The journal entry comes last and is replaced in one step:
+/// before it there is only a slot, from it on there is the sandbox, whatever becomes of this node.
+/// After a failure it is a slot still, but no use to anyone.
+fn become_sandbox(slot: &Slot, node: &Node, spec: &CreateSandbox) -> io::Result<Entry> {
+    take_name(slot, &spec.hostname)?;
+    let entry = Entry {
+        spec: spec.clone(),
+        slot: Some(slot.entry.name()),
+        phase: Phase::Running { process: slot.process.clone() },
+        ..slot.entry.clone()
+    };
+    node.journal.overwrite(&entry)?;
+    if slot.has_ended() {
+        // Nobody was told yet: another can still be made.
+        node.journal.write(&slot.entry, Durability::Cached)?;
+        return Err(ended());
+    }
+    Ok(entry)
+}
+
+/// Gives it a host name: in its namespace, and in its files by way of its own root, because what
+/// lies below a mounted overlay must not be touched.
+fn take_name(slot: &Slot, hostname: &str) -> io::Result<()> {
+    let root = rustix::fs::openat(
+        CWD,
+        format!("/proc/{}/root", slot.process.pid),
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    // Only now is it sure that the number was that of the slot.
+    if slot.has_ended() {
+        return Err(ended());
+    }
+    for (path, content) in
+        [("etc/hostname", files::hostname(hostname)), ("etc/hosts", files::hosts(hostname))]
+    {
+        overwrite(&root, path, &content)?;
+    }
+    set_hostname_within(slot.alive.watched.pidfd(), hostname)
+}
+
+/// Sets the host name in the namespace of a process. This thread goes there and comes back, because a
+/// thread of its own for it would cost more than all the rest of a claim.
+fn set_hostname_within(pidfd: BorrowedFd<'_>, hostname: &str) -> io::Result<()> {
+    static HOME: OnceLock<OwnedFd> = OnceLock::new();
+    const NAMES: ThreadNameSpaceType = ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
+    let home = match HOME.get() {
+        Some(home) => home,
+        None => {
+            let home = std::fs::File::open("/proc/self/ns/uts")?;
+            HOME.get_or_init(|| home.into())
+        }
+    };
+    rustix::thread::move_into_thread_name_spaces(pidfd, NAMES)?;
+    let named = rustix::system::sethostname(hostname.as_bytes());
+    rustix::thread::move_into_link_name_space(
+        home.as_fd(),
+        Some(LinkNameSpaceType::HostNameAndNISDomainName),
+    )
+    .expect("the way back to where one came from is open");
+    Ok(named?)
+}
+
+fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the slot has ended")
+}
+
+/// Nobody inside has had a chance to put a link there, and none would be followed.
+fn overwrite(root: &OwnedFd, path: &str, content: &str) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let file =
+        rustix::io::retry_on_intr(|| rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), resolve))?;
+    let mut file = std::fs::File::from(file);
+    file.write_all(content.as_bytes())?;
+    // At last and not at first: btrfs writes a file out at its close that was cut to nothing before.
+    file.set_len(content.len() as u64)
+}

@@ -1,0 +1,38 @@
+//! The mount namespace of the spawner itself.
+
+use std::path::Path;
+
+use rustix::mount::{MountPropagationFlags, UnmountFlags};
+use rustix::thread::UnshareFlags;
+
+use crate::pool::mounted_pools;
+
+use super::setup_error::{Doing, SetupError};
+
+/// A mount namespace of the spawner's own, in which layers can be attached for a moment. Made at the first
+/// request that needs it: by then the pool is mounted. Mounts and unmounts of the host still arrive in it.
+#[derive(Debug, Default)]
+pub(super) struct OwnMounts {
+    made: bool,
+}
+
+impl OwnMounts {
+    /// `own` lies on the pool that is needed; those of other installations are let go of.
+    pub(super) fn ensure(&mut self, own: Option<&Path>) -> Result<(), SetupError> {
+        if !self.made {
+            // SAFETY: the spawner has one thread.
+            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
+                .doing("make a mount namespace for layers")?;
+            let downstream = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+            rustix::mount::mount_change("/", downstream).doing("keep layers out of the host's mounts")?;
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo").doing("list the mounts")?;
+            for pool in mounted_pools(&mounts) {
+                if own.is_none_or(|own| !own.starts_with(&pool)) {
+                    let _ = rustix::mount::unmount(&pool, UnmountFlags::DETACH);
+                }
+            }
+            self.made = true;
+        }
+        Ok(())
+    }
+}
