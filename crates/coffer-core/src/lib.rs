@@ -50,7 +50,7 @@ pub use record::{ArtifactKind, BudgetAction, BudgetPeriod, ExecutionSource, Exec
 pub use role::{BadKeyKind, BadRole, KeyKind, Role};
 pub use run::{RunCause, RunFailure, RunOutcome, RunState, StepCause, StepState, Unwinding};
 pub use snapshot::{SnapshotCause, SnapshotState};
-pub use state::{Cause, DestroyReason, Fault, Kept, Refused, SandboxState, StateName};
+pub use state::{Boot, Cause, DestroyReason, Fault, Kept, Memory, Refused, SandboxState, StateName};
 pub use task::{Attention, Priority, TaskCause, TaskState};
 pub use template::{BadTemplateRef, TemplateRef};
 

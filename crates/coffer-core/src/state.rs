@@ -22,10 +22,53 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kept {
-    /// Processes stay where they are, frozen.
+    /// Processes go on where they were: from disk, or, where the host cannot save memory, frozen meanwhile.
     MemoryAndFiles,
     /// Processes have ended; a resume starts the sandbox anew on the same files.
     FilesOnly,
+}
+
+/// How a paused sandbox comes back. As JSON it is whether that is cold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(from = "bool", into = "bool")]
+pub enum Boot {
+    /// With its memory, if the pause kept it.
+    #[default]
+    AsPaused,
+    /// From its files, whatever the pause kept.
+    Cold,
+}
+
+impl From<bool> for Boot {
+    fn from(cold: bool) -> Self {
+        if cold { Self::Cold } else { Self::AsPaused }
+    }
+}
+
+impl From<Boot> for bool {
+    fn from(boot: Boot) -> Self {
+        boot == Boot::Cold
+    }
+}
+
+/// Whether processes are part of a snapshot or a rollback, or files alone. As JSON it is whether they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "bool", into = "bool")]
+pub enum Memory {
+    With,
+    Without,
+}
+
+impl From<bool> for Memory {
+    fn from(with: bool) -> Self {
+        if with { Self::With } else { Self::Without }
+    }
+}
+
+impl From<Memory> for bool {
+    fn from(memory: Memory) -> Self {
+        memory == Memory::With
+    }
 }
 
 /// Why a sandbox was destroyed.

@@ -11,7 +11,7 @@ mod refusal;
 use async_trait::async_trait;
 pub use behalf::{on_behalf, on_behalf_of};
 use coffer_core::network::{Policy, Refusals};
-use coffer_core::{SandboxId, SnapshotId};
+use coffer_core::{Boot, Memory, SandboxId, SnapshotId};
 pub use coffer_wire::node::{
     Capabilities, CreateSandbox, DeathCause, KernelFeature, NodeInfo, Notice, Orphan, Placement, Pressure,
     RunState, Sample, SandboxStatus, SnapshotInfo, TemplateInfo,
@@ -31,18 +31,18 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn thaw(&self, sandbox: SandboxId) -> Result<(), EngineError>;
     /// Ends all processes and keeps the files.
     async fn stop(&self, sandbox: SandboxId) -> Result<(), EngineError>;
-    /// Boots a stopped sandbox on its files; restores a hibernated one unless `cold`, which loses what
+    /// Boots a stopped sandbox on its files; restores a hibernated one unless `boot` is cold, which loses what
     /// its memory held.
-    async fn start(&self, sandbox: SandboxId, cold: bool) -> Result<Placement, EngineError>;
+    async fn start(&self, sandbox: SandboxId, boot: Boot) -> Result<Placement, EngineError>;
     /// Writes all processes to disk and ends them. Refused, with nothing changed, where the engine
     /// cannot save memory.
     async fn hibernate(&self, sandbox: SandboxId) -> Result<(), EngineError>;
-    /// Keeps the files of a sandbox, with `memory` also its processes, as they are at one moment.
+    /// Keeps the files of a sandbox, and with memory its processes, as they are at one moment.
     async fn snapshot(
         &self,
         sandbox: SandboxId,
         snapshot: SnapshotId,
-        memory: bool,
+        memory: Memory,
     ) -> Result<SnapshotInfo, EngineError>;
     /// Fine for ids the engine does not know. Sandboxes that stand on it go on.
     async fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<(), EngineError>;
@@ -53,7 +53,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         &self,
         sandbox: SandboxId,
         snapshot: SnapshotId,
-        memory: bool,
+        memory: Memory,
     ) -> Result<Placement, EngineError>;
     /// Puts another policy in force and cuts the connections that it forbids.
     async fn set_network(&self, sandbox: SandboxId, policy: &Policy) -> Result<(), EngineError>;

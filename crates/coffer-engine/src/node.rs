@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::network::{Policy, Refusals};
-use coffer_core::{SandboxId, SnapshotId};
+use coffer_core::{Boot, Memory, SandboxId, SnapshotId};
 use coffer_wire::node::{
     FromNode, NodeError, NodeErrorCode, Notice, PROTOCOL, Reply, Request, ToNode, read_frame, write_frame,
 };
@@ -264,8 +264,8 @@ impl Engine for NodeEngine {
         self.done(Request::Stop { sandbox }).await
     }
 
-    async fn start(&self, sandbox: SandboxId, cold: bool) -> Result<Placement, EngineError> {
-        self.placed(Request::Start { sandbox, cold }).await
+    async fn start(&self, sandbox: SandboxId, boot: Boot) -> Result<Placement, EngineError> {
+        self.placed(Request::Start { sandbox, boot }).await
     }
 
     async fn hibernate(&self, sandbox: SandboxId) -> Result<(), EngineError> {
@@ -276,7 +276,7 @@ impl Engine for NodeEngine {
         &self,
         sandbox: SandboxId,
         snapshot: SnapshotId,
-        memory: bool,
+        memory: Memory,
     ) -> Result<SnapshotInfo, EngineError> {
         match self.ask(Request::Snapshot { sandbox, snapshot, memory }).await? {
             Reply::Snapshot(info) => Ok(info),
@@ -299,7 +299,7 @@ impl Engine for NodeEngine {
         &self,
         sandbox: SandboxId,
         snapshot: SnapshotId,
-        memory: bool,
+        memory: Memory,
     ) -> Result<Placement, EngineError> {
         self.placed(Request::Rollback { sandbox, snapshot, memory }).await
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::network::{Policy as NetworkPolicy, Refusals};
-use coffer_core::{SandboxId, SnapshotId};
+use coffer_core::{Boot, Memory, SandboxId, SnapshotId};
 use coffer_engine::{
     CreateSandbox, Engine, EngineError, EngineNotice, NodeInfo, Placement, Sample, SandboxStatus,
     SnapshotInfo, TemplateInfo,
@@ -139,8 +139,8 @@ impl Engine for GuardedEngine {
         self.ask(self.engine.stop(sandbox)).await
     }
 
-    async fn start(&self, sandbox: SandboxId, cold: bool) -> Result<Placement, EngineError> {
-        self.ask(self.engine.start(sandbox, cold)).await
+    async fn start(&self, sandbox: SandboxId, boot: Boot) -> Result<Placement, EngineError> {
+        self.ask(self.engine.start(sandbox, boot)).await
     }
 
     async fn hibernate(&self, sandbox: SandboxId) -> Result<(), EngineError> {
@@ -151,7 +151,7 @@ impl Engine for GuardedEngine {
         &self,
         sandbox: SandboxId,
         snapshot: SnapshotId,
-        memory: bool,
+        memory: Memory,
     ) -> Result<SnapshotInfo, EngineError> {
         self.ask(self.engine.snapshot(sandbox, snapshot, memory)).await
     }
@@ -168,7 +168,7 @@ impl Engine for GuardedEngine {
         &self,
         sandbox: SandboxId,
         snapshot: SnapshotId,
-        memory: bool,
+        memory: Memory,
     ) -> Result<Placement, EngineError> {
         self.ask(self.engine.rollback(sandbox, snapshot, memory)).await
     }

@@ -14,8 +14,8 @@ use rustix::process::Pid;
 use crate::cgroup::SandboxCgroup;
 use crate::journal::{Durability, Entry, Phase};
 use crate::node::Node;
-use crate::process::{Process, Watched};
-use crate::sandbox::{self, Found, Record, Remains};
+use crate::process::{Alive, Process, Watched};
+use crate::sandbox::{self, Record, Remains, State};
 
 /// A CRIU without a node gives up at once; what it holds is then ended or let go.
 const DONE_WITHIN: Duration = Duration::from_secs(30);
@@ -37,20 +37,20 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
     for entry in entries {
         let id = entry.spec.sandbox;
         match find(node, &entry) {
-            Outcome::Holds(found) => {
+            Outcome::Holds(state) => {
                 if let Err(error) = node.uids.take_again(entry.uid_base) {
                     tracing::error!(sandbox.id = %id, "sandbox {id}: {error}");
                 }
                 node.processors.take_again(&entry.cpus);
                 kept.names.insert(entry.name());
                 kept.files.insert(entry.files_name());
-                let entry = as_it_runs(node, entry, &found);
-                node.sandboxes.insert(sandbox::adopt(node, entry, found));
+                let entry = as_it_runs(node, entry, &state);
+                node.sandboxes.insert(sandbox::adopt(node, entry, state));
             }
             Outcome::Died(cause) => {
                 let entry = Entry { phase: Phase::Dead { cause: cause.clone() }, ..entry };
                 node.journal.write(&entry, Durability::Cached)?;
-                node.sandboxes.insert(sandbox::adopt(node, entry.clone(), Found::Dead(cause)));
+                node.sandboxes.insert(sandbox::adopt(node, entry.clone(), State::Dead(cause)));
                 ended.push((entry, Record::Kept));
             }
             Outcome::Unwanted => ended.push((entry, Record::Removed)),
@@ -82,7 +82,7 @@ struct Kept {
 
 enum Outcome {
     /// It has files, and perhaps processes.
-    Holds(Found),
+    Holds(State),
     Died(DeathCause),
     /// Nobody was ever told of it (a slot, perhaps), or its end was asked for.
     Unwanted,
@@ -98,7 +98,7 @@ fn find(node: &Arc<Node>, entry: &Entry) -> Outcome {
             end_processes(&node.cgroups.of(name));
             sandbox::clear_run(node, name);
             match node.pool.find(&entry.files_name()).and_then(|_| safe(node, entry)) {
-                Ok(()) => Outcome::Holds(Found::Stopped),
+                Ok(()) => Outcome::Holds(State::Stopped),
                 Err(error) => {
                     tracing::error!(sandbox.id = %id, "the files of stopped sandbox {id} are gone: {error}");
                     Outcome::Died(DeathCause::Unseen)
@@ -128,7 +128,10 @@ fn find(node: &Arc<Node>, entry: &Entry) -> Outcome {
             let quota = node.pool.find(&entry.files_name()).ok().and_then(|upper| upper.quota);
             let frozen = stands_still(node, entry);
             match Watched::new(pidfd, None) {
-                Ok(watched) => Outcome::Holds(Found::Alive { watched, quota, frozen }),
+                Ok(watched) => {
+                    let alive = Alive { watched, cgroup: node.cgroups.of(name), quota };
+                    Outcome::Holds(if frozen { State::Frozen(alive) } else { State::Running(alive) })
+                }
                 Err(_) => unseen,
             }
         }
@@ -157,7 +160,7 @@ fn gone_with_the_host(node: &Arc<Node>, entry: &Entry, did: &str) -> Outcome {
     match taken_up {
         Ok(()) => {
             tracing::warn!(sandbox.id = %id, "the memory of sandbox {id}, which {did}, went with the host");
-            Outcome::Holds(Found::Stopped)
+            Outcome::Holds(State::Stopped)
         }
         Err(error) => {
             tracing::error!(sandbox.id = %id, "could not take up sandbox {id}, which {did}: {error}");
@@ -201,7 +204,7 @@ fn hibernated(node: &Arc<Node>, entry: &Entry) -> Outcome {
     let kept =
         node.pool.find(&entry.files_name()).and_then(|_| node.journal.write(&noted, Durability::Synced));
     match kept {
-        Ok(()) => Outcome::Holds(Found::Hibernated),
+        Ok(()) => Outcome::Holds(State::Hibernated),
         Err(error) => {
             let id = entry.spec.sandbox;
             tracing::error!(sandbox.id = %id, "the files of hibernated sandbox {id} are gone: {error}");
@@ -212,9 +215,12 @@ fn hibernated(node: &Arc<Node>, entry: &Entry) -> Outcome {
 
 /// The entry of a sandbox that goes on: a hibernation that was cut off before it counted never was, and a waking
 /// that got as far as processes is over.
-fn as_it_runs(node: &Node, entry: Entry, found: &Found) -> Entry {
-    match (entry.phase, found) {
-        (Phase::Hibernating { process } | Phase::Waking { process }, Found::Alive { .. }) => {
+fn as_it_runs(node: &Node, entry: Entry, state: &State) -> Entry {
+    match (entry.phase, state) {
+        (
+            Phase::Hibernating { process } | Phase::Waking { process },
+            State::Running(_) | State::Frozen(_),
+        ) => {
             let entry = Entry { phase: Phase::Running { process }, ..entry };
             let undone = node
                 .journal
@@ -225,7 +231,7 @@ fn as_it_runs(node: &Node, entry: Entry, found: &Found) -> Entry {
             }
             entry
         }
-        (phase @ Phase::Running { .. }, Found::Alive { .. }) => {
+        (phase @ Phase::Running { .. }, State::Running(_) | State::Frozen(_)) => {
             let entry = Entry { phase, ..entry };
             // Of a dump that was cut off. A CRIU that still writes there fails, and lets the processes go on.
             let image = node.images.of_sandbox(&entry.name().to_string());
@@ -237,10 +243,10 @@ fn as_it_runs(node: &Node, entry: Entry, found: &Found) -> Entry {
             }
             entry
         }
-        (Phase::Hibernating { .. } | Phase::Waking { .. }, Found::Hibernated) => {
+        (Phase::Hibernating { .. } | Phase::Waking { .. }, State::Hibernated) => {
             Entry { phase: Phase::Hibernated, ..entry }
         }
-        (_, Found::Stopped) => Entry { phase: Phase::Stopped, ..entry },
+        (_, State::Stopped) => Entry { phase: Phase::Stopped, ..entry },
         (phase, _) => Entry { phase, ..entry },
     }
 }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use coffer_core::{SandboxId, SnapshotId};
+use coffer_core::{Memory, SandboxId, SnapshotId};
 use coffer_wire::node::{
     Capabilities, CreateSandbox, NodeError, NodeErrorCode, NodeInfo, PROTOCOL, Reply, Request,
 };
 
 use crate::cgroup::Controller;
 use crate::node::{Node, blocking};
-use crate::registry::{Handle, Want};
+use crate::registry::{Command, Handle};
 use crate::{memory, sandbox};
 
 /// Answers one request of a server.
@@ -17,20 +17,20 @@ pub(crate) async fn answer(node: &Arc<Node>, request: Request) -> Result<Reply, 
     match request {
         Request::Hello { protocol } => hello(node, protocol),
         Request::Create(spec) => create(node, spec).await,
-        Request::Destroy { sandbox } => match ask(node, sandbox, Want::Destroy).await {
+        Request::Destroy { sandbox } => match ask(node, sandbox, Command::Destroy).await {
             Err(error) if error.code == NodeErrorCode::UnknownSandbox => Ok(Reply::Done),
             answer => answer,
         },
-        Request::Freeze { sandbox } => ask(node, sandbox, Want::Freeze).await,
-        Request::Thaw { sandbox } => ask(node, sandbox, Want::Thaw).await,
-        Request::Stop { sandbox } => ask(node, sandbox, Want::Stop).await,
-        Request::Start { sandbox, cold } => ask(node, sandbox, Want::Start { cold }).await,
-        Request::Hibernate { sandbox } => ask(node, sandbox, Want::Hibernate).await,
+        Request::Freeze { sandbox } => ask(node, sandbox, Command::Freeze).await,
+        Request::Thaw { sandbox } => ask(node, sandbox, Command::Thaw).await,
+        Request::Stop { sandbox } => ask(node, sandbox, Command::Stop).await,
+        Request::Start { sandbox, boot } => ask(node, sandbox, Command::Start(boot)).await,
+        Request::Hibernate { sandbox } => ask(node, sandbox, Command::Hibernate).await,
         Request::Snapshot { sandbox, snapshot, memory } => {
             take_snapshot(node, sandbox, snapshot, memory).await
         }
         Request::Rollback { sandbox, snapshot, memory } => {
-            ask(node, sandbox, Want::Rollback { snapshot, memory }).await
+            ask(node, sandbox, Command::Rollback { snapshot, memory }).await
         }
         Request::DeleteSnapshot { snapshot } => {
             let node = node.clone();
@@ -45,7 +45,7 @@ pub(crate) async fn answer(node: &Arc<Node>, request: Request) -> Result<Reply, 
         }
         Request::Snapshots => Ok(Reply::Snapshots { snapshots: node.snapshots.list() }),
         Request::SetNetwork { sandbox, policy } => {
-            ask(node, sandbox, Want::SetNetwork(Box::new(policy))).await
+            ask(node, sandbox, Command::SetNetwork(Box::new(policy))).await
         }
         Request::Refusals { sandbox, after } => refusals(node, sandbox, after).await,
         Request::List => Ok(Reply::Sandboxes {
@@ -97,19 +97,19 @@ fn hello(node: &Node, protocol: u32) -> Result<Reply, NodeError> {
 
 async fn create(node: &Arc<Node>, spec: CreateSandbox) -> Result<Reply, NodeError> {
     let handle = node.sandboxes.get_or_insert(spec.sandbox, || sandbox::create(node, spec.clone()));
-    handle.ask(Want::Create(Box::new(spec))).await
+    handle.ask(Command::Create(Box::new(spec))).await
 }
 
 async fn take_snapshot(
     node: &Node,
     sandbox: SandboxId,
     snapshot: SnapshotId,
-    memory: bool,
+    memory: Memory,
 ) -> Result<Reply, NodeError> {
     match node.snapshots.get(snapshot) {
         // Asked again, perhaps because a node died before it answered; the source may be gone since.
         Ok(made) if made.info.sandbox == sandbox => Ok(Reply::Snapshot(made.info.clone())),
-        _ => ask(node, sandbox, Want::Snapshot { snapshot, memory }).await,
+        _ => ask(node, sandbox, Command::Snapshot { snapshot, memory }).await,
     }
 }
 
@@ -118,15 +118,15 @@ async fn refusals(node: &Node, sandbox: SandboxId, after: u64) -> Result<Reply, 
     node.network.refusals(sandbox, after).await.map(Reply::Refusals)
 }
 
-async fn ask(node: &Node, sandbox: SandboxId, want: Want) -> Result<Reply, NodeError> {
-    node.sandboxes.get(sandbox)?.ask(want).await
+async fn ask(node: &Node, sandbox: SandboxId, command: Command) -> Result<Reply, NodeError> {
+    node.sandboxes.get(sandbox)?.ask(command).await
 }
 
 /// Destroys every sandbox and every snapshot.
 pub(crate) async fn destroy_all(node: &Arc<Node>) {
     let destroyed = node.sandboxes.all().into_iter().map(|handle| async move {
         let sandbox = handle.id();
-        if let Err(error) = handle.ask(Want::Destroy).await {
+        if let Err(error) = handle.ask(Command::Destroy).await {
             tracing::error!(sandbox.id = %sandbox, "could not destroy sandbox {sandbox}: {error}");
         }
     });

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use coffer_core::network::{Policy, Traffic};
-use coffer_core::{SandboxId, SnapshotId};
+use coffer_core::{Boot, Memory, SandboxId, SnapshotId};
 use coffer_wire::node::{
     CreateSandbox, NodeError, NodeErrorCode, Placement, Reply, RunState, Sample, SandboxStatus,
 };
@@ -23,22 +23,40 @@ const INBOX: usize = 32;
 
 /// What can be asked of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Want {
+pub(crate) enum Command {
     Create(Box<CreateSandbox>),
     Destroy,
     Freeze,
     Thaw,
     Stop,
-    Start { cold: bool },
+    Start(Boot),
     Hibernate,
-    Snapshot { snapshot: SnapshotId, memory: bool },
-    Rollback { snapshot: SnapshotId, memory: bool },
+    Snapshot { snapshot: SnapshotId, memory: Memory },
+    Rollback { snapshot: SnapshotId, memory: Memory },
     SetNetwork(Box<Policy>),
+}
+
+impl Command {
+    /// What a sandbox is that was asked this, in a sentence.
+    pub(crate) const fn verb(&self) -> &'static str {
+        match self {
+            Self::Create(_) => "created",
+            Self::Destroy => "destroyed",
+            Self::Freeze => "frozen",
+            Self::Thaw => "thawed",
+            Self::Stop => "stopped",
+            Self::Start(_) => "started",
+            Self::Hibernate => "hibernated",
+            Self::Snapshot { .. } => "snapshotted",
+            Self::Rollback { .. } => "rolled back",
+            Self::SetNetwork(_) => "given another network policy",
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Ask {
-    pub(crate) want: Want,
+    pub(crate) command: Command,
     pub(crate) answer: oneshot::Sender<Result<Reply, NodeError>>,
 }
 
@@ -106,9 +124,9 @@ impl Handle {
         (Self { sandbox, asks, view: view.clone() }, Desk { inbox, view })
     }
 
-    pub(crate) async fn ask(&self, want: Want) -> Result<Reply, NodeError> {
+    pub(crate) async fn ask(&self, command: Command) -> Result<Reply, NodeError> {
         let (answer, answered) = oneshot::channel();
-        self.asks.send(Ask { want, answer }).await.map_err(|_| unknown(self.sandbox))?;
+        self.asks.send(Ask { command, answer }).await.map_err(|_| unknown(self.sandbox))?;
         answered.await.map_err(|_| unknown(self.sandbox))?
     }
 

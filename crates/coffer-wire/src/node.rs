@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use coffer_core::network::{Policy, Refusals, Traffic};
-use coffer_core::{Limits, SandboxId, SnapshotId};
+use coffer_core::{Boot, Limits, Memory, SandboxId, SnapshotId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -61,9 +61,9 @@ pub enum Request {
     /// Boots a stopped sandbox on its files, restores a hibernated one.
     Start {
         sandbox: SandboxId,
-        /// Boot a hibernated one too; what its memory held is lost.
-        #[serde(default)]
-        cold: bool,
+        /// Cold boots a hibernated one too; what its memory held is lost.
+        #[serde(default, rename = "cold")]
+        boot: Boot,
     },
     /// Writes all processes to disk and ends them. Refused, with nothing changed, where memory cannot be
     /// saved.
@@ -75,7 +75,7 @@ pub enum Request {
     Snapshot {
         sandbox: SandboxId,
         snapshot: SnapshotId,
-        memory: bool,
+        memory: Memory,
     },
     /// Nothing starts from it any more. What sandboxes stand on stays until they are gone. Unknown ids
     /// are fine.
@@ -88,7 +88,7 @@ pub enum Request {
     Rollback {
         sandbox: SandboxId,
         snapshot: SnapshotId,
-        memory: bool,
+        memory: Memory,
     },
     /// Puts another policy in force. When it is answered, no connection is open that this one forbids.
     SetNetwork {
@@ -410,6 +410,38 @@ mod tests {
         assert_eq!(format!("{:?}", read.unwrap().unwrap()), format!("{sent:?}"));
         drop(left);
         assert!(read_frame::<ToNode>(&mut right).await.unwrap().is_none());
+    }
+
+    /// An older node reads what this server writes, and the other way round.
+    #[test]
+    fn requests_look_as_in_version_0_1() {
+        let (sandbox, snapshot) = (SandboxId::generate(), SnapshotId::generate());
+        let requests = [
+            (
+                Request::Start { sandbox, boot: Boot::Cold },
+                serde_json::json!({ "op": "start", "sandbox": sandbox, "cold": true }),
+            ),
+            (
+                Request::Start { sandbox, boot: Boot::AsPaused },
+                serde_json::json!({ "op": "start", "sandbox": sandbox, "cold": false }),
+            ),
+            (
+                Request::Snapshot { sandbox, snapshot, memory: Memory::With },
+                serde_json::json!({ "op": "snapshot", "sandbox": sandbox, "snapshot": snapshot, "memory": true }),
+            ),
+            (
+                Request::Rollback { sandbox, snapshot, memory: Memory::Without },
+                serde_json::json!({ "op": "rollback", "sandbox": sandbox, "snapshot": snapshot, "memory": false }),
+            ),
+        ];
+        for (request, json) in requests {
+            assert_eq!(serde_json::to_value(&request).unwrap(), json);
+            let read: Request = serde_json::from_value(json).unwrap();
+            assert_eq!(format!("{read:?}"), format!("{request:?}"));
+        }
+        let plain = serde_json::json!({ "op": "start", "sandbox": sandbox });
+        let read: Request = serde_json::from_value(plain).unwrap();
+        assert!(matches!(read, Request::Start { boot: Boot::AsPaused, .. }));
     }
 
     #[tokio::test]

@@ -36,6 +36,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+pub use coffer_core::Boot;
 use coffer_core::{LifetimePolicy, Limits, ProjectId, SandboxId};
 use coffer_engine::{Engine, NodeInfo, TemplateInfo};
 use coffer_shares::{Shares, pool};
@@ -44,7 +45,7 @@ pub use create::CreateSpec;
 pub use end::describe;
 pub use error::FleetError;
 pub use fork::{ForkSpec, Forked};
-pub use pause::{Boot, Connected};
+pub use pause::Connected;
 pub use record::{Busy, Record, Step};
 pub use secrets::{SecretUse, variables as secret_variables};
 use secrets::{explain_missing, patterns_of};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_core::{Cause, Fault, Kept, Millis, OnTimeout, SandboxState, StateName};
+use coffer_core::{Boot, Cause, Fault, Kept, Millis, OnTimeout, SandboxState, StateName};
 use coffer_engine::EngineError;
 use coffer_store::{Asking, Changes, Placement, SandboxRow};
 
@@ -20,15 +20,6 @@ pub(super) const WORDS_PATIENCE: Duration = Duration::from_millis(250);
 
 /// How long a resumed agentd may take to answer.
 const WAKE_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How a paused sandbox comes back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Boot {
-    /// With its memory, if the pause kept it.
-    AsPaused,
-    /// Anew from its files, whatever the pause kept.
-    Cold,
-}
 
 /// What a connect found.
 #[derive(Debug)]
@@ -267,10 +258,10 @@ impl Fleet {
             Kept::MemoryAndFiles => match self.engine.thaw(record.id).await {
                 Ok(()) => None,
                 // Its processes are on disk, or gone, as after a restart of the host: its files are not.
-                Err(EngineError::WrongState(_)) => Some(self.engine.start(record.id, false).await?),
+                Err(EngineError::WrongState(_)) => Some(self.engine.start(record.id, Boot::AsPaused).await?),
                 Err(error) => return Err(error.into()),
             },
-            Kept::FilesOnly => Some(self.engine.start(record.id, true).await?),
+            Kept::FilesOnly => Some(self.engine.start(record.id, Boot::Cold).await?),
         };
         let Some(placement) = booted.map(stored) else {
             let socket = record.live().socket().ok_or(FleetError::Broken)?;

@@ -83,7 +83,7 @@ impl Fleet {
         }
         self.expect_room(record.project, &before.limits, Asking::ToResume).await?;
         let placement =
-            self.engine.rollback(record.id, to.id, memory).await.map_err(|error| match error {
+            self.engine.rollback(record.id, to.id, memory.into()).await.map_err(|error| match error {
                 EngineError::UnknownSnapshot => FleetError::NoSnapshot(to.id.to_string()),
                 other => other.into(),
             })?;

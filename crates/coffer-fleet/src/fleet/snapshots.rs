@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use coffer_core::{Refused, SandboxId, SandboxState, SnapshotId, TemplateRef};
+use coffer_core::{Memory, Refused, SandboxId, SandboxState, SnapshotId, TemplateRef};
 use coffer_engine::{EngineError, SnapshotInfo};
 use coffer_store::{
     FinishedSnapshot, Idempotency, InsertedSnapshot, NewSnapshot, Origin, ProjectScope, SandboxRow,
@@ -235,7 +235,7 @@ impl Fleet {
             Ok(()) => {
                 // What it has written so far is on record before it stands still: a child begins with its own.
                 self.output.catch_up(record, super::pause::WORDS_PATIENCE).await;
-                match self.engine.snapshot(record.id, snapshot, true).await {
+                match self.engine.snapshot(record.id, snapshot, Memory::With).await {
                     Ok(info) => return Ok(Captured { info, note: None }),
                     Err(error) => why_no_memory(error)?,
                 }
@@ -245,7 +245,7 @@ impl Fleet {
         if wish.memory == Some(true) {
             return Err(FleetError::NoMemory(without));
         }
-        let info = self.engine.snapshot(record.id, snapshot, false).await?;
+        let info = self.engine.snapshot(record.id, snapshot, Memory::Without).await?;
         Ok(Captured { info, note: (wish.memory != Some(false)).then_some(without) })
     }
 

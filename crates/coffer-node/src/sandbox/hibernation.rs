@@ -12,7 +12,6 @@ use crate::journal::{Durability, Phase};
 use crate::memory::{self, Afterwards, Place};
 use crate::node::{Node, blocking};
 use crate::process::{Alive, Process};
-use crate::registry::Want;
 use crate::spawner::request::MountPoint;
 
 use super::clearing::clear_processes;
@@ -36,45 +35,6 @@ pub(super) struct LetGo {
 }
 
 impl Owner {
-    /// Whatever needs memory to be saved or restored.
-    pub(super) async fn grant_with_memory(
-        &mut self,
-        want: Want,
-        state: State,
-    ) -> (State, Result<Reply, NodeError>) {
-        let fits = !matches!(state, State::Dead(_) | State::Gone);
-        match (want, state) {
-            (Want::Start { cold: true }, State::Hibernated) => self.start_cold().await,
-            (_, state) if fits && memory::lacks().is_some() => (state, Err(memory::unsupported())),
-            (Want::Hibernate, State::Running(alive)) => self.hibernate(alive).await,
-            // agentd has to let go of its connections, so everything runs for a moment.
-            (Want::Hibernate, State::Frozen(alive)) => match self.thaw(alive).await {
-                (State::Running(alive), Ok(_)) => self.hibernate(alive).await,
-                failed => failed,
-            },
-            (Want::Hibernate, State::Hibernated) => (State::Hibernated, Ok(Reply::Done)),
-            (Want::Start { cold: false }, State::Hibernated) => self.wake().await,
-            (Want::Snapshot { snapshot, .. }, State::Running(alive)) => {
-                self.snapshot_with_memory(snapshot, alive).await
-            }
-            (Want::Snapshot { snapshot, .. }, State::Frozen(alive)) => match self.thaw(alive).await {
-                (State::Running(alive), Ok(_)) => match self.snapshot_with_memory(snapshot, alive).await {
-                    (State::Running(alive), result) => (self.freeze(alive).await.0, result),
-                    failed => failed,
-                },
-                failed => failed,
-            },
-            (
-                Want::Rollback { snapshot, .. },
-                state @ (State::Running(_) | State::Frozen(_) | State::Stopped | State::Hibernated),
-            ) => self.roll_back(snapshot, Resume::Memory(snapshot), state).await,
-            (want, state) => {
-                let refused = self.refused(&want, &state);
-                (state, Err(refused))
-            }
-        }
-    }
-
     /// Writes the processes of a running sandbox to disk and ends them, or leaves everything as it was.
     pub(super) async fn hibernate(&mut self, alive: Alive) -> (State, Result<Reply, NodeError>) {
         let Phase::Running { process } = self.entry.phase.clone() else {

@@ -1,17 +1,10 @@
 //! Sandboxes: each has one task that owns it; everyone else holds a [`Handle`](crate::registry::Handle) and asks.
 //!
-//! ```text
-//!   create ──► running ◄──► frozen          destroy, from anywhere: gone
-//!                │ ▲ stop, start            first process ended unasked: dead,
-//!                ▼ │                        which keeps only a record until destroyed
-//!              stopped
-//! ```
-//!
-//! A snapshot leaves any of these as it was; a rollback ends in running.
+//! [`life`] has the states, the diagram of them, and what each request means in each.
 //!
 //! From the bottom up: [`prepare`] has what every start needs, [`provision`] says what a sandbox is made of, [`boot`]
 //! and [`restore`] start one, [`start`] chooses between them, [`create`] and [`claim`] make new ones. [`owner`] holds
-//! the state of one sandbox, the files with an `impl Owner` change it, and [`task`] decides which of them does.
+//! the state of one sandbox, the files with an `impl Owner` change it, and [`task`] has each of them do so when its turn has come.
 
 mod boot;
 mod claim;
@@ -21,13 +14,13 @@ mod end;
 mod freeze;
 mod hibernation;
 mod keeper;
+mod life;
 mod live_snapshot;
 mod meter;
 mod owner;
 mod policy;
 mod prepare;
 mod provision;
-mod refusal;
 mod rehearsal;
 mod relisten;
 mod remains;
@@ -41,5 +34,6 @@ mod task;
 pub(crate) use clearing::{clear_processes, clear_run};
 pub(crate) use keeper::keep;
 pub(crate) use meter::sample_all;
+pub(crate) use owner::State;
 pub(crate) use remains::{Record, Remains};
-pub(crate) use task::{Found, adopt, create};
+pub(crate) use task::{adopt, create};

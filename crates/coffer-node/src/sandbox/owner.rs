@@ -11,8 +11,11 @@ use crate::node::Node;
 use crate::process::Alive;
 use crate::registry::{Meter, View};
 
+use super::life::Life;
+
+/// Where a sandbox is in its life (see [`life`](super::life)), with what it has there.
 #[derive(Debug)]
-pub(super) enum State {
+pub(crate) enum State {
     Running(Alive),
     Frozen(Alive),
     Stopped,
@@ -23,8 +26,16 @@ pub(super) enum State {
 }
 
 impl State {
-    pub(super) const fn has_files(&self) -> bool {
-        matches!(self, Self::Running(_) | Self::Frozen(_) | Self::Stopped | Self::Hibernated)
+    /// The state without what comes with it.
+    pub(super) const fn life(&self) -> Life {
+        match self {
+            Self::Running(_) => Life::Running,
+            Self::Frozen(_) => Life::Frozen,
+            Self::Stopped => Life::Stopped,
+            Self::Hibernated => Life::Hibernated,
+            Self::Dead(_) => Life::Dead,
+            Self::Gone => Life::Gone,
+        }
     }
 }
 

@@ -1,16 +1,19 @@
-//! The task that owns one sandbox: it alone changes it, one wish after another.
+//! The task that owns one sandbox: it alone changes it, one request after another.
 
 use std::sync::Arc;
 
-use coffer_wire::node::{CreateSandbox, DeathCause, NodeError, NodeErrorCode, Reply};
+use coffer_core::Memory;
+use coffer_wire::node::{CreateSandbox, NodeError, NodeErrorCode, Reply};
 use tokio::sync::mpsc;
 
 use crate::journal::{Entry, Phase};
+use crate::memory;
 use crate::node::Node;
-use crate::process::{Alive, Watched};
-use crate::registry::{Ask, Desk, Handle, Want, unknown};
+use crate::process::Alive;
+use crate::registry::{Ask, Command, Desk, Handle, unknown};
 
 use super::create::bring_up;
+use super::life::{Action, Life, MemorySupport, Refusal, plan};
 use super::owner::{Owner, State};
 use super::provision::Resume;
 use super::relisten;
@@ -35,33 +38,31 @@ pub(crate) fn create(node: &Arc<Node>, spec: CreateSandbox) -> Handle {
     handle
 }
 
-/// Starts an owner for what the journal knows; `watched` if it has processes.
-pub(crate) fn adopt(node: &Arc<Node>, entry: Entry, found: Found) -> Handle {
+/// Starts an owner for a sandbox that an earlier node made.
+pub(crate) fn adopt(node: &Arc<Node>, entry: Entry, state: State) -> Handle {
     let (handle, Desk { inbox, view }) = Handle::new(entry.spec.sandbox);
-    let state = match found {
-        Found::Alive { watched, quota, frozen } => {
-            let alive = Alive { watched, cgroup: node.cgroups.of(entry.name()), quota };
-            node.network.take_up(entry.spec.sandbox, &entry.spec.network, alive.watched.pidfd());
-            if let Err(error) = node.files_of(entry.name()).take_back() {
-                let sandbox = entry.spec.sandbox;
-                tracing::warn!(sandbox.id = %sandbox, "could not own what sandbox {sandbox} sees in /proc: {error}");
-            }
-            if let (false, Phase::Running { process }, Ok(first)) =
-                (frozen, &entry.phase, alive.watched.pidfd().try_clone_to_owned())
-            {
-                let seeing = relisten::see_that_it_listens(node.clone(), entry.clone(), process.pid, first);
-                node.owners.spawn(stop_with(node.clone(), seeing));
-            }
-            if frozen { State::Frozen(alive) } else { State::Running(alive) }
-        }
-        Found::Stopped => State::Stopped,
-        Found::Hibernated => State::Hibernated,
-        Found::Dead(cause) => State::Dead(cause),
-    };
+    if let State::Running(alive) | State::Frozen(alive) = &state {
+        take_up(node, &entry, alive, state.life());
+    }
     let mut owner = Owner { node: node.clone(), entry, view, state };
     owner.show();
     node.owners.spawn(async move { owner.own(inbox).await });
     handle
+}
+
+/// Has what belongs to the processes of an earlier node's sandbox served by this one.
+fn take_up(node: &Arc<Node>, entry: &Entry, alive: &Alive, life: Life) {
+    let sandbox = entry.spec.sandbox;
+    node.network.take_up(sandbox, &entry.spec.network, alive.watched.pidfd());
+    if let Err(error) = node.files_of(entry.name()).take_back() {
+        tracing::warn!(sandbox.id = %sandbox, "could not own what sandbox {sandbox} sees in /proc: {error}");
+    }
+    if let (Life::Running, Phase::Running { process }, Ok(first)) =
+        (life, &entry.phase, alive.watched.pidfd().try_clone_to_owned())
+    {
+        let seeing = relisten::see_that_it_listens(node.clone(), entry.clone(), process.pid, first);
+        node.owners.spawn(stop_with(node.clone(), seeing));
+    }
 }
 
 /// Runs until it is done or the node lets go of its sandboxes.
@@ -72,21 +73,12 @@ async fn stop_with(node: Arc<Node>, work: impl Future<Output = ()>) {
     }
 }
 
-/// What adoption found of a sandbox.
-#[derive(Debug)]
-pub(crate) enum Found {
-    Alive { watched: Watched, quota: Option<u64>, frozen: bool },
-    Stopped,
-    Hibernated,
-    Dead(DeathCause),
-}
-
 /// The sandbox is gone: everyone who still waits hears why.
 fn refuse_all(mut inbox: mpsc::Receiver<Ask>, error: &NodeError) {
     inbox.close();
-    while let Ok(Ask { want, answer }) = inbox.try_recv() {
-        let _ = answer.send(match want {
-            Want::Destroy => Ok(Reply::Done),
+    while let Ok(Ask { command, answer }) = inbox.try_recv() {
+        let _ = answer.send(match command {
+            Command::Destroy => Ok(Reply::Done),
             _ => Err(error.clone()),
         });
     }
@@ -104,9 +96,9 @@ impl Owner {
             match self.next(&mut inbox).await {
                 Event::LetGo => return,
                 Event::Ended => self.died().await,
-                Event::Asked(Ask { want, answer }) => {
+                Event::Asked(Ask { command, answer }) => {
                     self.view.lock().expect("no holder panics").changing = true;
-                    let result = self.grant(want).await;
+                    let result = self.grant(command).await;
                     self.show();
                     if matches!(self.state, State::Gone) {
                         self.node.sandboxes.remove(self.id());
@@ -138,60 +130,94 @@ impl Owner {
         }
     }
 
-    async fn grant(&mut self, want: Want) -> Result<Reply, NodeError> {
-        // The state is put back by every arm below; only a panic would leave it at "gone".
-        let state = std::mem::replace(&mut self.state, State::Gone);
-        let (state, result) = match (want, state) {
-            (Want::Create(spec), state) => {
-                let result = self.created(&spec, &state);
-                (state, result)
-            }
-            (Want::Destroy, state) => self.destroy(state).await,
-            (Want::Freeze, State::Running(alive)) => self.freeze(alive).await,
-            (Want::Freeze, State::Frozen(alive)) => (State::Frozen(alive), Ok(Reply::Done)),
-            (Want::Thaw, State::Frozen(alive)) => self.thaw(alive).await,
-            (Want::Thaw | Want::Start { .. }, State::Running(alive)) => {
-                (State::Running(alive), self.placed())
-            }
-            (Want::Stop, State::Running(alive) | State::Frozen(alive)) => self.stop(alive).await,
-            (Want::Stop, State::Stopped) => (State::Stopped, Ok(Reply::Done)),
-            (Want::Start { .. }, State::Stopped) => self.start(Resume::Boot).await,
-            (
-                Want::SetNetwork(policy),
-                state @ (State::Running(_) | State::Frozen(_) | State::Stopped | State::Hibernated),
-            ) => {
-                let result = self.set_network(*policy, &state).await;
-                (state, result)
-            }
-            (want @ (Want::Hibernate | Want::Snapshot { memory: true, .. }), state)
-            | (want @ Want::Rollback { memory: true, .. }, state)
-            | (want @ Want::Start { .. }, state @ State::Hibernated) => {
-                self.grant_with_memory(want, state).await
-            }
-            (Want::Snapshot { snapshot, .. }, state) if state.has_files() => {
-                self.snapshot(snapshot, state).await
-            }
-            (Want::Rollback { snapshot, .. }, state) if state.has_files() => {
-                self.roll_back(snapshot, Resume::Boot, state).await
-            }
-            (want, state) => {
-                let refused = self.refused(&want, &state);
-                (state, Err(refused))
-            }
+    /// Does what a request means in the present state: [`plan`] decides, this does it.
+    async fn grant(&mut self, command: Command) -> Result<Reply, NodeError> {
+        if let Command::Create(spec) = &command {
+            self.check_same(spec)?;
+        }
+        let life = self.state.life();
+        let support = if memory::lacks().is_none() { MemorySupport::Present } else { MemorySupport::Absent };
+        let action = match plan(life, &command, support) {
+            Ok(action) => action,
+            Err(Refusal::NoMemorySupport) => return Err(memory::unsupported()),
+            Err(Refusal::WrongState) => return Err(self.refuse(&command)),
         };
+        // It is put back below; only a panic would leave it at "gone".
+        let state = std::mem::replace(&mut self.state, State::Gone);
+        let (state, result) = self.perform(action, command, state).await;
+        if !life.may_become(action, state.life()) {
+            debug_assert!(false, "{action:?} led from {life:?} to {:?}", state.life());
+            tracing::error!(sandbox.id = %self.id(), "{action:?} led from {life:?} to {:?}", state.life());
+        }
         self.state = state;
         result
     }
 
+    async fn perform(
+        &mut self,
+        action: Action,
+        command: Command,
+        state: State,
+    ) -> (State, Result<Reply, NodeError>) {
+        match (action, state) {
+            (Action::Confirm, state) => (state, Ok(Reply::Done)),
+            (Action::ConfirmPlace, state) => (state, self.placed()),
+            (Action::Destroy, state) => self.destroy(state).await,
+            (Action::Freeze, State::Running(alive)) => self.freeze(alive).await,
+            (Action::Thaw, State::Frozen(alive)) => self.thaw(alive).await,
+            (Action::Stop, State::Running(alive) | State::Frozen(alive)) => self.stop(alive).await,
+            (Action::Boot, State::Stopped) => self.start(Resume::Boot).await,
+            (Action::BootCold, State::Hibernated) => self.start_cold().await,
+            (Action::Wake, State::Hibernated) => self.wake().await,
+            (Action::Hibernate, State::Running(alive)) => self.hibernate(alive).await,
+            (Action::ThawAndHibernate, State::Frozen(alive)) => match self.thaw(alive).await {
+                (State::Running(alive), Ok(_)) => self.hibernate(alive).await,
+                failed => failed,
+            },
+            (Action::Snapshot(snapshot), state) => self.snapshot(snapshot, state).await,
+            (Action::SnapshotMemory(snapshot), State::Running(alive)) => {
+                self.snapshot_with_memory(snapshot, alive).await
+            }
+            (Action::ThawAndSnapshotMemory(snapshot), State::Frozen(alive)) => match self.thaw(alive).await {
+                (State::Running(alive), Ok(_)) => match self.snapshot_with_memory(snapshot, alive).await {
+                    (State::Running(alive), result) => (self.freeze(alive).await.0, result),
+                    failed => failed,
+                },
+                failed => failed,
+            },
+            (Action::RollBack(snapshot, Memory::Without), state) => {
+                self.roll_back(snapshot, Resume::Boot, state).await
+            }
+            (Action::RollBack(snapshot, Memory::With), state) => {
+                self.roll_back(snapshot, Resume::Memory(snapshot), state).await
+            }
+            (Action::SetNetwork, state) => match command {
+                Command::SetNetwork(policy) => {
+                    let result = self.set_network(*policy, &state).await;
+                    (state, result)
+                }
+                command => (state, Err(self.refuse(&command))),
+            },
+            // `plan` has none of these.
+            (_, state) => (state, Err(self.refuse(&command))),
+        }
+    }
+
     /// Creating again gives the same answer, as long as the same thing is asked.
-    fn created(&self, spec: &CreateSandbox, state: &State) -> Result<Reply, NodeError> {
-        if *spec != self.entry.spec {
-            let message = format!("sandbox {} exists and was asked for differently", self.id());
-            return Err(NodeError::new(NodeErrorCode::WrongState, message));
+    fn check_same(&self, spec: &CreateSandbox) -> Result<(), NodeError> {
+        if *spec == self.entry.spec {
+            return Ok(());
         }
-        match state {
-            State::Running(_) | State::Frozen(_) => self.placed(),
-            state => Err(self.refused(&Want::Create(Box::new(spec.clone())), state)),
+        let message = format!("sandbox {} exists and was asked for differently", self.id());
+        Err(NodeError::new(NodeErrorCode::WrongState, message))
+    }
+
+    fn refuse(&self, command: &Command) -> NodeError {
+        let (life, verb) = (self.state.life(), command.verb());
+        if life == Life::Gone {
+            return unknown(self.id());
         }
+        let message = format!("sandbox {} is {} and cannot be {verb}", self.id(), life.name());
+        NodeError::new(NodeErrorCode::WrongState, message)
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use coffer_core::{Limits, SandboxId, SnapshotId};
+use coffer_core::{Limits, Memory, SandboxId, SnapshotId};
 use coffer_engine::{Engine as _, EngineNotice, NodeEngine, Placement};
 use coffer_node::features::{KNOWN_HOSTS, Lacking};
 use coffer_node::{NodeConfig, NodeFailure, PoolChoice, Spawner, WarmChoice};
@@ -381,7 +381,7 @@ impl TestNode {
     }
 
     pub(crate) async fn snapshot(&self, sandbox: &Sandbox) -> SnapshotInfo {
-        self.engine.snapshot(sandbox.id, SnapshotId::generate(), false).await.unwrap()
+        self.engine.snapshot(sandbox.id, SnapshotId::generate(), Memory::Without).await.unwrap()
     }
 
     /// Makes a sandbox from a snapshot.

@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use coffer_core::Boot;
 use coffer_engine::Engine as _;
 
 use crate::harness::{Home, Sandbox, TestNode, small};
@@ -132,7 +133,7 @@ async fn what_others_cannot_read_on_the_host_cannot_be_read_inside() {
     // The same for its next life, for a fork that begins with what it made of these names, and for others. What was
     // seen before is closed to these too: the sandbox had it open, so to say.
     node.engine.stop(sandbox.id).await.unwrap();
-    node.engine.start(sandbox.id, true).await.unwrap();
+    node.engine.start(sandbox.id, Boot::Cold).await.unwrap();
     attack(&sandbox, &usr.0.join("new-private")).await;
     assert_ne!(sandbox.script(&format!("cat {}", seen.display())).await.0, 0);
     let fork = node.child(&node.snapshot(&sandbox).await).await;

@@ -1,6 +1,6 @@
 //! What a sandbox sees and may do: nothing of the host, and only what was given to it.
 
-use coffer_core::Limits;
+use coffer_core::{Boot, Limits};
 use coffer_engine::Engine as _;
 
 use crate::harness::{Home, small};
@@ -225,7 +225,7 @@ async fn a_confused_root_still_starts() {
     std::os::unix::fs::symlink("/etc", upper.join("proc")).unwrap();
     std::os::unix::fs::symlink("../../../../..", upper.join("run")).unwrap();
     std::fs::write(upper.join("dev"), "a file").unwrap();
-    node.engine.start(sandbox.id, false).await.unwrap();
+    node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(
         sandbox.output("cat /proc/1/comm; test -c /dev/null && ls /run/coffer").await,
         "agentd\nagentd"

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coffer_core::SnapshotId;
+use coffer_core::{Memory, SnapshotId};
 use coffer_engine::Engine as _;
 use coffer_node::features::{Feature, KNOWN_HOSTS, KnownHost, Lacking, Need, TABLE};
 use coffer_node::{NodeFailure, PoolChoice};
@@ -90,7 +90,8 @@ async fn what_cannot_be_replaced_is_a_typed_refusal() {
     }
     let sandbox = node.create(small()).await;
     assert_eq!(sandbox.output("echo works").await, "works");
-    let refused = node.engine.snapshot(sandbox.id, SnapshotId::generate(), false).await.unwrap_err();
+    let refused =
+        node.engine.snapshot(sandbox.id, SnapshotId::generate(), Memory::Without).await.unwrap_err();
     assert!(refused.to_string().contains("btrfs"), "{refused}");
     node.stop().await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use coffer_core::SandboxId;
+use coffer_core::{Boot, SandboxId};
 use coffer_engine::{Engine as _, EngineError};
 use coffer_wire::node::{DeathCause, RunState};
 
@@ -106,7 +106,7 @@ async fn stopping_keeps_files_and_changes_the_boot() {
     assert!(node.engine.stats().await.unwrap().is_empty());
     assert!(std::os::unix::net::UnixStream::connect(&sandbox.placement.socket).is_err());
 
-    let placement = node.engine.start(sandbox.id, false).await.unwrap();
+    let placement = node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(placement, sandbox.placement);
     assert_eq!(
         sandbox.output("cat /root/file /etc/hostname; ls -d /var/dir").await,
@@ -149,7 +149,7 @@ async fn wrong_wishes_are_refused() {
     let node = home.start().await;
     let nobody = SandboxId::generate();
     assert!(matches!(node.engine.freeze(nobody).await, Err(EngineError::UnknownSandbox)));
-    assert!(matches!(node.engine.start(nobody, false).await, Err(EngineError::UnknownSandbox)));
+    assert!(matches!(node.engine.start(nobody, Boot::AsPaused).await, Err(EngineError::UnknownSandbox)));
     let mut wanted = spec(small());
     wanted.template = "../../etc".into();
     assert!(matches!(node.engine.create(&wanted).await, Err(EngineError::UnknownTemplate(_))));

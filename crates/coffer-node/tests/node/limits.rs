@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coffer_core::Limits;
+use coffer_core::{Boot, Limits};
 use coffer_engine::Engine as _;
 use coffer_wire::node::DeathCause;
 
@@ -62,7 +62,7 @@ async fn disk_is_limited() {
     assert!(used > 8 << 20 && used <= 32 << 20, "{used}");
     // A full sandbox can still be stopped and started, and files removed from it.
     node.engine.stop(sandbox.id).await.unwrap();
-    node.engine.start(sandbox.id, false).await.unwrap();
+    node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     sandbox.output("rm /root/big && sync && echo x > /root/small").await;
     let (code, _) = sandbox.script("head -c 64M /dev/urandom > /root/big").await;
     assert_ne!(code, 0);

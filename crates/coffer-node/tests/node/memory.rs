@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use coffer_core::{Limits, SnapshotId};
+use coffer_core::{Boot, Limits, Memory, SnapshotId};
 use coffer_engine::{Engine as _, EngineError};
 use coffer_wire::node::{CreateSandbox, RunState};
 
@@ -115,7 +115,7 @@ async fn a_process_goes_on_where_it_was() {
         assert_eq!(state(&node, &sandbox).await, RunState::Hibernated);
         assert_eq!(home.live_processes(), 0);
         let begun = Instant::now();
-        sandbox.placement = node.engine.start(sandbox.id, false).await.unwrap();
+        sandbox.placement = node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
         println!("{mebibytes} MB: hibernated in {saved:?}, back in {:?}", begun.elapsed());
         assert_eq!(ask(&sandbox, "hello").await, (2, facts));
         assert_eq!(sandbox.output("cat /proc/sys/kernel/random/boot_id").await, boot_id);
@@ -144,15 +144,15 @@ async fn hibernation_outlives_the_node() {
     assert_eq!(state(&node, &sandbox).await, RunState::Hibernated);
     let refused = node.engine.freeze(sandbox.id).await.unwrap_err();
     assert!(matches!(&refused, EngineError::WrongState(why) if why.contains("is hibernated")), "{refused:?}");
-    sandbox.placement = node.engine.start(sandbox.id, false).await.unwrap();
+    sandbox.placement = node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(ask(&sandbox, "x").await, (2, facts.clone()));
     // What was restored can be saved again.
     node.engine.hibernate(sandbox.id).await.unwrap();
-    sandbox.placement = node.engine.start(sandbox.id, false).await.unwrap();
+    sandbox.placement = node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(ask(&sandbox, "x").await, (3, facts));
     node.engine.hibernate(sandbox.id).await.unwrap();
     // Its processes are given up, its files are not.
-    sandbox.placement = node.engine.start(sandbox.id, true).await.unwrap();
+    sandbox.placement = node.engine.start(sandbox.id, Boot::Cold).await.unwrap();
     assert_eq!(sandbox.output("cat /var/tmp/file; pgrep python3 | wc -l").await, "01234567890");
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
@@ -201,7 +201,7 @@ async fn killed_while(doing: Doing, delays: &[u64]) {
             tokio::spawn(async move {
                 match doing {
                     Doing::Hibernate => engine.hibernate(id).await,
-                    Doing::Wake => engine.start(id, false).await.map(drop),
+                    Doing::Wake => engine.start(id, Boot::AsPaused).await.map(drop),
                 }
             })
         };
@@ -216,7 +216,7 @@ async fn killed_while(doing: Doing, delays: &[u64]) {
         match &list[0].run {
             RunState::Hibernated => {
                 slept += 1;
-                engine.start(sandbox.id, false).await.unwrap();
+                engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
             }
             run => {
                 assert_eq!(*run, RunState::Running);
@@ -259,7 +259,7 @@ async fn forks_go_on_from_one_moment() {
         "hostname; cat /proc/sys/kernel/random/boot_id /etc/machine-id; awk '{print $2}' /proc/self/uid_map";
     let mut identities = vec![source.output(own).await];
     let snapshot = SnapshotId::generate();
-    let info = node.engine.snapshot(source.id, snapshot, true).await.unwrap();
+    let info = node.engine.snapshot(source.id, snapshot, Memory::With).await.unwrap();
     assert!(info.memory && info.memory_bytes > 20 << 20, "{info:?}");
     println!("20 MB: stood still for {} ms", info.paused_us / 1000);
     // The source goes on, and what it does from here on is its own.
@@ -287,7 +287,7 @@ async fn forks_go_on_from_one_moment() {
         fork.output("touch /var/tmp/mine && [ $(stat -c %u /var/tmp/mine) = 0 ]").await;
         // A fork is a sandbox like any other.
         node.engine.hibernate(fork.id).await.unwrap();
-        node.engine.start(fork.id, false).await.unwrap();
+        node.engine.start(fork.id, Boot::AsPaused).await.unwrap();
         assert_eq!(ask(&fork, "x").await.0, 3 + u32::try_from(extra).unwrap());
     }
     for line in 0..4 {
@@ -295,7 +295,7 @@ async fn forks_go_on_from_one_moment() {
         assert_eq!(different.len(), 4, "{identities:?}");
     }
     // Back to that moment, also for the source.
-    node.engine.rollback(source.id, snapshot, true).await.unwrap();
+    node.engine.rollback(source.id, snapshot, Memory::With).await.unwrap();
     assert_eq!(ask(&source, "x").await, (2, facts));
     assert_eq!(source.output("ls /var/tmp/later 2>/dev/null || echo none").await, "none");
     // From where it is hibernated too; and if that cannot be, it is as it was.
@@ -303,12 +303,12 @@ async fn forks_go_on_from_one_moment() {
     let pages = home.data_dir().join(format!("pool/snapshots/{snapshot}/memory/pages-1.img"));
     let whole = std::fs::read(&pages).unwrap();
     std::fs::write(&pages, &whole[1..]).unwrap();
-    node.engine.rollback(source.id, snapshot, true).await.unwrap_err();
-    node.engine.start(source.id, false).await.unwrap();
+    node.engine.rollback(source.id, snapshot, Memory::With).await.unwrap_err();
+    node.engine.start(source.id, Boot::AsPaused).await.unwrap();
     assert_eq!(ask(&source, "x").await.0, 3);
     std::fs::write(&pages, &whole).unwrap();
     node.engine.hibernate(source.id).await.unwrap();
-    node.engine.rollback(source.id, snapshot, true).await.unwrap();
+    node.engine.rollback(source.id, snapshot, Memory::With).await.unwrap();
     assert_eq!(ask(&source, "x").await.0, 2);
     node.engine.delete_snapshot(snapshot).await.unwrap();
     node.stop().await;
@@ -342,13 +342,14 @@ async fn what_cannot_be_saved_goes_on() {
         assert!(error.contains("goes on") && error.contains("notify"), "{error}");
         assert_eq!(state(&node, &sandbox).await, RunState::Running);
     }
-    let error = node.engine.snapshot(sandbox.id, SnapshotId::generate(), true).await.unwrap_err().to_string();
+    let error =
+        node.engine.snapshot(sandbox.id, SnapshotId::generate(), Memory::With).await.unwrap_err().to_string();
     assert!(error.contains("notify"), "{error}");
     assert_eq!(node.engine.snapshots().await.unwrap(), []);
     assert_eq!(ask(&sandbox, "x").await, (2, facts.clone()));
     sandbox.output("pkill -f inotify_ini[t]").await;
     node.engine.hibernate(sandbox.id).await.unwrap();
-    node.engine.start(sandbox.id, false).await.unwrap();
+    node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(ask(&sandbox, "x").await, (3, facts));
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
@@ -364,10 +365,10 @@ async fn a_damaged_image_is_refused_and_files_stay() {
     let mut bytes = std::fs::read(&pages).unwrap();
     bytes[100] ^= 1;
     std::fs::write(&pages, &bytes).unwrap();
-    let error = node.engine.start(sandbox.id, false).await.unwrap_err().to_string();
+    let error = node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap_err().to_string();
     assert!(error.contains("pages-1.img") && error.contains("damaged"), "{error}");
     assert_eq!(state(&node, &sandbox).await, RunState::Hibernated);
-    node.engine.start(sandbox.id, true).await.unwrap();
+    node.engine.start(sandbox.id, Boot::Cold).await.unwrap();
     assert_eq!(sandbox.output("cat /var/tmp/file").await, "0123456789");
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
@@ -386,13 +387,13 @@ async fn a_restore_that_fails_changes_nothing() {
     let mut open = uppers.iter().flat_map(|upper| ["var/tmp/file", "tmp/file"].map(|file| upper.join(file)));
     let file = std::fs::File::options().write(true).open(open.find(|file| file.exists()).unwrap()).unwrap();
     file.set_len(11).unwrap();
-    let error = node.engine.start(sandbox.id, false).await.unwrap_err().to_string();
+    let error = node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap_err().to_string();
     assert!(error.contains("bad size 11 (expect 10)"), "{error}");
     assert_eq!(state(&node, &sandbox).await, RunState::Hibernated);
     assert_eq!(home.live_processes(), 0);
     file.set_len(10).unwrap();
     drop(file);
-    node.engine.start(sandbox.id, false).await.unwrap();
+    node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(ask(&sandbox, "x").await, (2, facts));
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
@@ -409,7 +410,7 @@ async fn without_criu_everything_else_works() {
     let sandbox = Sandbox { id: wanted.sandbox, placement };
     for refused in [
         engine.hibernate(sandbox.id).await.unwrap_err(),
-        engine.snapshot(sandbox.id, SnapshotId::generate(), true).await.unwrap_err(),
+        engine.snapshot(sandbox.id, SnapshotId::generate(), Memory::With).await.unwrap_err(),
     ] {
         assert!(matches!(&refused, EngineError::Unsupported(why) if why.contains("no CRIU")), "{refused:?}");
     }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use coffer_core::SnapshotId;
+use coffer_core::{Boot, Memory, SnapshotId};
 use coffer_engine::Engine as _;
 
 use crate::harness::{Home, Sandbox, TestNode, small};
@@ -48,11 +48,11 @@ async fn secrets_of_processes_are_not_on_disk() {
     let Some(node) = able(&home).await else { return };
     let (mut sandbox, secret) = with_secret(&node).await;
     let snapshot = SnapshotId::generate();
-    node.engine.snapshot(sandbox.id, snapshot, true).await.unwrap();
+    node.engine.snapshot(sandbox.id, snapshot, Memory::With).await.unwrap();
     node.engine.hibernate(sandbox.id).await.unwrap();
     assert_eq!((keys(&home), in_memory(&home)), (2, 0));
     assert!(!is_in(&secret, &home.data_dir()));
-    sandbox.placement = node.engine.start(sandbox.id, false).await.unwrap();
+    sandbox.placement = node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     let found = sandbox.output("tr '\\0' '\\n' < /proc/$(pgrep sleep)/environ | grep TOKEN").await;
     assert_eq!(found, format!("TOKEN={secret}"));
     // An image that is not needed any more takes its key with it.
@@ -83,13 +83,13 @@ async fn images_outlive_a_change_of_the_setting() {
     let Some(node) = able(&home).await else { return };
     let (sandbox, _) = with_secret(&node).await;
     let snapshot = SnapshotId::generate();
-    node.engine.snapshot(sandbox.id, snapshot, true).await.unwrap();
+    node.engine.snapshot(sandbox.id, snapshot, Memory::With).await.unwrap();
     node.engine.hibernate(sandbox.id).await.unwrap();
     node.stop().await;
     for encrypt_memory in [false, true] {
         home.encrypt_memory = encrypt_memory;
         let node = home.start().await;
-        node.engine.start(sandbox.id, false).await.unwrap();
+        node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
         node.engine.hibernate(sandbox.id).await.unwrap();
         assert_eq!(keys(&home), if encrypt_memory { 2 } else { 1 });
         node.stop().await;

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use coffer_core::Boot;
 use coffer_engine::Engine as _;
 use coffer_wire::node::{CreateSandbox, RunState};
 use rustix::process::{Pid, Signal};
@@ -75,7 +76,7 @@ async fn an_image_that_cannot_be_restored_ends_nothing() {
     engine.hibernate(sandbox.id).await.unwrap();
     assert_eq!(engine.list().await.unwrap()[0].run, RunState::Hibernated);
     assert_eq!(home.live_processes(), 0);
-    engine.start(sandbox.id, false).await.unwrap();
+    engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(ask(&sandbox, "x").await, (4, facts));
     engine.destroy(sandbox.id).await.unwrap();
     process.kill().unwrap();
@@ -118,7 +119,7 @@ print(can("/var/tmp/whole", lambda f: fcntl.flock(f, now)), can("/var/tmp/part",
     assert_eq!(sandbox.output(take).await, "held held free");
     for _ in 0..2 {
         node.engine.hibernate(sandbox.id).await.unwrap();
-        node.engine.start(sandbox.id, false).await.unwrap();
+        node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
         assert_eq!(sandbox.output(take).await, "held held free");
     }
     sandbox.output("pkill -f lock[s].py; while pgrep -f lock[s].py; do sleep 0.01; done").await;
@@ -164,7 +165,7 @@ async fn a_kill_while_memory_is_saved_holds_nothing_up() {
         match saved {
             Ok(_) => {
                 assert_eq!(node.engine.list().await.unwrap()[0].run, RunState::Hibernated);
-                node.engine.start(sandbox.id, false).await.unwrap();
+                node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
                 assert_eq!(sandbox.output("pgrep -c sleep").await, "3");
             }
             Err(error) => assert!(error.to_string().contains("could not be saved"), "{error}"),

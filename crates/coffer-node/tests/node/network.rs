@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use coffer_core::Boot;
 use coffer_core::network::{Base, Policy, RefusedKind};
 use coffer_engine::{Engine as _, NodeEngine};
 use coffer_node::WarmChoice;
@@ -355,7 +356,7 @@ async fn a_stopped_sandbox_has_its_way_when_started() {
     settled(|| egress.descriptors(), alone).await;
     node.engine.set_network(sandbox.id, &only(&[EXAMPLE])).await.unwrap();
     assert_eq!(node.engine.refusals(sandbox.id, 0).await.unwrap().total, 0);
-    node.engine.start(sandbox.id, false).await.unwrap();
+    node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(reach(&sandbox, SITE).await, greeting(SITE));
     assert!(reach(&sandbox, SITE_V6).await.starts_with("no way"));
     node.stop().await;

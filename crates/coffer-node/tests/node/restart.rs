@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use coffer_core::Boot;
 use coffer_engine::Engine as _;
 use coffer_wire::node::{DeathCause, RunState};
 
@@ -45,7 +46,7 @@ async fn a_new_node_takes_up_what_lives() {
     assert_eq!(node.engine.stats().await.unwrap().len(), 2);
     node.engine.thaw(frozen.id).await.unwrap();
     assert_eq!(frozen.output("echo awake").await, "awake");
-    node.engine.start(stopped.id, false).await.unwrap();
+    node.engine.start(stopped.id, Boot::AsPaused).await.unwrap();
     assert_eq!(stopped.output("cat /root/x").await, "there");
     // New ones get ids of their own beside the adopted.
     let new = node.create(small()).await;
@@ -144,7 +145,7 @@ async fn a_stop_that_was_cut_off_keeps_the_files() {
     let node = home.start().await;
     let statuses = node.engine.list().await.unwrap();
     assert_eq!(statuses.iter().map(|status| &status.run).collect::<Vec<_>>(), [&RunState::Stopped]);
-    node.engine.start(sandbox.id, false).await.unwrap();
+    node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(sandbox.output("cat /root/x").await, "there");
     node.stop().await;
     home.reap_orphans();

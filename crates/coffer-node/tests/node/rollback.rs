@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use coffer_core::SnapshotId;
+use coffer_core::{Boot, Memory, SnapshotId};
 use coffer_engine::Engine as _;
 use coffer_wire::node::RunState;
 
@@ -39,7 +39,8 @@ async fn a_rollback_gives_back_what_was() {
             RunState::Stopped => node.engine.stop(sandbox.id).await.unwrap(),
             _ => {}
         }
-        sandbox.placement = node.engine.rollback(sandbox.id, snapshot.snapshot, false).await.unwrap();
+        sandbox.placement =
+            node.engine.rollback(sandbox.id, snapshot.snapshot, Memory::Without).await.unwrap();
         let seen = "cat /root/d/x; stat -c %u /root/d/x; ls /root; ! [ -e /etc/shells ]; cat /etc/machine-id; hostname";
         assert_eq!(sandbox.output(seen).await, format!("first\n1000\nd\n{machine_id}\ne2b.local"));
         assert_eq!(node.engine.list().await.unwrap()[0].run, RunState::Running);
@@ -48,7 +49,7 @@ async fn a_rollback_gives_back_what_was() {
     // It goes on from there like any other.
     sandbox.output("echo third > /root/d/x").await;
     node.engine.stop(sandbox.id).await.unwrap();
-    node.engine.start(sandbox.id, false).await.unwrap();
+    node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     let child = node.child(&node.snapshot(&sandbox).await).await;
     assert_eq!(child.output("cat /root/d/x").await, "third");
     node.engine.destroy(sandbox.id).await.unwrap();
@@ -66,7 +67,7 @@ async fn the_files_of_another_can_be_taken() {
     let machine_id = source.output("cat /etc/machine-id").await;
     let snapshot = node.snapshot(&source).await;
     node.engine.destroy(source.id).await.unwrap();
-    taker.placement = node.engine.rollback(taker.id, snapshot.snapshot, false).await.unwrap();
+    taker.placement = node.engine.rollback(taker.id, snapshot.snapshot, Memory::Without).await.unwrap();
     assert_eq!(taker.output("cat /root/x; stat -c %u /root/x").await, "theirs\n1000");
     assert_ne!(taker.output("cat /etc/machine-id").await, machine_id);
     node.stop().await;
@@ -90,11 +91,11 @@ async fn hibernated_sandboxes_have_a_past_too() {
     let child = node.child(&node.snapshot(&sandbox).await).await;
     assert_eq!(child.output("cat /root/x").await, "second");
     // A refusal changes nothing: its processes go on afterwards.
-    node.engine.rollback(sandbox.id, SnapshotId::generate(), false).await.unwrap_err();
-    sandbox.placement = node.engine.start(sandbox.id, false).await.unwrap();
+    node.engine.rollback(sandbox.id, SnapshotId::generate(), Memory::Without).await.unwrap_err();
+    sandbox.placement = node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(sandbox.output("cat /root/x").await, "second");
     node.engine.hibernate(sandbox.id).await.unwrap();
-    sandbox.placement = node.engine.rollback(sandbox.id, past.snapshot, false).await.unwrap();
+    sandbox.placement = node.engine.rollback(sandbox.id, past.snapshot, Memory::Without).await.unwrap();
     assert_eq!(sandbox.output("cat /root/x").await, "first");
     assert!(!saved.exists());
     node.stop().await;
@@ -108,11 +109,11 @@ async fn a_rollback_that_is_cut_off_leaves_old_or_new() {
     let mut sandbox = Sandbox { id: wanted.sandbox, placement: engine.create(&wanted).await.unwrap() };
     // Two files that are of the same time, or something was mixed.
     sandbox.output("echo past > /root/a; echo past > /root/b").await;
-    let past = engine.snapshot(sandbox.id, SnapshotId::generate(), false).await.unwrap();
+    let past = engine.snapshot(sandbox.id, SnapshotId::generate(), Memory::Without).await.unwrap();
     let mut seen = Vec::new();
     for round in 0..6u64 {
         sandbox.output(&format!("echo {round} > /root/b; echo {round} > /root/a")).await;
-        let rolling = engine.rollback(sandbox.id, past.snapshot, false);
+        let rolling = engine.rollback(sandbox.id, past.snapshot, Memory::Without);
         let killing = async {
             tokio::time::sleep(Duration::from_millis(4 + 9 * round)).await;
             process.kill().unwrap();
@@ -125,7 +126,7 @@ async fn a_rollback_that_is_cut_off_leaves_old_or_new() {
         let statuses = engine.list().await.unwrap();
         let [status] = statuses.as_slice() else { panic!("{statuses:?}") };
         if status.run == RunState::Stopped {
-            engine.start(sandbox.id, false).await.unwrap();
+            engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
         }
         sandbox.placement = status.placement.clone();
         let files = sandbox.output("cat /root/a /root/b").await;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use coffer_core::{Limits, SnapshotId};
+use coffer_core::{Boot, Limits, Memory, SnapshotId};
 use coffer_engine::{Engine as _, EngineError};
 use coffer_wire::node::{CreateSandbox, RunState};
 use futures_util::future::join_all;
@@ -225,7 +225,7 @@ async fn a_snapshot_outlives_its_source_and_children_their_snapshot() {
     assert!(matches!(refused, Err(EngineError::UnknownSnapshot)), "{refused:?}");
     // Stopped and started, it still has them.
     node.engine.stop(child.id).await.unwrap();
-    node.engine.start(child.id, false).await.unwrap();
+    node.engine.start(child.id, Boot::AsPaused).await.unwrap();
     assert_eq!(child.output(check).await, "0");
     // With the last that has them they are freed.
     let free = |node: &crate::harness::TestNode| {
@@ -340,7 +340,7 @@ async fn limits_count_what_is_written_after() {
     // What the snapshot has does not keep the source from writing as much again, also after a restart.
     source.output(fill).await;
     node.engine.stop(source.id).await.unwrap();
-    node.engine.start(source.id, false).await.unwrap();
+    node.engine.start(source.id, Boot::AsPaused).await.unwrap();
     source.output("echo more > /root/more && sync").await;
     // A child may write as much as its limit says, and no more than that and what it inherited.
     let child = node.child(&snapshot).await;
@@ -371,10 +371,10 @@ async fn a_full_pool_refuses_and_leaves_nothing() {
     let flags = rustix::fs::FallocateFlags::empty();
     rustix::fs::fallocate(&file, flags, 0, free - 100 * 1024 * 1024).unwrap();
     rustix::fs::syncfs(&file).unwrap();
-    let refused = node.engine.snapshot(source.id, SnapshotId::generate(), false).await.unwrap_err();
+    let refused = node.engine.snapshot(source.id, SnapshotId::generate(), Memory::Without).await.unwrap_err();
     let EngineError::NoCapacity(why) = &refused else { panic!("{refused}") };
     assert!(why.contains("bytes more must be free"), "{why}");
-    let rolled = node.engine.rollback(source.id, snapshot.snapshot, false).await;
+    let rolled = node.engine.rollback(source.id, snapshot.snapshot, Memory::Without).await;
     assert!(matches!(rolled, Err(EngineError::NoCapacity(_))), "{rolled:?}");
     assert_eq!(source.output("cat /root/x").await, "here", "it runs on");
     let belongings = home.belongings();
@@ -382,7 +382,7 @@ async fn a_full_pool_refuses_and_leaves_nothing() {
     drop(file);
     fs::remove_file(filler).unwrap();
     let deadline = Instant::now() + Duration::from_secs(40);
-    while let Err(error) = node.engine.snapshot(source.id, SnapshotId::generate(), false).await {
+    while let Err(error) = node.engine.snapshot(source.id, SnapshotId::generate(), Memory::Without).await {
         assert!(Instant::now() < deadline, "{error}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -395,7 +395,7 @@ async fn plain_directories_have_no_snapshots() {
     home.pool = coffer_node::PoolChoice::Directory;
     let node = home.start().await;
     let source = node.create(small()).await;
-    let refused = node.engine.snapshot(source.id, SnapshotId::generate(), false).await.unwrap_err();
+    let refused = node.engine.snapshot(source.id, SnapshotId::generate(), Memory::Without).await.unwrap_err();
     let EngineError::Unsupported(why) = &refused else { panic!("{refused}") };
     assert!(why.contains("btrfs"), "{why}");
     assert_eq!(source.output("echo alive").await, "alive");
@@ -413,18 +413,18 @@ async fn what_cannot_be_is_refused() {
     let mut node = home.start().await;
     let (source, other) = tokio::join!(node.create(small()), node.create(small()));
     let snapshot = node.snapshot(&source).await;
-    let taken = node.engine.snapshot(other.id, snapshot.snapshot, false).await;
+    let taken = node.engine.snapshot(other.id, snapshot.snapshot, Memory::Without).await;
     assert!(matches!(taken, Err(EngineError::WrongState(_))), "{taken:?}");
     let nobody = coffer_core::SandboxId::generate();
-    let unknown = node.engine.snapshot(nobody, SnapshotId::generate(), false).await;
+    let unknown = node.engine.snapshot(nobody, SnapshotId::generate(), Memory::Without).await;
     assert!(matches!(unknown, Err(EngineError::UnknownSandbox)), "{unknown:?}");
-    let unknown = node.engine.rollback(source.id, SnapshotId::generate(), false).await;
+    let unknown = node.engine.rollback(source.id, SnapshotId::generate(), Memory::Without).await;
     assert!(matches!(unknown, Err(EngineError::UnknownSnapshot)), "{unknown:?}");
     source.order("!exit 1");
     node.death(Duration::from_secs(5)).await;
-    let dead = node.engine.snapshot(source.id, SnapshotId::generate(), false).await;
+    let dead = node.engine.snapshot(source.id, SnapshotId::generate(), Memory::Without).await;
     assert!(matches!(dead, Err(EngineError::WrongState(_))), "{dead:?}");
-    let dead = node.engine.rollback(source.id, snapshot.snapshot, false).await;
+    let dead = node.engine.rollback(source.id, snapshot.snapshot, Memory::Without).await;
     assert!(matches!(dead, Err(EngineError::WrongState(_))), "{dead:?}");
     assert_eq!(node.engine.snapshots().await.unwrap(), [snapshot]);
     node.stop().await;

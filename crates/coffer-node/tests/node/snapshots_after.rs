@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use coffer_core::SnapshotId;
+use coffer_core::{Boot, Memory, SnapshotId};
 use coffer_engine::{Engine as _, EngineError};
 use coffer_wire::node::{CreateSandbox, RunState};
 
@@ -54,10 +54,10 @@ async fn the_next_node_has_the_same_snapshots() {
         let refused = node.engine.create(&wanted).await;
         assert!(matches!(refused, Err(EngineError::UnknownSnapshot)), "{refused:?}");
     }
-    node.engine.start(child.id, false).await.unwrap();
+    node.engine.start(child.id, Boot::AsPaused).await.unwrap();
     assert_eq!(child.output("cat /root/x").await, "there", "children go on");
     // Asked again, the answer is the same, though its source is gone.
-    assert_eq!(node.engine.snapshot(source.id, kept.snapshot, false).await.unwrap(), kept);
+    assert_eq!(node.engine.snapshot(source.id, kept.snapshot, Memory::Without).await.unwrap(), kept);
     node.engine.delete_snapshot(edited.snapshot).await.unwrap();
     assert_eq!(home.belongings().0["manifests"], 1);
     node.stop().await;
@@ -74,7 +74,7 @@ async fn a_killed_node_leaves_whole_snapshots_or_none() {
     let making = async {
         let mut told = Vec::new();
         for snapshot in &snapshots {
-            match engine.snapshot(source.id, *snapshot, false).await {
+            match engine.snapshot(source.id, *snapshot, Memory::Without).await {
                 Ok(made) => told.push(made),
                 Err(_) => break,
             }
@@ -134,7 +134,7 @@ async fn frozen_sandboxes_survive_the_host() {
     assert_eq!(run(frozen.id), RunState::Stopped);
     assert!(matches!(run(thawed.id), RunState::Dead { .. }));
     assert!(matches!(node.engine.thaw(frozen.id).await, Err(EngineError::WrongState(_))));
-    node.engine.start(frozen.id, false).await.unwrap();
+    node.engine.start(frozen.id, Boot::AsPaused).await.unwrap();
     assert_eq!(frozen.output("cat /root/x").await, "there");
     node.stop().await;
     home.reap_orphans();
@@ -251,7 +251,7 @@ async fn forks_under_load_survive_kills() {
         let forking = async {
             let before: u64 = source.output("cat /root/count").await.parse().unwrap();
             // The client asks the next node for what the last one did not answer.
-            let snapshot = engine.snapshot(source.id, SnapshotId::generate(), false).await.unwrap();
+            let snapshot = engine.snapshot(source.id, SnapshotId::generate(), Memory::Without).await.unwrap();
             let children =
                 [(); 2].map(|()| CreateSandbox { snapshot: Some(snapshot.snapshot), ..spec(small()) });
             for wanted in &children {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use coffer_core::SandboxId;
+use coffer_core::{Boot, SandboxId};
 use coffer_engine::Engine as _;
 use coffer_node::WarmChoice;
 use coffer_wire::node::CreateSandbox;
@@ -97,7 +97,7 @@ async fn a_claimed_slot_is_the_sandbox_that_was_asked_for() {
     node.engine.thaw(sandbox.id).await.unwrap();
     sandbox.output("echo mine > /root/x").await;
     node.engine.stop(sandbox.id).await.unwrap();
-    let placement = node.engine.start(sandbox.id, false).await.unwrap();
+    let placement = node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(placement, sandbox.placement);
     assert_eq!(sandbox.output("hostname; cat /root/x").await, "asked-for\nmine");
 
@@ -142,7 +142,7 @@ async fn a_claimed_slot_is_taken_up_by_the_next_node() {
     expected.sort_unstable();
     assert_eq!(listed, expected);
     assert_eq!(running.output("cat /tmp/x").await, "here");
-    node.engine.start(stopped.id, false).await.unwrap();
+    node.engine.start(stopped.id, Boot::AsPaused).await.unwrap();
     assert_eq!(stopped.output("echo again").await, "again");
     node.engine.destroy(dying.id).await.unwrap();
     // What was asked for before is ready without another lesson.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::network::{Policy, Refusal, Refusals, RefusedKind, Traffic};
-use coffer_core::{ProjectId, SandboxId, SnapshotId};
+use coffer_core::{Boot, Memory, ProjectId, SandboxId, SnapshotId};
 use coffer_engine::{
     Capabilities, CreateSandbox, DeathCause, Engine, EngineError, EngineNotice, NodeInfo, Orphan, Placement,
     RunState, Sample, SandboxStatus, SnapshotInfo, TemplateInfo,
@@ -440,11 +440,15 @@ impl Engine for FakeEngine {
         })
     }
 
-    async fn start(&self, id: SandboxId, cold: bool) -> Result<Placement, EngineError> {
+    async fn start(&self, id: SandboxId, boot: Boot) -> Result<Placement, EngineError> {
         self.ask(Op::Start, id).await?;
         let asleep = {
             let mut inner = self.inner.lock().unwrap();
-            inner.sandboxes.get_mut(&id).and_then(|sandbox| sandbox.asleep.take()).filter(|_| !cold)
+            inner
+                .sandboxes
+                .get_mut(&id)
+                .and_then(|sandbox| sandbox.asleep.take())
+                .filter(|_| boot == Boot::AsPaused)
         };
         let mut placed = None;
         if let Some(agentd) = asleep {
@@ -480,11 +484,11 @@ impl Engine for FakeEngine {
         &self,
         id: SandboxId,
         snapshot: SnapshotId,
-        memory: bool,
+        memory: Memory,
     ) -> Result<SnapshotInfo, EngineError> {
         self.ask(Op::Snapshot, id).await?;
         let mut inner = self.inner.lock().unwrap();
-        if memory && !inner.keeps_memory {
+        if memory == Memory::With && !inner.keeps_memory {
             return Err(lacking());
         }
         let template = match inner.sandboxes.get(&id) {
@@ -493,7 +497,7 @@ impl Engine for FakeEngine {
         };
         let bytes = inner.snapshot_bytes;
         let made = inner.snapshots.entry(snapshot);
-        Ok(made.or_insert_with(|| info(id, snapshot, template, memory, bytes)).clone())
+        Ok(made.or_insert_with(|| info(id, snapshot, template, memory.into(), bytes)).clone())
     }
 
     async fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<(), EngineError> {
@@ -511,7 +515,7 @@ impl Engine for FakeEngine {
         &self,
         id: SandboxId,
         snapshot: SnapshotId,
-        _memory: bool,
+        _memory: Memory,
     ) -> Result<Placement, EngineError> {
         self.ask(Op::Rollback, id).await?;
         if !self.inner.lock().unwrap().snapshots.contains_key(&snapshot) {
