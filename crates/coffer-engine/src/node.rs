@@ -1,6 +1,5 @@
 //! The client of a node: one connection, many requests under way, reconnecting by itself.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +8,9 @@ use async_trait::async_trait;
 use coffer_core::network::{Policy, Refusals};
 use coffer_core::{Boot, Memory, SandboxId, SnapshotId};
 use coffer_wire::node::{
-    FromNode, NodeError, NodeErrorCode, Notice, PROTOCOL, Reply, Request, ToNode, read_frame, write_frame,
+    FromNode, NodeError, NodeErrorCode, Notice, PROTOCOL, Reply, Request, ToNode, write_frame,
 };
+use coffer_wire::rpc::Connection;
 use tokio::net::UnixStream;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -127,48 +127,32 @@ async fn serve(
     again: &mut Vec<(Ask, Answer)>,
     notices: &broadcast::Sender<EngineNotice>,
 ) -> Ended {
-    let (mut from_node, mut to_node) = stream.into_split();
-    // Frames are read by a task of their own: a half-read frame must not be dropped by a `select!`.
-    let (frames, mut incoming) = mpsc::channel(64);
-    let reader = tokio::spawn(async move {
-        loop {
-            let frame = read_frame::<FromNode>(&mut from_node).await;
-            let last = !matches!(frame, Ok(Some(_)));
-            if frames.send(frame).await.is_err() || last {
-                return;
-            }
-        }
-    });
-    let mut waiting: HashMap<u64, Waiting> = HashMap::new();
-    let mut next_id = 0u64;
+    let mut connection = Connection::<FromNode, Waiting>::new(stream);
     let ended = loop {
         tokio::select! {
-            frame = incoming.recv() => match frame {
-                Some(Ok(Some(FromNode::Reply { id, result }))) => {
-                    if let Some(Waiting { answer, .. }) = waiting.remove(&id) {
+            frame = connection.receive() => match frame {
+                Ok(FromNode::Reply { id, result }) => {
+                    if let Some(Waiting { answer, .. }) = connection.finish(id) {
                         let _ = answer.send(result.map_err(EngineError::from));
                     }
                 }
-                Some(Ok(Some(FromNode::Notice(Notice::Died { sandbox, cause })))) => {
+                Ok(FromNode::Notice(Notice::Died { sandbox, cause })) => {
                     let _ = notices.send(EngineNotice::Died { sandbox, cause });
                 }
-                Some(Ok(None)) | None => break Ended::Disconnected("it closed the connection".into()),
-                Some(Err(error)) => break Ended::Disconnected(error.to_string()),
+                Err(error) => break Ended::Disconnected(error.to_string()),
             },
             ask = next_ask(again, inbox) => {
                 let Some((ask, answer, repeated)) = ask else { break Ended::CallersGone };
-                next_id += 1;
                 let Ask { request, behalf } = ask.clone();
-                let frame = ToNode { id: next_id, request, request_id: behalf.map(|id| id.to_string()) };
-                waiting.insert(next_id, Waiting { ask, answer, repeated });
-                if let Err(error) = write_frame(&mut to_node, &frame).await {
+                let id = connection.begin(Waiting { ask, answer, repeated });
+                let frame = ToNode { id, request, request_id: behalf.map(|id| id.to_string()) };
+                if let Err(error) = write_frame(connection.writer(), &frame).await {
                     break Ended::Disconnected(error.to_string());
                 }
             }
         }
     };
-    reader.abort();
-    for Waiting { ask, answer, repeated } in waiting.into_values() {
+    for Waiting { ask, answer, repeated } in connection.abandon() {
         if repeated {
             let _ = answer.send(Err(EngineError::Unavailable("the node went away before it replied".into())));
         } else {

@@ -1,6 +1,7 @@
 //! What goes over a wire between Cofferdam's parts, and to its clients.
 //!
 //! - [`node`]: the server's RPC to a node, with its framing.
+//! - [`rpc`]: the asking side that both RPCs below share.
 //! - [`egress`]: the node's RPC to egress, with sockets as descriptors.
 //! - [`agentd`]: what the server tells the daemon inside a sandbox, beside E2B's envd protocol.
 //! - `envd` (feature of that name): the messages of E2B's protocol to agentd, generated.
@@ -13,3 +14,4 @@ pub mod egress;
 #[cfg(feature = "envd")]
 pub mod envd;
 pub mod node;
+pub mod rpc;

@@ -17,12 +17,11 @@ use coffer_core::network::{Policy, Refusals, Traffic};
 use coffer_wire::egress::{
     EgressError, EgressErrorCode, FromEgress, PROTOCOL, Reply, Request, ToEgress, send,
 };
-use coffer_wire::node::{NodeError, NodeErrorCode, read_frame};
+use coffer_wire::node::{NodeError, NodeErrorCode};
+use coffer_wire::rpc::Connection;
 use tokio::net::UnixStream;
-use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
-use tokio_util::task::AbortOnDropHandle;
 
 use super::listeners::Listeners;
 use super::redirect::Families;
@@ -33,6 +32,8 @@ const RETRY: Duration = Duration::from_millis(50);
 const TRIES_BEFORE_TELLING: u32 = 100;
 /// An egress that takes longer than this for one request has come to a halt.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Requests that may be under way; more wait in the inbox.
+const UNDER_WAY: usize = 256;
 
 type Done = oneshot::Sender<Result<(), NodeError>>;
 
@@ -193,9 +194,9 @@ impl Client {
 
     /// Speaks with one egress until the connection breaks, or nobody is left to ask.
     async fn converse(&mut self, stream: UnixStream, families: Families) -> io::Result<()> {
-        let mut line = Line::new(stream);
+        let mut line = Line(Connection::new(stream));
         let ended = self.carry(&mut line, families).await;
-        for pending in std::mem::take(&mut line.pending).into_values() {
+        for pending in line.0.abandon() {
             match pending {
                 Pending::Replace(_, done) => self.unsure.push(done),
                 Pending::Add(_, done) => done.into_iter().for_each(tell_done),
@@ -216,17 +217,20 @@ impl Client {
         tracing::info!("egress serves {} sandboxes", self.sandboxes.len());
         self.unsure.drain(..).for_each(tell_done);
         loop {
+            let may_ask = line.0.under_way() < UNDER_WAY;
             tokio::select! {
-                ask = self.inbox.recv() => match ask {
-                    Some(ask) => self.pass_on(line, ask).await?,
-                    None => return Ok(()),
-                },
-                reply = line.replies.recv() => {
-                    let FromEgress { id, result } = reply.ok_or(io::ErrorKind::UnexpectedEof)?;
-                    if let Some(pending) = line.pending.remove(&id) {
+                // Replies first: an egress that cannot write them does not read either.
+                biased;
+                reply = line.0.receive() => {
+                    let FromEgress { id, result } = reply?;
+                    if let Some(pending) = line.0.finish(id) {
                         self.hear(pending, result);
                     }
                 }
+                ask = self.inbox.recv(), if may_ask => match ask {
+                    Some(ask) => self.pass_on(line, ask).await?,
+                    None => return Ok(()),
+                },
             }
         }
     }
@@ -397,43 +401,13 @@ fn unexpected(answer: &Result<Reply, EgressError>) -> io::Error {
 }
 
 /// A connection to egress and what is under way on it.
-struct Line {
-    out: OwnedWriteHalf,
-    replies: mpsc::UnboundedReceiver<FromEgress>,
-    pending: HashMap<u64, Pending>,
-    next: u64,
-    _reader: AbortOnDropHandle<()>,
-}
+struct Line(Connection<FromEgress, Pending>);
 
 impl Line {
-    fn new(stream: UnixStream) -> Self {
-        let (mut from_egress, out) = stream.into_split();
-        let (heard, replies) = mpsc::unbounded_channel();
-        // A task of its own, because a frame that is read half-way cannot be put back.
-        let reader = tokio::spawn(async move {
-            loop {
-                let reply = match read_frame(&mut from_egress).await {
-                    Ok(Some(reply)) => reply,
-                    Ok(None) => return,
-                    Err(error) => {
-                        tracing::debug!("reading from egress: {error}");
-                        return;
-                    }
-                };
-                if heard.send(reply).is_err() {
-                    return;
-                }
-            }
-        });
-        let reader = AbortOnDropHandle::new(reader);
-        Self { out, replies, pending: HashMap::new(), next: 0, _reader: reader }
-    }
-
-    async fn write(&mut self, request: Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<u64> {
-        self.next += 1;
-        let frame = ToEgress { id: self.next, request };
-        timeout(PATIENCE, send(self.out.as_ref(), &frame, descriptors)).await??;
-        Ok(self.next)
+    async fn write(&mut self, id: u64, request: Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let frame = ToEgress { id, request };
+        let writer = &*self.0.writer();
+        timeout(PATIENCE, send(writer.as_ref(), &frame, descriptors)).await?
     }
 
     async fn send(
@@ -442,9 +416,8 @@ impl Line {
         descriptors: &[BorrowedFd<'_>],
         pending: Pending,
     ) -> io::Result<()> {
-        // Before it is written, so that a failure finds who waits for it.
-        self.pending.insert(self.next + 1, pending);
-        self.write(request, descriptors).await.map(drop)
+        let id = self.0.begin(pending);
+        self.write(id, request, descriptors).await
     }
 
     /// Asks and waits for the answer; only as long as nothing else is under way.
@@ -453,11 +426,11 @@ impl Line {
         request: Request,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<Result<Reply, EgressError>> {
-        let id = self.write(request, descriptors).await?;
-        match timeout(PATIENCE, self.replies.recv()).await? {
-            Some(reply) if reply.id == id => Ok(reply.result),
-            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "it answered what nobody asked")),
-            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        let id = self.0.number();
+        self.write(id, request, descriptors).await?;
+        match timeout(PATIENCE, self.0.receive()).await?? {
+            reply if reply.id == id => Ok(reply.result),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it answered what nobody asked")),
         }
     }
 
