@@ -1,8 +1,16 @@
-//! What tests of several crates share: fresh databases of both kinds. A dev-dependency only.
+//! What tests of several crates share. A dev-dependency only.
+//!
+//! - [`TestDatabase`]: a fresh database of either kind.
+//! - [`engine`]: an engine without a kernel; [`agentd`] and [`guest`] are what answers in its sandboxes.
+//! - [`engine_contract`]: what every engine has to do, as tests that run on any.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "tests fail where they stand, and this is a part of them")]
 
+pub mod agentd;
 mod database;
+pub mod engine;
+pub mod engine_contract;
+pub mod guest;
 mod postgres;
 
 pub use database::TestDatabase;

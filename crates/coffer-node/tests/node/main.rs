@@ -12,6 +12,7 @@
 )]
 
 mod agentd;
+mod contract;
 mod harness;
 mod host_files;
 mod inside;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
     }
     let mut tests = Vec::new();
     for (name, test) in [
+        contract::TESTS,
         lifecycle::TESTS,
         isolation::TESTS,
         host_files::TESTS,

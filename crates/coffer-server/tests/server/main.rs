@@ -16,7 +16,6 @@ mod engine;
 mod events;
 mod forge;
 mod forks;
-mod guest;
 mod hostile;
 mod inside;
 mod kinds;

@@ -1,0 +1,221 @@
+//! As much of agentd as the server itself speaks to.
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use coffer_wire::agentd::{Init, JournalAck, JournalPage, JournalRecord, OutputStream, ProcessFact};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::guest::Guest;
+
+/// How an agentd behaves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Manners {
+    #[default]
+    Good,
+    /// Takes connections and never answers.
+    Deaf,
+    /// Answers `/init` with a failure.
+    Broken,
+    /// Answers `/init` with more than anybody should read.
+    Endless,
+    /// Has run a command already.
+    Talkative,
+    /// Answers questions for its journal with this.
+    Journal(&'static str),
+    /// The same, `.0` times in a row.
+    LongJournal(usize, &'static str),
+}
+
+/// Serves a socket until its last clone is dropped.
+#[derive(Debug, Clone)]
+pub struct FakeAgentd {
+    shared: Arc<Shared>,
+    _alive: Arc<DropGuard>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    frozen: watch::Sender<bool>,
+    manners: Manners,
+    inits: Mutex<Vec<Init>>,
+    journal: watch::Sender<Journal>,
+    guest: Guest,
+}
+
+impl FakeAgentd {
+    pub fn start(socket: &Path, manners: Manners) -> Self {
+        let listener = UnixListener::bind(socket).unwrap();
+        let shared = Arc::new(Shared {
+            frozen: watch::Sender::new(manners == Manners::Deaf),
+            manners,
+            inits: Mutex::default(),
+            guest: Guest::default(),
+            journal: watch::Sender::new(Journal::new(manners)),
+        });
+        let stop = CancellationToken::new();
+        tokio::spawn(serve(listener, shared.clone(), stop.clone()));
+        Self { shared, _alive: Arc::new(stop.drop_guard()) }
+    }
+
+    /// Puts something into its journal.
+    pub fn happen(&self, pid: u32, what: ProcessFact) {
+        self.shared.journal.send_modify(|journal| journal.tell(pid, what));
+    }
+
+    /// What the server said that it has.
+    pub fn acks(&self) -> Vec<JournalAck> {
+        self.shared.journal.borrow().acks.clone()
+    }
+
+    /// While frozen it accepts connections and answers nothing.
+    pub fn freeze(&self, frozen: bool) {
+        self.shared.frozen.send_replace(frozen);
+    }
+
+    /// As if a server had told it whose it is.
+    pub fn tell(&self, sandbox: &str) {
+        let env_vars = [("E2B_SANDBOX_ID".to_string(), sandbox.to_string())].into();
+        self.shared.inits.lock().unwrap().push(Init { env_vars, ..Init::default() });
+    }
+
+    /// What its clients use.
+    pub fn guest(&self) -> &Guest {
+        &self.shared.guest
+    }
+
+    /// What it was told by `/init`, each time.
+    pub fn inits(&self) -> Vec<Init> {
+        self.shared.inits.lock().unwrap().clone()
+    }
+}
+
+async fn serve(listener: UnixListener, shared: Arc<Shared>, stop: CancellationToken) {
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, _) = accepted.unwrap();
+        let (shared, stop) = (shared.clone(), stop.clone());
+        tokio::spawn(async move {
+            let service = service_fn(|request| answer(request, shared.clone()));
+            let served =
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+            tokio::select! {
+                _ = served => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    shared: Arc<Shared>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let mut frozen = shared.frozen.subscribe();
+    if frozen.wait_for(|frozen| !frozen).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    if let Some(reply) = shared.guest.answer(&parts, &body).await {
+        return Ok(reply);
+    }
+    let (status, body) = match (&parts.method, parts.uri.path()) {
+        (&Method::POST, "/init") if shared.manners == Manners::Broken => {
+            (StatusCode::INTERNAL_SERVER_ERROR, Bytes::from_static(b"no"))
+        }
+        (&Method::POST, "/init") if shared.manners == Manners::Endless => {
+            (StatusCode::OK, Bytes::from(vec![b'x'; 64 << 20]))
+        }
+        (&Method::POST, "/init") => {
+            shared.inits.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+            (StatusCode::NO_CONTENT, Bytes::new())
+        }
+        (&Method::GET, "/health") => (StatusCode::NO_CONTENT, Bytes::new()),
+        (&Method::GET, "/envs") => {
+            let inits = shared.inits.lock().unwrap();
+            let told = inits.last().map(|init| init.env_vars.clone()).unwrap_or_default();
+            (StatusCode::OK, serde_json::to_vec(&told).unwrap().into())
+        }
+        (&Method::GET, "/coffer/journal") => {
+            let journal = match shared.manners {
+                Manners::Journal(text) => Bytes::from_static(text.as_bytes()),
+                Manners::LongJournal(times, text) => text.repeat(times).into(),
+                _ => journal(parts.uri.query(), &shared).await,
+            };
+            (StatusCode::OK, journal)
+        }
+        (&Method::POST, "/coffer/journal/ack") => {
+            let ack: JournalAck = serde_json::from_slice(&body).unwrap();
+            shared.journal.send_modify(|journal| {
+                journal.records.retain(|record| record.offset >= ack.upto);
+                journal.acks.push(ack);
+            });
+            (StatusCode::NO_CONTENT, Bytes::new())
+        }
+        _ => (StatusCode::NOT_FOUND, Bytes::new()),
+    };
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    Ok(response)
+}
+
+/// What happened, until the server has it.
+#[derive(Debug)]
+struct Journal {
+    records: Vec<JournalRecord>,
+    next: u64,
+    boot: u64,
+    acks: Vec<JournalAck>,
+}
+
+impl Journal {
+    fn new(manners: Manners) -> Self {
+        let boot = rand::random::<u64>() >> 1;
+        let mut journal = Self { records: Vec::new(), next: 0, boot, acks: Vec::new() };
+        if manners == Manners::Talkative {
+            let command = "echo hello".into();
+            journal.tell(42, ProcessFact::Started { command, tag: None, cwd: None, user: None });
+            let (stream, data) = (OutputStream::Stdout, "aGVsbG8K".into());
+            journal.tell(42, ProcessFact::Output { stream, position: 0, data });
+            journal.tell(42, ProcessFact::Ended { exit_code: 3, status: "exit status 3".into(), untold: 0 });
+        }
+        journal
+    }
+
+    fn tell(&mut self, pid: u32, what: ProcessFact) {
+        // Far in the future: the server has a clock of its own.
+        self.records.push(JournalRecord { offset: self.next, time_ms: 4_000_000_000_000, pid, what });
+        self.next += 1;
+    }
+}
+
+/// Pages of two records, so that there are several.
+async fn journal(query: Option<&str>, shared: &Shared) -> Bytes {
+    let number = |name: &str| -> u64 {
+        let mut pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(key, _)| *key == name).map_or(0, |(_, value)| value.parse().unwrap())
+    };
+    let (from, wait) = (number("from"), number("wait"));
+    let mut journal = shared.journal.subscribe();
+    let came = journal.wait_for(|journal| journal.next > from);
+    let _ = tokio::time::timeout(Duration::from_secs(wait), came).await;
+    let journal = shared.journal.borrow();
+    let fresh = journal.records.iter().filter(|record| record.offset >= from);
+    let records: Vec<_> = fresh.take(2).cloned().collect();
+    let next = records.last().map_or(journal.next.max(from), |last| last.offset + 1);
+    serde_json::to_vec(&JournalPage { records, next, dropped: 0, boot: journal.boot }).unwrap().into()
+}

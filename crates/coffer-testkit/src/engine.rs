@@ -1,0 +1,620 @@
+//! An engine without a kernel: sandboxes are Unix sockets with a small agentd behind each. It keeps the contract that all
+//! engines keep ([`engine_contract`](crate::engine_contract)), and can be told to fail.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use coffer_core::network::{Policy, Refusal, Refusals, RefusedKind, Traffic};
+use coffer_core::{Boot, Memory, ProjectId, SandboxId, SnapshotId};
+use coffer_engine::{
+    Capabilities, CreateSandbox, DeathCause, Engine, EngineError, EngineNotice, NodeInfo, Orphan, Placement,
+    RunState, Sample, SandboxStatus, SnapshotInfo, TemplateInfo,
+};
+use tokio::sync::{broadcast, watch};
+
+use crate::agentd::{FakeAgentd, Manners};
+
+/// What the server may ask an engine to do to a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Op {
+    Create,
+    Destroy,
+    Freeze,
+    Thaw,
+    Stop,
+    Start,
+    SetNetwork,
+    Hibernate,
+    Snapshot,
+    DeleteSnapshot,
+    Rollback,
+}
+
+#[derive(Debug)]
+pub struct FakeEngine {
+    dir: PathBuf,
+    inner: Mutex<Inner>,
+    notices: broadcast::Sender<EngineNotice>,
+    /// Operations that wait until they are let go.
+    held: watch::Sender<Vec<Op>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    sandboxes: HashMap<SandboxId, Sandbox>,
+    asked: Vec<(Op, SandboxId)>,
+    failures: HashMap<Op, EngineError>,
+    manners: Manners,
+    policies: HashMap<SandboxId, Policy>,
+    refusals: HashMap<SandboxId, Vec<Refusal>>,
+    orphans: Vec<Orphan>,
+    snapshots: HashMap<SnapshotId, SnapshotInfo>,
+    /// What was to be made, in order.
+    orders: Vec<CreateSandbox>,
+    /// Fail the next calls, one each.
+    failing_next: HashMap<Op, Vec<EngineError>>,
+    keeps_memory: bool,
+    /// Those that the host is still at.
+    changing: HashSet<SandboxId>,
+    /// How large they are.
+    snapshot_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Sandbox {
+    /// What was asked for.
+    spec: CreateSandbox,
+    run: RunState,
+    placement: Placement,
+    agentd: Option<FakeAgentd>,
+    /// Its processes, while they are on disk.
+    asleep: Option<FakeAgentd>,
+}
+
+impl FakeEngine {
+    pub fn new(dir: PathBuf) -> Arc<Self> {
+        let (notices, _) = broadcast::channel(64);
+        Arc::new(Self { dir, inner: Mutex::default(), notices, held: watch::Sender::new(Vec::new()) })
+    }
+
+    /// From now on `op` waits for [`release`](Self::release).
+    pub fn hold(&self, op: Op) {
+        self.held.send_modify(|held| held.push(op));
+    }
+
+    pub fn release(&self, op: Op) {
+        self.held.send_modify(|held| held.retain(|other| *other != op));
+    }
+
+    /// From now on `op` fails, until `None`.
+    pub fn fail(&self, op: Op, error: Option<EngineError>) {
+        let failures = &mut self.inner.lock().unwrap().failures;
+        match error {
+            Some(error) => failures.insert(op, error),
+            None => failures.remove(&op),
+        };
+    }
+
+    /// The next call of `op` fails, and those after it do not.
+    pub fn fail_next(&self, op: Op, error: EngineError) {
+        self.inner.lock().unwrap().failing_next.entry(op).or_default().push(error);
+    }
+
+    /// Can save memory from now on. A server hears of it when it compares.
+    pub fn keep_memory(&self) {
+        self.inner.lock().unwrap().keeps_memory = true;
+    }
+
+    /// Puts a sandbox's processes on disk behind the server's back.
+    pub fn hibernate_now(&self, id: SandboxId) {
+        self.change(id, &[RunState::Running], put_to_sleep).unwrap();
+    }
+
+    pub fn set_snapshot_bytes(&self, bytes: u64) {
+        self.inner.lock().unwrap().snapshot_bytes = bytes;
+    }
+
+    /// The snapshots that it has.
+    pub fn snapshot_ids(&self) -> Vec<SnapshotId> {
+        self.inner.lock().unwrap().snapshots.keys().copied().collect()
+    }
+
+    /// Has a snapshot that the server knows nothing of.
+    pub fn plant_snapshot(&self, of: SandboxId, snapshot: SnapshotId) {
+        let made = info(of, snapshot, template("host"), false, 4096);
+        self.inner.lock().unwrap().snapshots.insert(snapshot, made);
+    }
+
+    /// What the server wanted for a sandbox.
+    pub fn order(&self, id: SandboxId) -> CreateSandbox {
+        let inner = self.inner.lock().unwrap();
+        inner.orders.iter().find(|order| order.sandbox == id).expect("an order").clone()
+    }
+
+    /// How the agents of sandboxes made from now on behave.
+    pub fn set_manners(&self, manners: Manners) {
+        self.inner.lock().unwrap().manners = manners;
+    }
+
+    /// What the server asked for, in order.
+    pub fn asked(&self) -> Vec<(Op, SandboxId)> {
+        self.inner.lock().unwrap().asked.clone()
+    }
+
+    pub async fn wait_for(&self, op: Op) -> SandboxId {
+        for _ in 0..500 {
+            if let Some((_, id)) = self.asked().into_iter().rev().find(|(asked, _)| *asked == op) {
+                return id;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the server never asked for {op:?}: {:?}", self.asked());
+    }
+
+    pub fn ids(&self) -> Vec<SandboxId> {
+        self.inner.lock().unwrap().sandboxes.keys().copied().collect()
+    }
+
+    pub fn run(&self, id: SandboxId) -> Option<RunState> {
+        self.inner.lock().unwrap().sandboxes.get(&id).map(|sandbox| sandbox.run.clone())
+    }
+
+    /// Changes what the engine has behind the server's back.
+    pub fn tamper(&self, id: SandboxId, run: RunState) {
+        let mut inner = self.inner.lock().unwrap();
+        let sandbox = inner.sandboxes.get_mut(&id).expect("a sandbox to tamper with");
+        if let Some(agentd) = &sandbox.agentd {
+            agentd.freeze(run == RunState::Frozen);
+        }
+        if matches!(run, RunState::Stopped | RunState::Dead { .. }) {
+            sandbox.agentd = None;
+        }
+        sandbox.run = run;
+    }
+
+    /// Loses a sandbox, as a reboot does.
+    pub fn lose(&self, id: SandboxId) {
+        self.inner.lock().unwrap().sandboxes.remove(&id);
+    }
+
+    /// Has a sandbox that the server knows nothing of.
+    pub async fn plant(&self) -> SandboxId {
+        let spec = CreateSandbox {
+            sandbox: SandboxId::generate(),
+            template: "base".into(),
+            hostname: "planted".into(),
+            limits: coffer_core::Limits::default(),
+            network: Policy::default(),
+            snapshot: None,
+            memory: false,
+        };
+        self.create(&spec).await.unwrap();
+        spec.sandbox
+    }
+
+    /// Tells from now on that it found this without an owner when it started.
+    pub fn tell_of_orphan(&self, name: &str) {
+        let orphan = Orphan { name: name.to_string(), had: vec!["files".into()] };
+        self.inner.lock().unwrap().orphans.push(orphan);
+    }
+
+    /// Ends a sandbox's first process and tells the server.
+    pub fn die(&self, id: SandboxId, cause: DeathCause) {
+        self.tamper(id, RunState::Dead { cause: cause.clone() });
+        let _ = self.notices.send(EngineNotice::Died { sandbox: id, cause });
+    }
+
+    /// Whether it is being changed, as it is by what an earlier server asked for.
+    pub fn set_changing(&self, id: SandboxId, changing: bool) {
+        let all = &mut self.inner.lock().unwrap().changing;
+        if changing {
+            all.insert(id)
+        } else {
+            all.remove(&id)
+        };
+    }
+
+    /// Ends a sandbox's first process and tells nobody.
+    pub fn die_silently(&self, id: SandboxId) {
+        self.inner.lock().unwrap().sandboxes.get_mut(&id).expect("a sandbox").agentd = None;
+    }
+
+    /// Makes the engine believe something else, as one that has forgotten would.
+    pub fn set_policy(&self, id: SandboxId, policy: Policy) {
+        self.inner.lock().unwrap().policies.insert(id, policy);
+    }
+
+    /// Whose share its connections count in.
+    pub fn project(&self, id: SandboxId) -> Option<ProjectId> {
+        self.inner.lock().unwrap().policies[&id].project()
+    }
+
+    /// What a sandbox may reach, as the server last asked for; without whose it is.
+    pub fn policy(&self, id: SandboxId) -> Policy {
+        let told = self.inner.lock().unwrap().policies[&id].clone();
+        let mut written = serde_json::to_value(told).unwrap();
+        written.as_object_mut().unwrap().remove("project");
+        serde_json::from_value(written).unwrap()
+    }
+
+    /// Refuses a sandbox a connection.
+    pub fn refuse(&self, id: SandboxId, address: &str, rule: &str) {
+        self.refuse_named(id, None, address, rule);
+    }
+
+    /// The same of a connection that was opened by name.
+    pub fn refuse_named(&self, id: SandboxId, name: Option<&str>, address: &str, rule: &str) {
+        let mut inner = self.inner.lock().unwrap();
+        let kept = inner.refusals.entry(id).or_default();
+        kept.push(Refusal {
+            sequence: kept.len() as u64 + 1,
+            at_ms: jiff::Timestamp::now().as_millisecond(),
+            kind: RefusedKind::Connection,
+            name: name.map(|name| name.parse().unwrap()),
+            address: Some(address.parse().unwrap()),
+            port: Some(443),
+            rule: rule.into(),
+        });
+    }
+
+    /// Forgets what was refused, as a new egress does.
+    pub fn forget_refusals(&self) {
+        self.inner.lock().unwrap().refusals.clear();
+    }
+
+    pub fn reconnect(&self) {
+        let _ = self.notices.send(EngineNotice::Reconnected);
+    }
+
+    /// The sandbox's agentd.
+    pub fn agentd(&self, id: SandboxId) -> FakeAgentd {
+        let inner = self.inner.lock().unwrap();
+        inner.sandboxes.get(&id).and_then(|sandbox| sandbox.agentd.clone()).expect("a running agentd")
+    }
+
+    async fn ask(&self, op: Op, id: SandboxId) -> Result<(), EngineError> {
+        self.inner.lock().unwrap().asked.push((op, id));
+        let mut held = self.held.subscribe();
+        held.wait_for(|held| !held.contains(&op)).await.unwrap();
+        let next = self.inner.lock().unwrap().failing_next.get_mut(&op).and_then(Vec::pop);
+        if let Some(error) = next {
+            return Err(error);
+        }
+        match self.inner.lock().unwrap().failures.get(&op) {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn change(
+        &self,
+        id: SandboxId,
+        allowed: &[RunState],
+        change: impl FnOnce(&mut Sandbox),
+    ) -> Result<(), EngineError> {
+        let mut inner = self.inner.lock().unwrap();
+        let sandbox = inner.sandboxes.get_mut(&id).ok_or(EngineError::UnknownSandbox)?;
+        if !allowed.contains(&sandbox.run) {
+            return Err(EngineError::WrongState(format!("it is {:?}", sandbox.run)));
+        }
+        change(sandbox);
+        Ok(())
+    }
+
+    fn boot(&self, id: SandboxId, manners: Manners) -> (PathBuf, FakeAgentd) {
+        // Short: a socket's path has little room.
+        let text = id.to_string();
+        let socket = self.dir.join(format!("{}.sock", &text[text.len() - 12..]));
+        let _ = std::fs::remove_file(&socket);
+        let agentd = FakeAgentd::start(&socket, manners);
+        (socket, agentd)
+    }
+}
+
+fn info(
+    of: SandboxId,
+    snapshot: SnapshotId,
+    template: TemplateInfo,
+    memory: bool,
+    files_bytes: u64,
+) -> SnapshotInfo {
+    SnapshotInfo {
+        snapshot,
+        sandbox: of,
+        made_ms: jiff::Timestamp::now().as_millisecond(),
+        memory,
+        files_bytes,
+        memory_bytes: if memory { 1 << 20 } else { 0 },
+        depth: 1,
+        paused_us: 100,
+        template,
+        limits: coffer_core::Limits::default(),
+    }
+}
+
+fn put_to_sleep(sandbox: &mut Sandbox) {
+    sandbox.run = RunState::Hibernated;
+    if let Some(agentd) = sandbox.agentd.take() {
+        agentd.freeze(true);
+        sandbox.asleep = Some(agentd);
+    }
+}
+
+fn lacking() -> EngineError {
+    EngineError::Unsupported(LACKS.into())
+}
+
+/// Why a fake that keeps no memory does not.
+pub const LACKS: &str = "a fake has no memory";
+
+fn template(name: &str) -> TemplateInfo {
+    TemplateInfo {
+        name: name.into(),
+        build: "1".into(),
+        default_user: "user".into(),
+        default_workdir: Some("/home/user".into()),
+        env: [("FROM_TEMPLATE".to_string(), "yes".to_string())].into(),
+    }
+}
+
+#[async_trait]
+impl Engine for FakeEngine {
+    async fn info(&self) -> Result<NodeInfo, EngineError> {
+        let keeps_memory = self.inner.lock().unwrap().keeps_memory;
+        Ok(NodeInfo {
+            protocol: 1,
+            engine: "fake".into(),
+            capabilities: Capabilities { memory_snapshot: keeps_memory, ..Capabilities::default() },
+            memory_snapshot_lacks: (!keeps_memory).then(|| LACKS.into()),
+            pool_bytes: None,
+            pool_free_bytes: None,
+            warm_ready: 0,
+            warnings: Vec::new(),
+            pressure: vec![coffer_engine::Pressure { resource: "memory".into(), waiting_bp: 2500 }],
+            kernel: Vec::new(),
+            orphans: self.inner.lock().unwrap().orphans.clone(),
+        })
+    }
+
+    async fn templates(&self) -> Result<Vec<TemplateInfo>, EngineError> {
+        // `base` is not built: the engine falls back to `host`.
+        Ok(vec![template("host"), template("other")])
+    }
+
+    async fn create(&self, spec: &CreateSandbox) -> Result<Placement, EngineError> {
+        self.inner.lock().unwrap().orders.push(spec.clone());
+        self.ask(Op::Create, spec.sandbox).await?;
+        let manners = {
+            let inner = self.inner.lock().unwrap();
+            if let Some(sandbox) = inner.sandboxes.get(&spec.sandbox) {
+                return match sandbox.run {
+                    RunState::Running | RunState::Frozen if sandbox.spec == *spec => {
+                        Ok(sandbox.placement.clone())
+                    }
+                    _ => Err(EngineError::WrongState("it exists".into())),
+                };
+            }
+            if spec.snapshot.is_some_and(|snapshot| !inner.snapshots.contains_key(&snapshot)) {
+                return Err(EngineError::UnknownSnapshot);
+            }
+            if spec.snapshot.is_none() && !["base", "host", "other"].contains(&spec.template.as_str()) {
+                return Err(EngineError::UnknownTemplate(spec.template.clone()));
+            }
+            inner.manners
+        };
+        let (socket, agentd) = self.boot(spec.sandbox, manners);
+        let name = if spec.template == "base" { "host" } else { &spec.template };
+        let placement = Placement { socket, template: template(name) };
+        let sandbox = Sandbox {
+            spec: spec.clone(),
+            run: RunState::Running,
+            placement: placement.clone(),
+            agentd: Some(agentd),
+            asleep: None,
+        };
+        let mut inner = self.inner.lock().unwrap();
+        inner.sandboxes.insert(spec.sandbox, sandbox);
+        inner.policies.insert(spec.sandbox, spec.network.clone());
+        Ok(placement)
+    }
+
+    async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.ask(Op::Destroy, id).await?;
+        self.inner.lock().unwrap().sandboxes.remove(&id);
+        Ok(())
+    }
+
+    async fn freeze(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.ask(Op::Freeze, id).await?;
+        self.change(id, &[RunState::Running, RunState::Frozen], |sandbox| {
+            sandbox.run = RunState::Frozen;
+            if let Some(agentd) = &sandbox.agentd {
+                agentd.freeze(true);
+            }
+        })
+    }
+
+    async fn thaw(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.ask(Op::Thaw, id).await?;
+        // One that runs is fine.
+        self.change(id, &[RunState::Frozen, RunState::Running], |sandbox| {
+            let was_frozen = std::mem::replace(&mut sandbox.run, RunState::Running) == RunState::Frozen;
+            if let Some(agentd) = sandbox.agentd.as_ref().filter(|_| was_frozen) {
+                agentd.freeze(false);
+            }
+        })
+    }
+
+    async fn stop(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.ask(Op::Stop, id).await?;
+        self.change(id, &[RunState::Running, RunState::Frozen, RunState::Stopped], |sandbox| {
+            sandbox.run = RunState::Stopped;
+            sandbox.agentd = None;
+        })
+    }
+
+    async fn start(&self, id: SandboxId, boot: Boot) -> Result<Placement, EngineError> {
+        self.ask(Op::Start, id).await?;
+        let asleep = {
+            let mut inner = self.inner.lock().unwrap();
+            let sandbox = inner.sandboxes.get(&id).ok_or(EngineError::UnknownSandbox)?;
+            match sandbox.run {
+                RunState::Running => return Ok(sandbox.placement.clone()),
+                RunState::Stopped | RunState::Hibernated => {}
+                RunState::Frozen | RunState::Dead { .. } => {
+                    return Err(EngineError::WrongState(format!("it is {:?}", sandbox.run)));
+                }
+            }
+            inner
+                .sandboxes
+                .get_mut(&id)
+                .and_then(|sandbox| sandbox.asleep.take())
+                .filter(|_| boot == Boot::AsPaused)
+        };
+        let mut placed = None;
+        if let Some(agentd) = asleep {
+            self.change(id, &[RunState::Hibernated], |sandbox| {
+                agentd.freeze(false);
+                sandbox.run = RunState::Running;
+                sandbox.agentd = Some(agentd);
+                placed = Some(sandbox.placement.clone());
+            })?;
+            return Ok(placed.unwrap());
+        }
+        let (socket, agentd) = self.boot(id, Manners::Good);
+        self.change(id, &[RunState::Stopped, RunState::Hibernated], |sandbox| {
+            sandbox.run = RunState::Running;
+            sandbox.agentd = Some(agentd);
+            sandbox.placement.socket = socket;
+            placed = Some(sandbox.placement.clone());
+        })?;
+        Ok(placed.unwrap())
+    }
+
+    async fn hibernate(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.ask(Op::Hibernate, id).await?;
+        if !self.inner.lock().unwrap().keeps_memory {
+            return Err(lacking());
+        }
+        let allowed = [RunState::Running, RunState::Frozen, RunState::Hibernated];
+        self.change(id, &allowed, put_to_sleep)
+    }
+
+    async fn snapshot(
+        &self,
+        id: SandboxId,
+        snapshot: SnapshotId,
+        memory: Memory,
+    ) -> Result<SnapshotInfo, EngineError> {
+        self.ask(Op::Snapshot, id).await?;
+        let mut inner = self.inner.lock().unwrap();
+        if memory == Memory::With && !inner.keeps_memory {
+            return Err(lacking());
+        }
+        if let Some(made) = inner.snapshots.get(&snapshot) {
+            return match made.sandbox == id {
+                true => Ok(made.clone()),
+                false => Err(EngineError::WrongState("it is a snapshot of another sandbox".into())),
+            };
+        }
+        let sandbox = inner.sandboxes.get(&id).ok_or(EngineError::UnknownSandbox)?;
+        if matches!(sandbox.run, RunState::Dead { .. }) {
+            return Err(EngineError::WrongState("it is dead".into()));
+        }
+        let template = sandbox.placement.template.clone();
+        let made = info(id, snapshot, template, memory.into(), inner.snapshot_bytes);
+        inner.snapshots.insert(snapshot, made.clone());
+        Ok(made)
+    }
+
+    async fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<(), EngineError> {
+        let of = self.inner.lock().unwrap().snapshots.get(&snapshot).map(|info| info.sandbox);
+        self.ask(Op::DeleteSnapshot, of.unwrap_or_else(SandboxId::generate)).await?;
+        self.inner.lock().unwrap().snapshots.remove(&snapshot);
+        Ok(())
+    }
+
+    async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, EngineError> {
+        Ok(self.inner.lock().unwrap().snapshots.values().cloned().collect())
+    }
+
+    async fn rollback(
+        &self,
+        id: SandboxId,
+        snapshot: SnapshotId,
+        _memory: Memory,
+    ) -> Result<Placement, EngineError> {
+        self.ask(Op::Rollback, id).await?;
+        let allowed = [RunState::Running, RunState::Frozen, RunState::Stopped, RunState::Hibernated];
+        self.change(id, &allowed, |_| {})?;
+        if !self.inner.lock().unwrap().snapshots.contains_key(&snapshot) {
+            return Err(EngineError::UnknownSnapshot);
+        }
+        let (socket, agentd) = self.boot(id, Manners::Good);
+        let mut placed = None;
+        self.change(id, &allowed, |sandbox| {
+            sandbox.run = RunState::Running;
+            sandbox.agentd = Some(agentd);
+            sandbox.placement.socket = socket;
+            placed = Some(sandbox.placement.clone());
+        })?;
+        Ok(placed.unwrap())
+    }
+
+    async fn set_network(&self, id: SandboxId, policy: &Policy) -> Result<(), EngineError> {
+        self.ask(Op::SetNetwork, id).await?;
+        let mut inner = self.inner.lock().unwrap();
+        if !inner.sandboxes.contains_key(&id) {
+            return Err(EngineError::UnknownSandbox);
+        }
+        inner.policies.insert(id, policy.clone());
+        Ok(())
+    }
+
+    async fn refusals(&self, id: SandboxId, after: u64) -> Result<Refusals, EngineError> {
+        let inner = self.inner.lock().unwrap();
+        let kept = inner.refusals.get(&id).cloned().unwrap_or_default();
+        let total = kept.len() as u64;
+        let refusals = kept.into_iter().filter(|refusal| refusal.sequence > after).collect();
+        Ok(Refusals { refusals, total, forgotten: 0 })
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxStatus>, EngineError> {
+        let inner = self.inner.lock().unwrap();
+        let listed = inner.sandboxes.iter().map(|(id, sandbox)| SandboxStatus {
+            sandbox: *id,
+            run: sandbox.run.clone(),
+            placement: sandbox.placement.clone(),
+            changing: inner.changing.contains(id),
+        });
+        Ok(listed.collect())
+    }
+
+    async fn stats(&self) -> Result<Vec<Sample>, EngineError> {
+        let inner = self.inner.lock().unwrap();
+        let has_processes =
+            |(_, sandbox): &(_, &Sandbox)| matches!(sandbox.run, RunState::Running | RunState::Frozen);
+        let samples = inner.sandboxes.iter().filter(has_processes).map(|(id, _)| Sample {
+            sandbox: *id,
+            time_ms: jiff::Timestamp::now().as_millisecond(),
+            cpu_us: 1000,
+            memory_bytes: 3_000_000,
+            cache_bytes: 1_000_000,
+            disk_bytes: 4096,
+            processes: 2,
+            traffic: Traffic {
+                sent_bytes: 7,
+                refused: inner.refusals.get(id).map_or(0, |kept| kept.len() as u64),
+                ..Traffic::default()
+            },
+        });
+        Ok(samples.collect())
+    }
+
+    fn notices(&self) -> broadcast::Receiver<EngineNotice> {
+        self.notices.subscribe()
+    }
+}
