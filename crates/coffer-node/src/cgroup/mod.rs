@@ -237,6 +237,7 @@ fn open_v2(root: &Path, name: &str, features: &mut Features) -> io::Result<V2> {
     let mut controllers = BTreeSet::new();
     for controller in offered.split_whitespace().filter_map(Controller::from_name) {
         let Some(name) = controller.v2_name() else { continue };
+        // From the top down, and at the root too: a directory has only what its parent passes on.
         let enable = format!("+{name}");
         let enabled = fs::write(root.join("cgroup.subtree_control"), &enable)
             .and_then(|()| fs::write(parent.join("cgroup.subtree_control"), &enable));

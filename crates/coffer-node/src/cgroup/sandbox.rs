@@ -101,6 +101,7 @@ impl SandboxCgroup {
     /// Freezes every process and waits until they are.
     pub(crate) async fn freeze(&self) -> io::Result<()> {
         self.set_frozen(true)?;
+        // Asked for, not done: a process in the kernel stops only on its way out of it.
         let deadline = tokio::time::Instant::now() + FREEZE_PATIENCE;
         let mut pause = Duration::from_micros(100);
         while !self.is_frozen()? {
@@ -141,6 +142,7 @@ impl SandboxCgroup {
 
     /// Sends SIGKILL to every process. They may take a moment to be gone.
     pub(crate) fn kill(&self) {
+        // In one write where the kernel can: no process can fork its way past that, as it can past a list.
         let killable = self.v2.as_ref().filter(|v2| v2.powers.kill);
         let killed = killable.is_some_and(|v2| fs::write(v2.path.join("cgroup.kill"), "1").is_ok());
         if !killed {

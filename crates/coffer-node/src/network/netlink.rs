@@ -1,4 +1,7 @@
 //! Netlink messages, as many as one wants done, in one call to the kernel.
+//!
+//! Every create sets a network namespace up, so this is on its path: one socket, one write, and nothing that a library
+//! would ask the kernel first. What is sent is fixed when the program is built, but for a few numbers.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -95,7 +98,8 @@ impl Batch {
         )?;
         rustix::net::send(&socket, &self.bytes, SendFlags::empty())?;
         for _ in 0..self.asked {
-            // The kernel has answered by the time that `send` returns.
+            // The kernel has answered by the time that `send` returns. An error repeats the message that it is about,
+            // which may be longer than this: it is cut off, and the number comes before it.
             let mut answer = [0; 128];
             let (_, length) = rustix::net::recv(&socket, &mut answer, RecvFlags::DONTWAIT)?;
             refusal(&answer[..length.min(answer.len())])?;

@@ -1,4 +1,8 @@
 //! btrfs by its own calls: subvolumes, snapshots of them, and their quotas.
+//!
+//! Each sandbox's files are a subvolume, because that is what btrfs counts and limits, copies in constant time and
+//! deletes in the background. By `ioctl` and not by the `btrfs` program: a call instead of a process for every sandbox,
+//! and errors as numbers that can be told apart.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -6,11 +10,14 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
+/// The letter of btrfs in the kernel's list of `ioctl` numbers.
 const MAGIC: u32 = 0x94;
 
 /// The number of a file system's first subvolume, and of the first file in each.
 const FIRST_FREE: u64 = 256;
 
+/// `_IOC` of the kernel's headers: direction, size of the argument, letter and number in one word. The size is part of
+/// the number, so a structure below that differs from the kernel's is refused with `ENOTTY` and never misread.
 #[expect(clippy::cast_possible_truncation, reason = "sizes are at most 4096; musl's type has 32 bits too")]
 const fn request(direction: u32, number: u32, size: usize) -> libc::Ioctl {
     ((direction << 30) | ((size as u32) << 16) | (MAGIC << 8) | number) as libc::Ioctl
@@ -22,10 +29,12 @@ const SUBVOL_CREATE: libc::Ioctl = request(WRITE, 14, size_of::<VolumeArgs>());
 const SNAP_DESTROY: libc::Ioctl = request(WRITE, 15, size_of::<VolumeArgs>());
 const TREE_SEARCH: libc::Ioctl = request(READ | WRITE, 17, size_of::<SearchArgs>());
 const INO_LOOKUP: libc::Ioctl = request(READ | WRITE, 18, size_of::<LookupArgs>());
+// The second version: the first has no flags, and a snapshot could not be born read-only.
 const SNAP_CREATE_V2: libc::Ioctl = request(WRITE, 23, size_of::<SnapshotArgs>());
 const FS_INFO: libc::Ioctl = request(READ, 31, size_of::<FsInfo>());
 const QUOTA_CTL: libc::Ioctl = request(READ | WRITE, 40, size_of::<QuotaArgs>());
 const QGROUP_CREATE: libc::Ioctl = request(WRITE, 42, size_of::<QgroupCreateArgs>());
+// The header has `_IOR` here, though the kernel reads the argument and writes nothing.
 const QGROUP_LIMIT: libc::Ioctl = request(READ, 43, size_of::<QgroupLimitArgs>());
 
 #[repr(C)]

@@ -21,9 +21,11 @@ pub(super) enum Cloned {
 /// locks that other threads held would stay held for ever.
 pub(super) unsafe fn clone_into(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
     let mut pidfd: RawFd = -1;
+    // A number may be another process's by the time that somebody uses it; this descriptor never is.
     let mut flags = libc::CLONE_PIDFD as u64 | u64::from(namespaces.cast_unsigned());
     let mut cgroup_fd = 0;
     if let Some(cgroup) = cgroup {
+        // Born under its limits: there is no moment without them, and no wait for the kernel to move a process.
         flags |= CLONE_INTO_CGROUP;
         cgroup_fd = u64::from(cgroup.as_raw_fd().cast_unsigned());
     }
@@ -32,7 +34,9 @@ pub(super) unsafe fn clone_into(namespaces: i32, cgroup: Option<BorrowedFd<'_>>)
         pidfd: (&raw mut pidfd) as u64,
         child_tid: 0,
         parent_tid: 0,
+        // As of `fork`: without it nobody could wait for the child in the usual way.
         exit_signal: u64::from(libc::SIGCHLD.cast_unsigned()),
+        // None, so that the child goes on with its copy of ours.
         stack: 0,
         stack_size: 0,
         tls: 0,

@@ -34,6 +34,7 @@ pub(super) fn make(
     ids: &IdMap<'_>,
     recipe: OverlayRecipe,
 ) -> Result<Detached, SetupError> {
+    // Ids are mapped on each layer, because an overlay cannot be id-mapped itself: it shows what its layers show.
     let mut plain_layers = 0;
     let mut lowers = Vec::with_capacity(overlay.layers.len());
     for layer in &overlay.layers {
@@ -97,6 +98,7 @@ pub(super) fn read_only_file(path: &Path) -> Result<OwnedFd, SetupError> {
     Ok(file)
 }
 
+/// Of the mount at this place alone, not of mounts below it: what the host mounts in there is not the sandbox's.
 fn detached_copy(path: &Path) -> Result<OwnedFd, SetupError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     rustix::mount::open_tree(CWD, path, flags).doing(format_args!("open {}", Quoted(path)))

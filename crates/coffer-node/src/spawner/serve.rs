@@ -127,6 +127,17 @@ fn tell(
     }
 }
 
+/// All in one call: the others then belong to the new user namespace, and root inside rules them and nothing else.
+///
+/// - `USER`: its ids stand for a range that nobody else on the host has, so root inside is nobody outside.
+/// - `NS`: its own tree of mounts.
+/// - `PID`: it sees no other process, and when its first one ends, the kernel ends all.
+/// - `NET`: no interface but `lo`; the sockets that egress holds are its only way out.
+/// - `IPC`: shared memory and queues of System V go with it, instead of staying on the host without an owner.
+/// - `UTS`: its own host name.
+///
+/// Not `CGROUP`: such a namespace shows the cgroup that its maker is in as the root. The child makes it later, once it is
+/// where it stays.
 const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
