@@ -32,6 +32,7 @@ mod run;
 pub mod settings;
 mod snapshot;
 mod state;
+pub mod sync;
 mod task;
 mod template;
 

@@ -1,6 +1,6 @@
 //! Which processors a sandbox with fewer than all of them runs on.
 
-use std::sync::Mutex;
+use coffer_core::sync::Mutex;
 
 /// Counts the sandboxes on each processor, so that new ones go where there are fewest. A program
 /// that asks how many processors it has is then told what it was given.
@@ -25,7 +25,7 @@ impl Processors {
     /// The least used ones; none means all.
     pub(crate) fn take(&self, count: u32) -> Vec<usize> {
         let count = count.max(1) as usize;
-        let mut loads = self.loads.lock().expect("no holder panics");
+        let mut loads = self.loads.lock();
         if count >= loads.len() {
             return Vec::new();
         }
@@ -48,7 +48,7 @@ impl Processors {
     }
 
     fn change(&self, cpus: &[usize], change: impl Fn(u32) -> u32) {
-        for (cpu, load) in self.loads.lock().expect("no holder panics").iter_mut() {
+        for (cpu, load) in self.loads.lock().iter_mut() {
             if cpus.contains(cpu) {
                 *load = change(*load);
             }

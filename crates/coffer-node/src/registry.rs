@@ -4,14 +4,16 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use coffer_core::network::{Policy, Traffic};
+use coffer_core::sync::Mutex;
 use coffer_core::{Boot, Memory, SandboxId, SnapshotId};
 use coffer_wire::node::{
     CreateSandbox, NodeError, NodeErrorCode, Placement, Reply, RunState, Sample, SandboxStatus,
 };
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::cgroup::SandboxCgroup;
@@ -66,7 +68,7 @@ pub(crate) struct Registry(Mutex<HashMap<SandboxId, Handle>>);
 
 impl Registry {
     fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, Handle>> {
-        self.0.lock().expect("no holder panics")
+        self.0.lock()
     }
 
     pub(crate) fn insert(&self, handle: Handle) {
@@ -124,20 +126,33 @@ impl Handle {
         (Self { sandbox, asks, view: view.clone() }, Desk { inbox, view })
     }
 
+    /// Asks and waits for the answer. Refused at once where very many wait already, which no client does that waits for
+    /// its answers; only an end is never refused.
     pub(crate) async fn ask(&self, command: Command) -> Result<Reply, NodeError> {
         let (answer, answered) = oneshot::channel();
-        self.asks.send(Ask { command, answer }).await.map_err(|_| unknown(self.sandbox))?;
-        answered.await.map_err(|_| unknown(self.sandbox))?
+        let gone = || unknown(self.sandbox);
+        if command == Command::Destroy {
+            self.asks.send(Ask { command, answer }).await.map_err(|_| gone())?;
+        } else {
+            self.asks.try_send(Ask { command, answer }).map_err(|error| match error {
+                TrySendError::Full(_) => {
+                    let message = format!("{INBOX} requests wait for sandbox {} already", self.sandbox);
+                    NodeError::new(NodeErrorCode::NoCapacity, message)
+                }
+                TrySendError::Closed(_) => gone(),
+            })?;
+        }
+        answered.await.map_err(|_| gone())?
     }
 
     pub(crate) fn status(&self) -> Option<SandboxStatus> {
-        let view = self.view.lock().expect("no holder panics");
+        let view = self.view.lock();
         let (run, placement) = view.status.clone()?;
         Some(SandboxStatus { sandbox: self.sandbox, run, placement, changing: view.changing })
     }
 
     pub(crate) fn meter(&self) -> Option<Arc<Meter>> {
-        self.view.lock().expect("no holder panics").meter.clone()
+        self.view.lock().meter.clone()
     }
 
     pub(crate) const fn id(&self) -> SandboxId {
@@ -161,7 +176,7 @@ impl Handle {
 
     /// Whether only a record is left of it.
     pub(crate) fn holds_nothing(&self) -> bool {
-        let view = self.view.lock().expect("no holder panics");
+        let view = self.view.lock();
         matches!(view.status, None | Some((RunState::Dead { .. }, _)))
     }
 }
@@ -180,11 +195,7 @@ pub(crate) struct Meter {
 impl Meter {
     /// A sample; nothing while an earlier one is not done. Also brings the memory figures inside up to date.
     pub(crate) fn read(&self, pool: &Pool, sandbox: SandboxId, traffic: Traffic) -> Option<Sample> {
-        let _turn = match self.turn.try_lock() {
-            Ok(turn) => turn,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let _turn = self.turn.try_lock()?;
         let usage = self.cgroup.usage();
         // Gone in the meantime, most likely.
         let _ = self.shown.refresh_memory(self.memory_limit, usage.memory_bytes, usage.cache_bytes);
@@ -208,4 +219,37 @@ pub(crate) fn unknown(sandbox: SandboxId) -> NodeError {
 pub(crate) fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_full_inbox_refuses_all_but_an_end() {
+        let (handle, mut desk) = Handle::new(SandboxId::generate());
+        let waiting: Vec<_> = (0..INBOX)
+            .map(|_| {
+                let handle = handle.clone();
+                tokio::spawn(async move { handle.ask(Command::Freeze).await })
+            })
+            .collect();
+        while desk.inbox.len() < INBOX {
+            tokio::task::yield_now().await;
+        }
+        let refused = handle.ask(Command::Freeze).await.unwrap_err();
+        assert_eq!(refused.code, NodeErrorCode::NoCapacity);
+        let ending = tokio::spawn(async move { handle.ask(Command::Destroy).await });
+        for _ in 0..INBOX {
+            let ask = desk.inbox.recv().await.unwrap();
+            ask.answer.send(Ok(Reply::Done)).unwrap();
+        }
+        let last = desk.inbox.recv().await.unwrap();
+        assert_eq!(last.command, Command::Destroy);
+        last.answer.send(Ok(Reply::Done)).unwrap();
+        ending.await.unwrap().unwrap();
+        for waited in waiting {
+            waited.await.unwrap().unwrap();
+        }
+    }
 }

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use coffer_core::sync::Mutex;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use sha2::{Digest, Sha256};
 
@@ -59,7 +59,7 @@ impl Trust {
         let Some(root) = template.overlays.first_mut() else { return Ok(template) };
         let layers: Vec<PathBuf> = root.layers.iter().map(|layer| layer.path.clone()).collect();
         // Held while one is made: two at once would write to the same draft.
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         let layer = match made.get(&layers) {
             Some(layer) => layer.clone(),
             None => {

@@ -11,8 +11,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
+use coffer_core::sync::Mutex;
 use rustix::fs::FlockOperation;
 
 const FIRST: u32 = 0x7000_0000;
@@ -65,7 +65,7 @@ impl UidRanges {
     /// Takes the blocks that an earlier node on this data directory left.
     fn take_over(&self) -> Result<(), UidError> {
         let _lock = self.lock()?;
-        let mut blocks = self.blocks.lock().expect("no holder panics");
+        let mut blocks = self.blocks.lock();
         for number in 0..BLOCKS {
             let ours = fs::read(self.path(number))
                 .is_ok_and(|owner| owner == self.owner.as_os_str().as_encoded_bytes());
@@ -78,7 +78,7 @@ impl UidRanges {
 
     /// Takes the first id of a free range.
     pub(crate) fn take(&self) -> Result<u32, UidError> {
-        let mut blocks = self.blocks.lock().expect("no holder panics");
+        let mut blocks = self.blocks.lock();
         for (&number, block) in blocks.iter_mut() {
             let free = block.used.trailing_ones();
             if free < RANGES_PER_BLOCK {
@@ -110,7 +110,7 @@ impl UidRanges {
     /// Takes a range that the journal says is ours.
     pub(crate) fn take_again(&self, uid_base: u32) -> Result<(), UidError> {
         let (number, range) = place(uid_base).ok_or(UidError::Foreign(uid_base))?;
-        let mut blocks = self.blocks.lock().expect("no holder panics");
+        let mut blocks = self.blocks.lock();
         if let Some(block) = blocks.get_mut(&number) {
             block.used |= 1 << range;
             return Ok(());
@@ -124,7 +124,7 @@ impl UidRanges {
     /// Gives a range back once nothing of its ids is left.
     pub(crate) fn give_back(&self, uid_base: u32) {
         let Some((number, range)) = place(uid_base) else { return };
-        if let Some(block) = self.blocks.lock().expect("no holder panics").get_mut(&number) {
+        if let Some(block) = self.blocks.lock().get_mut(&number) {
             block.used &= !(1 << range);
         }
     }
@@ -132,7 +132,7 @@ impl UidRanges {
     /// Gives back all blocks in which nothing is used, as the last thing before the node ends.
     pub(crate) fn close(&self) {
         let Ok(_lock) = self.lock() else { return };
-        let mut blocks = self.blocks.lock().expect("no holder panics");
+        let mut blocks = self.blocks.lock();
         for (number, _) in blocks.extract_if(.., |_, block| block.used == 0) {
             let _ = fs::remove_file(self.path(number));
         }

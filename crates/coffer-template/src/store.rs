@@ -5,9 +5,10 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use coffer_core::sync::Mutex;
 use rustix::fs::{FlockOperation, flock, fsync, syncfs};
 use tracing::warn;
 
@@ -47,7 +48,7 @@ impl TemplateStore {
 
     /// The newest usable build of `name`.
     pub fn get(&self, name: &str) -> Option<Template> {
-        let known = || self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || self.newest.lock();
         // Before anything is read: a change meanwhile is then seen the next time.
         let changed = is_name(name).then(|| fs::metadata(self.directory.join(name)).ok()?.modified().ok());
         let changed = changed.flatten()?;
@@ -75,7 +76,7 @@ impl TemplateStore {
     /// Whether `compare` agrees, or did so a moment ago, of the build of `host` in this directory.
     pub(super) fn agrees(&self, build: &Path, compare: impl FnOnce() -> bool) -> bool {
         const LASTS: Duration = Duration::from_secs(5);
-        let mut compared = self.compared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut compared = self.compared.lock();
         if compared.as_ref().is_some_and(|(path, when)| path == build && when.elapsed() < LASTS) {
             return true;
         }

@@ -10,9 +10,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use coffer_core::SnapshotId;
+use coffer_core::sync::Mutex;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -128,14 +129,15 @@ impl Images {
     /// Forks of one snapshot that are made at the same time share what was decrypted.
     fn plain_of(&self, snapshot: SnapshotId, from: &Place, image: Image) -> io::Result<Arc<Plain>> {
         let shared = {
-            let mut all = self.plain.lock().expect("no holder panics");
+            let mut all = self.plain.lock();
             all.retain(|_, shared| {
-                Arc::strong_count(shared) > 1 || shared.try_lock().is_ok_and(|plain| plain.strong_count() > 0)
+                Arc::strong_count(shared) > 1
+                    || shared.try_lock().is_some_and(|plain| plain.strong_count() > 0)
             });
             all.entry(snapshot).or_default().clone()
         };
         // Whoever comes second waits here for the first.
-        let mut shared = shared.lock().expect("no holder panics");
+        let mut shared = shared.lock();
         if let Some(plain) = shared.upgrade() {
             return Ok(plain);
         }

@@ -18,10 +18,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use coffer_core::sync::Mutex;
 use rustix::fs::FlockOperation;
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -179,7 +179,7 @@ impl Pool {
         }
         // What was deleted lately may not be free yet. Once for all who ask: on a full disk this takes
         // seconds.
-        let mut tried = self.made_room.lock().expect("no holder panics");
+        let mut tried = self.made_room.lock();
         if tried.is_none_or(|tried| tried.elapsed() > ROOM_PAUSE) {
             self.sync()?;
             *tried = Some(Instant::now());
@@ -246,7 +246,7 @@ impl Pool {
     /// Drops quota groups of deleted subvolumes, a few at a time: each delete brings one. What others still
     /// share keeps its group, so those that cannot go yet wait behind the rest.
     fn drop_stale_groups(&self, stale: &Mutex<VecDeque<u64>>, more: Option<u64>) {
-        let mut stale = stale.lock().expect("no holder panics");
+        let mut stale = stale.lock();
         stale.extend(more);
         for _ in 0..stale.len().min(4) {
             let Some(id) = stale.pop_front() else { return };

@@ -179,7 +179,7 @@ impl Pool {
             |path: PathBuf| directory::open(&path).and_then(|inside| btrfs::subvolume_id(&inside)).ok();
         let alive: HashSet<u64> = uppers.chain(sealed).filter_map(alive).collect();
         let gone = btrfs::group_ids(groups)?.into_iter().filter(|id| !alive.contains(id));
-        stale.lock().expect("no holder panics").extend(gone);
+        stale.lock().extend(gone);
         Ok(())
     }
 }

@@ -3,10 +3,11 @@
 //! Reading may wait for the disk or for a lock in the kernel that one sandbox keeps busy. Others must not wait with it:
 //! each has a bound of its own, and one that is still being read is left out.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::SandboxId;
+use coffer_core::sync::Mutex;
 use coffer_wire::node::Sample;
 use tokio::sync::mpsc;
 
@@ -36,13 +37,13 @@ async fn read_all<T: Send + 'static, S: Send + 'static>(
     read: impl Fn(T) -> Option<S> + Send + Sync + 'static,
 ) -> Vec<S> {
     let (count, queue, read) = (items.len(), Arc::new(Mutex::new(items.into_iter())), Arc::new(read));
-    let (results, mut arrived) = mpsc::unbounded_channel();
+    let (results, mut arrived) = mpsc::channel(count.max(1));
     let go_on = || {
         let (queue, read, results) = (queue.clone(), read.clone(), results.clone());
         tokio::task::spawn_blocking(move || {
-            let next = || queue.lock().expect("no holder panics").next();
+            let next = || queue.lock().next();
             while let Some(item) = next() {
-                if results.send(read(item)).is_err() {
+                if results.blocking_send(read(item)).is_err() {
                     return;
                 }
             }
@@ -54,7 +55,7 @@ async fn read_all<T: Send + 'static, S: Send + 'static>(
         let result = loop {
             match tokio::time::timeout(patience, arrived.recv()).await {
                 Ok(result) => break result.flatten(),
-                Err(_) if queue.lock().expect("no holder panics").len() > 0 => go_on(),
+                Err(_) if queue.lock().len() > 0 => go_on(),
                 // Only those are left that are not done.
                 Err(_) => return all,
             }
@@ -75,7 +76,7 @@ mod tests {
         let begun = std::time::Instant::now();
         let found = read_all((0..100).collect(), Duration::from_millis(50), move |item: u32| {
             if item == 3 || item == 99 {
-                let _ = hangs.lock().unwrap().recv();
+                let _ = hangs.lock().recv();
             }
             Some(item)
         });

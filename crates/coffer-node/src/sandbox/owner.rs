@@ -1,9 +1,10 @@
 //! The one who may change a sandbox: what it knows, and what it lets others see. What it does is in the files that have
 //! an `impl Owner`; [`task`](super::task) says when.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use coffer_core::SandboxId;
+use coffer_core::sync::Mutex;
 use coffer_wire::node::{DeathCause, NodeError, Placement, Reply, RunState};
 
 use crate::journal::Entry;
@@ -68,7 +69,7 @@ impl Owner {
             State::Hibernated => (RunState::Hibernated, None),
             State::Dead(cause) => (RunState::Dead { cause: cause.clone() }, None),
             State::Gone => {
-                *self.view.lock().expect("no holder panics") = View::default();
+                *self.view.lock() = View::default();
                 return;
             }
         };
@@ -81,7 +82,6 @@ impl Owner {
                 turn: Mutex::default(),
             })
         });
-        *self.view.lock().expect("no holder panics") =
-            View { status: Some((run, self.placement())), meter, changing: false };
+        *self.view.lock() = View { status: Some((run, self.placement())), meter, changing: false };
     }
 }

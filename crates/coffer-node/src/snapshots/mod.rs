@@ -12,8 +12,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 
+use coffer_core::sync::Mutex;
 use coffer_core::{SandboxId, SnapshotId};
 use coffer_wire::node::{NodeError, NodeErrorCode, SnapshotInfo};
 
@@ -248,7 +249,7 @@ impl Snapshots {
 }
 
 fn lock(known: &Table) -> MutexGuard<'_, BTreeMap<SnapshotId, Known>> {
-    known.lock().expect("no holder panics")
+    known.lock()
 }
 
 pub(crate) fn unknown(id: SnapshotId) -> NodeError {

@@ -11,10 +11,10 @@ mod slot;
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use coffer_core::sync::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -89,7 +89,7 @@ impl Warm {
     }
 
     fn shelf(&self) -> std::sync::MutexGuard<'_, Shelf> {
-        self.shelf.lock().expect("no holder panics")
+        self.shelf.lock()
     }
 
     /// Whether a slot of this shape waits. Counts as asking for one.

@@ -1,0 +1,67 @@
+//! A lock that outlives the panic of who held it.
+
+use std::fmt;
+use std::sync::{MutexGuard, PoisonError, TryLockError};
+
+/// [`std::sync::Mutex`] without poison. A panic in one request must not become one in every later request that needs
+/// the same lock, so there is no second outcome to handle. In return, hold it for a few lines that cannot leave what it
+/// guards half changed, and never over an `await`.
+#[derive(Default)]
+pub struct Mutex<T: ?Sized>(std::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub const fn new(value: T) -> Self {
+        Self(std::sync::Mutex::new(value))
+    }
+
+    pub fn into_inner(self) -> T {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Waits for the lock.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock, unless another holds it right now.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_one_holder_is_not_that_of_the_next() {
+        let shared = Mutex::new(1);
+        let panicked = std::thread::scope(|scope| {
+            let holder = scope.spawn(|| {
+                let mut held = shared.lock();
+                *held = 2;
+                panic!("while it is held");
+            });
+            holder.join().is_err()
+        });
+        assert!(panicked);
+        assert_eq!(*shared.lock(), 2);
+        let held = shared.lock();
+        assert!(shared.try_lock().is_none());
+        drop(held);
+        assert_eq!(shared.try_lock().map(|held| *held), Some(2));
+        assert_eq!(shared.into_inner(), 2);
+    }
+}
