@@ -13,6 +13,7 @@ mod bundles;
 mod competitions;
 mod deadlines;
 mod engine;
+mod errors;
 mod events;
 mod forge;
 mod forks;
