@@ -5,3 +5,4 @@ mod arguments;
 mod egress;
 mod harness;
 mod living;
+mod output;
