@@ -8,10 +8,10 @@ use coffer_core::{ConnectionId, RepositoryId};
 use coffer_store::{ConnectionRow, DeliveredEvent, NewRepository, ProjectScope, RepositoryRow, StoreError};
 use serde_json::Value;
 
-use coffer_http::breaker::Standing;
 use crate::forge::{Forge, Permissions};
 use crate::github::{self, Address, Client, GitHubFigures, GitHubForge, Transport};
 use crate::{ForgeError, Forges};
+use coffer_http::breaker::Standing;
 
 type Answer<T> = Result<T, ForgeError>;
 

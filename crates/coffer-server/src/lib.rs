@@ -210,7 +210,9 @@ pub async fn serve(
     )
     .await
     .map_err(|error| match error {
-        coffer_fleet::FleetError::Store(source) => ServeError::records("read the sandboxes on record")(source),
+        coffer_fleet::FleetError::Store(source) => {
+            ServeError::records("read the sandboxes on record")(source)
+        }
         error => ServeError::Sandboxes(Box::new(error)),
     })?;
     if let Ok(templates) = fleet.templates().await {

@@ -224,7 +224,7 @@ async fn a_crowd_of_streams_leaves_others_their_turn() {
     while Instant::now() < until {
         number += 1;
         app.store.record_event_of(&scope, id, numbered(number), number).await.unwrap();
-        app.get(&format!("/api/v1/events?after={number}")).await.expect(200);
+        app.get(&format!("/api/v1/events?cursor={number}")).await.expect(200);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let last = format!("\"version\":{number}}}");

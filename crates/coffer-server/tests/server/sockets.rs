@@ -104,7 +104,7 @@ async fn a_key_is_shown_where_a_browser_can_and_looked_at_again() {
         assert_eq!(status(&dial(&app, query, &headers).await.unwrap_err()), 401, "{query}");
     }
     let bad = dial(&app, "?after=x", &[("x-api-key", key)]).await.unwrap_err();
-    assert_eq!(status(&bad), 400);
+    assert_eq!(status(&bad), 422);
     app.get("/api/v1/events/ws").await.expect(400);
 
     app.delete(&format!("/api/v1/keys/{}", made["id"].as_str().unwrap())).await.expect(204);
