@@ -4,6 +4,14 @@
 # rustup puts cargo there; a shell that is older than the installation does not know.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
+# Where rustup cannot download the pinned toolchain but has the same version under another name, that one serves.
+PINNED := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
+ifeq ($(shell RUSTUP_AUTO_INSTALL=0 rustc --version >/dev/null 2>&1 && echo there),)
+ifneq ($(findstring rustc $(PINNED) ,$(shell RUSTUP_TOOLCHAIN=stable RUSTUP_AUTO_INSTALL=0 rustc --version 2>/dev/null)),)
+export RUSTUP_TOOLCHAIN := stable
+endif
+endif
+
 CARGO ?= cargo
 LISTEN ?= 127.0.0.1:3000
 DATA_DIR ?= data
