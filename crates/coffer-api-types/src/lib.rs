@@ -4,6 +4,8 @@
 //! them.
 #![forbid(unsafe_code)]
 
+mod error;
 mod event;
 
+pub use error::ErrorShape;
 pub use event::Event;

@@ -15,7 +15,7 @@ use coffer_store::{Authenticated, Operator, ProjectScope, Secret};
 use http::request::Parts;
 use http::{HeaderMap, Method, header};
 
-use super::App;
+use super::app::App;
 use super::context::Of;
 use super::error::ApiError;
 use super::kinds;

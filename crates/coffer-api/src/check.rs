@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use coffer_core::{LifetimePolicy, OnTimeout, SizeWish, TemplateRef};
 use coffer_store::Bounds;
 use coffer_wire::e2b::{NewSandbox, VolumeMount};
+use http::HeaderMap;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -193,4 +194,15 @@ fn check_volumes(mounts: &[VolumeMount]) -> Result<(), ApiError> {
             Err(ApiError::of(Code::NotFound, format!("volume '{name}' not found")))
         }
     }
+}
+
+/// The idempotency key of a request, if it has one, with a digest of what it asks for.
+pub(super) fn idempotency_of(
+    headers: &HeaderMap,
+    actor: &str,
+    asked: &impl Serialize,
+) -> Result<Option<(String, String)>, ApiError> {
+    let key = headers.get("idempotency-key");
+    let key = key.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+    key.map(|key| idempotency(key, actor, asked)).transpose()
 }

@@ -14,7 +14,7 @@ use http::{HeaderValue, Method, StatusCode};
 use tracing::Instrument as _;
 use tracing::field::{Empty, display};
 
-use super::App;
+use super::app::App;
 use super::error::{ApiError, Shape, Unrendered};
 use coffer_core::clock::now_ms;
 use coffer_telemetry as telemetry;
@@ -122,7 +122,8 @@ pub(super) async fn accompany(
     });
     request.extensions_mut().insert(context.clone());
     // What no route has is refused in the shape of the API that was meant.
-    let shape = if shape == Shape::E2b && super::is_own(request.uri().path()) { Shape::Own } else { shape };
+    let shape =
+        if shape == Shape::E2b && super::error::is_own(request.uri().path()) { Shape::Own } else { shape };
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_string());
     let named = route.as_deref().and_then(|route| named_in(route, request.uri().path()));

@@ -215,6 +215,11 @@ pub(crate) enum Shape {
     Lfs,
 }
 
+/// Whether a path is of our own API, whatever is there.
+pub(crate) fn is_own(path: &str) -> bool {
+    path.strip_prefix("/api/v1").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// A refusal on its way to whoever gives it its shape.
 #[derive(Debug, Clone)]
 pub(crate) struct Unrendered(ApiError);

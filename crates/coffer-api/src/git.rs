@@ -17,7 +17,7 @@ use futures_util::StreamExt;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, header};
 
-use super::App;
+use super::app::App;
 use super::auth::{Caller, Need, Read, Write};
 use super::error::ApiError;
 use super::query::Pairs;
@@ -151,7 +151,7 @@ pub(super) async fn enter(
     if row.kind != ForgeKind::Local {
         return Err(ApiError::conflict(format!("repository {shown} is kept elsewhere")));
     }
-    super::v1::keeper(app, &row)?;
+    super::here::check_keeper(app, &row)?;
     let access = match (access, Branches::of(&app.store, &scope, &row).await.map_err(ApiError::store)?) {
         (None, Branches::OfTasks(branches)) => Some(GitAccess::PushAny(branches)),
         (access, _) => access,

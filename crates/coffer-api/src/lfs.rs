@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::App;
+use super::app::App;
 use super::body::Checked;
 use super::error::{ApiError, LFS_TYPE};
 use super::git::enter;
@@ -171,7 +171,8 @@ async fn nothing(
 
 /// Where the caller finds the objects of a repository.
 fn here(headers: &HeaderMap, path: &str) -> Result<String, ApiError> {
-    let here = super::v1::reached(headers).ok_or_else(|| ApiError::bad_request("the request has no Host"))?;
+    let here =
+        super::here::base_url(headers).ok_or_else(|| ApiError::bad_request("the request has no Host"))?;
     Ok(format!("{here}{path}/info/lfs/objects"))
 }
 

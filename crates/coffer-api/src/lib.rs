@@ -3,6 +3,7 @@
 //! A handler authenticates, checks the request into domain types, calls the fleet once and maps
 //! the outcome. Success codes are exact and every refusal has E2B's shape: SDKs depend on both.
 
+mod app;
 mod auth;
 mod body;
 mod browser;
@@ -10,6 +11,7 @@ mod check;
 mod context;
 mod error;
 mod git;
+mod here;
 mod kinds;
 mod lfs;
 mod list;
@@ -32,60 +34,14 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::routing::{any, delete, get, post, put};
-use coffer_core::{LifetimePolicy, Limits, Millis, ProjectId};
-use coffer_shares::Shares;
-use coffer_store::Store;
 use http::{Method, Uri};
 
+pub use app::App;
 use auth::{Caller, Write};
 use coffer_core::Code;
-use coffer_fleet::Fleet;
-use coffer_fleet::HostFailures;
-use coffer_fleet::audit::AuditLog;
-use coffer_fleet::commands::Commands;
-use coffer_fleet::events::Events;
-use coffer_fleet::exec::Exec;
-use coffer_fleet::limits::Limiter;
-use coffer_fleet::output::Output;
-use coffer_telemetry::Telemetry;
-use coffer_work::tasks::Tasks;
 use error::ApiError;
 use error::Shape;
 pub use ui::UiFile;
-
-/// What handlers need.
-#[derive(Debug)]
-pub struct App {
-    pub fleet: Arc<Fleet>,
-    /// What the host failed lately, for operators.
-    pub host_failures: HostFailures,
-    pub store: Store,
-    pub policy: LifetimePolicy,
-    pub limits: Limits,
-    pub limiter: Arc<Limiter>,
-    pub domain: Option<String>,
-    pub default_template: String,
-    pub started_ms: Millis,
-    pub audit: AuditLog,
-    pub events: Events,
-    /// Room for reading journals, which sandboxes may make as long as they can.
-    pub journals: Shares<ProjectId>,
-    /// Room for lists of files and processes, which are as long as sandboxes make them.
-    pub listings: Shares<ProjectId>,
-    /// Room for WebSockets.
-    pub sockets: Shares<ProjectId>,
-    pub commands: Arc<Commands>,
-    pub exec: Exec,
-    pub telemetry: Arc<Telemetry>,
-    pub output: Arc<Output>,
-    pub forges: Arc<coffer_forge::Forges>,
-    pub tasks: Arc<Tasks>,
-    pub git: Arc<coffer_work::git::Git>,
-    /// How many runs may hold a slot in all.
-    pub most_runs: u32,
-    pub webhooks: Arc<coffer_work::webhooks::Webhooks>,
-    pub artifacts: Arc<coffer_work::artifacts::Artifacts>,
-}
 
 /// The refusal of a request that found no place on the port, in our own shape.
 pub fn refuse(full: coffer_shares::Full) -> axum::response::Response {
@@ -157,18 +113,17 @@ pub fn router(app: App, ui: &'static [UiFile]) -> Router {
 async fn unknown(method: Method, uri: Uri) -> ApiError {
     let path: String = uri.path().chars().take(200).collect();
     let refusal = ApiError::of(Code::NotFound, format!("there is no {method} {path}"));
-    if is_own(uri.path()) { refusal.hint("GET /api/v1/openapi.json lists every path") } else { refusal }
-}
-
-/// Whether a path is of our own API, whatever is there.
-pub fn is_own(path: &str) -> bool {
-    path.strip_prefix("/api/v1").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    if error::is_own(uri.path()) {
+        refusal.hint("GET /api/v1/openapi.json lists every path")
+    } else {
+        refusal
+    }
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     let path: String = uri.path().chars().take(200).collect();
     let refusal = ApiError::of(Code::MethodNotAllowed, format!("{path} does not take {method}"));
-    if is_own(uri.path()) {
+    if error::is_own(uri.path()) {
         refusal.hint("the header Allow names the methods that it takes")
     } else {
         refusal

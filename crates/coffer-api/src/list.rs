@@ -11,7 +11,7 @@ use coffer_wire::e2b::ListedSandbox;
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 
-use super::App;
+use super::app::App;
 use super::auth::{Caller, Read};
 use super::error::ApiError;
 use super::query::{Pairs, form_pairs};

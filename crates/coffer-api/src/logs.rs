@@ -12,7 +12,7 @@ use coffer_store::Transition;
 use coffer_wire::agentd::OutputStream;
 use coffer_wire::e2b::{LogEntry, LogLevel, LogLine, Logs, LogsV2};
 
-use super::App;
+use super::app::App;
 use super::auth::{NamedId, Read};
 use super::error::ApiError;
 use super::query::Pairs;

@@ -7,7 +7,7 @@ use axum::extract::State;
 use coffer_core::SandboxId;
 use coffer_wire::e2b::{Metric, SandboxesMetrics};
 
-use super::App;
+use super::app::App;
 use super::auth::{Caller, Named, Read};
 use super::error::ApiError;
 use super::query::Pairs;

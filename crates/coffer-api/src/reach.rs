@@ -9,12 +9,12 @@ use coffer_wire::e2b::NetworkUpdate;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::App;
+use super::app::App;
 use super::auth::{Named, Read, Write};
 use super::body::Checked;
 use super::error::ApiError;
 use super::query::Query;
-use super::v1::ErrorShape;
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_fleet::network;
 use coffer_fleet::{Record, network_of};

@@ -13,7 +13,7 @@ use coffer_wire::e2b::{
 };
 use http::{HeaderMap, StatusCode};
 
-use super::App;
+use super::app::App;
 use super::auth::{Caller, Named, Read, Write};
 use super::body::{Body, MaybeBody};
 use super::check::{self, Generation};

@@ -9,12 +9,13 @@ use coffer_store::{ProjectScope, SnapshotFilter, SnapshotRow};
 use coffer_wire::e2b::{ForkRequest, ForkResult, Snapshot, SnapshotRequest};
 use http::{HeaderMap, StatusCode};
 
+use super::app::App;
 use super::auth::{Caller, Named, Read, Write};
 use super::body::MaybeBody;
 use super::context::Context;
 use super::error::ApiError;
 use super::query::Pairs;
-use super::{App, show, templates};
+use super::{show, templates};
 use coffer_fleet::{DEFAULT_TAG, ForkSpec, MemoryWish, SnapshotSpec};
 
 const LARGEST_PAGE: i64 = 100;

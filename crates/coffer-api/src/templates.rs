@@ -9,7 +9,7 @@ use coffer_wire::agentd::ENVD_VERSION;
 use coffer_wire::e2b::{Team, Template, TemplateAlias};
 use http::StatusCode;
 
-use super::App;
+use super::app::App;
 use super::auth::{Caller, Read, Write};
 use super::error::ApiError;
 use coffer_core::Code;

@@ -5,10 +5,14 @@
 //! do to its client's connection is in [`Client`], which the port puts into every request's extensions.
 #![forbid(unsafe_code)]
 
+mod connection;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod port;
 mod proxy;
+mod trusted;
 
-pub use port::{Attribution, Client, Front, Seats, TrustedProxies, serve};
+pub use connection::{Client, Seats};
+pub use port::{Attribution, Front, serve};
 pub use proxy::{Directory, Gate, Guard, Proxy, allow_preflight};
+pub use trusted::TrustedProxies;

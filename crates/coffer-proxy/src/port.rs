@@ -1,12 +1,5 @@
 //! The port: accepts connections, tells sandbox traffic from the API, logs every request.
 
-mod buffers;
-mod client;
-mod drain;
-mod proxies;
-mod seats;
-mod socket;
-
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,16 +20,9 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{Instrument, Span};
 
-use self::buffers::{Buffers, Share};
-pub use self::client::Client;
-pub(crate) use self::client::Midway;
-use self::drain::Drained;
-pub(crate) use self::drain::Drains;
-pub use self::proxies::TrustedProxies;
-pub use self::seats::Seats;
-use self::seats::Taken;
-use self::socket::{Busy, Socket};
+use crate::connection::{Buffers, Busy, Client, Drained, Seats, Share, Socket, Taken};
 use crate::proxy::Proxy;
+use crate::trusted::{self, TrustedProxies};
 
 /// SDKs keep idle connections for 300 s; closing them earlier would race with their next request.
 const IDLE: Duration = Duration::from_secs(330);
@@ -101,7 +87,7 @@ pub async fn serve(listener: TcpListener, front: Arc<Front>, stop: CancellationT
                 let mut stream = stream;
                 let told = tokio::select! {
                     () = stop.cancelled() => return,
-                    told = proxies::read_header(&mut stream) => told,
+                    told = trusted::read_header(&mut stream) => told,
                 };
                 match told {
                     Ok(source) => admit(stream, source.unwrap_or(peer), busy, front, stop, farewell).await,

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use coffer_http::breaker::{Breaker, Policy};
 
 use super::otlp::{ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, Scope, ScopeSpans, Span};
-use super::{BadTraceSetting, TraceSettings};
+use super::settings::{BadTraceSetting, TraceSettings};
 
 const LARGEST_BATCH: usize = 512;
 /// A batch waits this long for more.

@@ -7,52 +7,21 @@
 mod export;
 mod metrics;
 mod otlp;
-
+mod settings;
 mod trace;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use coffer_core::settings::SecretText;
 use coffer_store::ExecutionRow;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use coffer_http::breaker::Breaker;
 use metrics::Outcome;
 pub use metrics::{Labels, Level, Levels, Metrics, Snapshotted, label};
+pub use settings::{BadTraceSetting, MetricsSettings, TraceSettings};
 pub use trace::{Active, Traces, Whose, current, parse_traceparent, within};
-
-/// `[metrics]`: who may read `/metrics`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct MetricsSettings {
-    /// Whether `/metrics` answers without a key. Otherwise it takes an operator's key, as a bearer token.
-    pub public: bool,
-}
-
-/// `[traces]`: where spans go. Nothing is sent unless `endpoint` or all three of Langfuse's are set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct TraceSettings {
-    /// The OTLP/HTTP endpoint, such as `http://localhost:4318`; `/v1/traces` is appended.
-    #[schemars(extend("x-env" = "OTEL_EXPORTER_OTLP_ENDPOINT"))]
-    pub endpoint: Option<String>,
-    /// Headers for it, as `name=value,name=value`.
-    #[schemars(extend("x-env" = "OTEL_EXPORTER_OTLP_HEADERS"))]
-    pub headers: Option<SecretText>,
-    /// Langfuse's address, such as `https://cloud.langfuse.com`.
-    #[schemars(extend("x-env" = "LANGFUSE_HOST"))]
-    pub langfuse_host: Option<String>,
-    /// The public key of a Langfuse project.
-    #[schemars(extend("x-env" = "LANGFUSE_PUBLIC_KEY"))]
-    pub langfuse_public_key: Option<String>,
-    /// Its secret key.
-    #[schemars(extend("x-env" = "LANGFUSE_SECRET_KEY"))]
-    pub langfuse_secret_key: Option<SecretText>,
-}
 
 /// How long a stop waits for spans to be sent.
 const LAST_SPANS: Duration = Duration::from_secs(5);
@@ -66,14 +35,6 @@ pub struct Telemetry {
     breakers: Mutex<Vec<Arc<Breaker>>>,
     exporters: TaskTracker,
     stop: CancellationToken,
-}
-
-/// Spans cannot be sent where the settings say.
-#[derive(Debug, thiserror::Error)]
-#[error("`{setting}` is not usable: {why}")]
-pub struct BadTraceSetting {
-    pub setting: &'static str,
-    pub why: String,
 }
 
 impl Telemetry {

@@ -12,16 +12,16 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
 use super::projects::{changed_meanwhile, wanted_version};
-use crate::App;
+use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Read};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::names::check_name;
 use crate::query::Query;
+use coffer_api_types::ErrorShape;
 use coffer_core::clock::rfc3339;
 
 #[derive(Debug, Deserialize, ToSchema)]

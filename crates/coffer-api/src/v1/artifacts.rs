@@ -18,15 +18,15 @@ use serde::{Deserialize, Serialize};
 use tokio_util::io::ReaderStream;
 use utoipa::{IntoParams, ToSchema};
 
-use super::ErrorShape;
 use super::files::{copied_out, path_in_body};
 use super::page::{Page, PageQuery, Part};
-use crate::App;
+use crate::app::App;
 use crate::auth::{Caller, Id, Read, Write};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::Query;
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_work::artifacts::{KeepError, Label, OpenError};

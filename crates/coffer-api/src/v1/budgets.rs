@@ -10,15 +10,15 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
 use super::projects::wanted_version;
-use crate::App;
+use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Read};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::Query;
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 use coffer_fleet::usage::first_day;

@@ -16,16 +16,16 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
 use super::tasks::by_people;
-use crate::App;
+use crate::app::App;
 use crate::auth::{Caller, Id, Need, Read, Write};
 use crate::body::{Checked, MaybeChecked};
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::Query;
 pub(super) use ask::{check_size, checked_terms};
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 pub(super) use shape::Terms;
 use shape::{Comparison, Competition, Diff, NewCompetition};
@@ -98,7 +98,7 @@ pub(super) async fn create(
     Checked(request): Checked<NewCompetition>,
 ) -> Result<(StatusCode, HeaderMap, Json<Competition>), ApiError> {
     by_people(&caller)?;
-    let idempotency = super::idempotency(&headers, &caller.actor(), &request)?;
+    let idempotency = crate::check::idempotency_of(&headers, &caller.actor(), &request)?;
     let new = ask::checked(&app, &caller, request).await?;
     let new = NewRow { idempotency, ..new };
     let begun = app.store.create_competition(&caller.scope, new).await;

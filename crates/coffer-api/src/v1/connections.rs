@@ -16,16 +16,16 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
 use super::repositories::field;
-use crate::App;
+use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Read};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::names::check_name;
 use crate::query::Query;
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_proxy::Client;

@@ -15,12 +15,12 @@ use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 use utoipa::IntoParams;
 
-use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
-use crate::App;
+use crate::app::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
 use crate::query::{Query, names};
+use coffer_api_types::ErrorShape;
 use coffer_api_types::Event;
 use coffer_core::Code;
 use coffer_fleet::events::{self, Wanted};

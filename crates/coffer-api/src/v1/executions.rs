@@ -17,13 +17,13 @@ use http::{HeaderMap, header};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
-use crate::App;
+use crate::app::App;
 use crate::auth::{Caller, Id, NamedId, Read};
 use crate::error::ApiError;
 use crate::logs::stream_name;
 use crate::query::{Query, flag};
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::output::{Kind, LogPage, LogRecord};

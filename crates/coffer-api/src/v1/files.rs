@@ -30,15 +30,15 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Sleep;
 use utoipa::{IntoParams, ToSchema};
 
-use super::ErrorShape;
 use super::exec::check_user;
 use super::inside::{self, WatchQuery, guest};
 use super::page::{Page, PageQuery, Part};
-use crate::App;
+use crate::app::App;
 use crate::auth::{Caller, Named, Read, Write};
 use crate::body::Checked;
 use crate::error::ApiError;
 use crate::query::{Query, flag};
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_guest::{Guest, GuestError, Reason, accepted};
 

@@ -10,13 +10,14 @@ use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ErrorShape;
 use super::sandboxes::{self, Sandbox, usual_timeout_s};
+use crate::app::App;
 use crate::auth::{Caller, Named, NamedId, Read, Write};
 use crate::body::MaybeChecked;
+use crate::check;
 use crate::error::ApiError;
 use crate::snapshots::MOST_CHILDREN;
-use crate::{App, check};
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::{FleetError, ForkSpec, MemoryWish};
@@ -127,7 +128,7 @@ pub(super) async fn fork(
     MaybeChecked(new): MaybeChecked<NewFork>,
 ) -> Result<(StatusCode, Json<Fork>), ApiError> {
     // The sandbox is part of what is asked for.
-    let idempotency = super::idempotency(&headers, &caller.actor(), &(named.record.id, &new))?;
+    let idempotency = crate::check::idempotency_of(&headers, &caller.actor(), &(named.record.id, &new))?;
     let count = new.count.unwrap_or(1);
     if !(1..=MOST_CHILDREN).contains(&count) {
         return Err(ApiError::invalid("count", format!("must be between 1 and {MOST_CHILDREN}")));

@@ -13,15 +13,15 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::ErrorShape;
 use super::exec::check_user;
 use super::page::{Page, PageQuery, Part};
 use super::repositories::field;
-use crate::App;
+use crate::app::App;
 use crate::auth::{NamedId, Need, Read, Write};
 use crate::body::{Checked, MaybeChecked};
 use crate::error::ApiError;
 use crate::query::Query;
+use coffer_api_types::ErrorShape;
 use coffer_core::clock::rfc3339;
 use coffer_work::git::{
     BranchOrder, Branched, CloneOrder, Cloned, CommitOrder, Committed, DiffOrder, Git, GitError, PullOrder,

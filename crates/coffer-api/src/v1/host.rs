@@ -7,7 +7,7 @@ use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::App;
+use crate::app::App;
 use crate::auth::{Caller, Operating, Read};
 use crate::error::ApiError;
 use coffer_core::clock::rfc3339;

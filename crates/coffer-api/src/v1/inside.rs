@@ -8,7 +8,7 @@ use coffer_guest::{Guest, GuestError, Wake};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::App;
+use crate::app::App;
 use crate::error::ApiError;
 use crate::query::flag;
 

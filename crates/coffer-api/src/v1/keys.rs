@@ -10,14 +10,14 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ErrorShape;
 use super::page::Page;
-use crate::App;
+use crate::app::App;
 use crate::auth::{Admin, Caller, Id};
 use crate::body::{Checked, MaybeChecked};
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::names::check_name;
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 

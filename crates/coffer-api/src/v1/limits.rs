@@ -14,13 +14,14 @@ use http::{HeaderMap, HeaderValue, header};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ErrorShape;
+use super::bounds::within;
 use super::projects::{changed_meanwhile, wanted_version};
 use super::sandboxes::AtTimeout;
-use crate::App;
+use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Named, Operating, Read, Write};
 use crate::body::Checked;
 use crate::error::ApiError;
+use coffer_api_types::ErrorShape;
 use coffer_core::clock::rfc3339;
 
 /// A century.
@@ -196,16 +197,6 @@ impl SettingsShape {
             },
             git: self.git.checked()?,
         })
-    }
-}
-
-/// Checks a number that a request may leave out.
-pub(super) fn within(field: &str, value: Option<i64>, least: i64, most: i64) -> Result<(), ApiError> {
-    match value {
-        Some(value) if !(least..=most).contains(&value) => {
-            Err(ApiError::invalid(field, format!("must be between {least} and {most}")))
-        }
-        _ => Ok(()),
     }
 }
 

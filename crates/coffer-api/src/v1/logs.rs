@@ -21,7 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::executions::{expect_sandbox, time};
 use super::page::Page;
-use crate::App;
+use crate::app::App;
 use crate::auth::{NamedId, Read};
 use crate::error::ApiError;
 use crate::logs::{lines, stream_name};

@@ -3,6 +3,7 @@
 mod agents;
 mod artifacts;
 mod audit;
+mod bounds;
 mod budgets;
 mod competitions;
 mod connections;
@@ -48,24 +49,10 @@ use utoipa::{Modify, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{App, reach};
-pub(super) use repositories::{keeper, reached};
+use coffer_api_types::ErrorShape;
 
-/// Why a request was not done.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Error)]
-pub(crate) struct ErrorShape {
-    code: coffer_core::Code,
-    /// For people.
-    message: String,
-    /// What to do about it, where there is something.
-    hint: Option<String>,
-    /// Facts for programs, where there are some: for `quota_exceeded` its `quota`, `limit`, `used` and `asked`.
-    #[schema(value_type = Option<Object>)]
-    details: Option<serde_json::Value>,
-    /// Names this request in the server's log and in the audit log.
-    request_id: String,
-}
+use super::app::App;
+use super::reach;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -354,17 +341,6 @@ fn digest_of(element: &str) -> String {
     let text = DOCS.split_once(&format!("<{element}>")).map_or("", |(_, rest)| rest);
     let text = text.split_once(&format!("</{element}>")).map_or("", |(text, _)| text);
     crate::ui::digest_of(text)
-}
-
-/// The idempotency key of a request, if it has one, with a digest of what it asks for.
-fn idempotency(
-    headers: &http::HeaderMap,
-    actor: &str,
-    asked: &impl Serialize,
-) -> Result<Option<(String, String)>, super::error::ApiError> {
-    let key = headers.get("idempotency-key");
-    let key = key.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
-    key.map(|key| super::check::idempotency(key, actor, asked)).transpose()
 }
 
 /// The description as text, as it is kept in the repository.

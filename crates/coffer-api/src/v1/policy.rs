@@ -10,12 +10,12 @@ use http::{HeaderMap, HeaderValue, header};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ErrorShape;
 use super::projects::{changed_meanwhile, wanted_version};
-use crate::App;
+use crate::app::App;
 use crate::auth::{Admin, Caller, Read};
 use crate::body::Checked;
 use crate::error::ApiError;
+use coffer_api_types::ErrorShape;
 
 /// Rules for commands: the first that fits decides, else the default. A line for a shell is refused when one of
 /// the commands in it is, or when it cannot be told what it runs.

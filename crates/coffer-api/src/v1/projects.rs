@@ -10,16 +10,16 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ErrorShape;
 use super::keys::{MadeKey, NewKeyRequest, checked, made};
 use super::page::{Page, PageQuery, Part};
-use crate::App;
+use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Operating, Read};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::names::check_name;
 use crate::query::Query;
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 

@@ -18,7 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::page::{Page, PageQuery};
 use super::repositories::{Located, field, forge_part, listed};
-use crate::App;
+use crate::app::App;
 use crate::auth::{Read, Write};
 use crate::body::{Checked, MaybeChecked};
 use crate::error::ApiError;

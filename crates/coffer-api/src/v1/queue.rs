@@ -8,7 +8,7 @@ use coffer_store::{QueueLoad, QueuedRun, RunState};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::App;
+use crate::app::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
 use coffer_core::Code;

@@ -17,15 +17,15 @@ use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
-use crate::App;
+use crate::app::App;
 use crate::auth::{Admin, Caller, Need, Read, Write};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
+use crate::here::{base_url, check_keeper};
 use crate::query::Query;
-use coffer_core::Code;
+use coffer_api_types::ErrorShape;
 use coffer_core::clock::rfc3339;
 
 /// A repository to be.
@@ -123,7 +123,7 @@ impl<N: Need> FromRequestParts<Arc<App>> for Located<N> {
         let shown: String = named.chars().take(64).collect();
         let row = app.store.repository(&caller.scope, named).await.map_err(ApiError::store)?;
         let row = row.ok_or_else(|| ApiError::nothing("repository", shown))?;
-        keeper(app, &row)?;
+        check_keeper(app, &row)?;
         let actor = caller.actor();
         let forge = app.forges.open(&caller.scope, &row, &actor).await.map_err(ApiError::forge)?;
         Ok(Self { scope: caller.scope, actor, kind: caller.kind, row, forge, params, needs: PhantomData })
@@ -147,27 +147,8 @@ impl<N> Located<N> {
     }
 }
 
-/// Whether this server keeps the repository.
-pub(crate) fn keeper(app: &App, row: &RepositoryRow) -> Result<(), ApiError> {
-    match app.store.repository_elsewhere(row) {
-        None => Ok(()),
-        Some(holder) => {
-            let message =
-                format!("repository '{}' is kept by installation '{holder}', not by this one", row.name);
-            Err(ApiError::of(Code::OtherInstallation, message).hint("ask the server of that installation"))
-        }
-    }
-}
-
-/// Where the caller reached this server, to tell them where git can.
-pub(crate) fn reached(headers: &HeaderMap) -> Option<String> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let scheme = text("x-forwarded-proto").filter(|&scheme| scheme == "https").unwrap_or("http");
-    Some(format!("{scheme}://{}", text("host")?))
-}
-
 fn shown(row: RepositoryRow, headers: &HeaderMap) -> Repository {
-    let here = reached(headers).filter(|_| row.connection.is_none());
+    let here = base_url(headers).filter(|_| row.connection.is_none());
     Repository {
         clone_url: here.map(|here| format!("{here}{}", coffer_forge::git_path(&row))),
         id: row.id.to_string(),

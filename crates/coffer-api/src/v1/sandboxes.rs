@@ -15,16 +15,17 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::ErrorShape;
-use super::limits::within;
+use super::bounds::within;
 use super::page::{Page, PageQuery, Part};
+use crate::app::App;
 use crate::auth::{Caller, Named, NamedId, Operating, Read, Write, not_here};
 use crate::body::{Checked, MaybeChecked};
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::{Query, names};
 use crate::reach::PolicyShape;
-use crate::{App, check, kinds};
+use crate::{check, kinds};
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 use coffer_fleet::limits::InForce;
@@ -280,7 +281,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     MaybeChecked(new): MaybeChecked<NewSandbox>,
 ) -> Result<(StatusCode, HeaderMap, Json<Sandbox>), ApiError> {
-    let idempotency = super::idempotency(&headers, &caller.actor(), &new)?;
+    let idempotency = crate::check::idempotency_of(&headers, &caller.actor(), &new)?;
     let agent = match (caller.scope.agent(), new.agent_id) {
         (Some(own), None) => Some(own),
         (Some(own), Some(asked)) if own == asked => Some(own),

@@ -6,7 +6,7 @@ use axum::extract::{FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 
-use crate::App;
+use crate::app::App;
 use crate::auth::Operating;
 use crate::error::ApiError;
 use crate::scrape::scrape;

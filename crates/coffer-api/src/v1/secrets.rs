@@ -10,14 +10,14 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ErrorShape;
 use super::page::Page;
 use super::tasks::named;
-use crate::App;
+use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Operating, Read};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 

@@ -9,13 +9,13 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ErrorShape;
 use super::keys::{MadeKey, made};
-use crate::App;
+use crate::app::App;
 use crate::auth::Anyone;
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_proxy::Client;
 

@@ -10,16 +10,17 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
 use super::sandboxes::{self, Sandbox, usual_timeout_s};
+use crate::app::App;
 use crate::auth::{Caller, Id, Named, Read, Write};
 use crate::body::{Checked, MaybeChecked};
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::Query;
 use crate::snapshots::{checked_name, full_name};
-use crate::{App, templates};
+use crate::templates;
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::{FleetError, MemoryWish, SnapshotSpec};
@@ -141,7 +142,7 @@ pub(super) async fn create(
     MaybeChecked(new): MaybeChecked<NewSnapshot>,
 ) -> Result<(StatusCode, HeaderMap, Json<Snapshot>), ApiError> {
     // The sandbox is part of what is asked for.
-    let idempotency = super::idempotency(&headers, &caller.actor(), &(named.record.id, &new))?;
+    let idempotency = crate::check::idempotency_of(&headers, &caller.actor(), &(named.record.id, &new))?;
     let name = new.name.as_deref().map(|name| checked_name(&caller.scope, name)).transpose();
     let name = name.map_err(|why| ApiError::of(Code::Invalid, why))?;
     if let Some(reference) = &name

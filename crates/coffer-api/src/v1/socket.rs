@@ -17,12 +17,12 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::ErrorShape;
 use super::events::{AfterQuery, EventQuery, KeyWatch, after, wanted};
-use crate::App;
+use crate::app::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
 use crate::query::{Query, form_pairs};
+use coffer_api_types::ErrorShape;
 use coffer_fleet::events::Reader;
 
 /// What clients ask for by `Sec-WebSocket-Protocol`.

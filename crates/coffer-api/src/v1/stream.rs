@@ -16,7 +16,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::events::KeyWatch;
 use super::executions::{Piece, expect_sandbox, piece};
-use crate::App;
+use crate::app::App;
 use crate::auth::{NamedId, Read};
 use crate::error::ApiError;
 use crate::query::Query;

@@ -13,16 +13,16 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
 use super::projects::{changed_meanwhile, wanted_version};
 use super::repositories::plain_name;
-use crate::App;
+use crate::app::App;
 use crate::auth::{Caller, Id, Need, Read, Write};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::{Query, flag};
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use shape::{ChangedTask, NewTask, OnReview, PlaceShape, Task};
 pub(super) use shape::{amount, check_text, check_title, named, nanos};

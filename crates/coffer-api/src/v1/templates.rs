@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::page::Page;
-use crate::App;
+use crate::app::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
 

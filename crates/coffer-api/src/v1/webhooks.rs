@@ -14,16 +14,16 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::ErrorShape;
 use super::page::{Page, PageQuery, Part};
 use super::repositories::field;
 use super::tasks::named;
-use crate::App;
+use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Need, Read};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::Query;
+use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 use coffer_work::webhooks::{new_key, ping};

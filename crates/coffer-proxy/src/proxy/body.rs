@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::lane::{HeldUp, Link, Slot};
-use crate::port::Client;
-use crate::port::Drains;
+use crate::connection::Client;
+use crate::connection::Drains;
 use coffer_guest::Activity;
 
 /// How long a client that asked is kept waiting for a `100 Continue` from inside: as long as curl

@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::body::Upload;
 use super::inward::Deaf;
-use crate::port::Client;
+use crate::connection::Client;
 use coffer_guest::Target;
 
 /// Requests that one sandbox may have under way.

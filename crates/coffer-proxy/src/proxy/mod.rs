@@ -58,8 +58,8 @@ use self::guesses::Guesses;
 use self::lane::{Lanes, Slot};
 use self::origin::Named;
 use self::upstream::{Exchange, Speaks};
-use crate::port::Drains;
-use crate::port::{Client, Midway};
+use crate::connection::Drains;
+use crate::connection::{Client, Midway};
 use coffer_guest::{Route, Target, Wake};
 use coffer_shares::PoolSettings;
 

@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
 use super::lane::{Link, Slot};
-use crate::port::Client;
+use crate::connection::Client;
 use coffer_guest::Activity;
 
 /// Joins the two sides once both have switched. The sandbox's end resets the client.

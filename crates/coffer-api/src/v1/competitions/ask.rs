@@ -5,7 +5,7 @@ use coffer_core::{AgentId, TemplateRef};
 use coffer_store::{NewCompetition as NewRow, NewEntry as NewEntryRow, OverQuota, Quota};
 
 use super::shape::{NewCompetition, NewEntry, Terms};
-use crate::App;
+use crate::app::App;
 use crate::auth::{Caller, Write, not_here};
 use crate::error::ApiError;
 use crate::v1::repositories::plain_name;

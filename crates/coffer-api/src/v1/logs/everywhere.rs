@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{LogLine, LogQuery, MOST_SEARCHED, Page, Place, Search, Walk};
-use crate::App;
+use crate::app::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
 use crate::query::Query;

@@ -16,14 +16,14 @@ use utoipa::ToSchema;
 
 use super::shape::{StateShape, Task, amount};
 use super::{actor, by_people, found, refusal, tagged};
-use crate::App;
+use crate::app::App;
 use crate::auth::{Caller, Id, Read, Write};
 use crate::body::{Checked, MaybeChecked};
 use crate::error::ApiError;
 use crate::query::Query;
-use crate::v1::ErrorShape;
 use crate::v1::competitions::{self, Terms};
 use crate::v1::page::{Page, PageQuery, Part};
+use coffer_api_types::ErrorShape;
 use coffer_core::clock::rfc3339;
 
 const LONGEST_MESSAGE: usize = 32 * 1024;

@@ -112,7 +112,7 @@ impl World {
         let front = Arc::new(Front {
             api,
             proxy: Proxy::new(book.clone(), book.clone(), &pools),
-            seats: crate::port::Seats::new(&pools),
+            seats: crate::connection::Seats::new(&pools),
             trusted: crate::TrustedProxies::default(),
             refuse: |full| Response::builder().status(429).body(Body::from(full.to_string())).unwrap(),
         });

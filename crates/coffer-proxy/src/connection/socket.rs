@@ -35,7 +35,7 @@ const UNACKNOWLEDGED_MS: u32 = 120_000;
 
 /// A connection that is reset instead of closed once `abort` is cancelled.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(crate) struct Socket {
     stream: TcpStream,
     abort: CancellationToken,
     busy: Busy,
@@ -48,7 +48,7 @@ pub(super) struct Socket {
 
 /// Whether a request is being answered on a connection.
 #[derive(Debug, Clone)]
-pub(super) struct Busy(Arc<State>);
+pub(crate) struct Busy(Arc<State>);
 
 #[derive(Debug)]
 struct State {
@@ -58,24 +58,24 @@ struct State {
 }
 
 impl Busy {
-    pub(super) fn new(share: Share) -> Self {
+    pub(crate) fn new(share: Share) -> Self {
         Self(Arc::new(State { busy: AtomicBool::new(false), midway: Midway::default(), share }))
     }
 
     /// For those who go on reading a request that has its answer.
-    pub(super) fn midway(&self) -> Midway {
+    pub(crate) fn midway(&self) -> Midway {
         self.0.midway.clone()
     }
 
     /// A request has come whole; reading is its body's matter from now on.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.0.share.finish_head();
         self.0.busy.store(true, Ordering::Relaxed);
     }
 
     /// Makes the end of `response` the end of the request. After a switch of protocols there is
     /// none: no other head will come.
-    pub(super) fn until_sent(&self, mut response: Response<Body>) -> Response<Body> {
+    pub(crate) fn until_sent(&self, mut response: Response<Body>) -> Response<Body> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return response;
         }
@@ -95,13 +95,13 @@ impl Busy {
         self.0.busy.store(false, Ordering::Relaxed);
     }
 
-    pub(super) fn is(&self) -> bool {
+    pub(crate) fn is(&self) -> bool {
         self.0.busy.load(Ordering::Relaxed) || self.0.midway.is_held()
     }
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, abort: CancellationToken, busy: Busy, seat: Taken) -> Self {
+    pub(crate) fn new(stream: TcpStream, abort: CancellationToken, busy: Busy, seat: Taken) -> Self {
         // Small frames of streams must not wait for a full segment.
         let _ = stream.set_nodelay(true);
         // Best effort: without them a dead peer is only noticed later.

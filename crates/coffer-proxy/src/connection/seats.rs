@@ -34,7 +34,7 @@ pub struct Seats {
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(crate) struct Seat {
     key: u64,
     busy: Busy,
     abort: CancellationToken,
@@ -79,7 +79,7 @@ impl Seats {
     }
 
     /// A seat for a connection from `peer`; `abort` ends it.
-    pub(super) fn take(
+    pub(crate) fn take(
         self: &Arc<Self>,
         peer: IpAddr,
         busy: Busy,

@@ -55,7 +55,7 @@ impl Drains {
 }
 
 /// A body whose rest is read away when it is dropped early.
-pub(super) struct Drained {
+pub(crate) struct Drained {
     /// There until this is dropped.
     body: Option<Incoming>,
     most: usize,
@@ -64,7 +64,7 @@ pub(super) struct Drained {
 }
 
 impl Drained {
-    pub(super) fn new(body: Incoming, most: usize, client: Client, drains: Drains) -> Self {
+    pub(crate) fn new(body: Incoming, most: usize, client: Client, drains: Drains) -> Self {
         Self { body: Some(body), most, client, drains }
     }
 

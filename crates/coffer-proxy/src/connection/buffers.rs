@@ -22,33 +22,33 @@ const MOST_LARGE: usize = if cfg!(test) { 4 } else { 512 };
 
 /// What all connections hold.
 #[derive(Debug, Default)]
-pub(super) struct Buffers {
+pub(crate) struct Buffers {
     unfinished: AtomicUsize,
     large: AtomicUsize,
 }
 
 /// What one connection holds of it.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(crate) struct Share {
     all: Arc<Buffers>,
     unfinished: AtomicUsize,
     large: AtomicBool,
 }
 
 impl Share {
-    pub(super) fn of(all: &Arc<Buffers>) -> Self {
+    pub(crate) fn of(all: &Arc<Buffers>) -> Self {
         Self { all: all.clone(), unfinished: AtomicUsize::new(0), large: AtomicBool::new(false) }
     }
 
     /// Counts what was read at once.
-    pub(super) fn read(&self, bytes: usize) {
+    pub(crate) fn read(&self, bytes: usize) {
         if bytes >= LARGE && !self.large.swap(true, Relaxed) {
             self.all.large.fetch_add(1, Relaxed);
         }
     }
 
     /// Counts more of a head that is not whole yet, unless it is one of too many large ones.
-    pub(super) fn add_to_head(&self, bytes: usize) -> io::Result<()> {
+    pub(crate) fn add_to_head(&self, bytes: usize) -> io::Result<()> {
         let own = self.unfinished.fetch_add(bytes, Relaxed) + bytes;
         let all = self.all.unfinished.fetch_add(bytes, Relaxed) + bytes;
         if own > FAIR && all > MOST_UNFINISHED {
@@ -59,12 +59,12 @@ impl Share {
     }
 
     /// The head is whole.
-    pub(super) fn finish_head(&self) {
+    pub(crate) fn finish_head(&self) {
         self.all.unfinished.fetch_sub(self.unfinished.swap(0, Relaxed), Relaxed);
     }
 
     /// Whether this connection should end with the request that it is at.
-    pub(super) fn is_one_too_many(&self) -> bool {
+    pub(crate) fn is_one_too_many(&self) -> bool {
         self.large.load(Relaxed) && self.all.large.load(Relaxed) > MOST_LARGE
     }
 }

@@ -34,13 +34,13 @@ impl TrustedProxies {
         Ok(Self(blocks.collect::<Result<_, _>>()?))
     }
 
-    pub(super) fn contains(&self, address: IpAddr) -> bool {
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|block| block.contains(address))
     }
 
     /// Who sent a request, by the hop that brought it: the last one in `X-Forwarded-For` that is no trusted proxy. What is
     /// further left came from there, and may be anything.
-    pub(super) fn sender(&self, hop: IpAddr, headers: &HeaderMap) -> IpAddr {
+    pub(crate) fn sender(&self, hop: IpAddr, headers: &HeaderMap) -> IpAddr {
         if !self.contains(hop) {
             return hop;
         }
@@ -69,7 +69,7 @@ fn address(text: &[u8]) -> Option<IpAddr> {
 
 /// Reads the PROXY protocol's header off a trusted proxy's connection, if there is one. Returns whom it speaks for: nobody
 /// else where the proxy opened the connection for itself, as to look whether the server is up.
-pub(super) async fn read_header(stream: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
+pub(crate) async fn read_header(stream: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
     let mut seen = 0;
     let read = async {
         let mut buffer = vec![0; LONGEST_HEADER];

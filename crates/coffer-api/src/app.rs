@@ -1,0 +1,50 @@
+//! What handlers share.
+
+use std::sync::Arc;
+
+use coffer_core::{LifetimePolicy, Limits, Millis, ProjectId};
+use coffer_fleet::audit::AuditLog;
+use coffer_fleet::commands::Commands;
+use coffer_fleet::events::Events;
+use coffer_fleet::exec::Exec;
+use coffer_fleet::limits::Limiter;
+use coffer_fleet::output::Output;
+use coffer_fleet::{Fleet, HostFailures};
+use coffer_shares::Shares;
+use coffer_store::Store;
+use coffer_telemetry::Telemetry;
+use coffer_work::tasks::Tasks;
+
+/// What handlers need.
+#[derive(Debug)]
+pub struct App {
+    pub fleet: Arc<Fleet>,
+    /// What the host failed lately, for operators.
+    pub host_failures: HostFailures,
+    pub store: Store,
+    pub policy: LifetimePolicy,
+    pub limits: Limits,
+    pub limiter: Arc<Limiter>,
+    pub domain: Option<String>,
+    pub default_template: String,
+    pub started_ms: Millis,
+    pub audit: AuditLog,
+    pub events: Events,
+    /// Room for reading journals, which sandboxes may make as long as they can.
+    pub journals: Shares<ProjectId>,
+    /// Room for lists of files and processes, which are as long as sandboxes make them.
+    pub listings: Shares<ProjectId>,
+    /// Room for WebSockets.
+    pub sockets: Shares<ProjectId>,
+    pub commands: Arc<Commands>,
+    pub exec: Exec,
+    pub telemetry: Arc<Telemetry>,
+    pub output: Arc<Output>,
+    pub forges: Arc<coffer_forge::Forges>,
+    pub tasks: Arc<Tasks>,
+    pub git: Arc<coffer_work::git::Git>,
+    /// How many runs may hold a slot in all.
+    pub most_runs: u32,
+    pub webhooks: Arc<coffer_work::webhooks::Webhooks>,
+    pub artifacts: Arc<coffer_work::artifacts::Artifacts>,
+}
