@@ -5,13 +5,13 @@ import sys
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from fixture import Fixture, assert_nothing_left, fixtures, openable, place, unpacked  # noqa: E402
+from fixture import Fixture, assert_nothing_left, fixtures, openable, place, unpacked
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "network"))
-from coffer_up import ROOT  # noqa: E402
-from opened import Opened  # noqa: E402
-from outside import World, leave_network  # noqa: E402
-from places import GATE  # noqa: E402
+from coffer_up import ROOT
+from opened import Opened
+from outside import World, leave_network
+from places import GATE
 
 # A fixture gets older than the time that records are kept by default.
 AGES = ["limits.retention.events", "limits.retention.records", "limits.retention.audit", "webhooks.keep"]

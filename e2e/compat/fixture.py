@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "soak")]
-from coffer_up import CofferUp, inventory  # noqa: E402
-from database import postgres  # noqa: E402
-from parts import cgroups_of, uid_blocks  # noqa: E402
+from coffer_up import CofferUp, inventory
+from database import postgres
+from parts import cgroups_of, uid_blocks
 
 FIXTURES = HERE / "fixtures"
 # Journal and snapshots have absolute paths of layers, so a fixture must be opened where it was made.
@@ -79,16 +79,17 @@ class Place:
         # The pool's image is fully allocated: the file system reports no holes, so look for zeros.
         command = ["tar", "--create", "--sparse", "--hole-detection=raw", "--numeric-owner", "--sort=name"]
         command += [*XATTRS, "-C", self.root, *parts]
-        with subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE) as tar:
-            with lzma.open(archive, "wb", preset=9 | lzma.PRESET_EXTREME) as packed:
-                shutil.copyfileobj(tar.stdout, packed)
+        with (
+            subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE) as tar,
+            lzma.open(archive, "wb", preset=9 | lzma.PRESET_EXTREME) as packed,
+        ):
+            shutil.copyfileobj(tar.stdout, packed)
         assert tar.returncode == 0, f"tar ended with {tar.returncode}"
 
     def unpack(self, archive: pathlib.Path):
         command = ["tar", "--extract", "--numeric-owner", "--same-permissions", *XATTRS, "-C", str(self.root)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE) as tar:
-            with lzma.open(archive) as packed:
-                shutil.copyfileobj(packed, tar.stdin)
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as tar, lzma.open(archive) as packed:
+            shutil.copyfileobj(packed, tar.stdin)
         assert tar.returncode == 0, f"tar ended with {tar.returncode}"
 
 
@@ -111,7 +112,7 @@ def place():
 
 def clear():
     """Removes everything, and unmounts what a killed run left behind."""
-    mounts = [line.split()[4] for line in open("/proc/self/mountinfo")]
+    mounts = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
     for mount in reversed([mount for mount in mounts if mount.startswith(f"{HOME}/")]):
         subprocess.run(["umount", "--lazy", mount], check=False)
     for entry in HOME.iterdir():
@@ -149,7 +150,7 @@ def assert_nothing_left(up: CofferUp):
 
 def host_mark() -> str:
     """Says whether two hosts have the same kernel and processor, and nothing else about them."""
-    cpu = {line for line in open("/proc/cpuinfo") if line.startswith(("model name", "flags"))}
+    cpu = {line for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines(keepends=True) if line.startswith(("model name", "flags"))}
     return hashlib.sha256("".join([platform.release(), *sorted(cpu)]).encode()).hexdigest()[:16]
 
 

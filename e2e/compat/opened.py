@@ -3,7 +3,6 @@
 import pathlib
 
 from coffer_up import CofferUp
-
 from fill import Project, neutral
 from fixture import host_mark
 

@@ -11,9 +11,9 @@ import json
 import threading
 
 import pytest
+
 from client import Refused
 from coffer_up import eventually
-
 from fill import API_NAME, HOME, LIFE_S, pages
 from opened import differences
 from world import Box

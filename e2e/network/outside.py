@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 from coffer_up import eventually
-
 from places import API_NAME, GATE, GATE_V6, HOST, HOST_V6
 
 HERE = pathlib.Path(__file__).parent
