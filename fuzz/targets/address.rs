@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| coffer_server::fuzz::address(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| coffer_proxy::fuzz::address(data));
