@@ -282,8 +282,7 @@ mod tests {
     use super::*;
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/api.md");
-    const BEGIN: &str =
-        "<!-- codes: written by `COFFER_UPDATE=1 cargo test -p coffer-server --lib codes` -->\n";
+    const BEGIN: &str = "<!-- codes: written by `COFFER_UPDATE=1 cargo test -p coffer-api codes` -->\n";
     const END: &str = "<!-- end of codes -->";
 
     #[test]
@@ -307,7 +306,7 @@ mod tests {
         let page = std::fs::read_to_string(PAGE).unwrap();
         assert!(
             page == expected,
-            "docs/api.md is out of date: COFFER_UPDATE=1 cargo test -p coffer-server --lib codes"
+            "docs/api.md is out of date: COFFER_UPDATE=1 cargo test -p coffer-api codes"
         );
     }
 }
