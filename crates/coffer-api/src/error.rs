@@ -220,7 +220,7 @@ pub(crate) fn is_own(path: &str) -> bool {
     path.strip_prefix("/api/v1").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A refusal on its way to whoever gives it its shape.
+/// A refusal that has no body yet.
 #[derive(Debug, Clone)]
 pub(crate) struct Unrendered(ApiError);
 

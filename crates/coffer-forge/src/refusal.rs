@@ -1,4 +1,4 @@
-//! How a forge's errors are explained to whoever asked. What is hidden from them is logged here.
+//! How a forge's errors are explained to callers. What callers are not shown is logged here.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How errors of the store are explained to whoever asked. What is hidden from them is logged here.
+//! How errors of the store are explained to callers. What callers are not shown is logged here.
 
 use coffer_core::{Code, Refusal, chain};
 use serde_json::json;

@@ -388,7 +388,7 @@ async fn ready(
 mod tests {
     use super::*;
 
-    /// `COFFER_UPDATE=1 cargo test -p coffer-api openapi` writes it anew.
+    /// `COFFER_UPDATE=1 cargo test -p coffer-api openapi` rewrites it.
     #[test]
     fn the_openapi_in_the_repository_is_that_of_the_code() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
