@@ -26,16 +26,7 @@ const LONGEST_DELIVERY: usize = 100;
 pub(crate) struct Clients {
     known: Mutex<HashMap<ConnectionId, Arc<Client>>>,
     pub(crate) figures: Arc<GitHubFigures>,
-    tls: std::sync::OnceLock<Tls>,
-}
-
-#[derive(Clone)]
-struct Tls(tokio_rustls::TlsConnector);
-
-impl std::fmt::Debug for Tls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tls")
-    }
+    http: std::sync::OnceLock<coffer_http::Client>,
 }
 
 /// Why a delivery was not taken.
@@ -83,11 +74,12 @@ impl Forges {
         if known.len() >= MOST_CLIENTS {
             known.clear();
         }
-        let tls = self.clients.tls.get_or_init(|| Tls(github::tls(self.extra_roots.as_deref()))).0.clone();
+        let http =
+            self.clients.http.get_or_init(|| coffer_http::Client::new(self.extra_roots.as_deref())).clone();
         let address = Address::parse(&connection.base_url, self.plain_http)?;
         let on_site = self.private_hosts.has(address.host(), address.port());
         let client = Arc::new(Client::new(
-            Transport::new(address, tls, on_site),
+            Transport::new(address, http, on_site),
             self.store.clone(),
             connection.project,
             connection.terms.credential.clone(),

@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 pub(crate) use client::Client;
 pub(crate) use client::GITHUB_BREAKER;
 pub use client::GitHubFigures;
-pub(crate) use transport::{Address, Transport, tls};
+pub(crate) use transport::{Address, Transport};
 pub(crate) use webhook::{event_of, is_signed};
 
 use convert::{branch, check_run, comment, commit, inline, issue, list, pull, review, status, strange, text};

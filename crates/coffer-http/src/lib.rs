@@ -1,22 +1,10 @@
-//! What every client of ours over HTTP needs: a circuit breaker, and TLS that trusts the machine's authorities.
+//! What every client of ours over HTTP needs: a bounded client that dials only addresses its caller allows, and a
+//! circuit breaker.
 #![forbid(unsafe_code)]
 
+mod address;
 pub mod breaker;
+mod client;
 
-use std::sync::Arc;
-
-use tokio_rustls::TlsConnector;
-
-/// Checks certificates by what this host trusts.
-pub fn client_tls() -> TlsConnector {
-    let found = rustls_native_certs::load_native_certs();
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(found.certs);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("the provider has the usual versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    TlsConnector::from(Arc::new(config))
-}
+pub use address::{Address, BadUrl, Check, anywhere};
+pub use client::{Client, Connection, Failure, Read, retry_after};

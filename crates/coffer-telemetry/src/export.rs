@@ -10,18 +10,16 @@ use std::time::Duration;
 use base64::Engine as _;
 use bytes::Bytes;
 use coffer_core::settings::SecretText;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::rt::TokioIo;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
+use http_body_util::Full;
 use prometheus_client::metrics::counter::Counter;
 use prost::Message;
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
 use coffer_http::breaker::{Breaker, Policy};
+use coffer_http::{Address, BadUrl, Client, Read, anywhere, retry_after};
 
 use super::otlp::{ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, Scope, ScopeSpans, Span};
 use super::settings::{BadTraceSetting, TraceSettings};
@@ -39,23 +37,23 @@ const POLICY: Policy =
     Policy { failures: 3, pause: Duration::from_secs(15), longest_pause: Duration::from_secs(120) };
 /// For the last batch, when the server stops.
 const FAREWELL: Duration = Duration::from_secs(3);
-const LARGEST_ANSWER: usize = 64 * 1024;
+/// Answers are read to their end, so that connections close in good order, but not beyond this.
+const READ: Read = Read::Beginning { most: 64 * 1024, patience: PATIENCE };
 
 /// Where spans are sent.
 #[derive(Clone)]
 pub(super) struct Destination {
     pub(super) name: &'static str,
     pub(super) breaker: Arc<Breaker>,
-    host: String,
-    port: u16,
-    tls: Option<TlsConnector>,
+    client: Client,
+    address: Address,
     path: String,
     headers: HeaderMap,
 }
 
 impl std::fmt::Debug for Destination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Destination({} at {}:{})", self.name, self.host, self.port)
+        write!(f, "Destination({} at {}:{})", self.name, self.address.host(), self.address.port())
     }
 }
 
@@ -104,83 +102,47 @@ pub(super) fn destinations(settings: &TraceSettings) -> Result<Vec<Destination>,
 impl Destination {
     fn at(name: &'static str, setting: &'static str, url: &str, path: &str) -> Result<Self, BadTraceSetting> {
         let bad = |why: &str| BadTraceSetting { setting, why: why.to_string() };
-        let uri: Uri = url.trim().parse().map_err(|_| bad("it is no URL"))?;
-        let authority = uri.authority().ok_or_else(|| bad("it is no URL with a host"))?;
-        let tls = match uri.scheme_str() {
-            Some("http") => None,
-            Some("https") => Some(coffer_http::client_tls()),
-            _ => return Err(bad("it must begin with http:// or https://")),
-        };
-        let host = authority.host().trim_matches(['[', ']']).to_string();
-        let port = authority.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
-        let mut headers = HeaderMap::new();
-        let shown = match authority.port_u16() {
-            Some(port) => format!("{}:{port}", authority.host()),
-            None => authority.host().to_string(),
-        };
-        headers.insert(HOST, HeaderValue::try_from(shown).map_err(|_| bad("its host is no header"))?);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+        let address = Address::parse(url.trim()).map_err(|why| match why {
+            BadUrl::Malformed => bad("it is no URL"),
+            BadUrl::NoHost => bad("it is no URL with a host"),
+            BadUrl::Scheme => bad("it must begin with http:// or https://"),
+        })?;
+        let host = HeaderValue::try_from(address.host_header()).map_err(|_| bad("its host is no header"))?;
         let agent = concat!("coffer/", env!("CARGO_PKG_VERSION"));
-        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
-        let path = format!("{}{path}", uri.path().trim_end_matches('/'));
+        let headers = HeaderMap::from_iter([
+            (HOST, host),
+            (CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf")),
+            (USER_AGENT, HeaderValue::from_static(agent)),
+        ]);
+        let path = format!("{}{path}", address.path().trim_end_matches('/'));
         let breaker = Arc::new(Breaker::new(name, POLICY));
-        Ok(Self { name, breaker, host, port, tls, path, headers })
+        Ok(Self { name, breaker, client: Client::new(None), address, path, headers })
     }
 
     /// Sends once; answers with the status, and how long to wait before a retry where it was told.
     async fn send(&self, body: Bytes) -> Result<(StatusCode, Option<Duration>), String> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|e| e.to_string())?;
-        match &self.tls {
-            None => self.converse(TokioIo::new(stream), body).await,
-            Some(tls) => {
-                let name = rustls::pki_types::ServerName::try_from(self.host.clone())
-                    .map_err(|_| "its name fits no certificate".to_string())?;
-                let stream = tls.connect(name, stream).await.map_err(|e| e.to_string())?;
-                self.converse(TokioIo::new(stream), body).await
-            }
-        }
-    }
-
-    async fn converse<S>(&self, stream: S, body: Bytes) -> Result<(StatusCode, Option<Duration>), String>
-    where
-        S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-    {
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(stream).await.map_err(|e| e.to_string())?;
-        let connection = tokio::spawn(connection);
-        let answered = async {
-            let mut request =
-                Request::post(self.path.as_str()).body(Full::new(body)).map_err(|e| e.to_string())?;
-            *request.headers_mut() = self.headers.clone();
-            let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
-            let wait = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-            let status = answer.status();
-            // Read to its end, so that the connection closes in good order.
-            let _ = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await;
-            Ok((status, wait.map(Duration::from_secs)))
-        };
-        let answered = answered.await;
-        drop(sender);
-        connection.abort();
-        answered
+        let mut request =
+            Request::post(self.path.as_str()).body(Full::new(body)).map_err(|e| e.to_string())?;
+        *request.headers_mut() = self.headers.clone();
+        let answer = self.client.send(&self.address, &anywhere, request, READ, PATIENCE).await;
+        let answer = answer.map_err(|e| e.to_string())?;
+        Ok((answer.status(), retry_after(answer.headers())))
     }
 
     /// Sends, more than once where that may help.
     async fn deliver(&self, body: Bytes, stop: &CancellationToken) -> Result<(), String> {
         let mut pause = FIRST_PAUSE;
         for attempt in 1.. {
-            let sent = tokio::time::timeout(PATIENCE, self.send(body.clone())).await;
-            let (why, told) = match sent {
-                Ok(Ok((status, _))) if status.is_success() => return Ok(()),
-                Ok(Ok((status, told))) => {
+            let (why, told) = match self.send(body.clone()).await {
+                Ok((status, _)) if status.is_success() => return Ok(()),
+                Ok((status, told)) => {
                     let may_pass = [429, 502, 503, 504].contains(&status.as_u16());
                     if !may_pass {
                         return Err(format!("it answered {status}"));
                     }
                     (format!("it answered {status}"), told)
                 }
-                Ok(Err(why)) => (why, None),
-                Err(_) => ("it did not answer in time".to_string(), None),
+                Err(why) => (why, None),
             };
             if attempt >= TRIES || stop.is_cancelled() {
                 return Err(why);

@@ -12,12 +12,11 @@ use http::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use http::{Request, StatusCode};
 use http_body_util::Full;
 use tokio::task::{Id, JoinSet};
-use tokio_rustls::TlsConnector;
 
 use super::post::{Answer, post};
 use super::{LOOK, Webhooks, sign};
 use coffer_core::clock::now_ms;
-use coffer_http::client_tls;
+use coffer_http::Client;
 
 /// At once to one webhook that works.
 const PER_WEBHOOK: usize = 4;
@@ -50,11 +49,11 @@ impl Places {
 
 /// Sends until the server stops, and then waits for what is under way.
 pub(super) async fn keep_sending(webhooks: Arc<Webhooks>) {
-    let tls = client_tls();
+    let client = Client::new(None);
     let mut under_way: JoinSet<()> = JoinSet::new();
     let mut places = Places::default();
     while !webhooks.stop.is_cancelled() {
-        match hand_out(&webhooks, &tls, &mut under_way, &mut places).await {
+        match hand_out(&webhooks, &client, &mut under_way, &mut places).await {
             Ok(()) => {}
             Err(StoreError::Closed) => return,
             Err(error) => tracing::warn!("webhooks are sent later: {}", coffer_core::chain(&error)),
@@ -81,7 +80,7 @@ pub(super) async fn keep_sending(webhooks: Arc<Webhooks>) {
 
 async fn hand_out(
     webhooks: &Arc<Webhooks>,
-    tls: &TlsConnector,
+    client: &Client,
     under_way: &mut JoinSet<()>,
     places: &mut Places,
 ) -> Result<(), StoreError> {
@@ -100,16 +99,16 @@ async fn hand_out(
         for delivery in claimed {
             // There is room: nobody else takes of it.
             let slot = Slot { webhook: delivery.webhook, _place: lane.try_take(delivery.project).ok() };
-            let task = under_way.spawn(deliver(webhooks.clone(), tls.clone(), delivery));
+            let task = under_way.spawn(deliver(webhooks.clone(), client.clone(), delivery));
             places.0.insert(task.id(), slot);
         }
     }
     Ok(())
 }
 
-async fn deliver(webhooks: Arc<Webhooks>, tls: TlsConnector, due: DueDelivery) {
+async fn deliver(webhooks: Arc<Webhooks>, client: Client, due: DueDelivery) {
     let began = Instant::now();
-    let answered = attempt(&webhooks, &tls, &due).await;
+    let answered = attempt(&webhooks, &client, &due).await;
     let took = began.elapsed();
     let report = judge(&webhooks, &due, answered, took);
     let outcome = match report.outcome {
@@ -143,7 +142,7 @@ async fn settle(webhooks: &Webhooks, due: &DueDelivery, report: SendReport) {
     }
 }
 
-async fn attempt(webhooks: &Webhooks, tls: &TlsConnector, due: &DueDelivery) -> Result<Answer, String> {
+async fn attempt(webhooks: &Webhooks, client: &Client, due: &DueDelivery) -> Result<Answer, String> {
     let local = webhooks.settings.local_targets;
     // Once more: what the operator allows may be other than when it was made.
     let target = super::Target::parse(&due.url, local).map_err(|why| format!("its URL {why}"))?;
@@ -159,8 +158,8 @@ async fn attempt(webhooks: &Webhooks, tls: &TlsConnector, due: &DueDelivery) -> 
     };
     let (id, at) = (due.id.to_string(), now_ms() / 1000);
     let signed = sign::sign(secret.reveal(), &id, at, &due.body);
-    let request = Request::post(target.path.as_str())
-        .header(HOST, &target.authority)
+    let request = Request::post(target.address.path_and_query())
+        .header(HOST, target.address.host_header())
         .header(CONTENT_TYPE, "application/json")
         .header(USER_AGENT, concat!("coffer/", env!("CARGO_PKG_VERSION")))
         .header("x-coffer-event", &due.kind)
@@ -172,7 +171,7 @@ async fn attempt(webhooks: &Webhooks, tls: &TlsConnector, due: &DueDelivery) -> 
         .header("webhook-signature", signed.standard)
         .body(Full::new(Bytes::from(due.body.clone())))
         .map_err(|error| format!("it makes no request: {error}"))?;
-    post(&target, local, tls, request, webhooks.settings.patience()).await
+    post(&target, local, client, request, webhooks.settings.patience()).await
 }
 
 /// What an answer, or none, means.

@@ -1,24 +1,17 @@
 //! Where a webhook may go: an address on the internet, by TLS, unless the operator allows more.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use coffer_core::network::{Class, normalise};
 use coffer_forge::{class_of, is_own};
-use http::Uri;
+use coffer_http::{Address, BadUrl};
 
 const LONGEST_URL: usize = 2048;
-/// Addresses of one name that are tried.
-const MOST_ADDRESSES: usize = 4;
 
 /// Where to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) is_tls: bool,
-    pub(super) path: String,
-    /// As it stands in the request.
-    pub(super) authority: String,
+    pub(super) address: Address,
 }
 
 impl Target {
@@ -28,50 +21,34 @@ impl Target {
         {
             return Err(format!("must be at most {LONGEST_URL} plain characters without a fragment (`#`)"));
         }
-        let uri: Uri = text.parse().map_err(|_| "is no URL".to_string())?;
-        let authority = uri.authority().ok_or("must begin with https:// and a host")?;
-        let is_tls = match uri.scheme_str() {
-            Some("https") => true,
-            Some("http") if local => false,
-            Some("http") => {
-                return Err("must begin with https://; plain http:// is for receivers that the operator \
-                            allows by `webhooks.local_targets`"
-                    .into());
-            }
-            _ => return Err("must begin with https://".into()),
-        };
-        if authority.as_str().contains('@') {
+        let address = Address::parse(text).map_err(|why| match why {
+            BadUrl::Malformed => "is no URL",
+            BadUrl::NoHost => "must begin with https:// and a host",
+            BadUrl::Scheme => "must begin with https://",
+        })?;
+        if !address.is_tls() && !local {
+            return Err(
+                "must begin with https://; plain http:// is for receivers that the operator allows by \
+                        `webhooks.local_targets`"
+                    .into(),
+            );
+        }
+        if address.has_user() {
             return Err("must have no user or password in it".into());
         }
-        let host = authority.host().trim_matches(['[', ']']).to_ascii_lowercase();
-        if host.is_empty() || authority.port_u16() == Some(0) {
+        if address.port() == 0 {
             return Err("must name a host and, where it has one, a port above 0".into());
         }
-        if let Ok(address) = host.parse::<IpAddr>() {
-            admit(&host, address, local, is_tls, is_own)?;
+        let target = Self { address };
+        if let Ok(ip) = target.address.host().parse::<IpAddr>() {
+            target.check(local)(ip)?;
         }
-        let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_string();
-        Ok(Self { host, port, is_tls, path, authority: authority.as_str().to_string() })
+        Ok(target)
     }
 
-    /// The addresses to dial: what the name stands for now, as far as it is allowed.
-    pub(super) async fn addresses(&self, local: bool) -> Result<Vec<SocketAddr>, String> {
-        let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await;
-        let found = found.map_err(|_| format!("the name `{}` could not be looked up", self.host))?;
-        let mut allowed = Vec::new();
-        let mut refused = None;
-        for address in found {
-            match admit(&self.host, address.ip(), local, self.is_tls, is_own) {
-                Ok(ip) => allowed.push(SocketAddr::new(ip, self.port)),
-                Err(why) => refused = refused.or(Some(why)),
-            }
-        }
-        allowed.truncate(MOST_ADDRESSES);
-        if allowed.is_empty() {
-            return Err(refused.unwrap_or_else(|| format!("the name `{}` has no address", self.host)));
-        }
-        Ok(allowed)
+    /// Decides which of the host's addresses may be dialled.
+    pub(super) fn check(&self, local: bool) -> impl Fn(IpAddr) -> Result<IpAddr, String> + Send + Sync {
+        move |ip| admit(self.address.host(), ip, local, self.address.is_tls(), is_own)
     }
 }
 
@@ -106,11 +83,8 @@ mod tests {
 
     #[test]
     fn addresses_are_read_and_odd_ones_refused() {
-        let target = Target::parse("https://Example.com:8443/a/b?c=d", false).unwrap();
-        assert_eq!((target.host.as_str(), target.port, target.is_tls), ("example.com", 8443, true));
-        assert_eq!((target.path.as_str(), target.authority.as_str()), ("/a/b?c=d", "Example.com:8443"));
-        assert_eq!(Target::parse("https://[2606:4700::1]/", false).unwrap().host, "2606:4700::1");
-        assert_eq!(Target::parse("https://example.com", false).unwrap().path, "/");
+        assert!(Target::parse("https://Example.com:8443/a/b?c=d", false).is_ok());
+        assert!(Target::parse("https://[2606:4700::1]/", false).is_ok());
         let long = format!("https://example.com/{}", "a".repeat(LONGEST_URL));
         for bad in [
             "",
@@ -172,11 +146,11 @@ mod tests {
         // Names that resolvers take for numbers are looked up like any other, and found out.
         for name in ["localhost", "127.1", "2130706433", "0x7f000001"] {
             let target = Target::parse(&format!("https://{name}/"), false).unwrap();
-            let refused = target.addresses(false).await.unwrap_err();
+            let refused = target.address.resolve(&target.check(false)).await.unwrap_err().to_string();
             assert!(refused.contains("loopback") || refused.contains("looked up"), "{name}: {refused}");
         }
         let target = Target::parse("http://localhost:9/", true).unwrap();
-        let allowed = target.addresses(true).await.unwrap();
+        let allowed = target.address.resolve(&target.check(true)).await.unwrap();
         assert!(!allowed.is_empty() && allowed.iter().all(|address| address.ip().is_loopback()));
     }
 

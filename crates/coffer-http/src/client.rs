@@ -1,0 +1,232 @@
+//! A client for requests to hosts outside, bounded in size and time. It follows no redirects: a redirect is an answer
+//! like any other, so no request leaves for an address that was not checked.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+
+use crate::address::{Address, Check};
+
+const LONGEST_HEAD: usize = 64 << 10;
+const MOST_HEADERS: usize = 100;
+
+/// Why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("the name `{0}` could not be looked up")]
+    Lookup(String),
+    #[error("the name `{0}` has no address")]
+    NoAddress(String),
+    /// In the words of the address check.
+    #[error("{0}")]
+    Refused(String),
+    #[error("could not connect to {0}: {1}")]
+    Connect(SocketAddr, std::io::Error),
+    #[error("its name fits no certificate")]
+    Name,
+    #[error("TLS failed: {0}")]
+    Tls(std::io::Error),
+    #[error("no HTTP there: {0}")]
+    Handshake(hyper::Error),
+    #[error("connecting took too long")]
+    ConnectTimeout,
+    /// The connection had ended before the request was sent.
+    #[error("it did not answer in HTTP: the connection was closed")]
+    Closed,
+    #[error("it did not answer in HTTP: {0}")]
+    Exchange(hyper::Error),
+    #[error("its answer broke off")]
+    BrokenOff,
+    #[error("its answer is too long")]
+    TooLong,
+    #[error("no answer within {} s", .0.as_secs_f64())]
+    Timeout(Duration),
+}
+
+impl Failure {
+    /// Whether the other side cannot have received the request, so that it is safe to repeat.
+    pub fn is_unsent(&self) -> bool {
+        !matches!(self, Self::Exchange(_) | Self::BrokenOff | Self::TooLong | Self::Timeout(_))
+    }
+}
+
+/// How much of an answer's body is read.
+#[derive(Debug, Clone, Copy)]
+pub enum Read {
+    /// All of it: a body that is longer or breaks off is a failure.
+    Whole { most: usize },
+    /// The beginning, as far as it arrives in time: the status counts, whatever becomes of the body.
+    Beginning { most: usize, patience: Duration },
+}
+
+/// Connects to hosts outside, and checks their certificates.
+#[derive(Clone)]
+pub struct Client {
+    tls: TlsConnector,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+impl Client {
+    /// Trusts the authorities that this machine trusts, and those in `extra_roots`, which is PEM. Reads the machine's
+    /// trust store: create one client and clone it.
+    pub fn new(extra_roots: Option<&str>) -> Self {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let extra = CertificateDer::pem_slice_iter(extra_roots.unwrap_or_default().as_bytes());
+        roots.add_parsable_certificates(extra.flatten());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider has the usual versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Self { tls: TlsConnector::from(Arc::new(config)) }
+    }
+
+    /// Sends one request over a connection of its own; `patience` is for all of it, connecting included.
+    pub async fn send(
+        &self,
+        to: &Address,
+        check: Check<'_>,
+        request: Request<Full<Bytes>>,
+        read: Read,
+        patience: Duration,
+    ) -> Result<Response<Bytes>, Failure> {
+        let exchange = async { self.open(to, check).await?.exchange(request, read).await };
+        tokio::time::timeout(patience, exchange).await.unwrap_or(Err(Failure::Timeout(patience)))
+    }
+
+    /// Opens a connection that can be kept for more than one request.
+    pub async fn connect(
+        &self,
+        to: &Address,
+        check: Check<'_>,
+        patience: Duration,
+    ) -> Result<Connection, Failure> {
+        let opened = tokio::time::timeout(patience, self.open(to, check)).await;
+        opened.unwrap_or(Err(Failure::ConnectTimeout))
+    }
+
+    async fn open(&self, to: &Address, check: Check<'_>) -> Result<Connection, Failure> {
+        let stream = dial(&to.resolve(check).await?).await?;
+        let _ = stream.set_nodelay(true);
+        if !to.is_tls() {
+            return Connection::over(TokioIo::new(stream)).await;
+        }
+        let name = ServerName::try_from(to.host().to_string()).map_err(|_| Failure::Name)?;
+        let stream = self.tls.connect(name, stream).await.map_err(Failure::Tls)?;
+        Connection::over(TokioIo::new(stream)).await
+    }
+}
+
+/// Connects to the first address that accepts. `addresses` has at least one.
+async fn dial(addresses: &[SocketAddr]) -> Result<TcpStream, Failure> {
+    let mut failed = Failure::ConnectTimeout;
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = Failure::Connect(*address, error),
+        }
+    }
+    Err(failed)
+}
+
+/// A connection to one host. Dropping it closes it.
+#[derive(Debug)]
+pub struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    /// Moves the bytes.
+    _driver: JoinSet<hyper::Result<()>>,
+}
+
+impl Connection {
+    async fn over<S>(stream: S) -> Result<Self, Failure>
+    where
+        S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    {
+        let mut builder = Builder::new();
+        builder.max_buf_size(LONGEST_HEAD).max_headers(MOST_HEADERS);
+        let (sender, connection) = builder.handshake(stream).await.map_err(Failure::Handshake)?;
+        let mut driver = JoinSet::new();
+        driver.spawn(connection);
+        Ok(Self { sender, _driver: driver })
+    }
+
+    /// Whether another request can be sent over it now.
+    pub fn is_ready(&self) -> bool {
+        self.sender.is_ready()
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Sends one request and reads its answer. Takes as long as the other side does: callers set the limit.
+    pub async fn exchange(
+        &mut self,
+        request: Request<Full<Bytes>>,
+        read: Read,
+    ) -> Result<Response<Bytes>, Failure> {
+        let answer =
+            self.sender.try_send_request(request).await.map_err(|mut error| match error.take_message() {
+                // Given back unsent: the connection had ended.
+                Some(_) => Failure::Closed,
+                None => Failure::Exchange(error.into_error()),
+            })?;
+        let (head, body) = answer.into_parts();
+        let body = match read {
+            Read::Whole { most } => whole(body, most).await?,
+            Read::Beginning { most, patience } => beginning(body, most, patience).await,
+        };
+        Ok(Response::from_parts(head, body))
+    }
+}
+
+async fn whole(body: Incoming, most: usize) -> Result<Bytes, Failure> {
+    let body = Limited::new(body, most).collect().await;
+    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+        true => Failure::TooLong,
+        false => Failure::BrokenOff,
+    })?;
+    Ok(body.to_bytes())
+}
+
+async fn beginning(mut body: Incoming, most: usize, patience: Duration) -> Bytes {
+    let mut first = BytesMut::new();
+    let read = async {
+        while first.len() < most {
+            let Some(Ok(frame)) = body.frame().await else { break };
+            if let Some(data) = frame.data_ref() {
+                first.extend_from_slice(&data[..data.len().min(most - first.len())]);
+            }
+        }
+    };
+    let _ = tokio::time::timeout(patience, read).await;
+    first.freeze()
+}
+
+/// How long an answer asks to be left alone, where it says so in seconds.
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get(http::header::RETRY_AFTER)?;
+    value.to_str().ok()?.parse().ok().map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests;
