@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use coffer_core::network::NetworkSettings;
 use coffer_core::{LifetimePolicy, OnTimeout, SizeWish, TemplateRef};
 use coffer_store::Bounds;
 use coffer_wire::e2b::{NewSandbox, VolumeMount};
@@ -67,8 +68,8 @@ pub(super) fn create(
             return Err(ApiError::bad_request("allowPublicTraffic false needs a secured sandbox"));
         }
     }
-    let reach = network::policy(new.network.as_ref(), new.allow_internet_access);
-    let reach = reach.map_err(ApiError::bad_request)?;
+    let network = NetworkSettings::from_e2b(new.network, new.allow_internet_access);
+    let network = network.map_err(|error| ApiError::bad_request(error.to_string()))?;
     let auto_pause = new.auto_pause.unwrap_or(false);
     let keeps_memory = new.auto_pause_memory.unwrap_or(true);
     let auto_resume = new.auto_resume.is_some_and(|auto_resume| auto_resume.enabled);
@@ -97,8 +98,7 @@ pub(super) fn create(
         on_timeout,
         auto_resume,
         secure,
-        network: new.network,
-        reach,
+        network,
         allow_internet_access: new.allow_internet_access,
         bounds: Bounds::default(),
         size: SizeWish::default(),

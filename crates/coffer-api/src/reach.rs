@@ -16,8 +16,8 @@ use super::error::ApiError;
 use super::query::Query;
 use coffer_api_types::ErrorShape;
 use coffer_core::Code;
+use coffer_fleet::Record;
 use coffer_fleet::network;
-use coffer_fleet::{Record, network_of};
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Reach {
@@ -105,12 +105,7 @@ struct TrafficShape {
 }
 
 async fn reach(app: &App, record: &Record, id: &str, after: u64) -> Result<Json<Reach>, ApiError> {
-    let row = record.row();
-    let policy = network::policy(network_of(&row).as_ref(), row.allow_internet_access);
-    let policy = policy.map_err(|error| {
-        tracing::error!(sandbox.id = %row.id, "network settings on record that make no sense: {error}");
-        ApiError::internal()
-    })?;
+    let policy = record.row().network.policy;
     let refusals = app.fleet.refusals(record, after).await;
     let Refusals { refusals, total, forgotten } =
         refusals.map_err(|error| ApiError::fleet(error.into(), id))?;
@@ -144,8 +139,9 @@ pub(super) async fn replace(
     Checked(policy): Checked<Policy>,
 ) -> Result<Json<Reach>, ApiError> {
     let update = NetworkUpdate { policy: Some(policy), ..NetworkUpdate::default() };
-    let policy = network::updated_policy(&update).map_err(|error| ApiError::of(Code::Invalid, error))?;
-    let set = app.fleet.set_network(named.record.clone(), update, policy, network::updated).await;
+    let update = network::read_update(update);
+    let update = update.map_err(|error| ApiError::of(Code::Invalid, error.to_string()))?;
+    let set = app.fleet.set_network(named.record.clone(), update).await;
     set.map_err(|error| ApiError::fleet(error, &named.id))?;
     reach(&app, &named.record, &named.id, 0).await
 }

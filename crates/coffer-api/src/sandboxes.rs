@@ -56,7 +56,7 @@ async fn create(
     idempotency_key: Option<String>,
 ) -> Result<Created, ApiError> {
     let spec = check::create(new, generation, &app.policy, idempotency_key, &caller.actor())?;
-    kinds::check_reach(caller.kind, &spec.reach, Base::Public)?;
+    kinds::check_reach(caller.kind, &spec.network.policy, Base::Public)?;
     // Its timeout is E2B's to say; what bounds every sandbox of the project bounds this one too.
     let project = app.limiter.of(caller.scope.project());
     let bounds =
@@ -176,8 +176,8 @@ pub(super) async fn network(
     MaybeBody(update): MaybeBody<NetworkUpdate>,
 ) -> Result<StatusCode, ApiError> {
     network::check_update(&update).map_err(ApiError::bad_request)?;
-    let reach = network::updated_policy(&update).map_err(ApiError::bad_request)?;
-    let set = app.fleet.set_network(named.record, update, reach, network::updated).await;
+    let update = network::read_update(update).map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let set = app.fleet.set_network(named.record, update).await;
     set.map_err(|error| ApiError::fleet(error, &named.id))?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -5,8 +5,6 @@ use coffer_store::SandboxRow;
 use coffer_wire::e2b::{self, Lifecycle, ListedSandbox, PauseMode, Sandbox, SandboxDetail};
 
 use coffer_core::clock::rfc3339;
-use coffer_fleet::network;
-use coffer_fleet::network_of;
 
 /// E2B's name for where a sandbox runs; unused by clients but required of servers.
 const CLIENT_ID: &str = "coffer";
@@ -61,7 +59,7 @@ pub(super) fn detail(row: &SandboxRow, domain: Option<&str>) -> Option<SandboxDe
         envd_access_token: row.access_token.as_ref().map(|token| token.reveal().to_string()),
         allow_internet_access: row.allow_internet_access,
         domain: domain.map(String::from),
-        network: network_of(row).map(network::shown),
+        network: row.network.shown.clone(),
         lifecycle: Lifecycle {
             auto_resume: row.auto_resume,
             on_timeout: match row.lifetime.on_timeout {

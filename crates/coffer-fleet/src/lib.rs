@@ -20,7 +20,7 @@ pub mod usage;
 
 pub use fleet::{
     Books, Boot, Busy, Connected, CreateSpec, DEFAULT_TAG, Fleet, FleetError, ForkSpec, Forked, MemoryWish,
-    Record, SecretUse, SnapshotSpec, Step, describe, network_of, secret_variables,
+    Record, SecretUse, SnapshotSpec, Step, describe, secret_variables,
 };
 pub use guarded_engine::{GuardedEngine, HostFailures};
 pub use preflight::{PreflightError, is_preflight, preflight};

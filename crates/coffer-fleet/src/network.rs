@@ -1,12 +1,10 @@
-//! The grammar of network settings. Pure: nothing here resolves or connects.
+//! The bounds of network settings that a request may have, in E2B's form; core says what they mean. Pure: nothing
+//! here resolves or connects.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use coffer_core::network::{
-    BadHeader, BadHeaderHost, E2bNetwork, HeaderName, HeaderRule, HeaderText, NamePattern, Policy, Proxy,
-    policy_from_e2b,
-};
+use coffer_core::network::{BadE2bSettings, NamePattern, Policy};
 use coffer_wire::e2b::{EgressProxy, Network, NetworkRule, NetworkUpdate};
 
 const MOST_DNS_SERVERS: usize = 8;
@@ -37,126 +35,37 @@ pub fn check_update(update: &NetworkUpdate) -> Result<(), String> {
     check_egress(update.dns_servers.as_deref(), update.rules.as_ref(), update.egress_proxy.as_ref())
 }
 
-/// What a new sandbox may reach.
-pub fn policy(network: Option<&Network>, internet: Option<bool>) -> Result<Policy, String> {
-    let own = network.and_then(|network| network.policy.as_ref());
-    let allow_out = network.and_then(|network| network.allow_out.as_deref());
-    let deny_out = network.and_then(|network| network.deny_out.as_deref());
-    let dns_servers = network.and_then(|network| network.dns_servers.as_deref());
-    let policy = choose(own, internet, allow_out, deny_out, dns_servers)?;
-    let policy = through(policy, network.and_then(|network| network.egress_proxy.as_ref()))?;
-    with_rules(policy, network.and_then(|network| network.rules.as_ref()))
+/// A change of what a sandbox may reach, as it was asked for and what it means.
+#[derive(Debug, Clone)]
+pub struct Update {
+    pub(crate) policy: Policy,
+    pub(crate) outbound: Network,
+    pub(crate) allow_internet_access: Option<bool>,
 }
 
-/// What a sandbox may reach after `update`.
-pub fn updated_policy(update: &NetworkUpdate) -> Result<Policy, String> {
-    let policy = choose(
-        update.policy.as_ref(),
-        update.allow_internet_access,
-        update.allow_out.as_deref(),
-        update.deny_out.as_deref(),
-        update.dns_servers.as_deref(),
-    )?;
-    with_rules(through(policy, update.egress_proxy.as_ref())?, update.rules.as_ref())
-}
-
-/// The same policy with E2B's rules, which come after its own.
-fn with_rules(policy: Policy, rules: Option<&BTreeMap<String, Vec<NetworkRule>>>) -> Result<Policy, String> {
-    let mut headers = policy.headers().to_vec();
-    for (host, rules) in rules.into_iter().flatten() {
-        let of = rules.iter().filter_map(|rule| rule.transform.as_ref()?.headers.as_ref()).flatten();
-        let read = |(name, text): (&String, &String)| {
-            if text.contains("${e2b.") {
-                return Err("rules cannot use workload identity tokens here".to_string());
-            }
-            let (name, text) = (HeaderName::parse(name), HeaderText::parse(text));
-            let wrong = |error: BadHeader| format!("rules for '{}': {error}", cut(host));
-            Ok((name.map_err(wrong)?, text.map_err(wrong)?))
-        };
-        let of: BTreeMap<_, _> = of.map(read).collect::<Result<_, _>>()?;
-        if !of.is_empty() {
-            let hosts = vec![host.parse().map_err(|error: BadHeaderHost| format!("rules: {error}"))?];
-            headers.push(HeaderRule { hosts, headers: of, plain_http: false });
-        }
-    }
-    policy.with_headers(headers).map_err(|error| error.to_string())
-}
-
-/// The same policy, through E2B's proxy if there is one. Never past it: what we cannot do is refused.
-fn through(policy: Policy, proxy: Option<&EgressProxy>) -> Result<Policy, String> {
-    let Some(proxy) = proxy else { return Ok(policy) };
-    if proxy.tls.as_ref().is_some_and(|tls| tls.enabled) {
-        return Err("egressProxy tls is not supported here: use a proxy without TLS".into());
-    }
-    let (username, password) = (proxy.username.as_deref(), proxy.password.as_deref());
-    let proxy = Proxy::new(&proxy.address, username, password);
-    Ok(policy.through(Some(proxy.map_err(|error| format!("egressProxy: {error}"))?)))
-}
-
-/// Our own form or E2B's; one of them would have to win if both were there, so they may not be.
-fn choose(
-    own: Option<&Policy>,
-    internet: Option<bool>,
-    allow_out: Option<&[String]>,
-    deny_out: Option<&[String]>,
-    dns_servers: Option<&[String]>,
-) -> Result<Policy, String> {
-    let e2b = E2bNetwork {
-        internet,
-        allow_out: allow_out.unwrap_or_default(),
-        deny_out: deny_out.unwrap_or_default(),
-        dns_servers: dns_servers.unwrap_or_default(),
+/// Reads a change in E2B's form.
+pub fn read_update(update: NetworkUpdate) -> Result<Update, BadE2bSettings> {
+    let NetworkUpdate {
+        allow_out,
+        deny_out,
+        dns_servers,
+        egress_proxy,
+        rules,
+        policy,
+        allow_internet_access,
+    } = update;
+    let outbound = Network {
+        allow_out,
+        deny_out,
+        dns_servers,
+        egress_proxy,
+        rules,
+        policy,
+        allow_public_traffic: None,
+        mask_request_host: None,
+        https_ports: None,
     };
-    let Some(own) = own else { return policy_from_e2b(e2b).map_err(|error| error.to_string()) };
-    if internet == Some(false) || !e2b.allow_out.is_empty() || !e2b.deny_out.is_empty() {
-        return Err(
-            "network.policy stands alone: leave out allowOut, denyOut and allow_internet_access".into()
-        );
-    }
-    if own.is_withheld() {
-        return Err("network.policy cannot be withheld".into());
-    }
-    if !own.git().is_empty() {
-        // A route may lead to this very host, so only the server makes them.
-        return Err(
-            "network.policy has no routes for git: clone a repository into the sandbox instead".into()
-        );
-    }
-    if own.proxy().is_some() {
-        return Err("network.policy has no proxy of its own: use egressProxy beside it".into());
-    }
-    Ok(own.clone())
-}
-
-/// The settings after `update`: it replaces what the sandbox may reach and leaves how it is reached.
-pub fn updated(old: Option<Network>, update: NetworkUpdate) -> Network {
-    let old = old.unwrap_or_default();
-    Network {
-        allow_out: update.allow_out,
-        deny_out: update.deny_out,
-        dns_servers: update.dns_servers,
-        egress_proxy: update.egress_proxy,
-        rules: update.rules,
-        policy: update.policy,
-        allow_public_traffic: old.allow_public_traffic,
-        mask_request_host: old.mask_request_host,
-        https_ports: old.https_ports,
-    }
-}
-
-/// The settings as they are shown: without the proxy's password, and without headers that refer to no secret.
-pub fn shown(mut network: Network) -> Network {
-    if let Some(proxy) = &mut network.egress_proxy {
-        proxy.password = None;
-    }
-    network.policy = network.policy.map(Policy::shown);
-    for rule in network.rules.iter_mut().flat_map(BTreeMap::values_mut).flatten() {
-        let headers = rule.transform.iter_mut().filter_map(|transform| transform.headers.as_mut());
-        for value in headers.flat_map(BTreeMap::values_mut).filter(|value| !value.contains("${secret:")) {
-            *value = "***".to_string();
-        }
-    }
-    network
+    Ok(Update { policy: outbound.policy(allow_internet_access)?, outbound, allow_internet_access })
 }
 
 fn check_egress(
@@ -254,7 +163,8 @@ mod tests {
 
     fn verdict(network: serde_json::Value) -> Result<(), String> {
         let network: Network = serde_json::from_value(network).map_err(|error| error.to_string())?;
-        check(&network).and_then(|()| policy(Some(&network), None).map(drop))
+        check(&network)?;
+        network.policy(None).map(drop).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -311,25 +221,10 @@ mod tests {
     }
 
     #[test]
-    fn an_update_clears_what_it_leaves_out() {
-        let old: Network = serde_json::from_value(json!({
-            "allowOut": ["1.1.1.1"], "denyOut": ["0.0.0.0/0"], "maskRequestHost": "a.com", "allowPublicTraffic": false
-        }))
-        .unwrap();
-        let after = updated(
-            Some(old),
-            NetworkUpdate { deny_out: Some(vec!["8.8.8.8".into()]), ..Default::default() },
-        );
-        let expected =
-            json!({"denyOut": ["8.8.8.8"], "maskRequestHost": "a.com", "allowPublicTraffic": false});
-        assert_eq!(serde_json::to_value(after).unwrap(), expected);
-    }
-
-    #[test]
     fn a_proxy_is_part_of_the_policy_or_refused() {
         let of = |proxy: serde_json::Value| {
-            let network = serde_json::from_value(json!({"egressProxy": proxy})).unwrap();
-            policy(Some(&network), None)
+            let network: Network = serde_json::from_value(json!({"egressProxy": proxy})).unwrap();
+            network.policy(None)
         };
         let login = json!({"address": "p.com:1080", "username": "u", "password": "hidden"});
         let through = of(login).unwrap();
@@ -352,6 +247,6 @@ mod tests {
             }),
             ..Default::default()
         };
-        assert!(!serde_json::to_string(&shown(network)).unwrap().contains("secret"));
+        assert!(!serde_json::to_string(&network.masked()).unwrap().contains("secret"));
     }
 }

@@ -84,7 +84,7 @@ fn sandbox() -> NewSandbox {
         secure: true,
         access_token: None,
         traffic_token: None,
-        network: None,
+        network: Default::default(),
         allow_internet_access: None,
         envd_version: "0.5.0".into(),
         created_ms: 0,

@@ -1,6 +1,7 @@
 //! How our types look in columns.
 
 use coffer_core::life::Life;
+use coffer_core::network::NetworkSettings;
 use coffer_core::{Id, Lifetime, Limits, OnTimeout, ProjectId, SandboxId, SandboxState, StateName};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -162,8 +163,16 @@ pub(crate) fn sandbox_row(row: &AnyRow, vault: &Vault) -> Result<SandboxRow, Sto
     let env_vars = opening.text("env_vars_secret")?;
     let access_token = opening.token("access_token_secret")?;
     let traffic_token = opening.token("traffic_token_secret")?;
+    let before = std::mem::take(&mut opening.sealed);
     let network = opening.text("network_secret")?;
-    let sealed = opening.sealed;
+    let allow_internet_access =
+        row.try_get::<Option<i64>, _>("allow_internet_access").doing(READ)?.map(|allowed| allowed != 0);
+    let network = match opening.sealed {
+        // Settings that cannot be read are not none: those would open the internet.
+        true => NetworkSettings::closed(),
+        false => network_settings(sandbox, network, allow_internet_access)?,
+    };
+    let sealed = opening.sealed | before;
     Ok(SandboxRow {
         id: sandbox,
         project,
@@ -198,11 +207,8 @@ pub(crate) fn sandbox_row(row: &AnyRow, vault: &Vault) -> Result<SandboxRow, Sto
         secure: number(row, "secure")? != 0,
         access_token,
         traffic_token,
-        network: network.map(|text| from_json(&text, "network_secret")).transpose()?,
-        allow_internet_access: row
-            .try_get::<Option<i64>, _>("allow_internet_access")
-            .doing(READ)?
-            .map(|allowed| allowed != 0),
+        network,
+        allow_internet_access,
         envd_version: text(row, "envd_version")?,
         created_ms: number(row, "created_ms")?,
         ended_ms: row.try_get("ended_ms").doing(READ)?,
@@ -215,6 +221,24 @@ pub(crate) fn sandbox_row(row: &AnyRow, vault: &Vault) -> Result<SandboxRow, Sto
         installation: optional_text(row, "installation")?,
         origin: origin(row)?,
     })
+}
+
+/// Reads network settings. One row that this version does not understand must not keep the server from its start:
+/// that sandbox reaches nothing until it is given others.
+fn network_settings(
+    sandbox: SandboxId,
+    text: Option<String>,
+    internet: Option<bool>,
+) -> Result<NetworkSettings, StoreError> {
+    let stored = text.map(|text| from_json(&text, "network_secret")).transpose()?;
+    Ok(NetworkSettings::from_row(stored, internet).unwrap_or_else(|error| {
+        tracing::error!(
+            sandbox.id = %sandbox,
+            "the network settings of sandbox {sandbox} cannot be read, so it may reach nothing until they are set \
+             again (PUT /api/v1/sandboxes/{sandbox}/network): {error}"
+        );
+        NetworkSettings::closed()
+    }))
 }
 
 fn origin(row: &AnyRow) -> Result<Option<Origin>, StoreError> {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use coffer_core::event::Event;
+use coffer_core::network::NetworkSettings;
 use coffer_core::{
     AgentId, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, SnapshotId, StateName,
 };
@@ -38,8 +39,8 @@ pub struct NewSandbox {
     pub secure: bool,
     pub access_token: Option<Secret>,
     pub traffic_token: Option<Secret>,
-    /// Its network configuration as JSON, in the server's own form.
-    pub network: Option<serde_json::Value>,
+    pub network: NetworkSettings,
+    /// As E2B's request said it, to be shown; `network` has what it means.
     pub allow_internet_access: Option<bool>,
     pub envd_version: String,
     pub created_ms: Millis,
@@ -95,7 +96,8 @@ pub struct SandboxRow {
     pub secure: bool,
     pub access_token: Option<Secret>,
     pub traffic_token: Option<Secret>,
-    pub network: Option<serde_json::Value>,
+    /// Closed where it cannot be read.
+    pub network: NetworkSettings,
     pub allow_internet_access: Option<bool>,
     pub envd_version: String,
     pub created_ms: Millis,

@@ -6,6 +6,11 @@
 use std::collections::BTreeMap;
 
 use coffer_core::network::Policy;
+/// Network settings, which core reads: rows of 0.1.0 have them in this form.
+pub use coffer_core::network::{
+    E2bProxy as EgressProxy, E2bProxyTls as EgressProxyTls, E2bRule as NetworkRule, E2bSettings as Network,
+    E2bTransform as NetworkTransform,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -66,31 +71,6 @@ pub struct VolumeMount {
     pub path: String,
 }
 
-/// What a sandbox may reach, and how it is reached.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Network {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allow_public_traffic: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allow_out: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub deny_out: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dns_servers: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub egress_proxy: Option<EgressProxy>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mask_request_host: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub https_ports: Option<Vec<u16>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rules: Option<BTreeMap<String, Vec<NetworkRule>>>,
-    /// Not E2B's: our own form, instead of `allow_out` and `deny_out`, with ports and closed bases.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<Policy>,
-}
-
 /// `PUT /sandboxes/{id}/network`: replaces what a sandbox may reach; what is left out is cleared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -104,39 +84,6 @@ pub struct NetworkUpdate {
     pub policy: Option<Policy>,
     #[serde(rename = "allow_internet_access")]
     pub allow_internet_access: Option<bool>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EgressProxy {
-    pub address: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub username: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub password: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tls: Option<EgressProxyTls>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct EgressProxyTls {
-    pub enabled: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub server_name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ca_cert: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NetworkRule {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub transform: Option<NetworkTransform>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NetworkTransform {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub headers: Option<BTreeMap<String, String>>,
 }
 
 /// `POST …/timeout`.

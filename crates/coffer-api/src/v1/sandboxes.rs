@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::network::{Base, Policy};
+use coffer_core::network::{Base, NetworkSettings, Policy};
 use coffer_core::{
     AgentId, DestroyReason, Kept, OnTimeout, SandboxState, SizeWish, SnapshotId, StateName, TemplateRef,
 };
@@ -29,7 +29,6 @@ use coffer_api_types::ErrorShape;
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 use coffer_fleet::limits::InForce;
-use coffer_fleet::network;
 use coffer_fleet::{Boot, Connected, CreateSpec, FleetError, describe};
 
 /// The longest that an owner may be silent.
@@ -325,8 +324,9 @@ pub(super) async fn create(
     }
     let network =
         Network { policy: Some(new.network.unwrap_or(Policy::of(Base::Web))), ..Network::default() };
-    let reach = network::policy(Some(&network), None).map_err(|error| ApiError::of(Code::Invalid, error))?;
-    kinds::check_reach(caller.kind, &reach, Base::Web)?;
+    let network = NetworkSettings::from_e2b(Some(network), None);
+    let network = network.map_err(|error| ApiError::of(Code::Invalid, error.to_string()))?;
+    kinds::check_reach(caller.kind, &network.policy, Base::Web)?;
     let spec = CreateSpec {
         agent,
         template: template.map_err(|error| ApiError::invalid("template", error.to_string()))?,
@@ -337,8 +337,7 @@ pub(super) async fn create(
         on_timeout: on_timeout.into(),
         auto_resume: new.auto_resume,
         secure: true,
-        network: Some(network),
-        reach,
+        network,
         allow_internet_access: None,
         bounds,
         size: SizeWish::default(),

@@ -11,6 +11,8 @@ use super::{HostName, NamePattern};
 
 const HTTPS: u16 = 443;
 const HTTP: u16 = 80;
+/// What a reference to a secret of the project begins with; its name and `}` follow.
+pub const SECRET_REFERENCE: &str = "${secret:";
 
 /// A host, and the port at which it speaks HTTPS; as text `api.example.com`, `*.example.com:8443`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,6 +160,16 @@ impl HeaderText {
 
     pub fn reveal(&self) -> &str {
         &self.0
+    }
+
+    /// The names of the secrets that it refers to.
+    pub(super) fn secret_names(&self) -> impl Iterator<Item = &str> {
+        let after = self.0.split(SECRET_REFERENCE).skip(1);
+        after.filter_map(|rest| rest.split_once('}')).map(|(name, _)| name)
+    }
+
+    pub(super) fn refers_to_secrets(&self) -> bool {
+        self.0.contains(SECRET_REFERENCE)
     }
 }
 

@@ -8,6 +8,7 @@ mod address;
 mod block;
 mod decide;
 mod e2b;
+mod e2b_settings;
 mod entry;
 mod git;
 mod header;
@@ -15,18 +16,23 @@ mod name;
 mod policy;
 mod proxy;
 mod report;
+mod settings;
 
 pub use address::{Class, Walls, classify, normalise, parse_address, pass_on_site};
 pub use block::{BadBlock, Block};
 pub use decide::{Decision, Destination, Rule, decide, may_ask, needs_name};
 pub use e2b::{BadE2bNetwork, E2bNetwork, policy_from_e2b};
+pub use e2b_settings::{BadE2bSettings, E2bProxy, E2bProxyTls, E2bRule, E2bSettings, E2bTransform};
 pub use entry::{BadEntry, Entry, Ports, Target};
 pub use git::{
     BadGitRoute, GATE_ADDRESS, GATE_NAME, GATE_PORT, GitHost, GitObject, GitReference, GitRoute, GitSlug,
     GitUpstream, PushWindow,
 };
-pub use header::{BadHeader, BadHeaderHost, HeaderHost, HeaderName, HeaderRule, HeaderText, Opened};
+pub use header::{
+    BadHeader, BadHeaderHost, HeaderHost, HeaderName, HeaderRule, HeaderText, Opened, SECRET_REFERENCE,
+};
 pub use name::{BadName, HostName, NamePattern};
 pub use policy::{BadPolicy, Base, Policy};
 pub use proxy::{BadProxy, Login, Proxy, ProxyHost};
 pub use report::{Refusal, Refusals, RefusedKind, Traffic};
+pub use settings::{BadNetworkSettings, Inbound, NetworkSettings};

@@ -1,5 +1,6 @@
 //! The policy of a sandbox.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -189,7 +190,7 @@ impl Policy {
     pub fn shown(mut self) -> Self {
         self.proxy = self.proxy.map(Proxy::without_password);
         let hidden = |_: &HeaderRule, text: &HeaderText| -> Result<HeaderText, BadHeader> {
-            if text.reveal().contains("${secret:") { Ok(text.clone()) } else { HeaderText::parse("***") }
+            if text.refers_to_secrets() { Ok(text.clone()) } else { HeaderText::parse("***") }
         };
         // Routes are the server's, and their windows are nobody else's business.
         self.git.clear();
@@ -210,6 +211,20 @@ impl Policy {
             (route.authorization, route.push) = (None, None);
         }
         self
+    }
+
+    /// The same without the headers that refer to secrets of the project. What was reached with them is reached
+    /// without.
+    #[must_use]
+    pub fn without_references(mut self) -> Self {
+        self.headers.retain(|rule| !rule.headers.values().any(HeaderText::refers_to_secrets));
+        self
+    }
+
+    /// The names of the project's secrets that headers refer to.
+    pub fn secret_names(&self) -> BTreeSet<String> {
+        let texts = self.headers.iter().flat_map(|rule| rule.headers.values());
+        texts.flat_map(HeaderText::secret_names).map(String::from).collect()
     }
 
     /// Whether [`without_secrets`](Self::without_secrets) took something away.

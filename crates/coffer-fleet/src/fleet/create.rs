@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use coffer_core::network::Policy;
+use coffer_core::network::NetworkSettings;
 use coffer_core::{
     AgentId, Cause, Fault, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, SizeWish,
     StateName, TemplateRef, chain,
@@ -16,7 +16,6 @@ use coffer_store::{
     Secret,
 };
 use coffer_wire::agentd::ENVD_VERSION;
-use coffer_wire::e2b::Network;
 
 use super::ledger::{self, stored};
 use super::record::{Claim, Ending};
@@ -49,10 +48,8 @@ pub struct CreateSpec {
     pub on_timeout: OnTimeout,
     pub auto_resume: bool,
     pub secure: bool,
-    /// The settings as they were asked for.
-    pub network: Option<Network>,
-    /// What they mean.
-    pub reach: Policy,
+    pub network: NetworkSettings,
+    /// As E2B's request said it, to be shown; `network` has what it means.
     pub allow_internet_access: Option<bool>,
     pub bounds: Bounds,
     /// What it is to have in place of what sandboxes usually have, or its snapshot had.
@@ -113,7 +110,7 @@ impl Fleet {
         let limits = spec.size.over(spec.base.as_ref().map_or(self.limits, |base| base.limits));
         self.expect_room(scope.project(), &limits, Asking::ToBegin).await?;
         self.check_secrets(scope.project(), &spec.secrets).await?;
-        let (reach, told) = self.reach_of(scope.project(), spec.reach.clone()).await?;
+        let (reach, told) = self.reach_of(scope.project(), spec.network.policy.clone()).await?;
         let new = self.plan(&spec, &template, limits);
         let record = Arc::new(Record::new(creating(&new, scope.project(), self.store.installation())));
         record.told.store(told, Ordering::Relaxed);
@@ -192,7 +189,6 @@ impl Fleet {
     fn plan(&self, spec: &CreateSpec, template: &str, limits: Limits) -> NewSandbox {
         let base = spec.base.as_ref();
         let now = now_ms();
-        let open = spec.network.as_ref().and_then(|network| network.allow_public_traffic).unwrap_or(true);
         NewSandbox {
             id: SandboxId::generate(),
             agent: spec.agent,
@@ -212,8 +208,8 @@ impl Fleet {
             auto_resume: spec.auto_resume,
             secure: spec.secure,
             access_token: spec.secure.then(token),
-            traffic_token: (!open).then(token),
-            network: spec.network.as_ref().map(|network| serde_json::to_value(network).expect("plain data")),
+            traffic_token: (!spec.network.inbound.public).then(token),
+            network: spec.network.clone(),
             allow_internet_access: spec.allow_internet_access,
             envd_version: ENVD_VERSION.to_string(),
             created_ms: now,

@@ -188,7 +188,7 @@ mod tests {
             secure: true,
             access_token: None,
             traffic_token: None,
-            network: None,
+            network: Default::default(),
             allow_internet_access: None,
             envd_version: String::new(),
             created_ms: now,

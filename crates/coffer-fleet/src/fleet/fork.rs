@@ -11,11 +11,10 @@ use coffer_core::event::{Event, SandboxForked};
 use coffer_core::{Limits, Millis, SizeWish, SnapshotId, TemplateRef};
 use coffer_store::{Bounds, Idempotency, Inserted, Origin, ProjectScope, SandboxRow};
 use futures_util::{StreamExt as _, stream};
-use serde_json::Value;
 
 use super::create::{Base, CreateSpec};
 use super::snapshots::{Captured, MemoryWish, engine_template, must_run};
-use super::{Fleet, FleetError, Record, network_of};
+use super::{Fleet, FleetError, Record};
 use coffer_core::chain;
 use coffer_core::clock::now_ms;
 use coffer_telemetry::Snapshotted;
@@ -228,14 +227,9 @@ fn child_of(source: &SandboxRow, spec: &ForkSpec) -> Result<CreateSpec, FleetErr
     if spec.wish.with_secrets {
         let inherited = std::mem::take(&mut source.secrets);
         secrets = inherited.into_iter().chain(secrets).collect();
-    } else if let Some(network) = &mut source.network {
-        without_references(network);
+    } else {
+        source.network = source.network.without_references();
     }
-    let network = network_of(&source);
-    let reach = crate::network::policy(network.as_ref(), source.allow_internet_access).map_err(|error| {
-        tracing::error!(sandbox.id = %source.id, "network settings on record that make no sense: {error}");
-        FleetError::Broken
-    })?;
     let mut env_vars = source.env_vars;
     env_vars.retain(|name, _| !secrets.contains_key(name));
     env_vars.extend(spec.env_vars.clone());
@@ -252,8 +246,7 @@ fn child_of(source: &SandboxRow, spec: &ForkSpec) -> Result<CreateSpec, FleetErr
         on_timeout: source.lifetime.on_timeout,
         auto_resume: source.auto_resume,
         secure: source.secure,
-        network,
-        reach,
+        network: source.network,
         allow_internet_access: source.allow_internet_access,
         // Whoever keeps the source's lease knows nothing of the children.
         bounds: Bounds { lease_s: None, idle_s: spec.idle_s.or(source.bounds.idle_s), ..source.bounds },
@@ -262,43 +255,4 @@ fn child_of(source: &SandboxRow, spec: &ForkSpec) -> Result<CreateSpec, FleetErr
         memory: None,
         idempotency: None,
     })
-}
-
-/// Takes the rules out of network settings that put secrets of the project into requests.
-fn without_references(network: &mut Value) {
-    let refers = |rule: &Value| rule.to_string().contains("${secret:");
-    if let Some(rules) = network.pointer_mut("/policy/headers").and_then(Value::as_array_mut) {
-        rules.retain(|rule| !refers(rule));
-    }
-    if let Some(hosts) = network.get_mut("rules").and_then(Value::as_object_mut) {
-        hosts.retain(|_, rules| !refers(rules));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn rules_with_secrets_are_taken_out_and_others_stay() {
-        let mut network = json!({
-            "policy": {"base": "web", "headers": [
-                {"hosts": ["a.com"], "headers": {"authorization": "Bearer ${secret:token}"}},
-                {"hosts": ["b.com"], "headers": {"x-team": "blue"}},
-            ]},
-            "rules": {
-                "c.com": [{"transform": {"headers": {"x": "${secret:other}"}}}],
-                "d.com": [{"transform": {"headers": {"x": "plain"}}}],
-            },
-        });
-        without_references(&mut network);
-        assert_eq!(
-            network,
-            json!({
-                "policy": {"base": "web", "headers": [{"hosts": ["b.com"], "headers": {"x-team": "blue"}}]},
-                "rules": {"d.com": [{"transform": {"headers": {"x": "plain"}}}]},
-            })
-        );
-    }
 }

@@ -49,7 +49,6 @@ pub use pause::Connected;
 pub use record::{Busy, Record, Step};
 pub use secrets::{SecretUse, variables as secret_variables};
 use secrets::{explain_missing, patterns_of};
-pub use settings::network_of;
 pub use snapshots::{DEFAULT_TAG, MemoryWish, SnapshotSpec};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use coffer_core::{Kept, Millis, SandboxId, SandboxState};
 use coffer_engine::EngineError;
-use coffer_store::SandboxRow;
-use serde::de::DeserializeOwned;
 
 use super::{Boot, Fleet, FleetError, Record};
 use coffer_guest::{Activity, Route, Target, Wake};
@@ -40,8 +38,8 @@ fn verdict(record: &Record) -> Verdict {
                 socket,
                 spare: record.spare.clone(),
                 traffic_token: live.row.traffic_token.as_ref().map(|token| token.reveal().to_string()),
-                mask_host: setting(&live.row, "maskRequestHost"),
-                https_ports: setting(&live.row, "httpsPorts").unwrap_or_default(),
+                mask_host: live.row.network.inbound.mask_host.clone(),
+                https_ports: live.row.network.inbound.https_ports.clone(),
                 activity: record.activity.clone(),
                 gone: live.gone.clone(),
             }))
@@ -54,11 +52,6 @@ fn verdict(record: &Record) -> Verdict {
             Verdict::NotFound
         }
     }
-}
-
-/// One network setting. All of them may be long lists, and this is asked for every request.
-fn setting<T: DeserializeOwned>(row: &SandboxRow, name: &str) -> Option<T> {
-    T::deserialize(row.network.as_ref()?.get(name)?).ok()
 }
 
 impl Fleet {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use coffer_core::network::{HeaderRule, HeaderText, Policy};
+use coffer_core::network::{HeaderRule, HeaderText, Policy, SECRET_REFERENCE};
 use coffer_core::{AuditId, ProjectId, StateName};
 use coffer_engine::EngineNotice;
 use coffer_store::{AuditRecord, MissingKey, SandboxRow, SecretValues, Store, UsableSecret};
@@ -17,14 +17,13 @@ use coffer_wire::agentd::Init;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::{Fleet, FleetError, Record, Step, network_of};
+use super::{Fleet, FleetError, Record, Step};
 use crate::output::{Patterns, Values};
 use coffer_core::chain;
 use coffer_core::clock::now_ms;
 
 /// How often another server's changes of secrets are looked for.
 const LOOK: Duration = Duration::from_secs(10);
-const BEGIN: &str = "${secret:";
 /// The action of the record that says that a sandbox was given a secret.
 const SECRET_USED: &str = "secret.used";
 
@@ -85,7 +84,7 @@ fn filled(
     let mut last = None;
     while let Some((before, after)) = rest.split_once("${") {
         whole.push_str(before);
-        let reference = after.strip_prefix(&BEGIN[2..]).and_then(|after| after.split_once('}'));
+        let reference = after.strip_prefix(&SECRET_REFERENCE[2..]).and_then(|after| after.split_once('}'));
         let (name, after) = reference.ok_or(SecretUse::NoReference)?;
         let secret = values.get(name).ok_or_else(|| SecretUse::Unknown(name.to_string()))?;
         let is_for = |hosts: &Vec<_>| {
@@ -123,21 +122,8 @@ fn check_transport(
 
 /// Whether the engine must be told secrets for this sandbox. Asked of every sandbox, often.
 fn has_secrets(row: &SandboxRow) -> bool {
-    let Some(network) = &row.network else { return false };
-    let is_there =
-        |value: &serde_json::Value| !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty());
-    is_there(&network["rules"])
-        || is_there(&network["egressProxy"])
-        || is_there(&network["policy"]["headers"])
-}
-
-/// The secrets that headers of a sandbox's requests refer to, by its network settings.
-pub(super) fn header_secrets(network: Option<&serde_json::Value>) -> BTreeSet<String> {
-    let Some(network) = network else { return BTreeSet::new() };
-    let text = [&network["rules"], &network["policy"]["headers"]].map(ToString::to_string).concat();
-    let mut parts = text.split(BEGIN);
-    parts.next();
-    parts.filter_map(|part| part.split_once('}')).map(|(name, _)| name.to_string()).collect()
+    let policy = &row.network.policy;
+    policy.proxy().is_some() || !policy.headers().is_empty()
 }
 
 /// Says at the start what cannot be read for lack of a master key, and what to do about it.
@@ -246,7 +232,7 @@ impl Fleet {
             let values = self.store.secret_values(project).await?;
             init.env_vars.extend(variables(&names, &values)?);
         }
-        let in_headers = header_secrets(record.live().row.network.as_ref());
+        let in_headers = record.live().row.network.policy.secret_names();
         self.note_secrets(record, names.into_values().chain(in_headers).collect());
         Ok(init)
     }
@@ -328,16 +314,11 @@ impl Fleet {
         if row.sealed || !matches!(row.state.name(), StateName::Running | StateName::Paused) {
             return Ok(());
         }
-        let policy = crate::network::policy(network_of(&row).as_ref(), row.allow_internet_access);
-        let policy = policy.map_err(|error| {
-            tracing::error!(sandbox.id = %row.id, "network settings on record that make no sense: {error}");
-            FleetError::Broken
-        })?;
-        let policy = record.git.opens(policy).map_err(|_| FleetError::Broken)?;
+        let policy = record.git.opens(row.network.policy.clone()).map_err(|_| FleetError::Broken)?;
         match self.reach_of(row.project, policy.clone()).await {
             Ok((reach, version)) => {
                 self.engine.set_network(row.id, &reach).await?;
-                self.note_secrets(record, header_secrets(row.network.as_ref()));
+                self.note_secrets(record, row.network.policy.secret_names());
                 // Where no header refers to anything, the version does not matter and is that of now.
                 let now =
                     self.store.cached_secret_values(row.project).map_or(version, |values| values.version);
@@ -432,17 +413,6 @@ mod tests {
         ] {
             assert_eq!(judged(name, plain, proxy), why, "{name}, plain HTTP: {plain}, proxy: {proxy}");
         }
-    }
-
-    #[test]
-    fn secrets_of_headers_are_found_in_both_forms() {
-        let network = json!({
-            "policy": {"base": "web", "headers": [{"hosts": ["a.com"], "headers": {"x": "${secret:a} ${secret:b}"}}]},
-            "rules": {"c.com": [{"transform": {"headers": {"x": "Bearer ${secret:c}", "y": "plain"}}}]},
-        });
-        let found: Vec<_> = header_secrets(Some(&network)).into_iter().collect();
-        assert_eq!(found, ["a", "b", "c"]);
-        assert!(header_secrets(None).is_empty() && header_secrets(Some(&json!({}))).is_empty());
     }
 
     #[tokio::test]

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use coffer_core::network::{GitRoute, Policy};
+use coffer_core::network::GitRoute;
 use coffer_core::{Millis, SandboxId, StateName};
 use coffer_store::{Deadline, SandboxRow};
-use coffer_wire::e2b::{Network, NetworkUpdate};
 
 use super::record::{Claim, lease_from};
 use super::{Fleet, FleetError, Record, Step};
+use crate::network::Update;
 use coffer_core::clock::now_ms;
 
 impl Fleet {
@@ -93,26 +93,23 @@ impl Fleet {
     pub async fn set_network(
         self: &Arc<Self>,
         record: Arc<Record>,
-        update: NetworkUpdate,
-        reach: Policy,
-        merge: fn(Option<Network>, NetworkUpdate) -> Network,
+        update: Update,
     ) -> Result<(), FleetError> {
         let claim = record.claim(Step::Update).await?;
         let fleet = self.clone();
         self.carry_through(async move {
             let row = running(&claim.record)?;
-            let allow_internet_access = update.allow_internet_access;
-            let network = merge(network_of(&row), update);
-            let network = serde_json::to_value(network).expect("plain data");
-            let (reach, told) = fleet.reach_of(row.project, reach).await?;
+            let Update { policy, outbound, allow_internet_access } = update;
+            let network = row.network.updated(policy, outbound);
+            let (reach, told) = fleet.reach_of(row.project, network.policy.clone()).await?;
             let reach = claim.record.git.opens(reach).map_err(|_| FleetError::Broken)?;
             fleet.engine.set_network(row.id, &reach).await?;
-            fleet.note_secrets(&claim.record, super::secrets::header_secrets(Some(&network)));
+            fleet.note_secrets(&claim.record, network.policy.secret_names());
             claim.record.told.store(told, std::sync::atomic::Ordering::Relaxed);
             let operator = fleet.store.operator();
-            fleet.store.set_network(&operator, row.id, Some(network.clone()), allow_internet_access).await?;
+            fleet.store.set_network(&operator, row.id, network.clone(), allow_internet_access).await?;
             let mut live = claim.record.live();
-            live.row.network = Some(network);
+            live.row.network = network;
             live.row.allow_internet_access = allow_internet_access;
             Ok(())
         })
@@ -155,14 +152,6 @@ impl Fleet {
         })
         .await
     }
-}
-
-/// The network settings of a sandbox; `None` where it has none of its own.
-pub fn network_of(row: &SandboxRow) -> Option<Network> {
-    let network = row.network.clone()?;
-    serde_json::from_value(network)
-        .inspect_err(|error| tracing::error!(sandbox.id = %row.id, "unreadable network settings: {error}"))
-        .ok()
 }
 
 /// Settings are of running sandboxes: E2B finds no other here, paused ones included.

@@ -28,7 +28,7 @@ pub(crate) fn creating(id: SandboxId, like: SandboxRow) -> NewSandbox {
         secure: true,
         access_token: None,
         traffic_token: None,
-        network: None,
+        network: Default::default(),
         allow_internet_access: None,
         envd_version: like.envd_version,
         created_ms: like.created_ms,

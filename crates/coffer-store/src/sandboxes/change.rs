@@ -1,6 +1,7 @@
 //! Changing a sandbox: its state by compare-and-set, its clocks and its network.
 
 use coffer_core::event::SandboxMoved;
+use coffer_core::network::NetworkSettings;
 use coffer_core::{Millis, ProjectId, SandboxId, SandboxState, StateName};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
@@ -157,32 +158,27 @@ impl Store {
         moved.await
     }
 
-    /// Replaces the network configuration of a live sandbox.
+    /// Replaces the network settings of a live sandbox.
     pub async fn set_network(
         &self,
         scope: &impl Scope,
         sandbox: SandboxId,
-        network: Option<serde_json::Value>,
+        network: NetworkSettings,
         allow_internet_access: Option<bool>,
     ) -> Result<(), ChangeError> {
         let owner = scope.owner();
         let vault = self.vault().clone();
         let set = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
-                let network = match network {
-                    None => None,
-                    Some(network) => {
-                        let project = sqlx::query("SELECT project_id FROM sandboxes WHERE id = $1")
-                            .bind(sandbox.to_string())
-                            .fetch_optional(&mut *connection)
-                            .await
-                            .doing(CHANGE)?;
-                        let Some(project) = project else { return Err(ChangeError::NotFound) };
-                        let project = columns::id(&project, "project_id")?;
-                        let purpose = columns::purpose(sandbox, "network_secret");
-                        Some(vault.seal(project, &purpose, &columns::json(&network))?)
-                    }
-                };
+                let project = sqlx::query("SELECT project_id FROM sandboxes WHERE id = $1")
+                    .bind(sandbox.to_string())
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                let Some(project) = project else { return Err(ChangeError::NotFound) };
+                let project = columns::id(&project, "project_id")?;
+                let purpose = columns::purpose(sandbox, "network_secret");
+                let network = vault.seal(project, &purpose, &columns::json(&network))?;
                 let set = sqlx::query(
                     "UPDATE sandboxes SET network_secret = $1, allow_internet_access = $2
                      WHERE id = $3 AND state IN ('creating', 'running', 'paused')

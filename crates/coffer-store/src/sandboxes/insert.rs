@@ -201,7 +201,7 @@ async fn insert_rows(
     .bind(i64::from(new.secure))
     .bind(token("access_token_secret", &new.access_token)?)
     .bind(token("traffic_token_secret", &new.traffic_token)?)
-    .bind(new.network.as_ref().map(|network| seal("network_secret", &json(network))).transpose()?)
+    .bind(seal("network_secret", &json(&new.network))?)
     .bind(new.allow_internet_access.map(i64::from))
     .bind(storable(&new.envd_version))
     .bind(new.agent.map(|agent| agent.to_string()))

@@ -30,7 +30,7 @@ on_both! {
         for (scope, id) in [(&others, row.id), (&others, nobodys.id), (&ones, nobodys.id)] {
             assert_eq!(store.sandbox(scope, id).await.unwrap(), None);
             assert_eq!(store.transitions(scope, id).await.unwrap(), []);
-            assert!(store.set_network(scope, id, None, None).await.is_err());
+            assert!(store.set_network(scope, id, Default::default(), None).await.is_err());
         }
         let page = store.list(&others, &ListFilter::default()).await.unwrap();
         assert_eq!((page.rows, page.total_running), (vec![], 0));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use coffer_core::network::NetworkSettings;
 use coffer_core::{Lifetime, Limits, Millis, OnTimeout, SandboxId, SandboxState, StateName};
 use coffer_store::{
     Authenticated, Bounds, Changes, Inserted, NewSandbox, Principal, ProjectScope, SandboxRow, Store,
@@ -43,13 +44,18 @@ pub(crate) fn sandbox() -> NewSandbox {
         secure: true,
         access_token: None,
         traffic_token: None,
-        network: None,
+        network: NetworkSettings::default(),
         allow_internet_access: None,
         envd_version: "0.5.0".into(),
         created_ms: START,
         bounds: Bounds::default(),
         origin: None,
     }
+}
+
+/// Network settings, of what a request has in E2B's form.
+pub(crate) fn network(request: serde_json::Value) -> NetworkSettings {
+    NetworkSettings::from_e2b(Some(serde_json::from_value(request).unwrap()), None).unwrap()
 }
 
 pub(crate) fn pairs<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {

@@ -54,7 +54,7 @@ on_both! {
             destroyed.map(drop),
             store.set_deadline(&theirs, row.id, Deadline::Exactly(START)).await.map(drop),
             store.set_timeout(&theirs, row.id, 1, Deadline::Exactly(START)).await.map(drop),
-            store.set_network(&theirs, row.id, None, Some(false)).await,
+            store.set_network(&theirs, row.id, Default::default(), Some(false)).await,
             store.record_event_of(&theirs, row.id, Event::Gap(Gap { after: 0, until: 0 }), START).await,
         ];
         for refusal in refusals {

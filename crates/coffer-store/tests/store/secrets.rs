@@ -1,11 +1,11 @@
 //! Secrets, and the keys that seal them and all else that is secret.
 
-use coffer_core::network::NamePattern;
+use coffer_core::network::{NamePattern, NetworkSettings};
 use coffer_store::{KeySource, MasterKey, NewSandbox, RotateError, Secret, SecretName, Store, StoreError};
 use sqlx::Row;
 
 use crate::databases::on_both;
-use crate::fixtures::{pairs, project, running, sandbox};
+use crate::fixtures::{network, pairs, project, running, sandbox};
 
 fn name(text: &str) -> SecretName {
     text.parse().unwrap()
@@ -27,7 +27,9 @@ fn tokens() -> NewSandbox {
         secrets: pairs([("GH", "github")]),
         access_token: Some(Secret::new("canary-access")),
         traffic_token: Some(Secret::new("canary-traffic")),
-        network: Some(serde_json::json!({"egressProxy": {"password": "canary-network"}})),
+        network: network(serde_json::json!({
+            "egressProxy": {"address": "p.com:1080", "username": "u", "password": "canary-network"},
+        })),
         ..sandbox()
     }
 }
@@ -80,10 +82,11 @@ on_both! {
         let scope = project(&store, "p").await;
         store.put_secret(&scope, &name("github"), &Secret::new("canary-value"), None).await.unwrap();
         let row = running(&store, &scope, tokens()).await;
-        let network = serde_json::json!({"rules": "canary-rules"});
-        store.set_network(&scope, row.id, Some(network.clone()), None).await.unwrap();
+        let rules = serde_json::json!({"a.com": [{"transform": {"headers": {"X": "canary-rules"}}}]});
+        let network = network(serde_json::json!({"rules": rules}));
+        store.set_network(&scope, row.id, network.clone(), None).await.unwrap();
         let read = store.sandbox(&scope, row.id).await.unwrap().unwrap();
-        assert_eq!((read.network.as_ref(), &read.secrets), (Some(&network), &row.secrets));
+        assert_eq!((&read.network, &read.secrets), (&network, &row.secrets));
         assert_eq!(read.access_token.as_ref().unwrap().reveal(), "canary-access");
         assert_eq!(read.env_vars, row.env_vars);
         store.close().await;
@@ -130,15 +133,46 @@ on_both! {
         let row = running(&store, &scope, sandbox()).await;
         store.close().await;
         let mut connection = database.connect().await;
-        sqlx::query("UPDATE sandboxes SET env_vars_secret = '{\"A\":\"old\"}', access_token_secret = 'oldtoken'")
-            .execute(&mut connection)
-            .await
-            .unwrap();
+        let old = "UPDATE sandboxes SET env_vars_secret = '{\"A\":\"old\"}', access_token_secret = 'oldtoken', \
+                   network_secret = NULL";
+        sqlx::query(old).execute(&mut connection).await.unwrap();
         let store = database.open().await;
         let read = store.sandbox(&scope, row.id).await.unwrap().unwrap();
         assert_eq!((read.env_vars, read.access_token), (pairs([("A", "old")]), Some(Secret::new("oldtoken"))));
         let kept: String = sqlx::query("SELECT env_vars_secret FROM sandboxes").fetch_one(&mut connection).await.unwrap().get(0);
         assert!(kept.starts_with("s1."), "{kept}");
+    }
+
+    async fn network_settings_of_0_1_0_are_read(database: &TestDatabase) {
+        let request = serde_json::json!({
+            "allowOut": ["*.a.com"], "denyOut": ["0.0.0.0/0"], "maskRequestHost": "a.com", "httpsPorts": [8443],
+            "rules": {"b.com": [{"transform": {"headers": {"X": "${secret:T}"}}}]},
+        });
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        let row = running(&store, &scope, sandbox()).await;
+        let read = async |store: &Store| store.sandbox(&scope, row.id).await.unwrap().unwrap();
+        store.close().await;
+        // As 0.1.0 left them, but for the seal, which they get at the next start.
+        for (column, internet, expected) in [
+            (Some(request.to_string()), None, network(request)),
+            (None, Some(0_i64), NetworkSettings::from_e2b(None, Some(false)).unwrap()),
+            (None, None, NetworkSettings::from_e2b(None, None).unwrap()),
+            (Some(r#"{"denyOut": ["no address"]}"#.into()), None, NetworkSettings::closed()),
+        ] {
+            sqlx::query("UPDATE sandboxes SET env_vars_secret = '{}', network_secret = $1, allow_internet_access = $2")
+                .bind(column.clone())
+                .bind(internet)
+                .execute(&mut database.connect().await)
+                .await
+                .unwrap();
+            let store = database.open().await;
+            assert_eq!(read(&store).await.network, expected, "{column:?}, internet: {internet:?}");
+            // A change writes today's form, which says the same when it is read again.
+            store.set_network(&scope, row.id, expected.clone(), None).await.unwrap();
+            assert_eq!(read(&store).await.network, expected);
+            store.close().await;
+        }
     }
 
     async fn a_lost_master_key_loses_what_it_sealed_and_nothing_else(database: &TestDatabase) {
@@ -156,7 +190,8 @@ on_both! {
         assert_eq!((&missing.id, missing.projects, missing.secrets, missing.sandboxes), (&lost.id(), 1, 1, 1));
         let [sealed] = &store.live_sandboxes(&store.operator()).await.unwrap()[..] else { panic!() };
         assert!(sealed.sealed && sealed.state == row.state && sealed.env_vars.is_empty());
-        // Closed, and not open for lack of a token.
+        // Closed, and not open for lack of a token or of settings.
+        assert_eq!(sealed.network, NetworkSettings::closed());
         assert!(sealed.traffic_token.is_some() && sealed.traffic_token != row.traffic_token);
         assert!(sealed.access_token.is_some() && sealed.access_token != row.access_token);
         let values = store.secret_values(scope.project()).await.unwrap();

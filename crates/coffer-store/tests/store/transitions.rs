@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use crate::databases::on_both;
-use crate::fixtures::{START, create, pairs, project, running, sandbox};
+use crate::fixtures::{START, create, network, pairs, project, running, sandbox};
 
 fn placement() -> Placement {
     Placement {
@@ -35,7 +35,10 @@ on_both! {
         new.auto_resume = true;
         new.access_token = Some(Secret::new("access"));
         new.traffic_token = Some(Secret::new("traffic"));
-        new.network = Some(json!({ "allowOut": ["*.example.com"], "maskRequestHost": "a:${PORT}" }));
+        new.network = network(json!({
+            "allowOut": ["*.example.com"], "denyOut": ["0.0.0.0/0"], "maskRequestHost": "a:${PORT}", "httpsPorts": [8443],
+            "egressProxy": {"address": "p.com:1080", "username": "u", "password": "p"}, "allowPublicTraffic": false,
+        }));
         new.allow_internet_access = Some(false);
         new.bounds = Bounds { idle_s: Some(0), max_lifetime_s: Some(1 << 40), lease_s: Some(7) };
         let row = SandboxRow {
@@ -188,17 +191,18 @@ on_both! {
         let store = database.open().await;
         let scope = project(&store, "p").await;
         let row = running(&store, &scope, sandbox()).await;
-        store.set_network(&scope, row.id, Some(json!({ "denyOut": ["0.0.0.0/0"] })), Some(true)).await.unwrap();
+        let closed = network(json!({ "denyOut": ["0.0.0.0/0"] }));
+        store.set_network(&scope, row.id, closed.clone(), Some(true)).await.unwrap();
         let gone = SandboxState::Terminated { reason: DestroyReason::Timeout };
         let ended = store
             .transition(&scope, row.id, StateName::Running, gone, "timeout", Changes::default())
             .await
             .unwrap();
-        assert_eq!(ended.network, Some(json!({ "denyOut": ["0.0.0.0/0"] })));
+        assert_eq!(ended.network, closed);
         assert_eq!(ended.allow_internet_access, Some(true));
         for refusal in [
             store.set_deadline(&scope, row.id, Deadline::Exactly(START)).await.map(drop),
-            store.set_network(&scope, row.id, None, None).await,
+            store.set_network(&scope, row.id, sandbox().network, None).await,
         ] {
             assert!(
                 matches!(refusal, Err(ChangeError::Raced { found: StateName::Terminated })),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use coffer_core::network::{Base, Policy};
+use coffer_core::network::{Base, NetworkSettings, Policy};
 use coffer_core::{
     AgentId, DestroyReason, Millis, OnTimeout, ProjectId, SandboxId, SizeWish, StateName, TemplateRef,
 };
@@ -12,7 +12,6 @@ use coffer_store::{Bounds, Idempotency, Inserted, ProjectScope};
 use coffer_wire::e2b::Network;
 
 use super::{Station, Workbench, trouble};
-use coffer_fleet::network;
 use coffer_fleet::{CreateSpec, FleetError};
 
 /// How far ahead a sandbox's end is kept while it is worked in, and how long one that a person may want to look at stays.
@@ -88,8 +87,8 @@ impl Workbench {
         let template = order.template.unwrap_or(&self.default_template).parse::<TemplateRef>();
         let template = template.map_err(|error| StepError::fatal("template", error.to_string()))?;
         let network = Network { policy: Some(Policy::of(Base::Web)), ..Network::default() };
-        let reach =
-            network::policy(Some(&network), None).map_err(|error| StepError::fatal("network", error))?;
+        let network = NetworkSettings::from_e2b(Some(network), None)
+            .map_err(|error| StepError::fatal("network", error.to_string()))?;
         Ok(CreateSpec {
             agent: order.agent,
             template,
@@ -100,8 +99,7 @@ impl Workbench {
             on_timeout: OnTimeout::Destroy,
             auto_resume: false,
             secure: true,
-            network: Some(network),
-            reach,
+            network,
             allow_internet_access: None,
             // An agent that thinks for an hour is not idle.
             bounds: Bounds {
