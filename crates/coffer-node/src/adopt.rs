@@ -1,4 +1,4 @@
-//! What a node does first: takes up what an earlier one left, removes what belongs to nobody.
+//! First step of a starting node: adopts the sandboxes of the previous node and removes orphans.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -17,16 +17,16 @@ use crate::node::Node;
 use crate::process::{Alive, Process, Watched};
 use crate::sandbox::{self, Record, Remains, State};
 
-/// A CRIU without a node gives up at once; what it holds is then ended or let go.
+/// CRIU gives up at once when its node is gone, and then kills or releases the processes it holds.
 const DONE_WITHIN: Duration = Duration::from_secs(30);
-/// Whoever writes to a directory meanwhile can have it deleted in vain a few times.
+/// Deleting a directory can fail a few times while another process still writes to it.
 const FORGETS: u32 = 10;
 const DYING: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// Runs before the node answers anyone. Tells what it removed because nobody owned it.
+/// Runs before the node accepts requests. Returns the orphans that it removed.
 pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
     let entries = node.journal.read()?;
-    // All at once, so that they die beside each other: slots of the last node are among them.
+    // Kill all of them at once, so that they die in parallel: slots of the previous node are among them.
     for entry in &entries {
         if matches!(entry.phase, Phase::Creating | Phase::Destroying) {
             node.cgroups.of(entry.name()).kill();
@@ -57,7 +57,7 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
         }
     }
     if !kept.names.is_empty() || !ended.is_empty() {
-        // Those that ended were being made or destroyed, waited for an owner, or died meanwhile.
+        // The ended ones were being created or destroyed, were unclaimed slots, or died while no node ran.
         tracing::info!("took up {} sandboxes, giving back {} that ended", kept.names.len(), ended.len());
     }
     for (entry, record) in ended {
@@ -66,14 +66,14 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
     node.snapshots.load(&node.pool)?;
     let orphans = sweep(node, &kept)?;
     node.pool.sweep()?;
-    // A CRIU that an earlier node left may still write there; what it leaves the next start removes.
+    // A CRIU of the previous node may still write there; the next start removes what it leaves.
     if let Err(error) = node.images.sweep() {
-        tracing::warn!("could not remove what is left of images: {error}");
+        tracing::warn!("could not remove leftover images: {error}");
     }
     Ok(orphans)
 }
 
-/// What belongs to the sandboxes that were taken up.
+/// Resources of the adopted sandboxes.
 #[derive(Default)]
 struct Kept {
     names: HashSet<SandboxId>,
@@ -84,7 +84,7 @@ enum Outcome {
     /// It has files, and perhaps processes.
     Holds(State),
     Died(DeathCause),
-    /// Nobody was ever told of it (a slot, perhaps), or its end was asked for.
+    /// The server never got this id (it may be a slot), or asked to destroy it.
     Unwanted,
 }
 
@@ -112,8 +112,8 @@ fn find(node: &Arc<Node>, entry: &Entry) -> Outcome {
         Phase::Hibernating { process } | Phase::Waking { process }
             if !outlives_criu(node, entry, process) =>
         {
-            // Its processes ended after its memory was saved, or before they could run again: what was doing
-            // the one or the other was ended before it could note that.
+            // Its processes ended after its memory was saved, or before they could run again; the node died
+            // before it could record that.
             hibernated(node, entry)
         }
         Phase::Running { process } | Phase::Hibernating { process } | Phase::Waking { process } => {
@@ -138,8 +138,8 @@ fn find(node: &Arc<Node>, entry: &Entry) -> Outcome {
     }
 }
 
-/// Whether a sandbox is frozen because somebody wanted it so. One without the mark stood still for a snapshot
-/// that was cut off, or for a freeze that nobody was told of: it goes on.
+/// Whether a caller asked for the sandbox to be frozen. Without the mark it was frozen for a snapshot that
+/// was interrupted, or for a freeze that was never confirmed: thaw it.
 fn stands_still(node: &Node, entry: &Entry) -> bool {
     let cgroup = node.cgroups.of(entry.name());
     let frozen = cgroup.is_frozen().unwrap_or(false);
@@ -147,7 +147,7 @@ fn stands_still(node: &Node, entry: &Entry) -> bool {
     frozen && (wanted || cgroup.thaw().is_err())
 }
 
-/// The processes of a sandbox went with the host: its files are there, and it is stopped from here on.
+/// The host restarted and the processes are gone: the sandbox has its files, and is stopped from here on.
 fn gone_with_the_host(node: &Arc<Node>, entry: &Entry, did: &str) -> Outcome {
     let (id, files) = (entry.spec.sandbox, entry.files_name());
     sandbox::clear_run(node, entry.name());
@@ -159,11 +159,11 @@ fn gone_with_the_host(node: &Arc<Node>, entry: &Entry, did: &str) -> Outcome {
     });
     match taken_up {
         Ok(()) => {
-            tracing::warn!(sandbox.id = %id, "the memory of sandbox {id}, which {did}, went with the host");
+            tracing::warn!(sandbox.id = %id, "the host restarted: the memory of sandbox {id}, which {did}, is lost");
             Outcome::Holds(State::Stopped)
         }
         Err(error) => {
-            tracing::error!(sandbox.id = %id, "could not take up sandbox {id}, which {did}: {error}");
+            tracing::error!(sandbox.id = %id, "could not adopt sandbox {id}, which {did}: {error}");
             Outcome::Died(DeathCause::Unseen)
         }
     }
@@ -213,8 +213,8 @@ fn hibernated(node: &Arc<Node>, entry: &Entry) -> Outcome {
     }
 }
 
-/// The entry of a sandbox that goes on: a hibernation that was cut off before it counted never was, and a waking
-/// that got as far as processes is over.
+/// The entry of a sandbox that keeps running: an interrupted hibernation is dropped, and a wake-up that got
+/// as far as processes is complete.
 fn as_it_runs(node: &Node, entry: Entry, state: &State) -> Entry {
     match (entry.phase, state) {
         (
@@ -227,17 +227,20 @@ fn as_it_runs(node: &Node, entry: Entry, state: &State) -> Entry {
                 .write(&entry, Durability::Synced)
                 .and_then(|()| node.images.of_sandbox(&entry.name().to_string()).forget());
             if let Err(error) = undone {
-                tracing::warn!("sandbox {}, whose saved memory is old: {error}", entry.spec.sandbox);
+                tracing::warn!(
+                    "could not record that the saved memory of sandbox {} is outdated: {error}",
+                    entry.spec.sandbox
+                );
             }
             entry
         }
         (phase @ Phase::Running { .. }, State::Running(_) | State::Frozen(_)) => {
             let entry = Entry { phase, ..entry };
-            // Of a dump that was cut off. A CRIU that still writes there fails, and lets the processes go on.
+            // Left by an interrupted dump. A CRIU that still writes there fails and lets the processes continue.
             let image = node.images.of_sandbox(&entry.name().to_string());
             if (0..FORGETS).all(|_| image.forget().is_err()) {
                 tracing::warn!(
-                    "could not remove the image of sandbox {}, which is of no use",
+                    "could not remove the image of sandbox {}, which is outdated",
                     entry.spec.sandbox
                 );
             }
@@ -260,7 +263,7 @@ fn safe(node: &Node, entry: &Entry) -> io::Result<()> {
     node.journal.write(&Entry { phase: Phase::Stopped, ..entry.clone() }, Durability::Synced)
 }
 
-/// Ends processes that nobody watches, and removes their cgroup.
+/// Kills processes that have no owner task, and removes their cgroup.
 fn end_processes(cgroup: &SandboxCgroup) {
     let processes = cgroup.processes();
     for _ in 0..100 {
@@ -276,23 +279,23 @@ fn end_processes(cgroup: &SandboxCgroup) {
     }
 }
 
-/// Gives back what an entry without processes of its own has.
+/// Releases the resources of an entry whose processes are gone.
 fn end(node: &Arc<Node>, entry: &Entry, record: Record) {
     let name = entry.name();
     end_processes(&node.cgroups.of(name));
-    // Neither ids nor processors were taken in this node. Its ids may be another's by now: they are given
-    // back before its entry goes.
+    // This node has not allocated its ids or processors. Another sandbox may have the ids by now, because
+    // they are released before the entry is removed.
     let files = entry.files_name();
     let remains = Remains { node: node.clone(), name, files, uid_base: None, cpus: Vec::new(), record };
     if !remains.give_back() {
-        // What has these ids is still there, so nobody else may have them.
+        // Files with these ids still exist, so reserve the ids.
         if let Err(error) = node.uids.take_again(entry.uid_base) {
             tracing::error!(sandbox.id = %name, "sandbox {name}: {error}");
         }
     }
 }
 
-/// Removes everything of ours that belongs to no sandbox that we know, and says what it was.
+/// Removes every resource of this node that belongs to no known sandbox, and returns what it was.
 fn sweep(node: &Arc<Node>, kept: &Kept) -> io::Result<Vec<Orphan>> {
     let ownerless = |name: &str| name.parse().map_or(true, |id: SandboxId| !kept.names.contains(&id));
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -305,7 +308,7 @@ fn sweep(node: &Arc<Node>, kept: &Kept) -> io::Result<Vec<Orphan>> {
         }
     }
     for name in node.pool.names()?.into_iter().filter(|name| !kept.files.contains(name)) {
-        // Other files than it has now, of a rollback that was cut off, are no orphan.
+        // Files of an interrupted rollback are not orphans.
         if ownerless(name.split_once('-').map_or(&name, |(owner, _)| owner)) {
             note(&name, "files".into());
         }

@@ -1,4 +1,4 @@
-//! What the node answers to each request of a server.
+//! Handles each request of a server.
 
 use std::sync::Arc;
 
@@ -107,7 +107,7 @@ async fn take_snapshot(
     memory: Memory,
 ) -> Result<Reply, NodeError> {
     match node.snapshots.get(snapshot) {
-        // Asked again, perhaps because a node died before it answered; the source may be gone since.
+        // A retry, perhaps because a node died before it answered; the source may be gone by now.
         Ok(made) if made.info.sandbox == sandbox => Ok(Reply::Snapshot(made.info.clone())),
         _ => ask(node, sandbox, Command::Snapshot { snapshot, memory }).await,
     }

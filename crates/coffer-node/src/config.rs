@@ -1,10 +1,10 @@
-//! What the node is told by whoever starts it.
+//! The node's configuration, given by its caller.
 
 use std::path::PathBuf;
 
 use crate::features::Lacking;
 
-/// Where a node keeps what, and what it is given.
+/// Directories and resources of a node.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
     /// Root's alone: journal, pool image. One node at a time.
@@ -21,13 +21,13 @@ pub struct NodeConfig {
     pub memory_reserve: Option<u64>,
     /// Memory of all git processes of the server together; a quarter of the host's by default.
     pub git_memory: Option<u64>,
-    /// Whoever has this group may use the node's and the sandboxes' sockets.
+    /// Members of this group may use the node's and the sandboxes' sockets.
     pub server_gid: u32,
     /// Give sandboxes a way out, by the egress that listens in `run_dir`.
     pub network: bool,
     /// The certificate of the authority that sandboxes are to trust, a PEM file.
     pub authority: Option<PathBuf>,
-    /// Encrypt images of sandboxes' memory on disk, each under a key of its own.
+    /// Encrypt images of sandboxes' memory on disk, each under its own key.
     pub encrypt_memory: bool,
     /// Kernel features to do without, as if they were missing.
     pub lacking: Lacking,
@@ -35,19 +35,19 @@ pub struct NodeConfig {
     pub ephemeral: bool,
 }
 
-/// How many sandboxes wait, ready, for someone to ask for them.
+/// How many sandboxes to keep ready in advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WarmChoice {
-    /// So many even when nobody has asked for a while.
+    /// Minimum, even if no sandbox was requested for a while.
     pub min: usize,
-    /// No more than this many together; 0 for none at all.
+    /// Maximum for all shapes together; 0 turns the warm pool off.
     pub max: usize,
 }
 
 impl WarmChoice {
     pub const OFF: Self = Self { min: 0, max: 0 };
 
-    /// At most so many, and a few when idle.
+    /// At most `max`, and a few when idle.
     pub fn up_to(max: usize) -> Self {
         Self { min: max.min(2), max }
     }
@@ -59,7 +59,7 @@ impl Default for WarmChoice {
     }
 }
 
-/// Where the files of sandboxes lie.
+/// Where the files of sandboxes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PoolChoice {
     /// A btrfs image of this size (default: a quarter of the free space, from 2 to 64 GiB), or plain

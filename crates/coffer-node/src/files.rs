@@ -1,7 +1,7 @@
-//! The small files that make a sandbox look like a machine of its own.
+//! The small files that make a sandbox look like a separate machine.
 //!
-//! Some the node keeps on the host and shows read-only over `/proc` and `/sys` ([`Shown`]); others
-//! belong to the sandbox and are written into its files once, when it is made ([`write_own`]).
+//! The node keeps some of them on the host and mounts them read-only over `/proc` and `/sys` ([`Shown`]);
+//! others belong to the sandbox and are written into its files once, when it is created ([`write_own`]).
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -29,7 +29,7 @@ const CPUINFO: &str = "cpuinfo";
 const MEMINFO: &str = "meminfo";
 const CPUS: &str = "cpus";
 
-/// What is shown where.
+/// Mount targets and the files shown there.
 const PLACES: [(&str, &str); 6] = [
     (BOOT_ID, "proc/sys/kernel/random/boot_id"),
     (CPUINFO, "proc/cpuinfo"),
@@ -44,8 +44,8 @@ impl Shown {
         Self { directory }
     }
 
-    /// Writes all files again, with a boot id that was never seen before. They stay root's: a file's owner can take a
-    /// lease on it, which holds up everyone who opens it.
+    /// Rewrites all files, with a new boot id. They stay owned by root: a file's owner can take a lease on
+    /// it, which blocks every other process that opens it.
     pub(crate) fn write(&self, limits: &Limits) -> io::Result<()> {
         match fs::remove_dir_all(&self.directory) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -78,7 +78,7 @@ impl Shown {
         PLACES.iter().all(|(name, _)| self.directory.join(name).is_file())
     }
 
-    /// Where the program of its first process lies, under a name that it keeps whatever a later node brings.
+    /// Path of the program of the first process; it stays the same whichever version a later node brings.
     pub(crate) fn program(&self) -> PathBuf {
         self.directory.join("agentd")
     }
@@ -98,8 +98,8 @@ impl Shown {
         PLACES.iter().map(bind).collect()
     }
 
-    /// Shows what is used now. In place, because the sandbox sees this very file. Never waits for the sandbox: should
-    /// one hold a lease on it all the same, this fails.
+    /// Updates the memory figures. Writes in place, because this very file is mounted in the sandbox. Never
+    /// waits for the sandbox: if it holds a lease on the file, this fails.
     pub(crate) fn refresh_memory(&self, limit: u64, used: u64, cache: u64) -> io::Result<()> {
         use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
         let mut options = fs::OpenOptions::new();
@@ -117,7 +117,7 @@ impl Shown {
     }
 }
 
-/// One more name for a file, or a copy where it can have no more. What is there stays.
+/// Adds a hard link to a file, or a copy if it can have no more links. Keeps an existing `name`.
 pub(crate) fn link(file: &Path, name: &Path) -> io::Result<()> {
     match fs::hard_link(file, name) {
         Ok(()) => Ok(()),
@@ -126,7 +126,7 @@ pub(crate) fn link(file: &Path, name: &Path) -> io::Result<()> {
     }
 }
 
-/// Processors that a sandbox sees: what it may use, and no more than there are.
+/// Processors that a sandbox sees: its limit, but at most the host's.
 fn shown_cpus(cpu_count: u32) -> u32 {
     let host = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count());
     cpu_count.clamp(1, host.max(1))
@@ -214,14 +214,14 @@ pub(crate) fn clear_marks(mounts: &[OverlayMount]) -> io::Result<()> {
     Ok(())
 }
 
-/// Lays out a new sandbox's writable files and puts in what is its own: names and addresses, which
-/// its users may change like any other file.
+/// Lays out a new sandbox's writable files and writes its own ones: names and addresses, which its users may
+/// change like any other file.
 pub(crate) fn write_own(mounts: &[OverlayMount], uid_base: u32, hostname: &str) -> io::Result<()> {
     for mount in mounts {
         let upper = mount.writable.join(&mount.upper);
         fs::DirBuilder::new().mode(0o700).create(&upper)?;
         fs::DirBuilder::new().mode(0o700).create(mount.writable.join(&mount.work))?;
-        // The upper's root is the root that is seen: it looks as the topmost layer's does.
+        // The upper's root is the visible root: give it the mode of the topmost layer's.
         let mode = match mount.layers.first() {
             Some(layer) => fs::metadata(&layer.path)?.mode() & 0o7777,
             None => 0o755,
@@ -245,7 +245,7 @@ pub(crate) fn write_own(mounts: &[OverlayMount], uid_base: u32, hostname: &str) 
     Ok(())
 }
 
-/// Whose files a sandbox gets from a snapshot.
+/// Whose files a snapshot holds, seen from the sandbox that gets them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inherited {
     /// Its own, of an earlier time.
@@ -254,9 +254,9 @@ pub(crate) enum Inherited {
     Anothers,
 }
 
-/// Puts in what is a sandbox's own where its files come from a snapshot of a sandbox called `before`. What the
-/// users of that one have changed stays as they left it. All of this is their doing: no link is followed, and
-/// where there is no `/etc` any more, none is made.
+/// Rewrites a sandbox's own files where they come from a snapshot of a sandbox called `before`. Files that
+/// the users of that sandbox changed stay unchanged. They control all of this tree: follow no link, and do
+/// not create `/etc` if it is gone.
 pub(crate) fn own_again(
     mounts: &[OverlayMount],
     before: &str,
@@ -290,7 +290,7 @@ fn open_beneath(at: BorrowedFd<'_>, path: &str, flags: OFlags, mode: Mode) -> Re
     rustix::io::retry_on_intr(|| rustix::fs::openat2(at, path, flags, mode, resolve))
 }
 
-/// What a small file holds; nothing for whatever else has its name.
+/// The content of a small regular file; `None` for anything else of that name.
 fn content(etc: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
     const SMALL: u64 = 4096;
     // A pipe is not waited for.
@@ -343,8 +343,8 @@ pub(crate) fn hosts(hostname: &str) -> String {
     format!("127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 }
 
-/// `/etc/resolv.conf`. Without search domains, of which the host name would otherwise be one, and with
-/// little patience: whoever answers is near.
+/// `/etc/resolv.conf`. Without search domains, of which the host name would otherwise be one, and with a
+/// short timeout: the name server is local.
 fn resolv_conf() -> String {
     format!("nameserver {NAME_SERVER}\nsearch .\noptions timeout:2 attempts:2\n")
 }

@@ -1,6 +1,6 @@
-//! What the node knows about each sandbox, on disk: one file each, replaced by rename.
+//! The node's record of each sandbox on disk: one file each, replaced by rename.
 //!
-//! An entry is written before anything is made, so that whatever a crash leaves behind has a name.
+//! An entry is written before any resource is created, so that everything a crash leaves behind has an owner.
 
 use std::fs;
 use std::io;
@@ -15,18 +15,18 @@ use crate::process::Process;
 use crate::snapshots;
 use coffer_template::OverlaySpec;
 
-/// What is written at once or not at all, whatever signal comes.
+/// A write of this size is not split by a signal.
 const PAGE: usize = 4096;
 
 /// Everything about one sandbox that must outlive the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) spec: CreateSandbox,
-    /// The slot that it was made from. Everything of its own on this host still bears that name.
+    /// The slot that it was created from. All its resources on this host still have that name.
     #[serde(default)]
     pub(crate) slot: Option<SandboxId>,
     pub(crate) template: TemplateInfo,
-    /// The layers it was made from, whatever the template has become since.
+    /// The layers it was created from, even if the template has changed since.
     pub(crate) overlays: Vec<OverlaySpec>,
     pub(crate) uid_base: u32,
     #[serde(default)]
@@ -36,28 +36,28 @@ pub(crate) struct Entry {
     pub(crate) phase: Phase,
 }
 
-/// What is to be known of the files that a sandbox writes.
+/// Facts about the files that a sandbox writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Files {
     /// How often other files took the place of those that it had.
     pub(crate) generation: u32,
-    /// The ids in them are stored relative to this. Nothing where that is the sandbox's own range, as it is
+    /// The ids in them are stored relative to this. `None` if that is the sandbox's own range, as it is
     /// unless they came from a snapshot.
     pub(crate) stored_uid_base: Option<u32>,
-    /// What of them is in snapshots, too, and counts against the sandbox's limit all the same: what it wrote
-    /// before the snapshot, or, with classic quotas, what it inherited.
+    /// Bytes that are also in snapshots, and still count against the sandbox's limit: those it wrote before
+    /// the snapshot or, with classic quotas, those it inherited.
     pub(crate) sealed_bytes: u64,
     /// Snapshots that they come from.
     pub(crate) depth: u32,
 }
 
 impl Entry {
-    /// What its cgroup, socket and this entry are called.
+    /// Name of its cgroup, its socket and this entry.
     pub(crate) fn name(&self) -> SandboxId {
         self.slot.unwrap_or(self.spec.sandbox)
     }
 
-    /// What its files are called.
+    /// Name of its files.
     pub(crate) fn files_name(&self) -> String {
         match self.files.generation {
             0 => self.name().to_string(),
@@ -65,12 +65,12 @@ impl Entry {
         }
     }
 
-    /// What the ids in its files are stored relative to.
+    /// The base that the ids in its files are stored relative to.
     pub(crate) fn stored_uid_base(&self) -> u32 {
         self.files.stored_uid_base.unwrap_or(self.uid_base)
     }
 
-    /// What may count as its own in the pool.
+    /// Its disk limit in the pool.
     pub(crate) fn disk_bytes(&self) -> u64 {
         self.spec.limits.disk_bytes().saturating_add(self.files.sealed_bytes)
     }
@@ -79,11 +79,11 @@ impl Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Phase {
-    /// Nobody has been told of it yet. Slots that wait for their sandbox stay here.
+    /// The server does not know it yet. Unclaimed slots stay in this phase.
     Creating,
     /// Being started again on its files.
     Starting,
-    /// Frozen or not, which the cgroup knows.
+    /// Frozen or not: the cgroup has that state.
     Running {
         process: Process,
     },
@@ -96,24 +96,24 @@ pub(crate) enum Phase {
     },
     /// Its memory is on disk.
     Hibernated,
-    /// Its memory is on disk, and its processes, which came from there, are about to run: where they live,
-    /// they count. Once the host was restarted nobody knows how far they got.
+    /// Its memory is on disk, and the processes restored from there are about to run: if they live, they
+    /// count. After a restart of the host it is unknown how far they got.
     Waking {
         process: Process,
     },
     Dead {
         cause: DeathCause,
     },
-    /// Its end was asked for.
+    /// A destroy was requested.
     Destroying,
 }
 
-/// Whether a lost write would be a lie to the server after the host's own crash.
+/// Whether losing the write in a crash of the host would contradict what the server was promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// What a crash of the host makes void anyway: processes.
+    /// State that a crash of the host ends anyway: processes.
     Cached,
-    /// What survives one: files.
+    /// State that survives a crash: files.
     Synced,
 }
 
@@ -126,8 +126,8 @@ pub(crate) fn directory_of(data_dir: &Path) -> PathBuf {
     data_dir.join("sandboxes")
 }
 
-/// The layers of all sandboxes that the node at `data_dir` has, running or not, and of all snapshots. An error
-/// when not all entries can be read; nothing is changed.
+/// The layers of all sandboxes of the node at `data_dir`, running or not, and of all snapshots. Fails if an
+/// entry cannot be read; changes nothing.
 pub fn layers(data_dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut layers = snapshots::layers(data_dir)?;
     let files = match fs::read_dir(directory_of(data_dir)) {
@@ -186,7 +186,7 @@ impl Journal {
         }
     }
 
-    /// Fine if there is none.
+    /// Succeeds if there is none.
     pub(crate) fn remove(&self, name: SandboxId) -> io::Result<()> {
         match fs::remove_file(self.path(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -194,7 +194,7 @@ impl Journal {
         }
     }
 
-    /// All entries. What cannot be read is removed and told: it names nothing that can be taken up.
+    /// All entries. Unreadable ones are removed and logged: they name nothing that could be adopted.
     pub(crate) fn read(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for file in fs::read_dir(&self.directory)? {
@@ -221,7 +221,8 @@ impl Journal {
     }
 }
 
-/// An entry as it is kept: without secrets, which the server tells again, and with blanks up to a page, so that another one has room in its place.
+/// Encodes an entry without secrets, which the server sends again, padded to a page so that it can be
+/// overwritten in place.
 fn encode(entry: &Entry) -> io::Result<Vec<u8>> {
     let network = entry.spec.network.clone().without_secrets();
     let entry = Entry { spec: CreateSandbox { network, ..entry.spec.clone() }, ..entry.clone() };

@@ -1,16 +1,17 @@
-//! The privileged host daemon: it makes sandboxes on this machine and gives everything back.
+//! The privileged host daemon: it creates sandboxes on this machine and releases all their resources.
 //!
-//! The node knows sandboxes, templates, layers, control groups and uid ranges, and nothing of
-//! projects or the database. It parses only frames from the server and its own files, never what a
-//! sandbox sends: the server talks to a sandbox's agentd directly, over a socket that the node made.
+//! The node knows sandboxes, templates, layers, control groups and uid ranges, and nothing of projects or the
+//! database. It parses only frames from the server and its own files, never data from a sandbox: the server
+//! talks to a sandbox's agentd directly, over a socket that the node created.
 //!
-//! - [`run`] serves `run_dir/node.sock` until told to stop ([`NodeConfig`] says where everything is).
+//! - [`run`] serves `run_dir/node.sock` until it is stopped ([`NodeConfig`] has all paths).
 //! - [`Spawner`] is the small process that clones; [`spawner_main`] its entry.
-//! - [`layers_in_use`] tells the template store which builds must stay.
+//! - [`layers_in_use`] lists the builds that the template store must keep.
 //!
-//! Inside, each sandbox has one task that owns it (`sandbox`), which others reach by the `registry`; the `journal`
-//! remembers it across restarts, `adopt` takes it up again, and the `reaper` gives back what it used. `warm` keeps some
-//! ready, `snapshots` keeps what others start from, `network` gives each what egress needs to be its only way out.
+//! Inside, each sandbox has one task that owns it (`sandbox`), which others reach through the `registry`; the
+//! `journal` records it across restarts, `adopt` takes it over after one, and the `reaper` releases its
+//! resources. `warm` keeps some ready, `snapshots` stores snapshots, `network` connects each sandbox to
+//! egress, its only way out.
 //!
 //! From the top down: `daemon` starts and stops, `rpc` and `answer` serve, `adopt` and `sandbox` work on what `node`
 //! holds together; below are `warm`, `registry`, `memory`, `snapshots`, `files`, then `spawner`, `pool`, `cgroup`,

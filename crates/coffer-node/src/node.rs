@@ -52,14 +52,14 @@ pub(crate) struct Node {
     pub(crate) requests: TaskTracker,
     /// Owners of sandboxes.
     pub(crate) owners: TaskTracker,
-    /// Heard by the owners: they let go of their sandboxes as they are.
+    /// Cancelled when the owners should release their sandboxes as they are.
     pub(crate) letting_go: CancellationToken,
     pub(crate) sandboxes: Registry,
-    /// What this kernel can do.
+    /// Kernel features of this host.
     pub(crate) features: Features,
     pub(crate) recipe: OverlayRecipe,
     pub(crate) warnings: Vec<String>,
-    /// What nobody owned when this node started.
+    /// Orphans that were removed when this node started.
     pub(crate) orphans: OnceLock<Vec<Orphan>>,
 }
 
@@ -77,7 +77,7 @@ impl Node {
     }
 }
 
-/// Runs what may wait for the disk on a thread of its own.
+/// Runs work that may wait for the disk on a separate thread.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, NodeError> + Send + 'static,
 ) -> Result<T, NodeError> {

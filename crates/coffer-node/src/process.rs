@@ -40,7 +40,7 @@ impl Exit {
     }
 }
 
-/// A live process that we hear of when it ends.
+/// A live process whose exit we are notified of.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pidfd: AsyncFd<OwnedFd>,
@@ -65,11 +65,11 @@ impl Watched {
         if process.host_boot_id != host_boot_id {
             return None;
         }
-        // The descriptor first: what is compared afterwards is then surely about the same process.
+        // Open the descriptor first: what is compared afterwards is then about the same process.
         let pidfd = rustix::process::pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
         let found = identify(process.pid, host_boot_id).ok()?;
         if has_ended(&pidfd) {
-            // Should it have become our child, nobody else clears it away.
+            // If it has become our child, we have to reap it.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
             let _ = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options);
             return None;
@@ -104,7 +104,7 @@ impl Watched {
         status.terminating_signal().map(Exit::Signal).or_else(|| status.exit_status().map(Exit::Code))
     }
 
-    /// How it ended, if anyone knows: we, the spawner that reaped it, or the kernel.
+    /// How it ended, if known: from our wait, the spawner that reaped it, or the kernel.
     pub(crate) async fn exit(self) -> Option<Exit> {
         if let Some(exit) = self.reap() {
             return Some(exit);
@@ -114,7 +114,7 @@ impl Watched {
         {
             return Some(Exit::from_wait_status(status));
         }
-        // Whoever is its parent now reaps it soon; before that the kernel does not tell.
+        // Its current parent reaps it soon; before that the kernel does not report the status.
         for _ in 0..20 {
             if let Some(status) = exit_status(self.pidfd.get_ref()) {
                 return Some(Exit::from_wait_status(status));
@@ -125,7 +125,7 @@ impl Watched {
     }
 }
 
-/// What a sandbox with processes has.
+/// Resources of a sandbox with processes.
 #[derive(Debug)]
 pub(crate) struct Alive {
     pub(crate) watched: Watched,
@@ -134,7 +134,7 @@ pub(crate) struct Alive {
 }
 
 impl Alive {
-    /// Ends every process and waits until they are gone.
+    /// Kills every process and waits until they have exited.
     pub(crate) async fn end(&self) {
         self.watched.kill();
         self.cgroup.kill();
@@ -149,7 +149,7 @@ pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
     rustix::event::poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0)
 }
 
-/// What tells this process from all others that have or had its number.
+/// Identifies this process among all that have or had its number.
 pub(crate) fn identify(pid: i32, host_boot_id: &str) -> io::Result<Process> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let invalid = || io::Error::new(io::ErrorKind::InvalidData, "unexpected text in /proc");
@@ -161,9 +161,9 @@ pub(crate) fn identify(pid: i32, host_boot_id: &str) -> io::Result<Process> {
     Ok(Process { pid, start_ticks, pid_namespace, host_boot_id: host_boot_id.to_string() })
 }
 
-/// Whether the kernel tells how a process ended that is not our child.
+/// Whether the kernel reports the exit status of a process that is not our child.
 pub(crate) fn kernel_tells_exit() -> bool {
-    // It answers for a process that lives, with nothing in the answer.
+    // For a live process the kernel answers without a status.
     let pidfd = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
     pidfd.is_ok_and(|pidfd| get_info(pidfd).is_some())
 }
@@ -173,8 +173,8 @@ fn exit_status(pidfd: impl AsFd) -> Option<i32> {
     get_info(pidfd).flatten()
 }
 
-/// What the kernel tells of a process: nothing where it does not know the question, and no status before it was
-/// reaped.
+/// The kernel's report on a process: `None` if it does not support the request, and no status before the
+/// process was reaped.
 fn get_info(pidfd: impl AsFd) -> Option<Option<i32>> {
     #[repr(C)]
     struct PidfdInfo {
@@ -189,7 +189,7 @@ fn get_info(pidfd: impl AsFd) -> Option<Option<i32>> {
     /// `_IOWR(0xFF, 11, struct pidfd_info)` for a structure of this size.
     const GET_INFO: u32 = (3 << 30) | (SIZE << 16) | (0xff << 8) | 11;
     let mut info = PidfdInfo { mask: EXIT, cgroup: 0, ids: [0; 11], exit_code: 0 };
-    // SAFETY: the request says how large the structure is, which is ours and lives through the call.
+    // SAFETY: the request encodes the size of the structure, which is ours and lives through the call.
     let result = unsafe { libc::ioctl(pidfd.as_fd().as_raw_fd(), GET_INFO as libc::Ioctl, &raw mut info) };
     (result == 0).then(|| (info.mask & EXIT != 0).then_some(info.exit_code))
 }

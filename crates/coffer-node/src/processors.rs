@@ -2,8 +2,8 @@
 
 use coffer_core::sync::Mutex;
 
-/// Counts the sandboxes on each processor, so that new ones go where there are fewest. A program
-/// that asks how many processors it has is then told what it was given.
+/// Counts the sandboxes on each processor, so that new ones get the least used. A program that asks for the
+/// number of processors then sees the sandbox's share.
 #[derive(Debug)]
 pub(crate) struct Processors {
     /// Each usable processor, with the number of sandboxes kept to it.
@@ -22,7 +22,7 @@ impl Processors {
         Self { loads: Mutex::new(usable.map(|cpu| (cpu, 0)).collect()) }
     }
 
-    /// The least used ones; none means all.
+    /// The least used processors; empty means all.
     pub(crate) fn take(&self, count: u32) -> Vec<usize> {
         let count = count.max(1) as usize;
         let mut loads = self.loads.lock();
@@ -38,7 +38,7 @@ impl Processors {
         order.iter().map(|&at| loads[at].0).collect()
     }
 
-    /// Counts what an adopted sandbox already has.
+    /// Counts the processors of an adopted sandbox.
     pub(crate) fn take_again(&self, cpus: &[usize]) {
         self.change(cpus, |load| load + 1);
     }

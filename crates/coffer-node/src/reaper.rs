@@ -1,4 +1,4 @@
-//! Gives back what dead sandboxes used, next to the requests: unmounting and deleting can take long.
+//! Releases the resources of dead sandboxes in the background: unmounting and deleting can take long.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use tokio_util::task::TaskTracker;
 
 /// This many sandboxes are given back at once.
 const WORKERS: usize = 4;
-/// So many may wait; then destroying waits too, rather than pile up debts.
+/// Queue length; when it is full, destroying waits too, instead of building up a backlog.
 const QUEUE: usize = 1024;
 
-/// Works off what is given to it, a few at a time.
+/// Works through its queue, a few at a time.
 #[derive(Debug)]
 pub(crate) struct Reaper {
     tasks: TaskTracker,

@@ -1,6 +1,7 @@
-//! The sandboxes of this node by id, and how to reach the one that may change each: its owner, a task of its own.
+//! The sandboxes of this node by id, and how to reach the only task that may change each: its owner.
 //!
-//! Everything else holds a [`Handle`]: it asks the owner, or looks at what the owner lets it see.
+//! All other code holds a [`Handle`]: it sends requests to the owner, or reads the state that the owner
+//! publishes.
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,7 +24,7 @@ use crate::pool::Pool;
 /// Questions that may wait for an owner; it is busy for milliseconds at a time.
 const INBOX: usize = 32;
 
-/// What can be asked of a sandbox.
+/// A request to a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
     Create(Box<CreateSandbox>),
@@ -39,7 +40,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// What a sandbox is that was asked this, in a sentence.
+    /// The request as a past participle, for messages.
     pub(crate) const fn verb(&self) -> &'static str {
         match self {
             Self::Create(_) => "created",
@@ -75,7 +76,7 @@ impl Registry {
         self.lock().insert(handle.sandbox, handle);
     }
 
-    /// The handle of a sandbox, which `make` starts an owner for where there is none.
+    /// The handle of a sandbox; `make` starts an owner if there is none.
     pub(crate) fn get_or_insert(&self, sandbox: SandboxId, make: impl FnOnce() -> Handle) -> Handle {
         self.lock().entry(sandbox).or_insert_with(make).clone()
     }
@@ -84,7 +85,7 @@ impl Registry {
         self.lock().get(&sandbox).cloned().ok_or_else(|| unknown(sandbox))
     }
 
-    /// Forgets a sandbox that is gone.
+    /// Removes a sandbox that is gone.
     pub(crate) fn remove(&self, sandbox: SandboxId) {
         self.lock().remove(&sandbox);
     }
@@ -94,7 +95,7 @@ impl Registry {
     }
 }
 
-/// A way to a sandbox's owner, and what it last said of itself.
+/// A way to send to a sandbox's owner, and the state it last published.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     sandbox: SandboxId,
@@ -102,17 +103,17 @@ pub(crate) struct Handle {
     view: Arc<Mutex<View>>,
 }
 
-/// What others may see without asking.
+/// The published state.
 #[derive(Debug, Default)]
 pub(crate) struct View {
-    /// Nothing until it was made.
+    /// `None` until it is created.
     pub(crate) status: Option<(RunState, Placement)>,
     pub(crate) meter: Option<Arc<Meter>>,
     /// Its owner is at something.
     pub(crate) changing: bool,
 }
 
-/// What the owner has of a handle.
+/// The owner's side of a handle.
 #[derive(Debug)]
 pub(crate) struct Desk {
     pub(crate) inbox: mpsc::Receiver<Ask>,
@@ -159,7 +160,7 @@ impl Handle {
         self.sandbox
     }
 
-    /// How many sockets are open in it; nothing while it has no processes.
+    /// Number of open sockets in it; `None` while it has no processes.
     pub(crate) fn sockets(&self) -> Option<u64> {
         let meter = self.meter()?;
         let first = meter.cgroup.processes().into_iter().next()?;
@@ -193,11 +194,11 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// A sample; nothing while an earlier one is not done. Also brings the memory figures inside up to date.
+    /// A sample; `None` while an earlier one is in progress. Also updates the memory figures inside.
     pub(crate) fn read(&self, pool: &Pool, sandbox: SandboxId, traffic: Traffic) -> Option<Sample> {
         let _turn = self.turn.try_lock()?;
         let usage = self.cgroup.usage();
-        // Gone in the meantime, most likely.
+        // Most likely the sandbox is gone.
         let _ = self.shown.refresh_memory(self.memory_limit, usage.memory_bytes, usage.cache_bytes);
         Some(Sample {
             sandbox,

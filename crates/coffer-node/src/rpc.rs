@@ -1,4 +1,4 @@
-//! The node's socket: servers connect, ask, and hear notices.
+//! The node's socket: servers connect, send requests, and receive notices.
 
 use std::fs;
 use std::io;
@@ -95,7 +95,7 @@ async fn converse(node: &Arc<Node>, stream: UnixStream, stop: &CancellationToken
     ended
 }
 
-/// Whether a server's text can stand in the node's log, which root reads.
+/// Whether a server's text is safe for the node's log, which root reads.
 fn is_printable(text: &str) -> bool {
     const LONGEST: usize = 128;
     text.len() <= LONGEST && text.bytes().all(|byte| byte.is_ascii_graphic())

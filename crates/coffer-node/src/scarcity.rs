@@ -1,8 +1,8 @@
-//! Memory that the kernel charges to nobody.
+//! Guards against memory that the kernel charges to no cgroup.
 //!
-//! Answers of netlink wait for their reader in memory that no cgroup pays for: a program that opens
-//! sockets, asks and never reads takes the host's memory, and its limit does not see it. So when the
-//! host has less left than is kept for it, the sandbox with the most sockets is ended, if it has more
+//! Netlink answers wait for their reader in memory that no cgroup is charged for: a program that opens
+//! sockets, sends requests and never reads takes the host's memory, and its limit does not see it. So when
+//! the host has less left than its reserve, the node ends the sandbox with the most sockets, if it has more
 //! than any program needs.
 
 use std::fs;
@@ -14,7 +14,7 @@ use crate::node::Node;
 const PAUSE: Duration = Duration::from_millis(100);
 const MANY_SOCKETS: u64 = 4096;
 
-/// Watches until sandboxes are let go of.
+/// Watches until the node releases its sandboxes.
 pub(crate) async fn watch(node: Arc<Node>) {
     loop {
         tokio::select! {
@@ -35,14 +35,14 @@ fn end_the_worst(node: &Node) {
     if let Some((sockets, handle)) = worst.filter(|(sockets, _)| *sockets > MANY_SOCKETS) {
         tracing::warn!(
             sandbox.id = %handle.id(),
-            "the host's memory runs out: ending sandbox {}, which has {sockets} sockets",
+            "the host is out of memory: ending sandbox {}, which has {sockets} sockets",
             handle.id()
         );
         handle.kill();
     }
 }
 
-/// What the host could give without going without itself.
+/// Memory that the host can still give to processes.
 pub(crate) fn available_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let kib = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix("kB"))?;

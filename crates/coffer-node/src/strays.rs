@@ -1,7 +1,7 @@
-//! Children that nobody knows of.
+//! Reaps child processes that no task waits for.
 //!
-//! A spawner that dies between making a process and telling of it leaves one that becomes the node's child; so does
-//! a CRIU that fails, of its helpers. When they have ended, somebody has to clear them away.
+//! A spawner that dies between creating a process and reporting it leaves a process that becomes the node's
+//! child; a failing CRIU leaves its helpers. The node has to reap them when they end.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,10 +11,10 @@ use std::time::Duration;
 use rustix::process::{Pid, WaitOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Everybody who waits for a child collects it within this time.
+/// A task that waits for a child reaps it within this time.
 const COLLECTED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Clears away the children that ended and that nobody collects, for as long as it runs.
+/// Reaps ended children that no task collects, for as long as it runs.
 pub(crate) async fn clear_away() -> io::Result<()> {
     let mut children = signal(SignalKind::child())?;
     loop {
@@ -33,7 +33,7 @@ async fn look(patience: Duration) {
     }
     tokio::time::sleep(patience).await;
     for child in ended().intersection(&before) {
-        tracing::warn!("clearing away process {}, which nobody waits for", child.as_raw_nonzero());
+        tracing::warn!("reaping stray process {}", child.as_raw_nonzero());
         let _ = rustix::process::waitpid(Some(*child), WaitOptions::NOHANG);
     }
 }

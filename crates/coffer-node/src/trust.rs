@@ -1,8 +1,8 @@
-//! The installation's authority in the trust stores of sandboxes.
+//! Adds the installation's certificate authority to the trust stores of sandboxes.
 //!
-//! A small layer over each template: the template's own certificates with ours after them, where programs look
-//! for them. It is made once for each template and shared, so that a sandbox costs nothing for it. What a
-//! sandbox does to its trust store is its own affair: only its own connections depend on it.
+//! A small layer over each template: the template's own certificates followed by ours, where programs look
+//! for them. It is created once for each template and shared, so it costs a sandbox nothing. A sandbox may
+//! change its trust store: that affects only its own connections.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,16 +15,16 @@ use sha2::{Digest, Sha256};
 
 use coffer_template::{LayerSpec, Template};
 
-/// Where most programs look, and what the variables below name for the rest.
+/// Where most programs look, and the value of the variables below for the rest.
 const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
-/// Ours alone, in a place of its own.
+/// Our certificate alone, in a separate file.
 const OURS: &str = "etc/ssl/certs/coffer.pem";
-/// Where `update-ca-certificates` finds ours when it makes the bundle anew.
+/// Where `update-ca-certificates` finds our certificate when it rebuilds the bundle.
 const LOCAL: &str = "usr/local/share/ca-certificates/coffer.crt";
-/// Larger bundles are none.
+/// A larger file is not a bundle.
 const LONGEST_BUNDLE: u64 = 8 * 1024 * 1024;
 
-/// Programs that bring certificates of their own unless they are told otherwise.
+/// Variables of programs that bring their own certificates by default.
 const VARIABLES: [&str; 8] = [
     "SSL_CERT_FILE",
     "CURL_CA_BUNDLE",
@@ -35,19 +35,19 @@ const VARIABLES: [&str; 8] = [
     "CARGO_HTTP_CAINFO",
     "DENO_CERT",
 ];
-/// Node.js adds what is there to its own.
+/// Node.js adds these certificates to its own.
 const NODE: &str = "NODE_EXTRA_CA_CERTS";
 
 #[derive(Debug)]
 pub(crate) struct Trust {
     directory: PathBuf,
     certificate: String,
-    /// The layer for each lowest-level layer of a template that was asked for.
+    /// The layer created for each stack of template layers.
     made: Mutex<HashMap<Vec<PathBuf>, PathBuf>>,
 }
 
 impl Trust {
-    /// Takes up the authority whose certificate is in a file.
+    /// Loads the authority from its certificate file.
     pub(crate) fn open(data_dir: &Path, certificate: &Path) -> io::Result<Self> {
         let certificate = fs::read_to_string(certificate)?;
         Ok(Self { directory: data_dir.join("trust"), certificate, made: Mutex::default() })
@@ -58,7 +58,7 @@ impl Trust {
         let alone = template.overlays.len() == 1;
         let Some(root) = template.overlays.first_mut() else { return Ok(template) };
         let layers: Vec<PathBuf> = root.layers.iter().map(|layer| layer.path.clone()).collect();
-        // Held while one is made: two at once would write to the same draft.
+        // Held while a layer is created: two writers would use the same draft.
         let mut made = self.made.lock();
         let layer = match made.get(&layers) {
             Some(layer) => layer.clone(),
@@ -83,7 +83,7 @@ impl Trust {
         let host = || fs::read_to_string(Path::new("/").join(BUNDLE)).unwrap_or_default();
         let bundle = format!("{}\n{}", own.unwrap_or_else(host).trim_end(), self.certificate);
         let mut files = vec![(BUNDLE, bundle.as_str()), (OURS, self.certificate.as_str())];
-        // Where `/usr` has layers of its own, this one would lie below them, unseen.
+        // If `/usr` has its own layers, this file would be hidden below them.
         files.extend(alone.then_some((LOCAL, self.certificate.as_str())));
         let mut digest = Sha256::new();
         for (path, text) in &files {
@@ -104,7 +104,7 @@ impl Trust {
         }
         open_to_all(&draft)?;
         match fs::rename(&draft, &layer) {
-            // Somebody else was as quick.
+            // Another process created the same layer first.
             Err(_) if layer.exists() => fs::remove_dir_all(&draft)?,
             renamed => renamed?,
         }
@@ -112,7 +112,7 @@ impl Trust {
     }
 }
 
-/// Whatever the umask says, a sandbox's users must be able to read it.
+/// A sandbox's users must be able to read it, whatever the umask.
 fn open_to_all(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     let is_directory = fs::symlink_metadata(path)?.is_dir();
@@ -125,7 +125,7 @@ fn open_to_all(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A file of a template, whose links must not lead out of it.
+/// Reads a file of a template, whose links must not lead out of it.
 fn read_below(root: &Path, path: &str) -> io::Result<String> {
     let root =
         rustix::fs::openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;

@@ -1,4 +1,4 @@
-//! Ranges of 65,536 host ids, one for each sandbox, shared out among all nodes of the host.
+//! Ranges of 65,536 host ids, one for each sandbox, divided among all nodes of the host.
 //!
 //! Ranges come in blocks of 64. A node that needs one takes a block by writing its data directory's
 //! path into the block's file and holding `flock` on it. A node that is gone holds no lock, but its
@@ -107,7 +107,7 @@ impl UidRanges {
         Err(UidError::Exhausted)
     }
 
-    /// Takes a range that the journal says is ours.
+    /// Takes a range that the journal lists as ours.
     pub(crate) fn take_again(&self, uid_base: u32) -> Result<(), UidError> {
         let (number, range) = place(uid_base).ok_or(UidError::Foreign(uid_base))?;
         let mut blocks = self.blocks.lock();
@@ -121,7 +121,7 @@ impl UidRanges {
         Ok(())
     }
 
-    /// Gives a range back once nothing of its ids is left.
+    /// Releases a range once nothing with its ids is left.
     pub(crate) fn give_back(&self, uid_base: u32) {
         let Some((number, range)) = place(uid_base) else { return };
         if let Some(block) = self.blocks.lock().get_mut(&number) {
@@ -129,7 +129,7 @@ impl UidRanges {
         }
     }
 
-    /// Gives back all blocks in which nothing is used, as the last thing before the node ends.
+    /// Releases all unused blocks, as the last step before the node ends.
     pub(crate) fn close(&self) {
         let Ok(_lock) = self.lock() else { return };
         let mut blocks = self.blocks.lock();
@@ -138,7 +138,7 @@ impl UidRanges {
         }
     }
 
-    /// Locks a block for us unless it is another's; the host-wide lock is held.
+    /// Locks a block for this node unless another node has it; the host-wide lock is held.
     fn claim(&self, number: u32) -> Result<Option<File>, UidError> {
         let attempt = || -> io::Result<Option<File>> {
             let mut options = OpenOptions::new();
@@ -149,7 +149,7 @@ impl UidRanges {
             }
             let mut owner = Vec::new();
             file.read_to_end(&mut owner)?;
-            // Any bytes that make a path: what one node is called must not stop another.
+            // Accept any bytes as a path: one node's directory name must not stop another node.
             let owner = Path::new(OsStr::from_bytes(&owner));
             if !owner.as_os_str().is_empty() && owner != self.owner && has_sandboxes(owner) {
                 return Ok(None);

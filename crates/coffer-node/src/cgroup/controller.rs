@@ -1,4 +1,4 @@
-//! What a control group can do.
+//! Cgroup controllers and features.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Controller {
@@ -35,7 +35,7 @@ impl Controller {
     }
 }
 
-/// What v2 directories can do on this kernel besides limiting.
+/// Features of v2 directories on this kernel, apart from limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Powers {
     /// A process can be cloned into one.

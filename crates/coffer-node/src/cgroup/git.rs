@@ -1,5 +1,5 @@
-//! The cgroup of the server's git: next to the sandboxes', with a memory limit of its own, so that no push takes the
-//! host's memory. The node makes it; the process that starts git enters it while it is root.
+//! The cgroup of the server's git: next to the sandboxes', with its own memory limit, so that no push can
+//! exhaust the host's memory. The node creates it; the process that starts git enters it while it is root.
 
 use std::fs;
 use std::io;
@@ -21,10 +21,12 @@ fn beside(parent: &Path) -> PathBuf {
 }
 
 impl Cgroups {
-    /// Makes the cgroup for git, limited to `memory` bytes or a quarter of the machine's. Says why there is none.
+    /// Creates the cgroup for git, limited to `memory` bytes or a quarter of the machine's. Returns why if it
+    /// cannot.
     pub(super) fn limit_git(&self, memory: Option<u64>, machine: u64) -> Option<String> {
         let memory = memory.unwrap_or((machine / 4).max(512 << 20));
-        let failed = |error: io::Error| format!("git of the server has no memory limit in all: {error}");
+        let failed =
+            |error: io::Error| format!("the server's git processes have no common memory limit: {error}");
         let (directory, v2) = self.git_directory()?;
         let file = if v2 { "memory.max" } else { "memory.limit_in_bytes" };
         let limited = make_directory(&directory)
@@ -49,7 +51,8 @@ impl Cgroups {
     }
 }
 
-/// Moves this process, which must be root's, into the cgroup for git that a node has made; says whether there is one.
+/// Moves this process, which must be root's, into the cgroup for git if a node has created it. Returns
+/// whether it did.
 pub fn enter_git_cgroup(node_dir: &Path) -> io::Result<bool> {
     let mounts = Mounts::parse(&fs::read_to_string("/proc/self/mountinfo")?);
     let name = name(&node_dir.canonicalize()?);

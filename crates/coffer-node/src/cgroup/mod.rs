@@ -1,8 +1,8 @@
 //! Control groups on whatever the host has: v2, v1, or both.
 //!
-//! On a hybrid host the v2 tree carries no controllers but still gives birth into a cgroup, freezing
-//! and killing; the limits are in v1. Moving a process into a v1 cgroup waits about 7 ms for the
-//! kernel, so the node does it while the new process sets itself up.
+//! On a hybrid host the v2 tree carries no controllers but still supports clone-into-cgroup, freezing and
+//! killing; the limits are in v1. Moving a process into a v1 cgroup waits about 7 ms for the kernel, so the
+//! node does it while the new process sets itself up.
 
 mod controller;
 mod git;
@@ -70,7 +70,7 @@ struct V1 {
     controllers: BTreeSet<Controller>,
 }
 
-/// The node's part of the host's control groups: one directory of ours in each hierarchy that we use.
+/// The node's part of the host's control groups: one directory in each hierarchy that it uses.
 #[derive(Debug)]
 pub(crate) struct Cgroups {
     v2: Option<V2>,
@@ -79,8 +79,8 @@ pub(crate) struct Cgroups {
 }
 
 impl Cgroups {
-    /// Finds out what the host has and makes a directory called `name` in it. What cannot be had is
-    /// noted among the features, never an error.
+    /// Detects the host's hierarchies and creates a directory called `name` in each. A missing one is
+    /// recorded as a missing feature, never an error.
     pub(crate) fn open(
         name: &str,
         memory_reserve: Option<u64>,
@@ -90,7 +90,7 @@ impl Cgroups {
         let mounts = Mounts::parse(&fs::read_to_string("/proc/self/mountinfo")?);
         let mut warnings = Vec::new();
         let v2 = if features.has(Feature::CgroupV2) { find_v2(mounts.v2, name, features) } else { None };
-        // What v2 has is taken from there; the rest from v1.
+        // Prefer v2 controllers; use v1 for the rest.
         let mut missing = BTreeSet::from([Controller::Memory, Controller::Pids, Controller::Cpu]);
         match &v2 {
             Some(v2) => missing.retain(|controller| !v2.controllers.contains(controller)),
@@ -112,7 +112,7 @@ impl Cgroups {
                     missing.retain(|controller| !wanted.contains(controller));
                     v1.push(V1 { parent, controllers: wanted });
                 }
-                Err(error) => warnings.push(format!("could not make `{}`: {error}", parent.display())),
+                Err(error) => warnings.push(format!("could not create `{}`: {error}", parent.display())),
             }
         }
         let together = Together::on_this_host(memory_reserve)?;
@@ -135,7 +135,7 @@ impl Cgroups {
         Ok((cgroups, warnings))
     }
 
-    /// Limits what all sandboxes use together; says what could not be done, or is little.
+    /// Limits what all sandboxes use together; returns warnings about limits that failed or are low.
     fn limit_together(&self, together: &Together) -> Vec<String> {
         let v2 = self.v2.iter().map(|v2| (&v2.parent, &v2.controllers, true));
         let places = v2.chain(self.v1.iter().map(|v1| (&v1.parent, &v1.controllers, false)));
@@ -190,7 +190,7 @@ impl Cgroups {
         )
     }
 
-    /// Names of all directories below ours, in any hierarchy.
+    /// Names of all directories below the node's, in any hierarchy.
     pub(crate) fn names(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         for parent in self.parents() {
@@ -220,7 +220,7 @@ impl Cgroups {
     }
 }
 
-/// Our directory in the v2 hierarchy, or a note of why there is none.
+/// The node's directory in the v2 hierarchy; records why if there is none.
 fn find_v2(root: Option<PathBuf>, name: &str, features: &mut Features) -> Option<V2> {
     let Some(root) = root else {
         features.lack(Feature::CgroupV2, "no cgroup2 file system is mounted");
@@ -237,7 +237,8 @@ fn open_v2(root: &Path, name: &str, features: &mut Features) -> io::Result<V2> {
     let mut controllers = BTreeSet::new();
     for controller in offered.split_whitespace().filter_map(Controller::from_name) {
         let Some(name) = controller.v2_name() else { continue };
-        // From the top down, and at the root too: a directory has only what its parent passes on.
+        // From the top down, and at the root too: a directory only has the controllers that its parent
+        // enables.
         let enable = format!("+{name}");
         let enabled = fs::write(root.join("cgroup.subtree_control"), &enable)
             .and_then(|()| fs::write(parent.join("cgroup.subtree_control"), &enable));

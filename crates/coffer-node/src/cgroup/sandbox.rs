@@ -14,7 +14,7 @@ use super::controller::{Controller, Powers};
 /// The period in which processor time is counted out.
 const CPU_PERIOD_US: u64 = 100_000;
 
-/// What buffers of sockets may take at least, where they are counted apart from other memory.
+/// Minimum for socket buffers, where the kernel counts them separately from other memory.
 const SOCKET_BUFFERS: u64 = 16 * 1024 * 1024;
 
 /// Freezing waits for processes in uninterruptible calls; longer than this is a failure.
@@ -23,7 +23,7 @@ const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
 /// How often all processes are looked for and killed, where they cannot be killed together.
 const KILL_ROUNDS: usize = 64;
 
-/// What a sandbox uses right now.
+/// Current usage of a sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) cpu_us: u64,
@@ -88,8 +88,8 @@ impl SandboxCgroup {
         self.to_join().next().is_some()
     }
 
-    /// Moves a process under the limits that it was not born under. The first move waits for the kernel, the
-    /// others then do not, so they go one after the other.
+    /// Moves a process under the limits that it was not started under. The first move waits for the kernel,
+    /// later ones do not, so do them one after the other.
     pub(crate) fn join(&self, pid: i32) -> io::Result<()> {
         let pid = pid.to_string();
         for path in self.to_join() {
@@ -101,7 +101,7 @@ impl SandboxCgroup {
     /// Freezes every process and waits until they are.
     pub(crate) async fn freeze(&self) -> io::Result<()> {
         self.set_frozen(true)?;
-        // Asked for, not done: a process in the kernel stops only on its way out of it.
+        // Freezing is asynchronous: a process in the kernel stops only when it leaves it.
         let deadline = tokio::time::Instant::now() + FREEZE_PATIENCE;
         let mut pause = Duration::from_micros(100);
         while !self.is_frozen()? {
@@ -140,7 +140,7 @@ impl SandboxCgroup {
         self.v2.as_ref().filter(|v2| v2.powers.freeze).map(|v2| v2.path.as_path())
     }
 
-    /// Sends SIGKILL to every process. They may take a moment to be gone.
+    /// Sends SIGKILL to every process. They may take a moment to exit.
     pub(crate) fn kill(&self) {
         // In one write where the kernel can: no process can fork its way past that, as it can past a list.
         let killable = self.v2.as_ref().filter(|v2| v2.powers.kill);
@@ -154,8 +154,8 @@ impl SandboxCgroup {
         }
     }
 
-    /// Kills until none is left that could make another, as a fork bomb does. Bounded: a process in the
-    /// kernel dies when it comes out of it, and callers that need an empty directory ask again.
+    /// Kills until no process is left that could fork, as a fork bomb does. Bounded: a process in the kernel
+    /// dies when it leaves it, and callers that need an empty directory try again.
     fn kill_one_by_one(&self) {
         for _ in 0..KILL_ROUNDS {
             let processes = self.processes();
@@ -205,7 +205,7 @@ impl SandboxCgroup {
         fs::read_to_string(path.join(file)).ok().and_then(|text| field(&text, "oom_kill")).unwrap_or(0)
     }
 
-    /// A sample; what the host does not count is zero.
+    /// A sample; figures that the host does not count are zero.
     pub(crate) fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         if let Some(path) = self.v2_path() {
@@ -291,8 +291,8 @@ fn limit_v1(path: &Path, controller: Controller, limits: &Limits) -> io::Result<
             fs::write(path.join("memory.limit_in_bytes"), &bytes)?;
             // Memory and swap together, so no swap; absent where the kernel does not count swap.
             optional(fs::write(path.join("memory.memsw.limit_in_bytes"), &bytes))?;
-            // Buffers of TCP and UDP are counted apart, and not at all without this: what is theirs in all of
-            // the kernel would be one sandbox's.
+            // v1 counts TCP and UDP buffers separately, and without this limit not at all: one sandbox could
+            // take all the memory that the kernel has for them.
             let buffers = (limits.memory_bytes() / 8).max(SOCKET_BUFFERS).to_string();
             optional(fs::write(path.join("memory.kmem.tcp.limit_in_bytes"), buffers))?;
             optional(fs::write(path.join("memory.swappiness"), "0"))
@@ -302,7 +302,7 @@ fn limit_v1(path: &Path, controller: Controller, limits: &Limits) -> io::Result<
             fs::write(path.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
             let quota = u64::from(limits.cpu_count) * CPU_PERIOD_US;
             fs::write(path.join("cpu.cfs_quota_us"), quota.to_string())?;
-            // v1 counts in 1024ths of what v2 counts in 100ths.
+            // cpu.shares counts in 1024ths, cpu.weight in 100ths.
             optional(fs::write(path.join("cpu.shares"), (weight(limits) * 1024 / 100).to_string()))
         }
         Controller::Io | Controller::CpuAccount | Controller::Freezer => Ok(()),

@@ -1,5 +1,5 @@
-//! What all sandboxes may use together: each has its own limits, but many of them add up, and the host
-//! and this node must go on when all are at theirs.
+//! Limits for all sandboxes together: each has its own, but they add up, and the host and this node must keep
+//! working when all sandboxes are at theirs.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -8,7 +8,7 @@ use std::path::Path;
 use super::controller::Controller;
 
 const MIB: u64 = 1024 * 1024;
-/// Fewer process ids than this for all, and a handful of sandboxes at their limit leave none for others.
+/// With fewer process ids than this for all, a few sandboxes at their limit leave none for the others.
 const ENOUGH_PROCESSES: u64 = 65_536;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) struct Together {
 }
 
 impl Together {
-    /// The host keeps an eighth of its memory, from 256 MiB to 2 GiB, or what it is told to.
+    /// Reserves an eighth of the host's memory, from 256 MiB to 2 GiB, or the configured amount.
     pub(super) fn on_this_host(reserve_bytes: Option<u64>) -> io::Result<Self> {
         let ids: u64 = number(&fs::read_to_string("/proc/sys/kernel/pid_max")?)?;
         let threads: u64 = number(&fs::read_to_string("/proc/sys/kernel/threads-max")?)?;

@@ -18,7 +18,7 @@ pub enum NodeFailure {
     Pool(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("could not share out uid ranges")]
     Uids(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("could not look at the host's processors and control groups")]
+    #[error("could not read the host's processors and control groups")]
     Host(#[source] io::Error),
     #[error(transparent)]
     Unusable(Unusable),

@@ -1,4 +1,5 @@
-//! One node from start to stop: takes its directories, adopts what lives, serves, lets go.
+//! One node from start to stop: takes its directories, adopts running sandboxes, serves, and detaches from
+//! them.
 
 mod failure;
 mod open;
@@ -28,9 +29,9 @@ use open::open;
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Serves `run_dir/node.sock` until `stop`. Then leaves sandboxes running for the next node or, when
-/// the configuration says ephemeral, destroys everything that it made.
+/// configured as ephemeral, destroys everything that it created.
 pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) -> Result<(), NodeFailure> {
-    // Sandboxes whose spawner ended become our children, and we learn how they end.
+    // Sandboxes whose spawner ended become our children, so that we get their exit status.
     if let Err(errno) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
         tracing::warn!("could not become the parent of orphaned sandboxes: {errno}");
     }
@@ -72,7 +73,7 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     node.letting_go.cancel();
     node.owners.close();
     if tokio::time::timeout(STOP_PATIENCE, node.owners.wait()).await.is_err() {
-        tracing::warn!("some sandboxes could not be let go of in time");
+        tracing::warn!("some sandboxes were not released in time");
     }
     node.reaper.finish().await;
     if let Some(node) = Arc::into_inner(node) {
@@ -105,20 +106,20 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     }
     let _ = spawner_task.await;
     if tokio::time::timeout(STOP_PATIENCE, egress).await.is_err() {
-        tracing::warn!("egress could not be told of everything");
+        tracing::warn!("egress did not get all updates");
     }
     strays.abort();
     drop(lock);
     served.map_err(|error| NodeFailure::Directory { doing: "serve", path: "node.sock".into(), source: error })
 }
 
-/// Watches over the pool until sandboxes are let go of.
+/// Watches the pool until the node releases its sandboxes.
 async fn keep_room(node: Arc<Node>) {
     loop {
         let looking = node.clone();
         let looked = tokio::task::spawn_blocking(move || looking.pool.relieve()).await;
         let pause = looked.expect("looking at the pool does not panic").unwrap_or_else(|error| {
-            tracing::warn!("could not look after the pool: {error}");
+            tracing::warn!("could not check the pool: {error}");
             Duration::from_secs(10)
         });
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Start-up: takes the node's directories, finds out what the host can do, and puts a [`Node`] together.
+//! Start-up: takes the node's directories, detects what the host supports, and builds a [`Node`].
 
 use std::fs;
 use std::io;
@@ -35,12 +35,12 @@ use crate::warm::Warm;
 
 use super::failure::{NodeFailure, doing};
 
-/// A node that was killed with its `up` may need a moment to be gone when the next one starts.
+/// A node that was killed with its `up` may need a moment to exit when the next one starts.
 const PREDECESSOR: Duration = Duration::from_secs(5);
 
 /// Changes whenever the host starts.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// What `sun_path` holds, without the zero at its end.
+/// Size of `sun_path` without the terminating zero.
 const LONGEST_SOCKET_PATH: usize = 107;
 const ID_LENGTH: usize = 26;
 /// Where egress listens for us, in the runtime directory.
@@ -64,7 +64,7 @@ pub(super) fn open(
     if longest > LONGEST_SOCKET_PATH {
         return Err(NodeFailure::RunDirTooLong(config.run_dir.clone()));
     }
-    // The server's group may enter, and knows the names of sockets.
+    // The server's group may enter and list these directories.
     let run_dir = &config.run_dir;
     for path in [run_dir.clone(), run_dir.join("s")] {
         private(&path)?;
@@ -86,7 +86,7 @@ pub(super) fn open(
     let (cgroups, mut warnings) =
         Cgroups::open(&name, config.memory_reserve, config.git_memory, &mut features)
             .map_err(NodeFailure::Host)?;
-    // Whatever fails from here on gives these back; with sandboxes in them they stay.
+    // Any failure from here on removes these; those with sandboxes in them stay.
     let opened = Pool::open(&data_dir, &config.pool, &mut features).inspect_err(|_| cgroups.remove());
     let pool = opened.map_err(|error| NodeFailure::Pool(error.into()))?;
     if let Err(failure) = probe(prober, &pool, &config.template_dir, &mut features) {
@@ -94,7 +94,7 @@ pub(super) fn open(
         cgroups.remove();
         return Err(failure);
     }
-    // At once, so that whoever lists templates finds it; it costs a moment at the first start only.
+    // Build it at start, so that clients that list templates see it; only the first start has to build it.
     match templates.ensure_host() {
         Ok(host) if templates.get(BASE).is_none() => {
             for note in host.notes {
@@ -102,7 +102,7 @@ pub(super) fn open(
             }
         }
         Ok(_) => {}
-        Err(error) => warnings.push(format!("the template `host` cannot be made: {error}")),
+        Err(error) => warnings.push(format!("the template `host` cannot be built: {error}")),
     }
     let agentd = match install_agentd(&pool, config.agentd) {
         Ok(agentd) => agentd,
@@ -169,7 +169,7 @@ pub(super) fn open(
     Ok((Arc::new(node), lock, egress))
 }
 
-/// Tries what sandboxes are created by; an error where none can be.
+/// Probes the features that creating a sandbox needs; an error if a required one is missing.
 fn probe(
     prober: &Prober,
     pool: &Pool,
@@ -179,12 +179,12 @@ fn probe(
     let scratch = pool.scratch().map_err(|error| format!("could not make a scratch directory: {error}"));
     match scratch.and_then(|scratch| prober.probe(&scratch, template_dir)) {
         Ok(missing) => missing.into_iter().for_each(|(feature, why)| features.lack(feature, why)),
-        // A full pool, say: sandboxes that exist must be taken up all the same, and what the oldest kernels know
-        // works on all.
+        // For example if the pool is full: existing sandboxes must be adopted all the same, and the fallbacks
+        // for the oldest kernels work on all.
         Err(why) => {
-            tracing::warn!("could not try out kernel features, so fallbacks are used: {why}");
+            tracing::warn!("could not probe kernel features, using fallbacks: {why}");
             for feature in OverlayRecipe::NEWER {
-                features.lack(feature, "it could not be tried out");
+                features.lack(feature, "it could not be probed");
             }
         }
     }
@@ -206,7 +206,7 @@ fn has_landlock() -> bool {
     ruleset.handle_access(AccessFs::from_all(ABI::V2)).and_then(Ruleset::create).is_ok()
 }
 
-/// Logs what this kernel lacks; gives what users will notice.
+/// Logs what this kernel lacks; returns what users will notice.
 fn log_missing(features: &Features) -> Vec<String> {
     let mut noticed = Vec::new();
     for (Row { name, need, without, .. }, why) in features.missing() {

@@ -1,7 +1,7 @@
-//! What this host's kernel can do, found out by trying, and what the node does without it.
+//! Kernel features of this host, found by probing, and their fallbacks.
 //!
-//! Nothing is decided by version: distributions backport, and containers take away. Each module that has a
-//! second way of doing something asks here which one to take, and tests choose it by [`Lacking`].
+//! Nothing depends on the version: distributions backport, and containers restrict. Each module that has a
+//! fallback asks here which way to take, and tests choose it by [`Lacking`].
 
 mod page;
 mod table;
@@ -15,7 +15,7 @@ use coffer_wire::node::KernelFeature;
 pub use page::page;
 pub use table::{Feature, KNOWN_HOSTS, KnownHost, Need, Row, TABLE};
 
-/// Features that the node is told to do without, as if the kernel lacked them.
+/// Features to treat as missing, as if the kernel lacked them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lacking(BTreeSet<Feature>);
 
@@ -52,16 +52,16 @@ impl fmt::Display for Lacking {
     }
 }
 
-/// What was found out about each feature.
+/// The result of probing each feature.
 #[derive(Debug, Clone)]
 pub(crate) struct Features {
     lacking: Lacking,
-    /// With the kernel's own words, or ours.
+    /// With the kernel's message, or the node's.
     missing: BTreeMap<Feature, String>,
 }
 
 impl Features {
-    /// All that a kernel can have, less what the node is told to do without.
+    /// All features, except those configured as missing.
     pub(crate) fn all_but(lacking: &Lacking) -> Self {
         let missing = lacking.0.iter().map(|&feature| (feature, "the node was told to do without".into()));
         Self { lacking: lacking.clone(), missing: missing.collect() }
@@ -78,13 +78,13 @@ impl Features {
         !self.missing.contains_key(&feature)
     }
 
-    /// The features without which no sandbox can be created, with what the kernel said.
+    /// The missing features that every sandbox needs, with the kernel's message.
     pub(crate) fn required_but_missing(&self) -> Vec<(Feature, &str)> {
         let required = |feature: &Feature| feature.row().need == Need::Required;
         self.missing.iter().filter(|(feature, _)| required(feature)).map(|(&f, why)| (f, &**why)).collect()
     }
 
-    /// What is missing, for logs: fallbacks and what users will notice.
+    /// Missing features, for logs: those with fallbacks and those that users will notice.
     pub(crate) fn missing(&self) -> impl Iterator<Item = (&'static Row, &str)> {
         self.missing.iter().map(|(feature, why)| (feature.row(), &**why))
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Something that a kernel has or lacks. Its name in [`Row`] is what logs, settings and docs use.
+/// A feature that a kernel has or lacks. Its name in [`Row`] is used in logs, settings and docs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Feature {
@@ -300,7 +300,8 @@ impl Feature {
     }
 }
 
-/// A host that people have, by what its kernel lacks: tests take its place on any newer kernel.
+/// A kind of host that is in use, described by the features its kernel lacks: tests emulate it on any newer
+/// kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct KnownHost {
     pub name: &'static str,

@@ -1,7 +1,8 @@
-//! Files of an image as they lie on disk: encrypted under a key of the image's own.
+//! Files of an image on disk: encrypted under a key per image.
 //!
-//! AES-256-GCM over pieces of a mebibyte, each with its tag behind it. A nonce is the file's number, the piece's, and
-//! whether it is the last, so pieces can be neither exchanged nor left out; no key serves for two images.
+//! AES-256-GCM over pieces of one mebibyte, each followed by its tag. A nonce consists of the file's number,
+//! the piece's, and whether it is the last, so pieces can be neither exchanged nor left out; each image has
+//! its own key.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -64,7 +65,7 @@ impl Key {
         Ok(length)
     }
 
-    /// Undoes [`encrypt`](Self::encrypt), into a file that all may read who get at it.
+    /// Undoes [`encrypt`](Self::encrypt), into a world-readable file; the directory above restricts access.
     pub(super) fn decrypt(&self, number: u32, from: &Path, to: &Path, length: u64) -> io::Result<()> {
         let mut from = File::open(from)?;
         let mut to = OpenOptions::new().write(true).create_new(true).mode(0o444).open(to)?;
@@ -79,7 +80,7 @@ impl Key {
     }
 }
 
-/// Overwrites a key before it is removed, so that no free block has it; fine if there is none.
+/// Overwrites a key before removing it, so that no free block holds it; succeeds if there is none.
 pub(super) fn destroy(path: &Path) -> io::Result<()> {
     let mut file = match OpenOptions::new().write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -107,7 +108,7 @@ impl Piece {
     }
 }
 
-/// The pieces of a file; an empty one has one, of nothing.
+/// The pieces of a file; an empty file has one empty piece.
 struct Pieces {
     left: u64,
     size: usize,

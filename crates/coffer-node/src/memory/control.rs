@@ -1,7 +1,8 @@
 //! Orders to agentd, on the socket that it has in its sandbox's network namespace.
 //!
-//! Whoever runs in a sandbox might have taken that name. So the kernel is asked who listens, and only the
-//! sandbox's first process gets a listener from us. It in turn hears only who is outside of its sandbox.
+//! Any process in the sandbox might have taken that name. So the node asks the kernel which process listens,
+//! and gives a listener only to the sandbox's first process. agentd in turn accepts orders only from outside
+//! its sandbox.
 
 use std::io::{self, IoSlice, Read as _};
 use std::mem::MaybeUninit;
@@ -27,7 +28,7 @@ pub(crate) fn order(
     let mut stream = connect(first)?;
     let listens = sockopt::socket_peercred(&stream)?.pid;
     if listens.as_raw_nonzero().get() != pid {
-        return Err(io::Error::other("another process has agentd's place"));
+        return Err(io::Error::other("another process listens in agentd's place"));
     }
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -38,16 +39,16 @@ pub(crate) fn order(
         ancillary.push(SendAncillaryMessage::ScmRights(&passed));
     }
     sendmsg(&stream, &[IoSlice::new(&[order.byte()])], &mut ancillary, SendFlags::NOSIGNAL)?;
-    // The answer, and then nothing: the connection is closed on the other side too.
+    // Expect one answer and then the end: agentd closes the connection.
     let mut answer = Vec::new();
     stream.by_ref().take(2).read_to_end(&mut answer)?;
-    if answer == [order.byte()] { Ok(()) } else { Err(io::Error::other("agentd did not do as told")) }
+    if answer == [order.byte()] { Ok(()) } else { Err(io::Error::other("agentd did not confirm the order")) }
 }
 
 fn connect(first: BorrowedFd<'_>) -> io::Result<UnixStream> {
     let address = SocketAddr::from_abstract_name(CONTROL_SOCKET)?;
     std::thread::scope(|scope| {
-        // A thread of its own, which stays in that namespace until it ends.
+        // A separate thread, which stays in that namespace until it ends.
         let connecting = std::thread::Builder::new().spawn_scoped(scope, || {
             rustix::thread::move_into_thread_name_spaces(first, ThreadNameSpaceType::NETWORK)?;
             UnixStream::connect_addr(&address)

@@ -12,14 +12,14 @@ const CHOICE: &str = "CRIU_PROGRAM";
 /// Where `scripts/setup` puts one of a later release than the host's: the words of the command, a line each.
 const OWN: &str = "/usr/local/lib/coffer/criu/command";
 
-/// Older ones do not know the kernels of today.
+/// Older versions do not support current kernels.
 const OLDEST: (u32, u32) = (4, 0);
 /// From this kernel on sockets refuse questions that CRIU asked of them before 4.2.
 const STRICT_KERNEL: (u32, u32) = (6, 16);
 const OLDEST_ON_STRICT: (u32, u32) = (4, 2);
 
 const CHECK_WITHIN: Duration = Duration::from_secs(10);
-/// What is read of what it says.
+/// Limit of the output that is read.
 const LONGEST_ANSWER: u64 = 64 * 1024;
 
 /// How CRIU is called.
@@ -49,7 +49,7 @@ pub(super) fn probe() -> Result<Criu, String> {
     let version = answer
         .lines()
         .find_map(|line| numbers(line.strip_prefix("Version: ")?))
-        .ok_or("CRIU does not tell its version")?;
+        .ok_or("CRIU does not report its version")?;
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let kernel = numbers(&release).unwrap_or(STRICT_KERNEL);
     let oldest = if kernel >= STRICT_KERNEL { OLDEST_ON_STRICT } else { OLDEST };
@@ -79,7 +79,7 @@ fn find() -> Option<Criu> {
     places.find(|program| program.is_file()).map(|program| Criu { command: vec![program.into()] })
 }
 
-/// What it says to one argument, if it succeeds in time.
+/// The output of CRIU for one argument, if it succeeds in time.
 fn ask(criu: &Criu, argument: &str) -> Result<String, String> {
     let failed = |error| format!("CRIU could not be run: {error}");
     let mut child = criu
@@ -119,27 +119,27 @@ fn numbers(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Whether it failed by its own doing. One that was killed has nothing to say of it.
+/// Whether it failed by itself. A killed CRIU logs no error.
 pub(crate) fn complains(log: &str) -> bool {
     matters(log).next().is_some()
 }
 
 fn matters(log: &str) -> impl Iterator<Item = &str> {
-    // The first is said wherever root may not raise its own limits, and without consequence; the others come
-    // after every complaint.
+    // The first appears wherever root may not raise its own limits, and is harmless; the others follow every
+    // error.
     const IDLE: [&str; 4] = ["rlimit: Can't setup", "failed with -1", "Dumping FAILED", "Restoring FAILED"];
     let matters = |line: &&str| line.contains("Error") && !IDLE.iter().any(|idle| line.contains(idle));
     log.lines().filter(matters).filter_map(|line| line.split_once("): ").map(|(_, words)| words))
 }
 
-/// What a log of CRIU's complains of, in a sentence's length.
+/// The errors in a log of CRIU, shortened to a sentence.
 pub(crate) fn complaints(log: &str) -> String {
     const LONGEST: usize = 300;
     let mut text = matters(log).take(3).collect::<Vec<_>>().join("; ");
     if text.is_empty() {
-        text = log.lines().last().unwrap_or("it said nothing").trim().to_string();
+        text = log.lines().last().unwrap_or("its log is empty").trim().to_string();
     }
-    // What a sandbox named its files may be in there.
+    // The log may contain file names that the sandbox chose.
     text = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     if let Some((end, _)) = text.char_indices().nth(LONGEST) {
         text.truncate(end);
@@ -168,7 +168,7 @@ mod tests {
                    (00.08) Error (criu/cr-restore.c:2331): Restoring FAILED.\n";
         assert_eq!(complaints(log), "File a b has bad size 2 (expect 1)");
         assert!(complaints(&format!("Error (x): {}", "y".repeat(1000))).chars().count() <= 301);
-        assert_eq!(complaints(""), "it said nothing");
+        assert_eq!(complaints(""), "its log is empty");
         assert!(complains(log) && !complains(log.lines().next().unwrap()) && !complains(""));
     }
 }

@@ -1,8 +1,8 @@
-//! A sandbox whose first process is killed while CRIU holds it.
+//! Breaks the deadlock of a sandbox whose first process is killed while CRIU traces it.
 //!
-//! A first process has ended only when its children are collected. Those that CRIU traces nobody else can collect,
-//! and CRIU waits for the first process before it looks at any other. So neither gets anywhere until somebody ends
-//! CRIU. Nothing is lost by it: with its first process the whole sandbox is ending already.
+//! A first process ends only when its children are reaped. Children that CRIU traces can be reaped only by
+//! CRIU, and CRIU waits for the first process before it looks at any other. So both hang until the node kills
+//! CRIU. That loses nothing: with its first process the whole sandbox is ending already.
 
 use std::convert::Infallible;
 use std::fs;
@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use crate::process::Watched;
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Nobody ends for so many looks in a row, unless somebody is in the way.
+/// No process ends for this many checks in a row, unless there is a deadlock.
 const LOOKS: u32 = 5;
 
 /// Waits until that process has been ending for too long.
@@ -60,7 +60,7 @@ fn leftovers(images: &Path) -> Vec<(OwnedFd, i32)> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = processes.filter_map(|process| process.file_name().to_str()?.parse::<i32>().ok());
     let held = numbers.filter_map(|number| {
-        // The descriptor first: what is read afterwards is then surely about the same process.
+        // Open the descriptor first: what is read afterwards is then about the same process.
         let pidfd = rustix::process::pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
         let line = fs::read(format!("/proc/{number}/cmdline")).ok()?;
         Some((pidfd, saves(&line, images)?))
@@ -68,7 +68,7 @@ fn leftovers(images: &Path) -> Vec<(OwnedFd, i32)> {
     held.collect()
 }
 
-/// Of a CRIU that writes below `images`, the first process of what it saves.
+/// The first process of the tree that a CRIU saves, if it writes below `images`.
 fn saves(command_line: &[u8], images: &Path) -> Option<i32> {
     let words: Vec<_> =
         command_line.split(|&byte| byte == 0).filter_map(|w| str::from_utf8(w).ok()).collect();

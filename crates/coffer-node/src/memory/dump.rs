@@ -24,19 +24,19 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Files without a name are kept in the image up to this size.
 const GHOSTS: &str = "67108864";
 
-/// Where directories are looked for that a process watches: on an overlay the kernel does not tell their names.
-/// A file that is watched cannot be found so, and makes the dump fail.
+/// Where to look for directories that a process watches: on an overlay the kernel does not report their
+/// names. Watched files cannot be found this way, and make the dump fail.
 const WATCHED: [&str; 8] = ["/home", "/root", "/srv", "/tmp", "/var/tmp", "/workspace", "/app", "/repo"];
 
-/// What becomes of the processes.
+/// What happens to the processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Afterwards {
     End,
     GoOn,
 }
 
-/// Writes all processes below `pid` to `directory`. `at_rest` runs while they stand still, when all is
-/// written; should it fail, or anything before it, they go on as if nothing had been.
+/// Writes all processes below `pid` to `directory`. `at_rest` runs when all is written, while they are still
+/// frozen; if it or an earlier step fails, they continue as before.
 pub(crate) async fn dump<T>(
     criu: &Criu,
     pid: i32,
@@ -71,7 +71,7 @@ pub(crate) async fn dump<T>(
     }
     if let Some(owner) = stand_in(pid).map_err(because("look at its user namespace"))? {
         command.arg("--unprivileged");
-        // SAFETY: system calls alone, which take nothing from other threads and no memory.
+        // SAFETY: only system calls, which affect no other threads and allocate no memory.
         unsafe { command.pre_exec(move || take_on(owner)) };
     }
     let mut child = tokio::process::Command::from(command).spawn().map_err(because("run CRIU"))?;
@@ -83,7 +83,7 @@ pub(crate) async fn dump<T>(
             status = child.wait() => Err(format!("CRIU ended early: {status:?}")),
         };
         let kept = match asked {
-            // Not ended by CRIU's end: what it does beside has to be undone by itself.
+            // Keep going if CRIU ends: `at_rest` has to undo its own work.
             Ok(_) => beside(at_rest, &mut child).await,
             Err(why) => Err(why),
         };
@@ -97,7 +97,7 @@ pub(crate) async fn dump<T>(
             Ok(kept) if status.success() => Ok(kept),
             // Its image was whole when its processes were ended, if not by CRIU.
             Ok(kept) if resolved.load(Ordering::Relaxed) && afterwards == Afterwards::End => Ok(kept),
-            // Its own words come first: ours would only say that it ended.
+            // Prefer CRIU's own message: ours would only say that it ended.
             Ok(_) => Err(said(directory, "dump.log")),
             Err(why) if why.starts_with("CRIU ended early") => Err(said(directory, "dump.log")),
             Err(why) => Err(why),
@@ -118,7 +118,7 @@ fn hold(child: &Child) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Waits for `work`. Should the child end meanwhile it is collected, before somebody takes it for a stray.
+/// Waits for `work`. If the child ends first, reaps it before the stray collector does.
 async fn beside<T>(work: impl Future<Output = T>, child: &mut Child) -> T {
     tokio::pin!(work);
     tokio::select! {
@@ -132,8 +132,8 @@ fn said(directory: &Path, log: &str) -> String {
     format!("CRIU: {}", complaints(&String::from_utf8_lossy(&log)))
 }
 
-/// Whose rights CRIU needs to see all of a sandbox, where root's own are cut: without `SYS_RESOURCE` the
-/// kernel tells the limits of another's processes only to who owns their user namespace.
+/// The user whose rights CRIU needs to see all of a sandbox, where root's own are restricted: without
+/// `SYS_RESOURCE` the kernel shows the limits of a process only to the owner of its user namespace.
 fn stand_in(pid: i32) -> io::Result<Option<Uid>> {
     const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
     if rustix::thread::capabilities(None)?.effective.contains(CapabilitySet::SYS_RESOURCE) {
@@ -141,7 +141,7 @@ fn stand_in(pid: i32) -> io::Result<Option<Uid>> {
     }
     let namespace = fs::File::open(format!("/proc/{pid}/ns/user"))?;
     let mut owner: libc::uid_t = 0;
-    // SAFETY: the kernel stores one user id where it is told to, which lives through the call.
+    // SAFETY: the kernel stores one user id in `owner`, which lives through the call.
     let asked = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID as _, &raw mut owner) };
     if asked != 0 {
         return Err(io::Error::last_os_error());

@@ -1,7 +1,7 @@
-//! An image for another sandbox than the one that it was made of.
+//! Adapts an image for another sandbox than its source.
 //!
-//! Everything in an image is told in the sandbox's own ids, but for one small file: the map from those to the
-//! host's. A fork has a range of its own, so it gets its own copy of that file and shares all others.
+//! An image uses the sandbox's own ids, except for one small file: the map from those to the host's. A fork
+//! has its own range, so it gets its own copy of that file and shares all others.
 
 use std::fs;
 use std::io;
@@ -9,9 +9,9 @@ use std::path::Path;
 
 use super::image::{self, Image};
 
-/// What CRIU calls the file: `userns-<number>.img`.
+/// CRIU's name of the file: `userns-<number>.img`.
 const MAP: &str = "userns-";
-/// A magic number and another; the length of what follows; that.
+/// Two magic numbers and the length of the payload that follows.
 const HEAD: usize = 12;
 /// Both maps of one range each take 28 bytes.
 const LONGEST_MAP: usize = 4096;
@@ -32,7 +32,7 @@ pub(super) fn lay_out(image: &Image, from: &Path, to: &Path, uid_base: u32) -> i
 
 /// The same map onto another range of the host's ids. They are varints; those of our ranges are all as long.
 fn moved(map: &[u8], from: u32, to: u32) -> io::Result<Vec<u8>> {
-    let strange = || io::Error::other("its image has a strange map of ids");
+    let strange = || io::Error::other("its image has an unexpected id map");
     if map.len() < HEAD || map.len() > LONGEST_MAP {
         return Err(strange());
     }

@@ -1,9 +1,9 @@
-//! The moment at which CRIU stands still and asks us whether to go on.
+//! The point at which CRIU pauses and asks the node whether to continue.
 //!
-//! CRIU runs a program at each of its steps. Ours is a few words of shell: it tells which process is
-//! concerned and waits for a word of ours, both through pipes of this process that it opens by their names
-//! below `/proc`. So it never waits for a node that is gone: then the names are gone too, or the pipe ends,
-//! and CRIU goes back to where it began.
+//! CRIU runs a program at each of its steps. Ours is a short shell script: it reports which process is
+//! concerned and waits for an answer, both through pipes of this process that it opens by their names below
+//! `/proc`. So it never waits for a node that is gone: then the names are gone too, or the pipe ends, and
+//! CRIU rolls back.
 
 use std::fs;
 use std::io;
@@ -20,9 +20,9 @@ use tokio::net::unix::pipe;
 pub(crate) enum Moment {
     /// All is written, everything is frozen.
     Dumped,
-    /// The namespaces exist, nothing runs in them.
+    /// The namespaces exist, and are empty.
     NamespacesMade,
-    /// Everything is back, and nothing has run yet.
+    /// Everything is restored, and nothing has run yet.
     Restored,
 }
 
@@ -93,7 +93,7 @@ impl Hook {
         }
     }
 
-    /// Lets it go on. Dropping the hook instead has it undo what it did.
+    /// Lets CRIU continue. Dropping the hook makes it roll back.
     pub(crate) fn go_on(&self) -> io::Result<()> {
         rustix::io::write(&self.answers, b"go\n")?;
         Ok(())

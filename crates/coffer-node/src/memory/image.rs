@@ -14,10 +14,10 @@ use super::cipher::Key;
 const MANIFEST: &str = "image.json";
 /// The program of the sandbox's first process, as it was when its memory was saved.
 const PROGRAM: &str = "agentd";
-/// What CRIU and we write beside the image.
+/// Other files that CRIU and the node write next to the image.
 const BESIDE: [&str; 5] = [MANIFEST, "image.json.new", "hook", "dump.log", "restore.log"];
 
-/// What is to be known of an image.
+/// Manifest of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Image {
     /// The ids of the processes are stored relative to this.
@@ -31,13 +31,13 @@ pub(crate) struct Image {
 struct Sealed {
     name: String,
     bytes: u64,
-    /// Of a file that lies there as it is. One that is encrypted has its tags.
+    /// For a file that is stored unencrypted. An encrypted one has its tags.
     #[serde(default)]
     checksum: Option<u32>,
 }
 
 impl Image {
-    /// What lies in `kept`, together with what is encrypted on the way there.
+    /// The files in `kept`, together with those that are encrypted on the way there.
     pub(super) fn of(
         kept: &Path,
         encrypted: Option<(&Key, &Path)>,
@@ -64,7 +64,7 @@ impl Image {
         Ok(Self { uid_base, mounts, bytes, files })
     }
 
-    /// Writes down what it consists of, all of which is on disk.
+    /// Writes the manifest, once all files are on disk.
     pub(super) fn write(&self, kept: &Path) -> io::Result<()> {
         let draft = kept.join("image.json.new");
         fs::write(&draft, serde_json::to_vec(self)?)?;
@@ -75,7 +75,7 @@ impl Image {
 
     pub(super) fn read(kept: &Path) -> io::Result<Self> {
         let image: Self = serde_json::from_slice(&fs::read(kept.join(MANIFEST))?)?;
-        // Names come from our own manifest; still, none leads elsewhere.
+        // Names come from our own manifest; still, reject any that leads elsewhere.
         match image.files.iter().find(|file| file.name.contains('/')) {
             Some(strange) => Err(strange.damaged()),
             None => Ok(image),
@@ -86,7 +86,7 @@ impl Image {
         self.files.iter().any(|file| file.checksum.is_none())
     }
 
-    /// Compares the files that are not encrypted with what they were.
+    /// Compares the unencrypted files with their checksums.
     pub(super) fn check(&self, kept: &Path) -> io::Result<()> {
         for file in &self.files {
             if let Some(checksum) = file.checksum
@@ -98,7 +98,7 @@ impl Image {
         Ok(())
     }
 
-    /// Checks all of it, and writes what was encrypted to `to` as it was.
+    /// Checks all files, and decrypts the encrypted ones to `to`.
     pub(super) fn decrypt(&self, key: &Key, kept: &Path, to: &Path) -> io::Result<()> {
         self.check(kept)?;
         for (place, file) in self.files.iter().enumerate() {
@@ -125,9 +125,9 @@ impl Sealed {
     }
 }
 
-/// What a file of an image is called in its nonces.
+/// The number of a file in its nonces.
 fn number(place: usize) -> io::Result<u32> {
-    u32::try_from(place).map_err(|_| io::Error::other("an image of too many files"))
+    u32::try_from(place).map_err(|_| io::Error::other("the image has too many files"))
 }
 
 fn names_in(directory: &Path) -> io::Result<Vec<String>> {
@@ -146,8 +146,8 @@ pub(super) fn is_there(kept: &Path) -> bool {
     kept.join(MANIFEST).is_file()
 }
 
-/// Makes an empty directory for an image, in place of whatever was there. Restored processes read the image
-/// themselves, with the sandbox's rights, through a descriptor; nobody else gets past the directory above.
+/// Creates an empty directory for an image, replacing whatever was there. Restored processes read the image
+/// themselves, with the sandbox's rights, through a descriptor; the directory above keeps all others out.
 pub(super) fn make_directory(directory: &Path) -> io::Result<()> {
     remove(directory)?;
     if let Some(above) = directory.parent() {
@@ -163,7 +163,8 @@ pub(super) fn remove(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Keeps the program that the first process runs: another node may bring another one, and a fork has none.
+/// Saves the program that the first process runs: a later node may bring another version, and a fork has
+/// none.
 pub(super) fn keep_program(program: &Path, pid: i32, directory: &Path) -> io::Result<()> {
     let kept = directory.join(PROGRAM);
     if program.is_file() {

@@ -1,14 +1,14 @@
 //! Saving the processes of a sandbox to disk, where the host can.
 //!
-//! CRIU does the work; this is what stands around it. `docs/design/0006-memory.md` has the recipe.
+//! CRIU does the work; this module prepares and checks it. `docs/design/0006-memory.md` has the recipe.
 //!
 //! - [`criu`] finds the program and asks whether it works on this kernel.
-//! - [`control`] has agentd give up its listener before a dump and take another afterwards.
-//! - [`hook`] is the moment in the middle: everything stands still, and we say whether to go on.
-//! - [`fork`] makes an image that of another sandbox.
-//! - [`mod@dump`] writes an image; [`image`] says what belongs to it, and [`cipher`] is what it is under on disk.
-//! - [`places`] is where images lie: sealed, and checked before they are used again.
-//! - [`deadlock`] is what a kill at the wrong moment leads to, and the way out of it.
+//! - [`control`] makes agentd close its listener before a dump and take a new one afterwards.
+//! - [`hook`] is the point in the middle: everything is frozen, and the node decides whether to continue.
+//! - [`fork`] adapts an image for another sandbox.
+//! - [`mod@dump`] writes an image; [`image`] lists the files that belong to it, and [`cipher`] encrypts them.
+//! - [`places`] is where images are stored: sealed, and checked before use.
+//! - [`deadlock`] handles a kill at the wrong moment.
 
 mod cipher;
 mod control;
@@ -40,18 +40,18 @@ pub(crate) fn probe() -> &'static Result<Criu, String> {
     TOOL.get_or_init(criu::probe)
 }
 
-/// Why memory cannot be saved here; nothing where it can.
+/// Why memory cannot be saved here; `None` if it can.
 pub(crate) fn lacks() -> Option<String> {
     probe().as_ref().err().cloned()
 }
 
-/// What saves memory, or the refusal of whatever needs it.
+/// The tool that saves memory, or the error for requests that need it.
 pub(crate) fn tool() -> Result<&'static Criu, NodeError> {
     probe().as_ref().map_err(|_| unsupported())
 }
 
-/// The refusal of whatever needs memory to be saved.
+/// The error for requests that need memory to be saved.
 pub(crate) fn unsupported() -> NodeError {
-    let why = lacks().unwrap_or_else(|| "this version of the node does not".into());
+    let why = lacks().unwrap_or_else(|| "this version of the node does not support it".into());
     NodeError::new(NodeErrorCode::Unsupported, format!("memory cannot be saved here: {why}"))
 }

@@ -1,8 +1,8 @@
-//! Where images lie: encrypted in the pool, under a key each that lies elsewhere; and in memory while CRIU works on
-//! them, because CRIU neither encrypts nor decrypts.
+//! Where images are stored: encrypted in the pool, each under a key that is stored elsewhere; and in memory
+//! while CRIU works on them, because CRIU neither encrypts nor decrypts.
 //!
-//! The pool is one file whose free blocks keep what was in them. A key that was destroyed makes the image under it
-//! noise, wherever blocks of it are left.
+//! The pool is one file whose free blocks keep their old content. Destroying a key makes its image
+//! unreadable, wherever blocks of it are left.
 
 use std::collections::HashMap;
 use std::fs;
@@ -33,9 +33,9 @@ pub(crate) struct Images {
     work: PathBuf,
     keys: PathBuf,
     encrypt: bool,
-    /// Decrypted images that forks are being made of.
+    /// Decrypted images that are being forked from.
     plain: Mutex<HashMap<SnapshotId, Shared>>,
-    /// Each has a directory of its own: the one before may be on its way out.
+    /// Each has its own directory: the previous one may still be in use.
     decrypted: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ impl Drop for Plain {
     }
 }
 
-/// Where one image lies.
+/// Where one image is stored.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     kept: PathBuf,
@@ -68,7 +68,7 @@ pub(crate) struct Place {
 pub(crate) struct Opened {
     pub(crate) image: Image,
     pub(crate) directory: PathBuf,
-    /// Nobody else's copy of it goes while this is there.
+    /// Keeps the shared decrypted copy alive.
     _shared: Option<Arc<Plain>>,
 }
 
@@ -88,7 +88,7 @@ impl Images {
         Ok(Self { sandboxes, snapshots, work, keys, encrypt, plain, decrypted })
     }
 
-    /// Of a hibernated sandbox, and whatever CRIU needs while it works on that.
+    /// The place of a hibernated sandbox's image, and of CRIU's files while it works on it.
     pub(crate) fn of_sandbox(&self, name: &str) -> Place {
         self.place(self.sandboxes.join(name), name)
     }
@@ -107,7 +107,7 @@ impl Images {
         self.encrypt
     }
 
-    /// Where images of sandboxes lie.
+    /// Where images of sandboxes are stored.
     pub(crate) fn directory(&self) -> &Path {
         &self.sandboxes
     }
@@ -126,7 +126,7 @@ impl Images {
         Ok(Opened { image: plain.image.clone(), directory: to.work, _shared: Some(plain) })
     }
 
-    /// Forks of one snapshot that are made at the same time share what was decrypted.
+    /// Concurrent forks of one snapshot share the decrypted image.
     fn plain_of(&self, snapshot: SnapshotId, from: &Place, image: Image) -> io::Result<Arc<Plain>> {
         let shared = {
             let mut all = self.plain.lock();
@@ -136,21 +136,21 @@ impl Images {
             });
             all.entry(snapshot).or_default().clone()
         };
-        // Whoever comes second waits here for the first.
+        // Concurrent callers wait here for the first one.
         let mut shared = shared.lock();
         if let Some(plain) = shared.upgrade() {
             return Ok(plain);
         }
         let number = self.decrypted.fetch_add(1, Ordering::Relaxed);
         let directory = from.work.with_extension(number.to_string());
-        // Before anything is there: should decrypting fail, what there is of it goes.
+        // Create the guard first: if decrypting fails, it removes what was written.
         let plain = Arc::new(Plain { image, directory });
         from.decrypt(&plain.image, &plain.directory)?;
         *shared = Arc::downgrade(&plain);
         Ok(plain)
     }
 
-    /// Removes what an earlier node left in memory, and keys that are under no image.
+    /// Removes what a previous node left in memory, and keys without an image.
     pub(crate) fn sweep(&self) -> io::Result<()> {
         for left in fs::read_dir(&self.work)?.flatten() {
             image::remove(&left.path())?;
@@ -165,7 +165,7 @@ impl Images {
         Ok(())
     }
 
-    /// Destroys the key of a snapshot that is gone.
+    /// Destroys the key of a deleted snapshot.
     pub(crate) fn forget_snapshot(&self, snapshot: SnapshotId) -> io::Result<()> {
         cipher::destroy(&self.of_snapshot(snapshot).key)
     }
@@ -196,7 +196,7 @@ fn mount_memory(at: &Path) -> io::Result<()> {
 }
 
 impl Place {
-    /// Makes room for an image, in place of whatever was there.
+    /// Creates the directory for an image, replacing whatever was there.
     pub(crate) fn make(&self) -> io::Result<()> {
         self.forget()?;
         image::make_directory(&self.kept)?;
@@ -217,7 +217,7 @@ impl Place {
         image::program(&self.kept)
     }
 
-    /// Puts what CRIU wrote on disk, by `sync`; the image exists from here on.
+    /// Writes CRIU's files to disk with `sync`; the image exists from here on.
     pub(crate) fn seal(
         &self,
         uid_base: u32,
@@ -232,7 +232,7 @@ impl Place {
         Ok(image)
     }
 
-    /// What an image takes in memory while CRIU works on it.
+    /// The memory that an image needs while CRIU works on it.
     pub(crate) fn memory_needed(&self) -> io::Result<u64> {
         let image = Image::read(&self.kept)?;
         Ok(if image.is_encrypted() { image.bytes } else { 0 })
@@ -263,7 +263,7 @@ impl Place {
         image.decrypt(&cipher::Key::read(&self.key)?, &self.kept, to)
     }
 
-    /// Lets go of what was in memory.
+    /// Removes the decrypted image from memory.
     pub(crate) fn leave(&self) -> io::Result<()> {
         image::remove(&self.work)
     }

@@ -1,9 +1,9 @@
-//! The node's connection to egress, and what egress should know.
+//! The node's connection to egress, and the state that egress should have.
 //!
-//! One task owns both. While egress is away it takes note of what changes; an egress that comes back is
-//! told all of it, one that was there all along only what differs. The sockets of sandboxes that this
-//! node made are kept here, so connections wait in their backlogs meanwhile; those of adopted sandboxes
-//! are opened anew when egress lacks them, because then nobody has them.
+//! One task owns both. While egress is away the task records changes; a new egress process gets all of the
+//! state, one that kept running only the differences. The node keeps the sockets of sandboxes that it
+//! created, so connections wait in their backlogs meanwhile; those of adopted sandboxes are reopened when
+//! egress lacks them, because then no process has them.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -28,7 +28,7 @@ use super::redirect::Families;
 
 /// Egress is looked for this often while it is away.
 const RETRY: Duration = Duration::from_millis(50);
-/// After so many times without finding one, someone should know.
+/// Log a warning after this many failed attempts to connect.
 const TRIES_BEFORE_TELLING: u32 = 100;
 /// An egress that takes longer than this for one request has come to a halt.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -58,14 +58,14 @@ pub(super) enum Way {
     Inside(Arc<OwnedFd>),
 }
 
-/// What egress should know of a sandbox.
+/// What egress should know about a sandbox.
 #[derive(Debug)]
 struct Served {
     policy: Policy,
     way: Way,
-    /// Egress said that it has these sockets.
+    /// Egress confirmed that it has these sockets.
     given: bool,
-    /// What egress last told, and what those before it had counted.
+    /// The counters last reported by egress, and the sum of its predecessors'.
     last: Traffic,
     before: Traffic,
 }
@@ -81,13 +81,14 @@ impl Served {
             opened: before.opened.saturating_add(last.opened),
             failed: before.failed.saturating_add(last.failed),
             questions: before.questions.saturating_add(last.questions),
-            // The number of the last one, by which refusals are asked for: each egress counts its own.
+            // The number of the last refusal, from which later ones are requested: each egress counts its
+            // own.
             refused: last.refused,
         }
     }
 }
 
-/// What a reply is for.
+/// The request that a reply belongs to.
 #[derive(Debug)]
 enum Pending {
     Add(SandboxId, Option<Done>),
@@ -105,7 +106,7 @@ pub(crate) struct Client {
     sandboxes: HashMap<SandboxId, Served>,
     /// They wait for a policy, and the connection broke.
     unsure: Vec<Done>,
-    /// Nobody listens at the socket, so nothing is open.
+    /// No process listens at the socket, so nothing is open.
     down: bool,
 }
 
@@ -118,8 +119,8 @@ impl Client {
         Self { socket, families, inbox, sandboxes: HashMap::new(), unsure: Vec::new(), down: false }
     }
 
-    /// Serves until nobody is left to ask. All adopted sandboxes must have been asked for before: who is
-    /// not known now is removed from egress.
+    /// Serves until all senders are gone. All adopted sandboxes must have been queued before: any other is
+    /// removed from egress.
     pub(crate) async fn run(mut self) {
         let Some(families) = self.families else { return };
         while let Ok(ask) = self.inbox.try_recv() {
@@ -142,7 +143,7 @@ impl Client {
                     tries += 1;
                     if tries == TRIES_BEFORE_TELLING {
                         tracing::warn!(
-                            "there is no egress at `{}` ({error}): sandboxes have no way out",
+                            "no egress at `{}` ({error}): sandboxes have no network",
                             self.socket.display()
                         );
                     }
@@ -162,12 +163,12 @@ impl Client {
         }
     }
 
-    /// Takes note of what egress should know, while it is away.
+    /// Records a change of what egress should know, while it is away.
     fn note(&mut self, ask: Ask) {
         match ask {
             Ask::Serve { sandbox, policy, way, done } => {
                 self.sandboxes.insert(sandbox, served(policy, way));
-                // It has no way out until egress has it, which is in force at once.
+                // It has no network until egress has it, so the policy is in force at once.
                 done.into_iter().for_each(tell_done);
             }
             Ask::Replace { sandbox, policy, done } => {
@@ -192,7 +193,7 @@ impl Client {
         }
     }
 
-    /// Speaks with one egress until the connection breaks, or nobody is left to ask.
+    /// Talks to one egress until the connection breaks, or all senders are gone.
     async fn converse(&mut self, stream: UnixStream, families: Families) -> io::Result<()> {
         let mut line = Line(Connection::new(stream));
         let ended = self.carry(&mut line, families).await;
@@ -201,7 +202,7 @@ impl Client {
                 Pending::Replace(_, done) => self.unsure.push(done),
                 Pending::Add(_, done) => done.into_iter().for_each(tell_done),
                 Pending::Traffic(answer) => drop(answer.send(self.figures())),
-                // Whoever waits finds that nobody will answer.
+                // Dropping the sender tells the caller that no answer will come.
                 Pending::Remove | Pending::Refusals(_) => {}
             }
         }
@@ -235,7 +236,7 @@ impl Client {
         }
     }
 
-    /// Makes egress serve whom it should and nobody else, as it should.
+    /// Brings the set of sandboxes and policies in egress to the wanted state.
     async fn agree(&mut self, line: &mut Line, families: Families) -> io::Result<()> {
         let known = match line.call(Request::Traffic, &[]).await? {
             Ok(Reply::Traffic { sandboxes }) => sandboxes,
@@ -249,14 +250,14 @@ impl Client {
             let policy = served.policy.clone();
             if known.contains(&sandbox) {
                 if policy.is_withheld() && matches!(served.way, Way::Inside(_)) {
-                    // Egress knows the whole of it; the server will tell us.
+                    // Egress has the whole policy; the server will send it to us.
                     continue;
                 }
                 if served.given || matches!(served.way, Way::Inside(_)) {
                     line.expect_done(Request::ReplacePolicy { sandbox, policy }, &[]).await?;
                     continue;
                 }
-                // It was stopped and started anew while we were apart: egress has its old sockets.
+                // It was restarted while the connection was down: egress has its old sockets.
                 line.expect_done(Request::Remove { sandbox }, &[]).await?;
             }
             served.before = served.traffic();
@@ -268,7 +269,7 @@ impl Client {
                     Ok(listeners) => served.way = Way::Open(listeners),
                     // It has just died, or something inside sits on the ports.
                     Err(error) => {
-                        tracing::warn!(sandbox.id = %sandbox, "sandbox {sandbox} has no way out: {error}");
+                        tracing::warn!(sandbox.id = %sandbox, "sandbox {sandbox} has no network: {error}");
                         continue;
                     }
                 }
@@ -281,7 +282,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes note of what egress should know, and tells it.
+    /// Records a change of what egress should know, and sends it.
     async fn pass_on(&mut self, line: &mut Line, ask: Ask) -> io::Result<()> {
         match ask {
             Ask::Serve { sandbox, policy, way, done } => {
@@ -291,7 +292,7 @@ impl Client {
                         let (request, descriptors) = add(sandbox, policy, listeners);
                         line.send(request, &descriptors, Pending::Add(sandbox, done)).await
                     }
-                    // Adopted before anyone connected; there are no others.
+                    // Adopted before the connection was up; there are no others.
                     Way::Inside(_) => Ok(()),
                 };
                 self.sandboxes.insert(sandbox, served);
@@ -336,7 +337,7 @@ impl Client {
                     result => result.map(|_| ()).map_err(refused),
                 };
                 if let Err(error) = &answer {
-                    tracing::error!(sandbox.id = %sandbox, "egress does not take the policy of sandbox {sandbox}: {error}");
+                    tracing::error!(sandbox.id = %sandbox, "egress rejected the policy of sandbox {sandbox}: {error}");
                 }
                 let _ = done.send(answer);
             }
@@ -345,7 +346,7 @@ impl Client {
                 let _ = answer.send(match result {
                     Ok(Reply::Refusals(refusals)) => Ok(refusals),
                     Ok(_) => Err(silent()),
-                    // Without processes it has no network, and is refused nothing.
+                    // Without processes it has no network, so egress refused nothing.
                     Err(EgressError { code: EgressErrorCode::UnknownSandbox, .. }) => Ok(Refusals::default()),
                     Err(error) => Err(refused(error)),
                 });
@@ -373,7 +374,7 @@ fn served(policy: Policy, way: Way) -> Served {
 }
 
 fn tell_done(done: Done) {
-    // Whoever waited may have lost patience.
+    // The caller may have timed out.
     let _ = done.send(Ok(()));
 }
 
@@ -394,13 +395,13 @@ fn refused(error: EgressError) -> NodeError {
 
 fn unexpected(answer: &Result<Reply, EgressError>) -> io::Error {
     let why = match answer {
-        Ok(_) => "it gave an answer that does not fit".to_string(),
+        Ok(_) => "it sent an unexpected answer".to_string(),
         Err(error) => error.to_string(),
     };
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// A connection to egress and what is under way on it.
+/// A connection to egress and its pending requests.
 struct Line(Connection<FromEgress, Pending>);
 
 impl Line {
@@ -420,7 +421,7 @@ impl Line {
         self.write(id, request, descriptors).await
     }
 
-    /// Asks and waits for the answer; only as long as nothing else is under way.
+    /// Sends a request and waits for the answer; only while no other request is pending.
     async fn call(
         &mut self,
         request: Request,
@@ -430,15 +431,15 @@ impl Line {
         self.write(id, request, descriptors).await?;
         match timeout(PATIENCE, self.0.receive()).await?? {
             reply if reply.id == id => Ok(reply.result),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it answered what nobody asked")),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it sent an unexpected answer")),
         }
     }
 
-    /// A call whose refusal concerns one sandbox only, and is told.
+    /// A call whose refusal concerns one sandbox only, and is logged.
     async fn expect_done(&mut self, request: Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<bool> {
         let answer = self.call(request, descriptors).await?;
         if let Err(error) = &answer {
-            tracing::error!("egress refused to take a sandbox up again: {error}");
+            tracing::error!("egress refused to add a sandbox again: {error}");
         }
         Ok(answer.is_ok())
     }

@@ -36,7 +36,7 @@ impl Stage {
         UnixListener::bind(path).unwrap()
     }
 
-    /// Asks for another policy, in a task of its own.
+    /// Requests another policy, in a separate task.
     fn replace(&self, sandbox: SandboxId, policy: &'static Policy) -> JoinHandle<Result<(), NodeError>> {
         let network = self.network.clone();
         tokio::spawn(async move { network.replace(sandbox, policy).await })
@@ -48,7 +48,7 @@ impl Stage {
     }
 }
 
-/// Something to hand over; an egress that a test plays does not look at it.
+/// Something to hand over; the egress that a test plays does not inspect it.
 fn listeners() -> Option<Listeners> {
     let sockets: Vec<OwnedFd> = (0..3).map(|_| std::io::pipe().unwrap().0.into()).collect();
     Listeners::of(sockets)
@@ -140,7 +140,7 @@ async fn a_policy_counts_when_egress_says_so() {
     let replacing = stage.replace(sandbox, &WEB);
     let (id, _, _) = egress.hear().await;
     sleep(Duration::from_millis(50)).await;
-    assert!(!replacing.is_finished(), "nobody said so");
+    assert!(!replacing.is_finished(), "egress has not confirmed it");
     egress.answer(id, Ok(Reply::Replaced { cut: 0 })).await;
     replacing.await.unwrap().unwrap();
 
@@ -153,11 +153,11 @@ async fn a_policy_counts_when_egress_says_so() {
     // It was given these sockets before: they are not sent again, and its connections live on.
     let (id, request, _) = egress.hear().await;
     assert_eq!(request, Request::ReplacePolicy { sandbox, policy: PUBLIC.clone() });
-    assert!(!replacing.is_finished(), "nobody said so");
+    assert!(!replacing.is_finished(), "egress has not confirmed it");
     egress.answer(id, Ok(Reply::Replaced { cut: 0 })).await;
     replacing.await.unwrap().unwrap();
 
-    // It breaks, and nobody listens any more: nothing is open.
+    // The connection breaks and no process listens any more: nothing is open.
     let replacing = stage.replace(sandbox, &WEB);
     egress.hear().await;
     drop((egress, listener));
@@ -176,7 +176,7 @@ async fn a_sandbox_started_anew_gets_its_new_sockets_there() {
     egress.expect(added(sandbox)).await;
     serving.in_force().await.unwrap();
     drop(egress);
-    // Stopped and started while the two are apart. Egress still has the sockets of a namespace that is gone.
+    // Restarted while the connection is down. Egress still has the sockets of a namespace that is gone.
     stage.network.end(sandbox);
     stage.network.serve(sandbox, &PUBLIC, listeners()).in_force().await.unwrap();
     let mut egress = Played::accept(&listener).await;
@@ -198,14 +198,14 @@ async fn refusals_of_egress_are_told() {
     let (id, _, _) = egress.hear().await;
     egress.answer(id, refuse(EgressErrorCode::NoCapacity)).await;
     assert_eq!(serving.in_force().await.unwrap_err().code, NodeErrorCode::NoCapacity);
-    // Whom egress does not have it refuses nothing.
+    // Egress refuses nothing to a sandbox that it does not have.
     let (refusals, ()) = tokio::join!(stage.network.refusals(sandbox, 3), async {
         let (id, request, _) = egress.hear().await;
         assert_eq!(request, Request::Refusals { sandbox, after: 3 });
         egress.answer(id, refuse(EgressErrorCode::UnknownSandbox)).await;
     });
     assert_eq!(refusals.unwrap(), Refusals::default());
-    // One that does not speak our language is tried again.
+    // An egress of another protocol is retried.
     drop(egress);
     let mut egress = Played::accept(&listener).await;
     let (id, _, _) = egress.hear().await;
@@ -225,6 +225,6 @@ async fn a_silent_egress_holds_nobody_up_for_long() {
     );
     served.unwrap();
     assert_eq!(replaced.unwrap_err().code, NodeErrorCode::Unavailable, "the old policy may be in force");
-    assert!(stage.network.traffic().await.is_empty(), "nobody tells");
+    assert!(stage.network.traffic().await.is_empty(), "egress reports nothing");
     stage.client.abort();
 }

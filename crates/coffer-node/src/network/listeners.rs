@@ -47,7 +47,7 @@ impl Listeners {
     /// Opens them where that process is.
     pub(super) fn open_in(process: BorrowedFd<'_>, families: Families) -> io::Result<Self> {
         std::thread::scope(|scope| {
-            // A thread of its own, which stays in that namespace until it ends.
+            // A separate thread, which stays in that namespace until it ends.
             let opening = std::thread::Builder::new().spawn_scoped(scope, || {
                 rustix::thread::move_into_thread_name_spaces(process, ThreadNameSpaceType::NETWORK)?;
                 Self::open(families)
@@ -56,7 +56,7 @@ impl Listeners {
         })
     }
 
-    /// Takes over what another process opened.
+    /// Takes over sockets that another process opened.
     pub(crate) fn of(sockets: Vec<OwnedFd>) -> Option<Self> {
         (!sockets.is_empty() && sockets.len().is_multiple_of(Self::KINDS)).then_some(Self(sockets))
     }

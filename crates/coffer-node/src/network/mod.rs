@@ -1,10 +1,10 @@
-//! The node's part of a sandbox's network: it sees to it that whatever goes out of a sandbox ends at
-//! sockets that egress holds, and tells egress the policy. It never looks at what goes through them.
+//! The node's part of a sandbox's network: it directs all outgoing traffic of a sandbox to sockets that
+//! egress holds, and sends egress the policy. It never reads that traffic.
 //!
-//! - [`redirect`] sets a network namespace up, by [`netlink`] messages; process 1 does so for itself.
-//! - [`listeners`] are the sockets inside, opened there and handed up.
-//! - [`client`] is the one connection to egress. It knows what every sandbox should have there, so that
-//!   an egress that was away gets all of it.
+//! - [`redirect`] sets up a network namespace with [`netlink`] messages; process 1 does so for itself.
+//! - [`listeners`] are the sockets inside, opened there and passed up.
+//! - [`client`] is the one connection to egress. It has the wanted state of every sandbox, so that a
+//!   restarted egress gets all of it.
 //!
 //! `docs/design/0002-egress.md` has the whole picture.
 
@@ -31,9 +31,9 @@ use client::{Ask, Way, silent};
 pub(crate) use listeners::Listeners;
 pub(crate) use redirect::{Families, NAME_SERVER, set_up};
 
-/// A new sandbox waits this long for egress; then egress gets it when it can, and until then it has no way out.
+/// A new sandbox waits this long for egress; after that egress gets it when it can, and until then it has no network.
 const SERVE_PATIENCE: Duration = Duration::from_secs(2);
-/// Whoever changes a policy hears after this long that egress does not answer.
+/// A policy change fails after this long if egress does not answer.
 const REPLACE_PATIENCE: Duration = Duration::from_secs(5);
 /// Figures come from the last time if egress takes longer.
 const FIGURES_PATIENCE: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub(crate) fn set_up_in(
 ) -> std::io::Result<Option<Listeners>> {
     use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
     std::thread::scope(|scope| {
-        // A thread of its own, which stays in those namespaces until it ends.
+        // A separate thread, which stays in those namespaces until it ends.
         let setting = std::thread::Builder::new().spawn_scoped(scope, || -> std::io::Result<_> {
             move_into_thread_name_spaces(process, ThreadNameSpaceType::NETWORK)?;
             set_up(families)?;
@@ -55,7 +55,7 @@ pub(crate) fn set_up_in(
     })
 }
 
-/// What other parts of the node ask of the network.
+/// The network as the other parts of the node use it.
 #[derive(Debug)]
 pub(crate) struct Network {
     families: Option<Families>,
@@ -63,7 +63,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Finds out what this host can do, if a network is wanted. The client connects when it is run.
+    /// Probes the host, if a network is wanted. The client connects when it is run.
     pub(crate) fn open(socket: PathBuf, wanted: bool, features: &mut Features) -> (Self, Client) {
         let probed = (wanted && features.has(Feature::Nftables)).then(redirect::probe).transpose();
         let families = probed.unwrap_or_else(|errno| {
@@ -74,7 +74,7 @@ impl Network {
         (Self { families, asks }, Client::new(socket, families, inbox))
     }
 
-    /// What a new network namespace can have; nothing where there is no way out.
+    /// The address families of a new network namespace; `None` if sandboxes have no network.
     pub(crate) fn families(&self) -> Option<Families> {
         self.families
     }
@@ -88,7 +88,7 @@ impl Network {
         Serving(sandbox, sent.is_ok().then_some(heard))
     }
 
-    /// Serves a sandbox that an earlier node made, and that egress may know already.
+    /// Serves a sandbox that a previous node created, and that egress may have already.
     pub(crate) fn take_up(&self, sandbox: SandboxId, policy: &Policy, process: BorrowedFd<'_>) {
         match process.try_clone_to_owned() {
             Ok(process) => {
@@ -96,12 +96,12 @@ impl Network {
                 let _ = self.asks.send(Ask::Serve { sandbox, policy: policy.clone(), way, done: None });
             }
             Err(error) => {
-                tracing::error!(sandbox.id = %sandbox, "sandbox {sandbox} has no way out: {error}");
+                tracing::error!(sandbox.id = %sandbox, "sandbox {sandbox} has no network: {error}");
             }
         }
     }
 
-    /// Puts a policy in force. When this is done, nothing is open that it forbids.
+    /// Applies a policy. Afterwards no connection is open that it forbids.
     pub(crate) async fn replace(&self, sandbox: SandboxId, policy: &Policy) -> Result<(), NodeError> {
         let (done, heard) = oneshot::channel();
         if self.families.is_none()
@@ -115,7 +115,7 @@ impl Network {
         }
     }
 
-    /// Ends a sandbox's network. Its namespace ends when egress has heard of it.
+    /// Ends a sandbox's network. Its namespace ends once egress has closed its sockets.
     pub(crate) fn end(&self, sandbox: SandboxId) {
         let _ = self.asks.send(Ask::End { sandbox });
     }
@@ -129,7 +129,7 @@ impl Network {
         tokio::time::timeout(REPLACE_PATIENCE, heard).await.map_err(|_| silent())?.map_err(|_| silent())?
     }
 
-    /// What each sandbox has used, as far as egress tells.
+    /// Traffic of each sandbox, as reported by egress.
     pub(crate) async fn traffic(&self) -> HashMap<SandboxId, Traffic> {
         let (answer, heard) = oneshot::channel();
         if self.asks.send(Ask::Traffic { answer }).is_err() {
@@ -146,7 +146,7 @@ impl Network {
 pub(crate) struct Serving(SandboxId, Option<oneshot::Receiver<Result<(), NodeError>>>);
 
 impl Serving {
-    /// Waits until the policy is in force. An egress that is away is no failure: it gets the sandbox when
+    /// Waits until the policy is in force. An unreachable egress is not a failure: it gets the sandbox when
     /// it is back, and until then nothing is open.
     pub(crate) async fn in_force(self) -> Result<(), NodeError> {
         let Self(sandbox, Some(heard)) = self else { return Ok(()) };
@@ -154,7 +154,7 @@ impl Serving {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Ok(()),
             Err(_) => {
-                tracing::warn!(sandbox.id = %sandbox, "egress is slow: sandbox {sandbox} has no way out yet");
+                tracing::warn!(sandbox.id = %sandbox, "egress is slow: sandbox {sandbox} has no network yet");
                 Ok(())
             }
         }

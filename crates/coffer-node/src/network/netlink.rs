@@ -1,7 +1,7 @@
-//! Netlink messages, as many as one wants done, in one call to the kernel.
+//! Netlink messages, batched into one call to the kernel.
 //!
-//! Every create sets a network namespace up, so this is on its path: one socket, one write, and nothing that a library
-//! would ask the kernel first. What is sent is fixed when the program is built, but for a few numbers.
+//! Every create sets up a network namespace, so this is on its path: one socket, one write, and none of the
+//! queries that a library would make first. The messages are fixed at build time, except for a few numbers.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -25,7 +25,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Adds a message that the kernel answers: what to do, its fixed part, and its attributes.
+    /// Adds a message that the kernel acknowledges: the operation, its fixed part, and its attributes.
     pub(super) fn message(
         &mut self,
         kind: u16,
@@ -37,7 +37,7 @@ impl Batch {
         self.write(kind, flags | ACKNOWLEDGE, fixed, attributes);
     }
 
-    /// Adds a message that says something about the others.
+    /// Adds a message that marks the start or end of a batch.
     pub(super) fn mark(&mut self, kind: u16, fixed: &[u8]) {
         self.write(kind, 0, fixed, |_| {});
     }
@@ -47,7 +47,7 @@ impl Batch {
         self.bytes.extend([0; 4]);
         self.bytes.extend(kind.to_ne_bytes());
         self.bytes.extend((REQUEST | flags).to_ne_bytes());
-        // Sequence and port: with one batch at a time nobody needs them.
+        // Sequence and port: not needed with one batch at a time.
         self.bytes.extend([0; 8]);
         debug_assert_eq!(self.bytes.len() - start, HEADER);
         self.bytes.extend(fixed);
@@ -108,7 +108,7 @@ impl Batch {
     }
 }
 
-/// What an answer says: an error number, or 0.
+/// The result in an answer: an error number, or 0.
 fn refusal(answer: &[u8]) -> Result<(), Errno> {
     let kind = answer.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes);
     let code = answer.get(HEADER..HEADER + 4).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes);

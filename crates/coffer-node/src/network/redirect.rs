@@ -4,7 +4,7 @@
 //! ```text
 //! lo up · 192.0.2.1/32 and 2001:db8::1/128 nodad on it · default routes to it from these
 //! table inet coffer
-//!   chain aside, filter hook output priority -300: who needs no tracking
+//!   chain aside, filter hook output priority -300: what needs no tracking
 //!     th sport CONNECTIONS, QUESTIONS                                return
 //!     ip daddr 127.0.0.0/8, 192.0.2.1 · ip6 daddr ::1, 2001:db8::1   notrack
 //!     udp dport 53                                                   return
@@ -17,11 +17,11 @@
 //!     ct state new ct count over TRACKED                             drop
 //! ```
 //!
-//! What is redirected is tracked, and the kernel charges that memory to nobody: a hostile sandbox could
-//! otherwise hold 262,144 records of it, some 80 MiB. So whatever stays inside is not tracked, which is also
-//! quicker, and the rest is bounded. A connection whose first packet is dropped tries again a second later.
+//! Redirected connections are tracked, and the kernel charges that memory to no cgroup: a hostile sandbox
+//! could otherwise hold 262,144 records, some 80 MiB. So traffic that stays inside is not tracked, which is
+//! also faster, and the rest is bounded. A connection whose first packet is dropped retries a second later.
 //!
-//! `nft -f` would take fifteen milliseconds for this; said to the kernel directly it takes about one.
+//! `nft -f` would take fifteen milliseconds for this; direct netlink messages take about one.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -31,8 +31,8 @@ use serde::{Deserialize, Serialize};
 
 use super::netlink::{APPEND, Batch, CREATE, EXCLUSIVE};
 
-/// Where a sandbox's connections arrive. Sandboxes outlive nodes, so these two never change. They lie
-/// beyond the ports that the kernel chooses from and that programs like.
+/// Where a sandbox's connections arrive. Sandboxes outlive nodes, so these two never change. They are outside
+/// the kernel's ephemeral range and the ports that programs commonly use.
 pub(super) const CONNECTIONS: u16 = 64_443;
 /// Where its questions for names do.
 pub(super) const QUESTIONS: u16 = 64_053;
@@ -44,13 +44,13 @@ const TRACKED: u32 = 4096;
 const NEW_PER_SECOND: u64 = 200;
 const NEW_AT_ONCE: u32 = 1000;
 
-/// A sandbox's own addresses, of the blocks that are for documentation: nobody else has them.
+/// A sandbox's own addresses, from the blocks reserved for documentation: no real host has them.
 const OWN_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const OWN_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
-/// Whom a sandbox asks for names. Nobody is there; all questions end at [`QUESTIONS`].
+/// The name server of a sandbox. No host has this address; all queries end at [`QUESTIONS`].
 pub(crate) const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
 
-/// What the host's kernel knows.
+/// Features of the host's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Families {
@@ -67,7 +67,7 @@ pub(crate) fn set_up(families: Option<Families>) -> Result<(), Errno> {
     }
 }
 
-/// What this host's kernel can redirect, and if nothing, why. Tries it in a namespace of its own.
+/// The families that this host's kernel can redirect, or why none. Probes in a separate namespace.
 pub(super) fn probe() -> Result<Families, Errno> {
     let attempt = |families| {
         let tried = std::thread::spawn(move || {
@@ -79,9 +79,9 @@ pub(super) fn probe() -> Result<Families, Errno> {
     attempt(Families::Both).or_else(|_| attempt(Families::V4))
 }
 
-/// Only this thread goes there; the namespace ends with it.
+/// Only this thread enters it; the namespace ends with the thread.
 fn enter_new_namespace() -> Result<(), Errno> {
-    // SAFETY: a new network namespace takes nothing from other threads.
+    // SAFETY: a new network namespace affects no other threads.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
 }
 
@@ -100,7 +100,7 @@ fn links(families: Option<Families>) -> Batch {
         default_route(&mut batch, libc::AF_INET, libc::RT_SCOPE_LINK, &OWN_V4.octets());
     }
     if families == Some(Families::Both) {
-        // Nobody else is on `lo`, so nobody need be asked whether the address is taken.
+        // Skip duplicate address detection: `lo` has no other hosts.
         address(&mut batch, libc::AF_INET6, NO_DUPLICATES, &OWN_V6.octets());
         default_route(&mut batch, libc::AF_INET6, 0, &OWN_V6.octets());
     }
@@ -213,7 +213,7 @@ fn rules(families: Families) -> Batch {
             batch.nest(nft::RULE_EXPRESSIONS, |batch| expressions(&mut Rule(batch)));
         });
     };
-    // What egress answers must find its way back to whom it is for.
+    // Answers of egress must find their way back to the sender.
     for port in [CONNECTIONS, QUESTIONS] {
         rule(ASIDE, &|rule| rule.port_of_origin(port).end(libc::NFT_RETURN));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::*;
 use crate::network::Listeners;
 
-/// Runs in a sandbox's namespace that the test made itself.
+/// Runs in a sandbox's namespace that the test created itself.
 fn inside(families: Families, test: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let running = scope.spawn(move || {
@@ -40,7 +40,7 @@ fn the_kernel_reads_what_was_meant() {
             println!("SKIPPED: no nft to read the rules with");
             return;
         };
-        // Some versions know names for priorities.
+        // Some versions print names for priorities.
         let rules =
             rules.replace("priority raw", "priority -300").replace("priority dstnat", "priority -100");
         assert_eq!(
@@ -80,7 +80,7 @@ fn connect(to: &str) -> io::Result<TcpStream> {
     TcpStream::connect_timeout(&to.parse().unwrap(), Duration::from_secs(5))
 }
 
-/// Accepts at one of the sockets and says where the connection was meant to go.
+/// Accepts at one of the sockets and returns the original destination of the connection.
 fn accepted(listener: &OwnedFd) -> io::Result<SocketAddr> {
     let stream = TcpListener::from(listener.try_clone()?).accept()?.0;
     Ok(match stream.local_addr()? {
@@ -130,7 +130,7 @@ fn everything_arrives_at_the_listeners_and_its_own_at_itself() {
             service.accept().unwrap();
         }
         assert_eq!(accepted(tcp_v4).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        // Nobody inside can take the ports while they are held.
+        // No process inside can take the ports while they are held.
         for (port, family) in [(CONNECTIONS, "127.0.0.1"), (CONNECTIONS, "0.0.0.0"), (QUESTIONS, "[::1]")] {
             let taken = TcpListener::bind(format!("{family}:{port}")).unwrap_err();
             assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
@@ -182,7 +182,7 @@ fn what_is_tracked_is_bounded() {
             return;
         }
         let _listeners = Listeners::open(Families::Both).unwrap();
-        // Inside, and to where nothing goes: not tracked at all.
+        // Inside, and to unroutable addresses: not tracked at all.
         let service = TcpListener::bind("192.0.2.1:0").unwrap();
         let _stream = TcpStream::connect(service.local_addr().unwrap()).unwrap();
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();

@@ -1,8 +1,8 @@
-//! btrfs by its own calls: subvolumes, snapshots of them, and their quotas.
+//! btrfs ioctls: subvolumes, snapshots of them, and their quotas.
 //!
-//! Each sandbox's files are a subvolume, because that is what btrfs counts and limits, copies in constant time and
-//! deletes in the background. By `ioctl` and not by the `btrfs` program: a call instead of a process for every sandbox,
-//! and errors as numbers that can be told apart.
+//! Each sandbox's files are a subvolume, because btrfs counts and limits subvolumes, copies them in constant
+//! time and deletes them in the background. Uses `ioctl` and not the `btrfs` program: a call instead of a
+//! process for every sandbox, and errors as distinct numbers.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -120,8 +120,8 @@ struct SearchArgs {
 }
 
 fn call<T>(file: &File, request: libc::Ioctl, argument: &mut T) -> io::Result<()> {
-    // SAFETY: every request above is paired with the structure it was computed from, whose layout is
-    // the kernel's and which lives through the call.
+    // SAFETY: every request above is paired with the structure it was computed from, which has the kernel's
+    // layout and lives through the call.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), request, std::ptr::from_mut(argument)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -146,15 +146,15 @@ pub(super) fn create_subvolume(parent: &File, name: &OsStr) -> io::Result<()> {
     call(parent, SUBVOL_CREATE, &mut named(name)?)
 }
 
-/// Whether what a snapshot has can be changed.
+/// Whether a snapshot can be written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     ReadOnly,
     Writable,
 }
 
-/// Makes a subvolume in `parent` that has what `source` has, shared until one of them changes it. All of
-/// that, also what was not on disk yet, is on disk afterwards.
+/// Creates a subvolume in `parent` with the content of `source`, shared until one of them changes it. All of
+/// it, including data that was not yet on disk, is on disk afterwards.
 pub(super) fn snapshot(source: &File, parent: &File, name: &OsStr, access: Access) -> io::Result<()> {
     const READ_ONLY: u64 = 2;
     let flags = if access == Access::ReadOnly { READ_ONLY } else { 0 };
@@ -168,14 +168,14 @@ pub(super) fn delete_subvolume(parent: &File, name: &OsStr) -> io::Result<()> {
     call(parent, SNAP_DESTROY, &mut named(name)?)
 }
 
-/// The number of the subvolume that `inside` lies in; its quota group has the same.
+/// The number of the subvolume that contains `inside`; its quota group has the same.
 pub(super) fn subvolume_id(inside: &File) -> io::Result<u64> {
     let mut args = LookupArgs { tree: 0, object: FIRST_FREE, name: [0; 4080] };
     call(inside, INO_LOOKUP, &mut args)?;
     Ok(args.tree)
 }
 
-/// How a file system counts what each subvolume holds.
+/// How a file system counts the bytes of each subvolume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Quotas {
     /// Charge an extent to the subvolume that wrote it, and stay cheap with any number of them (Linux 6.7).
@@ -184,7 +184,7 @@ pub(super) enum Quotas {
     Classic,
 }
 
-/// Turns quotas on, or leaves on those that are; gives what the kernel said to simple ones if it has none.
+/// Turns quotas on, or keeps those that are on; returns the kernel's error for simple quotas if it has none.
 pub(super) fn enable_quotas(root: &File, wanted: Quotas) -> io::Result<Option<io::Error>> {
     const ENABLE: u64 = 1;
     const ENABLE_SIMPLE: u64 = 4;
@@ -202,13 +202,13 @@ pub(super) fn enable_quotas(root: &File, wanted: Quotas) -> io::Result<Option<io
 const MAX_REFERENCED: u64 = 1;
 const MAX_EXCLUSIVE: u64 = 2;
 
-/// Limits what the subvolume of `inside` may hold.
+/// Limits the size of the subvolume that contains `inside`.
 pub(super) fn limit(inside: &File, bytes: u64) -> io::Result<()> {
-    // Group 0 is that of the subvolume that the descriptor lies in.
+    // Group 0 means that of the descriptor's subvolume.
     call(inside, QGROUP_LIMIT, &mut QgroupLimitArgs::new(0, MAX_REFERENCED, bytes))
 }
 
-/// Holds a quota group at `bytes` that it has alone, whatever its own limit is.
+/// Holds a quota group at `bytes` of exclusive data, whatever its own limit is.
 pub(super) fn hold(root: &File, id: u64, bytes: u64) -> io::Result<()> {
     call(root, QGROUP_LIMIT, &mut QgroupLimitArgs::new(id, MAX_EXCLUSIVE, bytes))
 }
@@ -219,12 +219,12 @@ pub(super) fn let_go(root: &File, id: u64) -> io::Result<()> {
     call(root, QGROUP_LIMIT, &mut QgroupLimitArgs::new(id, MAX_EXCLUSIVE, NONE))
 }
 
-/// What the kernel tells of a quota group.
+/// The kernel's figures for a quota group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) id: u64,
     pub(super) used: u64,
-    /// What no other subvolume has. The same with simple quotas, which charge an extent only once.
+    /// Bytes that no other subvolume has. The same with simple quotas, which charge an extent only once.
     pub(super) exclusive: u64,
     /// By [`hold`].
     pub(super) held: bool,
@@ -234,7 +234,7 @@ pub(super) struct Group {
 pub(super) fn groups(quota_groups: &Path) -> io::Result<impl Iterator<Item = Group>> {
     let at = quota_groups.to_path_buf();
     Ok(group_ids(quota_groups)?.into_iter().filter_map(move |id| {
-        // One that is gone meanwhile cannot be read.
+        // A group that was removed meanwhile cannot be read.
         let flags = std::fs::read_to_string(at.join(format!("0_{id}/limit_flags"))).ok()?;
         let flags: u64 = flags.trim().parse().ok()?;
         let unwritten = unwritten_bytes(&at, id).ok()?;
@@ -244,7 +244,7 @@ pub(super) fn groups(quota_groups: &Path) -> io::Result<impl Iterator<Item = Gro
     }))
 }
 
-/// Drops the quota group of a subvolume that is gone. `Ok(false)` while it is not quite gone.
+/// Drops the quota group of a deleted subvolume. `Ok(false)` while the deletion is not complete.
 pub(super) fn drop_quota_group(root: &File, id: u64) -> io::Result<bool> {
     match call(root, QGROUP_CREATE, &mut QgroupCreateArgs { create: 0, id }) {
         Ok(()) => Ok(true),
@@ -255,7 +255,7 @@ pub(super) fn drop_quota_group(root: &File, id: u64) -> io::Result<bool> {
     }
 }
 
-/// Where the kernel tells of the file system that `root` is on.
+/// The sysfs directory of the file system that `root` is on.
 fn told(root: &File) -> io::Result<PathBuf> {
     let mut info = FsInfo { max_id: 0, devices: 0, id: [0; 16], rest: [0; 992] };
     call(root, FS_INFO, &mut info)?;
@@ -268,7 +268,8 @@ pub(super) fn quota_groups(root: &File) -> io::Result<PathBuf> {
     if path.is_dir() { Ok(path) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
-/// Whether an extent is charged to whoever made it, as long as anyone has it, and not to all who have it.
+/// Whether an extent is charged to its creator alone, as long as any subvolume has it, and not to all that
+/// have it.
 pub(super) fn charges_makers(quota_groups: &Path) -> bool {
     std::fs::read_to_string(quota_groups.join("mode")).is_ok_and(|mode| mode.trim() == "squota")
 }
@@ -286,14 +287,14 @@ pub(super) fn metadata_bytes(root: &File) -> io::Result<u64> {
     text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// What a subvolume holds, with what was written and is not on disk yet: the quota tree itself
-/// learns of that only when it is, half a minute later.
+/// Size of a subvolume, including data that is not on disk yet: the quota tree itself counts that only when
+/// it is written, up to half a minute later.
 pub(super) fn used_bytes_now(quota_groups: &Path, id: u64) -> io::Result<u64> {
     let referenced = group_number(quota_groups, id, "referenced")?;
     Ok(referenced.saturating_add(unwritten_bytes(quota_groups, id)?))
 }
 
-/// What was written to a subvolume and is not on disk yet.
+/// Bytes written to a subvolume that are not on disk yet.
 pub(super) fn unwritten_bytes(quota_groups: &Path, id: u64) -> io::Result<u64> {
     group_number(quota_groups, id, "rsv_data")
 }
@@ -303,7 +304,7 @@ fn group_number(quota_groups: &Path, id: u64, name: &str) -> io::Result<u64> {
     text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// What a subvolume holds, by the quota tree.
+/// Size of a subvolume, by the quota tree.
 pub(super) fn used_bytes(root: &File, id: u64) -> io::Result<u64> {
     const QUOTA_TREE: u64 = 8;
     const QGROUP_INFO: u32 = 242;

@@ -8,9 +8,9 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Deletes `name` in `parent`, never following a link. Directories found on the way are moved up to
-/// stand beside it and deleted in turn: so neither the stack nor the number of descriptors grows with
-/// the depth, and no path gets too long.
+/// Deletes `name` in `parent`, never following a link. Directories inside are moved up next to it and deleted
+/// one after the other: so neither the stack nor the number of descriptors grows with the depth, and no path
+/// gets too long.
 pub(super) fn delete_tree(parent: &File, name: &str) -> io::Result<()> {
     let mut pending = vec![name.to_string()];
     let mut made = 0u64;
@@ -22,7 +22,8 @@ pub(super) fn delete_tree(parent: &File, name: &str) -> io::Result<()> {
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(parent, directory.as_str(), flags, Mode::empty())?;
-        // The sandbox may have taken its own right to write away; root needs none, but NFS and the like do.
+        // The sandbox may have removed its own write permission; root does not need it locally, but does on
+        // NFS.
         let _ = rustix::fs::fchmod(&opened, Mode::RWXU);
         empty(parent, &opened, &mut || {
             made += 1;
@@ -61,7 +62,7 @@ fn empty(parent: &File, directory: &OwnedFd, fresh: &mut dyn FnMut() -> String) 
     }
 }
 
-/// Opens a directory for use as the parent of others.
+/// Opens a directory to use as a parent of others.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())

@@ -11,7 +11,7 @@ const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
 
-/// The device goes when its last user does, so that nobody can forget it.
+/// The kernel detaches the device with its last user, so none can leak.
 const AUTOCLEAR: u32 = 4;
 /// Past the page cache of the backing file, which would hold everything twice.
 const DIRECT_IO: u32 = 16;
@@ -85,7 +85,7 @@ pub(super) fn attach(image: &File) -> io::Result<LoopDevice> {
         let device = OpenOptions::new().read(true).write(true).open(&path)?;
         match configure(&device, image, AUTOCLEAR | DIRECT_IO) {
             Ok(()) => return Ok(LoopDevice { path, _held: device }),
-            // Someone else took it in between.
+            // Another process took it in between.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
             // The file system below cannot do direct I/O.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
@@ -117,7 +117,7 @@ pub(super) fn is_attached(image: &fs::Metadata) -> bool {
 
 struct Attached {
     name: std::ffi::OsString,
-    /// As the kernel tells it; it need not lead to the file any more.
+    /// As reported by the kernel; the path may no longer lead to the file.
     backing_file: PathBuf,
 }
 
@@ -142,7 +142,8 @@ fn devices() -> io::Result<impl Iterator<Item = Attached>> {
     }))
 }
 
-/// Opens only what may be ours: an open device of another node would outlive its last mount.
+/// Opens only devices that may be ours: opening another node's device would keep it alive after its last
+/// unmount.
 fn find(image: &File) -> io::Result<Option<LoopDevice>> {
     let wanted = image.metadata()?;
     for device in devices()?.filter(|device| device.is_unknown() || device.may_have_behind_it(&wanted)) {

@@ -1,9 +1,9 @@
-//! The pool: where the writable files of sandboxes lie.
+//! The pool: storage for the writable files of sandboxes.
 //!
-//! At its best a btrfs on a loop image in the data directory: each sandbox has a subvolume with a
-//! quota, made and deleted by one call each. The image is fully allocated beforehand (a sparse one
-//! on a full disk would turn the whole pool read-only) and locked for the node's life. Where that
-//! cannot be had, plain directories without a limit, and the node says so.
+//! At best a btrfs on a loop image in the data directory: each sandbox has a subvolume with a quota, created
+//! and deleted by one call each. The image is fully allocated in advance (a sparse one on a full disk would
+//! turn the whole pool read-only) and locked for the node's life. If that is not possible, the pool uses
+//! plain directories without a limit, and the node reports it.
 
 mod btrfs;
 mod directory;
@@ -33,9 +33,9 @@ pub(crate) use snapshots::Sealing;
 const GIB: u64 = 1024 * 1024 * 1024;
 const SMALLEST: u64 = 2 * GIB;
 const LARGEST: u64 = 64 * GIB;
-/// Left free on the disk that the image is made on.
+/// Bytes to leave free on the disk that the image is created on.
 const DISK_RESERVE: u64 = GIB;
-/// Below this much free space no sandbox is made: those that exist need room to go on.
+/// Below this much free space no sandbox is created: existing ones need room to continue.
 const FLOOR: u64 = 256 * 1024 * 1024;
 /// How often deleted files are waited for at most.
 const ROOM_PAUSE: Duration = Duration::from_secs(1);
@@ -44,9 +44,9 @@ const IMAGE: &str = "pool.img";
 const DRAFT: &str = "pool.img.making";
 const UPPERS: &str = "s";
 const SNAPSHOTS: &str = "snapshots";
-/// Files of sandboxes that are being made from a snapshot.
+/// Files of sandboxes that are being created from a snapshot.
 const DRAFTS: &str = "d";
-/// A mark for each sandbox whose processes stand still.
+/// A mark for each sandbox whose processes are frozen.
 const FROZEN: &str = "z";
 const SMALL_FILES: &str = "f";
 const BINARIES: &str = "bin";
@@ -59,7 +59,7 @@ pub(crate) enum PoolError {
     /// Sandboxes may have files in it, so it is not passed over.
     #[error("the pool image `{}` cannot be used: {why}", .image.display())]
     Image { image: PathBuf, why: String },
-    /// Somebody asked for just this size; anything else would not be what they wanted.
+    /// The operator configured exactly this size, so do not fall back to another.
     #[error("{0}")]
     Size(String),
 }
@@ -76,7 +76,7 @@ pub(crate) struct Upper {
 pub(crate) struct Pool {
     root: PathBuf,
     uppers: File,
-    /// Where the kernel tells what each sandbox uses right now.
+    /// The sysfs directory with the current usage of each sandbox.
     quota_groups: Option<PathBuf>,
     /// When deleted files were last waited for.
     made_room: Mutex<Option<Instant>>,
@@ -91,14 +91,14 @@ enum Kind {
         /// Held with its lock as long as the node lives.
         _image: File,
         image_path: PathBuf,
-        /// Quota groups of deleted subvolumes that the kernel has not let go of yet.
+        /// Quota groups of deleted subvolumes that the kernel has not released yet.
         stale: Mutex<VecDeque<u64>>,
     },
     Directory,
 }
 
 impl Pool {
-    /// Opens the pool of `data_dir`, making it where there is none.
+    /// Opens the pool of `data_dir`, or creates it.
     pub(crate) fn open(
         data_dir: &Path,
         choice: &PoolChoice,
@@ -130,7 +130,7 @@ impl Pool {
         matches!(self.kind, Kind::Btrfs { .. })
     }
 
-    /// How much the pool holds; nothing where it shares the host's disk.
+    /// Size of the pool; `None` if it shares the host's disk.
     pub(crate) fn size_bytes(&self) -> Option<u64> {
         let stat = self.has_quota().then(|| rustix::fs::fstatvfs(&self.uppers).ok())??;
         Some(stat.f_blocks.saturating_mul(stat.f_frsize))
@@ -160,7 +160,7 @@ impl Pool {
         Ok(path)
     }
 
-    /// Removes what was tried.
+    /// Removes what the probe left.
     pub(crate) fn clear_scratch(&self) -> io::Result<()> {
         match fs::remove_dir_all(self.root.join(SCRATCH)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -168,7 +168,7 @@ impl Pool {
         }
     }
 
-    /// How many bytes must become free before anything new should be made; zero where nothing is missing.
+    /// How many bytes must be freed before anything new should be created; zero if there is enough room.
     pub(crate) fn missing_bytes(&self) -> io::Result<u64> {
         let missing = || -> io::Result<u64> {
             let stat = rustix::fs::fstatvfs(&self.uppers)?;
@@ -177,7 +177,7 @@ impl Pool {
         if missing()? == 0 {
             return Ok(0);
         }
-        // What was deleted lately may not be free yet. Once for all who ask: on a full disk this takes
+        // Recently deleted data may not be free yet. Sync once for all callers: on a full disk this takes
         // seconds.
         let mut tried = self.made_room.lock();
         if tried.is_none_or(|tried| tried.elapsed() > ROOM_PAUSE) {
@@ -187,7 +187,7 @@ impl Pool {
         missing()
     }
 
-    /// Makes an empty place for a sandbox, owned by root and closed to others.
+    /// Creates an empty place for a sandbox, owned by root and closed to others.
     pub(crate) fn create(&self, name: &str, limit_bytes: u64) -> io::Result<Upper> {
         let path = self.root.join(UPPERS).join(name);
         let quota = match self.kind {
@@ -209,7 +209,7 @@ impl Pool {
         Ok(Upper { path, quota })
     }
 
-    /// Changes the limit of what [`create`](Self::create) made.
+    /// Changes the limit of a place from [`create`](Self::create).
     pub(crate) fn limit(&self, name: &str, limit_bytes: u64) -> io::Result<()> {
         match self.kind {
             Kind::Directory => Ok(()),
@@ -219,7 +219,7 @@ impl Pool {
         }
     }
 
-    /// What [`create`](Self::create) made earlier.
+    /// Finds a place that [`create`](Self::create) made earlier.
     pub(crate) fn find(&self, name: &str) -> io::Result<Upper> {
         let path = self.root.join(UPPERS).join(name);
         let inside = directory::open(&path)?;
@@ -230,7 +230,7 @@ impl Pool {
         Ok(Upper { path, quota })
     }
 
-    /// Deletes a sandbox's files; fine if they are gone.
+    /// Deletes a sandbox's files; succeeds if they are gone.
     pub(crate) fn delete(&self, name: &str) -> io::Result<()> {
         let Kind::Btrfs { stale, .. } = &self.kind else { return directory::delete_tree(&self.uppers, name) };
         let upper = match self.find(name) {
@@ -243,8 +243,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Drops quota groups of deleted subvolumes, a few at a time: each delete brings one. What others still
-    /// share keeps its group, so those that cannot go yet wait behind the rest.
+    /// Drops quota groups of deleted subvolumes, a few at a time: each delete adds one. A group whose data is
+    /// still shared stays, so those that cannot be dropped yet go to the end of the queue.
     fn drop_stale_groups(&self, stale: &Mutex<VecDeque<u64>>, more: Option<u64>) {
         let mut stale = stale.lock();
         stale.extend(more);
@@ -256,14 +256,14 @@ impl Pool {
         }
     }
 
-    /// What a sandbox's files take; zero where nobody counts.
+    /// Size of a sandbox's files; zero without quotas.
     pub(crate) fn used_bytes(&self, quota: Option<u64>) -> u64 {
         let Some(id) = quota else { return 0 };
         let now = self.quota_groups.as_deref().and_then(|groups| btrfs::used_bytes_now(groups, id).ok());
         now.or_else(|| btrfs::used_bytes(&self.uppers, id).ok()).unwrap_or(0)
     }
 
-    /// Names of all that [`create`](Self::create) made and nobody deleted.
+    /// Names of all existing places.
     pub(crate) fn names(&self) -> io::Result<Vec<String>> {
         let entries = fs::read_dir(self.root.join(UPPERS))?;
         Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
@@ -274,7 +274,7 @@ impl Pool {
         Ok(rustix::fs::syncfs(&self.uppers)?)
     }
 
-    /// Takes the pool out of use; nothing may be left in it that runs.
+    /// Closes the pool; no process may still use it.
     pub(crate) fn close(self, fate: Fate) {
         let Self { root, uppers, kind, .. } = self;
         drop(uppers);
@@ -296,7 +296,7 @@ impl Pool {
     }
 }
 
-/// What becomes of a closed pool's files.
+/// What happens to a closed pool's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Keep,
@@ -308,11 +308,11 @@ fn doing(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PoolErro
 }
 
 fn make_directory(path: &Path) -> Result<(), PoolError> {
-    // Open to nobody but root: layers and uppers hold set-uid programs of sandboxes.
+    // Only root may enter: layers and uppers hold set-uid programs of sandboxes.
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(doing("make", path))
 }
 
-/// The image if there is one, a new one if that can be made; or why it must be plain directories.
+/// The existing image, or a new one if possible; otherwise the reason to use plain directories.
 fn choose(
     data_dir: &Path,
     root: &Path,
@@ -321,7 +321,7 @@ fn choose(
 ) -> Result<Result<Kind, String>, PoolError> {
     let image = data_dir.join(IMAGE);
     let PoolChoice::Auto { size_bytes } = choice else {
-        return Ok(Err("the node was told to use plain directories".into()));
+        return Ok(Err("the node is configured to use plain directories".into()));
     };
     let quotas =
         if features.has(Feature::BtrfsSimpleQuotas) { btrfs::Quotas::Simple } else { btrfs::Quotas::Classic };
@@ -329,13 +329,14 @@ fn choose(
         return open_btrfs(&image, root, quotas).map(Ok).map_err(|why| PoolError::Image { image, why });
     }
     if !features.has(Feature::Btrfs) {
-        return Ok(Err("the node was told to do without btrfs".into()));
+        return Ok(Err("the node is configured to do without btrfs".into()));
     }
-    // Sandboxes were made here when no image could be: mounting one now would hide them.
+    // Sandboxes were created here when no image was possible: mounting one now would hide them.
     if root.join(UPPERS).read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-        return Ok(Err("sandboxes from before lie in plain directories".into()));
+        return Ok(Err("existing sandboxes are in plain directories".into()));
     }
-    // Of a node that was killed over it. Its formatter may still be at work, so the next has a file of its own.
+    // Left by a node that was killed while formatting. Its mkfs may still run, so the next draft is a new
+    // file.
     let _ = fs::remove_file(data_dir.join(DRAFT));
     if let Some(size) = size_bytes {
         fits(data_dir, *size).map_err(PoolError::Size)?;
@@ -353,7 +354,7 @@ fn open_btrfs(image_path: &Path, root: &Path, quotas: btrfs::Quotas) -> Result<K
     rustix::fs::flock(&image, FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| "another node uses it".to_string())?;
     if !is_mounted(root) {
-        // Opened once more: the device keeps what it is given, and the lock would outlive the node.
+        // Opened once more: the device keeps its descriptor, and the lock would outlive the node.
         let device = loop_device::attach(&open()?).map_err(because("attach a loop device"))?;
         let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME;
         let mount = |options| rustix::mount::mount(&device.path, root, "btrfs", flags, Some(options));
@@ -375,9 +376,9 @@ fn open_btrfs(image_path: &Path, root: &Path, quotas: btrfs::Quotas) -> Result<K
     Ok(Kind::Btrfs { _image: image, image_path: image_path.to_path_buf(), stale: Mutex::default() })
 }
 
-/// A new file system has 8 MiB for metadata and takes more when it needs it. By then data may have taken all
-/// there is, and nobody could do anything any more, not even delete. Written anew, metadata gets a whole piece
-/// of the pool, a tenth of a small one.
+/// A new file system has 8 MiB for metadata and takes more when it needs it. By then data may fill the disk,
+/// and no operation would work any more, not even a delete. After a rebalance, metadata has a whole chunk of
+/// the pool, a tenth of a small one.
 fn make_room_for_metadata(root: &Path) {
     const LITTLE: u64 = 16 * 1024 * 1024;
     let given = directory::open(root).and_then(|inside| btrfs::metadata_bytes(&inside));
@@ -391,14 +392,14 @@ fn make_room_for_metadata(root: &Path) {
         Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_string(),
         Err(error) => error.to_string(),
     };
-    tracing::warn!("could not keep a part of the pool for metadata: {failed}");
+    tracing::warn!("could not reserve a part of the pool for metadata: {failed}");
 }
 
 fn because(what: &'static str) -> impl FnOnce(io::Error) -> String {
     move |error| format!("could not {what}: {error}")
 }
 
-/// Made under another name first, so that a half-made image is never taken for a whole one.
+/// Creates it under another name first, so that a partial image is never taken for a complete one.
 fn make_image(data_dir: &Path, image_path: &Path, size: Option<u64>) -> Result<(), String> {
     let draft = data_dir.join(DRAFT);
     let made = draft_image(data_dir, &draft, size)
@@ -451,13 +452,13 @@ fn draft_image(data_dir: &Path, draft: &Path, size: Option<u64>) -> Result<(), S
     Ok(())
 }
 
-/// Where the nodes of all installations have mounted their pools. A copy of such a mount in another mount namespace
-/// keeps the pool busy after its node let go of it.
+/// Mount points of the pools of all installations. A copy of such a mount in another mount namespace keeps
+/// the pool busy after its node has unmounted it.
 pub fn mounted_pools(mountinfo: &str) -> Vec<PathBuf> {
     let pool = |line: &str| {
         let (mount, source) = line.split_once(" - ")?;
         let on_loop = source.starts_with("btrfs /dev/loop");
-        // The kernel writes spaces and the like as octal numbers.
+        // The kernel escapes spaces and some other characters in octal.
         let at = mount.split(' ').nth(4)?.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\");
         (on_loop && at.ends_with("/node/pool")).then(|| PathBuf::from(at))
     };
@@ -476,14 +477,14 @@ fn await_detached(image: &File) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while loop_device::is_attached(&image) {
         if Instant::now() > deadline {
-            tracing::warn!("the pool's loop device is still in use; it goes with its last user");
+            tracing::warn!("the pool's loop device is still in use; it is detached with its last user");
             return;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// The overlays of dead sandboxes let go a moment after their processes, so this waits for them.
+/// The overlays of dead sandboxes are unmounted a moment after their processes end, so this waits for them.
 fn unmount(root: &Path) {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -493,7 +494,7 @@ fn unmount(root: &Path) {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(errno) => {
-                tracing::warn!("could not unmount `{}`: {errno}; it goes when unused", root.display());
+                tracing::warn!("could not unmount `{}`: {errno}; it is detached when unused", root.display());
                 let _ = rustix::mount::unmount(root, UnmountFlags::DETACH);
                 return;
             }

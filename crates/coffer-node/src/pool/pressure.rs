@@ -1,8 +1,9 @@
-//! A pool promises more than it has: to each sandbox its limit, of which most use little. When it gets
-//! full, sandboxes that hold much cannot grow, and what is left is for small and new ones.
+//! A pool is overcommitted: each sandbox has its limit, of which most use little. When the pool gets full,
+//! large sandboxes cannot grow, and the remaining room is for small and new ones.
 //!
-//! What holds one back is the limit on its exclusive bytes, which nothing else uses: its own limit, on
-//! referenced bytes, stays as it was, and whoever looks next, also another node, sees who is held.
+//! A large sandbox is held by the limit on its exclusive bytes, which has no other use: its own limit, on
+//! referenced bytes, stays unchanged, and the next check, even by another node, sees which sandboxes are
+//! held.
 
 use std::io;
 use std::path::Path;
@@ -15,12 +16,12 @@ const GIB: u64 = 1024 * 1024 * 1024;
 /// How often a pool with room is looked at, and one that fills.
 const CALM: Duration = Duration::from_millis(250);
 const WATCHFUL: Duration = Duration::from_millis(10);
-/// What can be written between two looks, by all together.
+/// Bytes that all sandboxes together can write between two checks.
 const BETWEEN_LOOKS: u64 = GIB / 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Levels {
-    /// Less free than this: who holds much is held back.
+    /// With less free than this, large sandboxes are held.
     low: u64,
     /// More free than this: all may grow again.
     enough: u64,
@@ -31,14 +32,14 @@ struct Levels {
 impl Levels {
     /// An eighth of the pool is kept for those that hold less than a 64th of it.
     fn of(size: u64) -> Self {
-        // Above the floor below which no sandbox is made, where the pool is not smaller than that.
+        // Above the floor below which no sandbox is created, unless the pool is smaller than that.
         let low = (size / 8).clamp(FLOOR + BETWEEN_LOOKS, 8 * GIB).min(size / 2);
         Self { low, enough: low + low / 4, much: size / 64 }
     }
 }
 
 impl Pool {
-    /// Holds large sandboxes back where little room is left, or lets them go. Says when to look again.
+    /// Holds large sandboxes if little room is left, or releases them. Returns when to check again.
     pub(crate) fn relieve(&self) -> io::Result<Duration> {
         let (Some(groups), Some(size)) = (&self.quota_groups, self.size_bytes()) else {
             return Ok(CALM * 240);
@@ -64,7 +65,7 @@ impl Pool {
         Ok(if free < levels.low * 2 { WATCHFUL } else { CALM })
     }
 
-    /// Without what is promised to data that is not on disk yet, which `statvfs` does not know of.
+    /// Free bytes less what is reserved for data that is not on disk yet, which `statvfs` does not count.
     fn free_bytes_now(&self, groups: &Path) -> io::Result<u64> {
         let stat = rustix::fs::fstatvfs(&self.uppers)?;
         let mut free = stat.f_bavail.saturating_mul(stat.f_frsize);
@@ -76,7 +77,7 @@ impl Pool {
     }
 }
 
-/// A sandbox that is destroyed meanwhile needs nothing.
+/// Ignores the error for a sandbox that was destroyed meanwhile.
 fn unless_gone(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTCONN)) => Ok(()),

@@ -1,8 +1,8 @@
-//! Snapshots of what sandboxes wrote, and what is made from them.
+//! Snapshots of the files that sandboxes wrote, and places created from them.
 //!
-//! A snapshot is a read-only subvolume `snapshots/<id>/files`; a sandbox that is made from it starts on a
-//! writable one of the same. Nothing is copied: the file system shares what nobody changed, and frees it when
-//! the last that has it is deleted, so neither side has to know of the other.
+//! A snapshot is a read-only subvolume `snapshots/<id>/files`; a sandbox created from it starts on a writable
+//! copy. Nothing is copied: the file system shares unchanged data, and frees it when its last user is
+//! deleted, so neither side has to know the other.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -25,22 +25,22 @@ pub(crate) struct Sealing {
 }
 
 impl Sealing {
-    /// Makes it. What the sandbox wrote until now is in it and on disk.
+    /// Creates the snapshot. Everything the sandbox has written so far is in it and on disk.
     pub(crate) fn seal(&self) -> io::Result<()> {
         btrfs::snapshot(&self.source, &self.place, OsStr::new(FILES), Access::ReadOnly)
     }
 
-    /// Leaves nothing of one that was not made.
+    /// Removes a snapshot that was not completed.
     pub(crate) fn give_up(self) {
         let _ = fs::remove_dir(&self.path);
     }
 }
 
 impl Pool {
-    /// Why this pool has no snapshots, for people; nothing where it can have them.
+    /// Why this pool has no snapshots, as a message; `None` if it can have them.
     pub(crate) fn snapshots_lack(&self) -> Option<String> {
         if !self.has_quota() {
-            return Some("the files of sandboxes lie in plain directories, not on btrfs".into());
+            return Some("the files of sandboxes are in plain directories, not on btrfs".into());
         }
         None
     }
@@ -48,7 +48,7 @@ impl Pool {
     /// Gets ready for a snapshot of the files called `name`, so that little is left to do.
     pub(crate) fn prepare_seal(&self, name: &str, snapshot: &str) -> io::Result<Sealing> {
         let source = directory::open(&self.root.join(UPPERS).join(name))?;
-        // Of an attempt that nobody was told of.
+        // Left by an attempt that was never reported.
         self.delete_snapshot(snapshot)?;
         let path = self.snapshot(snapshot);
         fs::DirBuilder::new().mode(0o700).create(&path)?;
@@ -60,7 +60,7 @@ impl Pool {
         self.snapshots_directory().join(snapshot)
     }
 
-    /// Where all of them have theirs.
+    /// The parent directory of all snapshots.
     pub(crate) fn snapshots_directory(&self) -> PathBuf {
         self.root.join(SNAPSHOTS)
     }
@@ -69,18 +69,19 @@ impl Pool {
         self.snapshot(snapshot).join(FILES).is_dir()
     }
 
-    /// Makes a place for a sandbox that has what a snapshot has. It appears whole or not at all.
+    /// Creates a place with the content of a snapshot. It appears complete or not at all.
     pub(crate) fn create_from(&self, snapshot: &str, name: &str, limit_bytes: u64) -> io::Result<Upper> {
         self.copy(&directory::open(&self.snapshot(snapshot).join(FILES))?, name, limit_bytes)
     }
 
-    /// Makes a place that has what the files called `of` have, while nothing writes to them.
+    /// Creates a place with the content of the files called `of`, while nothing writes to them.
     pub(crate) fn create_copy(&self, of: &str, name: &str, limit_bytes: u64) -> io::Result<Upper> {
         self.copy(&directory::open(&self.root.join(UPPERS).join(of))?, name, limit_bytes)
     }
 
     fn copy(&self, from: &File, name: &str, limit_bytes: u64) -> io::Result<Upper> {
-        // Not among the files of sandboxes at once: nobody else can make any there while this is under way.
+        // Create it in another directory and rename it: the parent is locked while btrfs takes the snapshot,
+        // and other creates would wait.
         let drafts = directory::open(&self.root.join(DRAFTS))?;
         let name = OsStr::new(name);
         btrfs::snapshot(from, &drafts, name, Access::Writable)?;
@@ -98,7 +99,7 @@ impl Pool {
         Ok(Upper { path, quota: Some(quota) })
     }
 
-    /// Deletes a snapshot, with all that is in its directory; fine if it is gone.
+    /// Deletes a snapshot and everything in its directory; succeeds if it is gone.
     pub(crate) fn delete_snapshot(&self, snapshot: &str) -> io::Result<()> {
         let Kind::Btrfs { stale, .. } = &self.kind else { return Ok(()) };
         let path = self.snapshot(snapshot);
@@ -125,22 +126,23 @@ impl Pool {
         Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
     }
 
-    /// What was written to these files and is not on disk yet, where that is known.
+    /// Bytes written to these files that are not on disk yet, if known.
     pub(crate) fn unwritten_bytes(&self, name: &str) -> Option<u64> {
         let quota = self.find(name).ok()?.quota?;
         btrfs::unwritten_bytes(self.quota_groups.as_deref()?, quota).ok()
     }
 
-    /// Whether what a sandbox wrote before a snapshot counts as its own for as long as anyone has it.
+    /// Whether data that a sandbox wrote before a snapshot is charged to it for as long as any snapshot has
+    /// it.
     pub(crate) fn charges_makers(&self) -> bool {
         self.quota_groups.as_deref().is_some_and(btrfs::charges_makers)
     }
 
-    /// Notes that the processes of a sandbox stand still. To be followed by [`sync`](Self::sync).
+    /// Records that the processes of a sandbox are frozen. To be followed by [`sync`](Self::sync).
     ///
-    /// The mark goes before they run on, in the same file system as what they write: should the host go down,
-    /// what is on disk with a mark is what was there when they stood still. It lies apart from the sandbox's
-    /// files, whose quota may leave no room for it.
+    /// The mark is removed before they run on, in the same file system as their files: if the host crashes,
+    /// files on disk with a mark are as they were when the processes were frozen. It is stored outside the
+    /// sandbox's files, whose quota may leave no room for it.
     pub(crate) fn mark_frozen(&self, name: &str) -> io::Result<()> {
         if self.has_quota() {
             File::create(self.root.join(FROZEN).join(name))?;
@@ -160,7 +162,7 @@ impl Pool {
         self.root.join(FROZEN).join(name).exists()
     }
 
-    /// Removes what an earlier node left half-made, and finds the quota groups that it did not drop.
+    /// Removes what a previous node left incomplete, and finds the quota groups that it did not drop.
     pub(crate) fn sweep(&self) -> io::Result<()> {
         let Kind::Btrfs { stale, .. } = &self.kind else { return Ok(()) };
         let drafts = directory::open(&self.root.join(DRAFTS))?;

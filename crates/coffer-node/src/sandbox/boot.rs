@@ -45,7 +45,7 @@ pub(super) async fn boot(node: &Arc<Node>, entry: &Entry) -> Result<Launch, Node
     if plain_layers > 0 {
         tracing::warn!(
             sandbox.id = %entry.spec.sandbox,
-            "{plain_layers} layers of sandbox {} lie on a file system that cannot map ids",
+            "{plain_layers} layers of sandbox {} are on a file system that cannot map ids",
             entry.spec.sandbox
         );
     }
@@ -66,7 +66,7 @@ pub(super) async fn boot(node: &Arc<Node>, entry: &Entry) -> Result<Launch, Node
         Err(NodeError::new(NodeErrorCode::Internal, "the sandbox did not set itself up in time"))
     });
     let alive = Alive { watched, cgroup, quota };
-    // The child's own words say more than the failure to move a process that has ended.
+    // Prefer the child's message: a failure to move a process that has ended says less.
     match set_up.and_then(|listeners| Ok((listeners, joined?))) {
         Ok((listeners, process)) => Ok(Launch { alive, process, listeners }),
         Err(error) => {

@@ -1,4 +1,4 @@
-//! Slots of the warm pool: how they are made, and how one becomes the sandbox that somebody asks for.
+//! Slots of the warm pool: how they are created, and how a request claims one as its sandbox.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ use super::prepare::{Launch, check_room};
 use super::provision;
 use super::remains::{Record, Remains};
 
-/// Makes a slot, or leaves nothing of it.
+/// Creates a slot, or removes what it created so far.
 pub(super) async fn make(node: &Arc<Node>, shape: &Shape) -> Result<Slot, NodeError> {
     let entry = provision::reserve(node, &shape.slot()).await?;
     let made = async {
@@ -41,7 +41,8 @@ pub(super) async fn end(node: &Arc<Node>, slot: Slot) {
     Remains::of(node, &slot.entry, Record::Removed).give_back_later().await;
 }
 
-/// A slot made into the sandbox that is asked for; nothing when none fits, and then it is made anew.
+/// Claims a slot for the requested sandbox; `None` if none fits, and then the caller creates one from
+/// scratch.
 pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Entry, Alive)> {
     let shape = Shape::of(spec)?;
     if node.warm.is_off() || !node.warm.ask(&shape) {
@@ -51,7 +52,7 @@ pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Ent
     let claimed = blocking(move || {
         let node = claiming;
         provision::check(&spec)?;
-        // What stands in the way of a new sandbox does so here; making anew then says what it is.
+        // Anything that prevents a new sandbox fails here too; the cold path then reports the error.
         let template = provision::find_template(&node, &spec.template)?;
         if check_room(&node).is_err() {
             return Ok(None);
@@ -67,7 +68,7 @@ pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Ent
                 Ok(entry) => return Ok(Some((entry, slot.alive, serving))),
                 Err(error) => {
                     node.network.end(spec.sandbox);
-                    tracing::warn!(sandbox.id = %spec.sandbox, "sandbox {} is made anew: {error}", spec.sandbox);
+                    tracing::warn!(sandbox.id = %spec.sandbox, "could not claim a slot for sandbox {}, creating it from scratch: {error}", spec.sandbox);
                     node.warm.reject(slot);
                 }
             }
@@ -76,7 +77,7 @@ pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Ent
     });
     let (entry, alive, serving) = claimed.await.ok().flatten()?;
     if let Err(error) = serving.in_force().await {
-        tracing::warn!(sandbox.id = %entry.spec.sandbox, "sandbox {} is made anew: {error}", entry.spec.sandbox);
+        tracing::warn!(sandbox.id = %entry.spec.sandbox, "could not claim a slot for sandbox {}, creating it from scratch: {error}", entry.spec.sandbox);
         node.network.end(entry.spec.sandbox);
         alive.end().await;
         Remains::of(node, &entry, Record::Removed).give_back_later().await;
@@ -85,9 +86,8 @@ pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Ent
     Some((entry, alive))
 }
 
-/// Makes a slot the sandbox that is asked for. The journal entry comes last and is replaced in one step:
-/// before it there is only a slot, from it on there is the sandbox, whatever becomes of this node.
-/// After a failure it is a slot still, but no use to anyone.
+/// Turns a slot into the requested sandbox. The journal entry is replaced last, in one step: before that it
+/// is a slot, after that a sandbox, even if this node dies. After a failure it is still a slot, but unusable.
 fn become_sandbox(slot: &Slot, node: &Node, spec: &CreateSandbox) -> io::Result<Entry> {
     take_name(slot, &spec.hostname)?;
     let entry = Entry {
@@ -98,15 +98,15 @@ fn become_sandbox(slot: &Slot, node: &Node, spec: &CreateSandbox) -> io::Result<
     };
     node.journal.overwrite(&entry)?;
     if slot.has_ended() {
-        // Nobody was told yet: another can still be made.
+        // The server has no answer yet: another sandbox can still be created.
         node.journal.write(&slot.entry, Durability::Cached)?;
         return Err(ended());
     }
     Ok(entry)
 }
 
-/// Gives it a host name: in its namespace, and in its files by way of its own root, because what
-/// lies below a mounted overlay must not be touched.
+/// Sets its host name: in its namespace, and in its files through its own root, because the directories below
+/// a mounted overlay must not be touched.
 fn take_name(slot: &Slot, hostname: &str) -> io::Result<()> {
     let root = rustix::fs::openat(
         CWD,
@@ -126,8 +126,8 @@ fn take_name(slot: &Slot, hostname: &str) -> io::Result<()> {
     set_hostname_within(slot.alive.watched.pidfd(), hostname)
 }
 
-/// Sets the host name in the namespace of a process. This thread goes there and comes back, because a
-/// thread of its own for it would cost more than all the rest of a claim.
+/// Sets the host name in the namespace of a process. This thread enters it and comes back, because a separate
+/// thread would cost more than the rest of a claim.
 fn set_hostname_within(pidfd: BorrowedFd<'_>, hostname: &str) -> io::Result<()> {
     static HOME: OnceLock<OwnedFd> = OnceLock::new();
     const NAMES: ThreadNameSpaceType = ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
@@ -152,7 +152,7 @@ fn ended() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "the slot has ended")
 }
 
-/// Nobody inside has had a chance to put a link there, and none would be followed.
+/// No process inside could have put a link there yet, and links are not followed anyway.
 fn overwrite(root: &OwnedFd, path: &str, content: &str) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -160,6 +160,6 @@ fn overwrite(root: &OwnedFd, path: &str, content: &str) -> io::Result<()> {
         rustix::io::retry_on_intr(|| rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), resolve))?;
     let mut file = std::fs::File::from(file);
     file.write_all(content.as_bytes())?;
-    // At last and not at first: btrfs writes a file out at its close that was cut to nothing before.
+    // Truncate last, not first: btrfs flushes a file at close if it was truncated to zero before.
     file.set_len(content.len() as u64)
 }

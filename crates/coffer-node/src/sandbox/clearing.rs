@@ -1,4 +1,4 @@
-//! What is cleared away while a sandbox's files stay.
+//! Removes what a sandbox leaves behind while its files stay.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ pub(crate) fn clear_run(node: &Node, name: SandboxId) {
     }
     let removed = node.files_of(name).remove().and(remove_socket(node, name));
     if let Err(error) = removed {
-        tracing::warn!(sandbox.id = %name, "clearing up after sandbox {name}: {error}");
+        tracing::warn!(sandbox.id = %name, "could not clean up after sandbox {name}: {error}");
     }
 }
 
-/// Removes what belongs to processes that are gone; what is shown inside stays for when they are back.
+/// Removes what belongs to ended processes; the files mounted inside stay for their return.
 pub(crate) fn clear_processes(node: &Node, name: SandboxId) {
     let cgroup = node.cgroups.of(name);
     for _ in 0..50 {
@@ -35,6 +35,6 @@ pub(crate) fn clear_processes(node: &Node, name: SandboxId) {
         std::thread::sleep(Duration::from_millis(10));
     }
     if let Err(error) = remove_socket(node, name) {
-        tracing::warn!(sandbox.id = %name, "clearing up after sandbox {name}: {error}");
+        tracing::warn!(sandbox.id = %name, "could not clean up after sandbox {name}: {error}");
     }
 }

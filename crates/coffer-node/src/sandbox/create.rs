@@ -1,4 +1,4 @@
-//! A new sandbox: a slot that waits for it, or one made for it.
+//! Creates a sandbox: from a waiting slot, or from scratch.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(super) async fn bring_up(node: &Arc<Node>, spec: &CreateSandbox) -> Result<(
     made
 }
 
-/// Makes a sandbox whole, or leaves nothing of it.
+/// Creates a sandbox completely, or removes what it created so far.
 async fn create(node: &Arc<Node>, spec: &CreateSandbox) -> Result<(Entry, Alive), NodeError> {
     let mut entry = provision::reserve(node, spec).await?;
     let started = async {

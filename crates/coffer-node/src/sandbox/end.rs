@@ -1,4 +1,4 @@
-//! The end of a sandbox: asked for, or its own.
+//! The end of a sandbox: by request, or because its first process ended.
 
 use coffer_wire::node::{DeathCause, NodeError, Notice, Reply};
 
@@ -39,7 +39,8 @@ impl Owner {
         (State::Gone, Ok(Reply::Done))
     }
 
-    /// The first process ended unasked: find out why, tell, keep the record, give back the rest.
+    /// The first process ended without a request: find out why, send a notice, keep the record, release the
+    /// rest.
     pub(super) async fn died(&mut self) {
         let state = std::mem::replace(&mut self.state, State::Gone);
         let (State::Running(alive) | State::Frozen(alive)) = state else {
@@ -53,11 +54,11 @@ impl Owner {
         tracing::warn!(sandbox.id = %id, "sandbox {id} died: {cause:?}");
         self.entry.phase = Phase::Dead { cause: cause.clone() };
         if let Err(error) = write_entry(&self.node, &self.entry, Durability::Cached).await {
-            tracing::error!(sandbox.id = %id, "recording the death of sandbox {id}: {error}");
+            tracing::error!(sandbox.id = %id, "could not record the death of sandbox {id}: {error}");
         }
         self.state = State::Dead(cause.clone());
         self.show();
-        // Nobody may be listening; then the list tells.
+        // No server may be connected; it then finds the death in the list.
         let _ = self.node.notices.send(Notice::Died { sandbox: id, cause });
         Remains::of(&self.node, &self.entry, Record::Kept).give_back_later().await;
     }

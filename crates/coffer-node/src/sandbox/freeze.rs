@@ -1,4 +1,4 @@
-//! Having the processes of a sandbox stand still, with files that outlive the host's own crash.
+//! Freezes the processes of a sandbox, with files that survive a crash of the host.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::prepare::{internal, write_entry};
 const WRITTEN_OUT: Duration = Duration::from_secs(20);
 
 impl Owner {
-    /// Freezes all processes; what they wrote is safe then.
+    /// Freezes all processes and syncs what they wrote.
     pub(super) async fn freeze(&self, alive: Alive) -> (State, Result<Reply, NodeError>) {
         if !self.node.cgroups.can_freeze() {
             let error = NodeError::new(NodeErrorCode::Unsupported, "this host cannot freeze processes");

@@ -22,13 +22,13 @@ use super::rehearsal;
 use super::restore::{self, Source};
 use super::start::go_live;
 
-/// What an image takes beyond the memory in use: tables, and the program of the first process.
+/// Size of an image beyond the memory in use: tables, and the program of the first process.
 const BESIDE_MEMORY: u64 = 32 * 1024 * 1024;
 
-/// What there is when nothing leads out of a sandbox any more.
+/// State of a sandbox with all its outside connections closed.
 #[derive(Debug)]
 pub(super) struct LetGo {
-    /// Where connections wait meanwhile.
+    /// Connections wait in its backlog.
     pub(super) listener: OwnedFd,
     /// Mounts that come from outside of it.
     pub(super) mounts: Vec<MountPoint>,
@@ -57,13 +57,14 @@ impl Owner {
                 let id = self.id();
                 tracing::warn!(sandbox.id = %id, "sandbox {id} goes on: {error}");
                 if alive.watched.has_ended() {
-                    // Its owner finds that out next, and tells why.
+                    // Its owner notices that next, and reports why.
                     return (State::Running(alive), Err(error));
                 }
                 self.entry.phase = Phase::Running { process };
-                // On disk too: what was noted before may be there, and names an image that is old from here on.
+                // Synced, because the previous entry may be on disk, and names an image that is outdated from
+                // here on.
                 if let Err(error) = write_entry(&self.node, &self.entry, Durability::Synced).await {
-                    tracing::error!(sandbox.id = %id, "sandbox {id} after a failed hibernation: {error}");
+                    tracing::error!(sandbox.id = %id, "could not record the failed hibernation of sandbox {id}: {error}");
                 }
                 let (node, name) = (self.node.clone(), self.entry.name());
                 let _ = tokio::task::spawn_blocking(move || {
@@ -93,7 +94,7 @@ impl Owner {
                 });
                 let image = sealed.await.map_err(|error| error.message)?;
                 rehearsal::rehearse(&node, &entry, &place, &image).await.map_err(|error| error.message)?;
-                // From here on what counts is whether its processes live.
+                // From here on the state depends on whether its processes live.
                 let noted = write_entry(&node, &entry, Durability::Synced).await;
                 noted.map_err(|error| error.message)
             }
@@ -108,12 +109,12 @@ impl Owner {
         Ok(())
     }
 
-    /// Where its image lies, if it has one.
+    /// Where its image is stored, if it has one.
     fn image(&self) -> Place {
         self.node.images.of_sandbox(&self.entry.name().to_string())
     }
 
-    /// Has agentd let go of what leads out of the sandbox, and makes room for an image.
+    /// Makes agentd close its outside connections, and creates the directory for an image.
     pub(super) async fn let_go(&self, alive: &Alive, pid: i32, place: &Place) -> Result<LetGo, NodeError> {
         let room = alive.cgroup.usage().memory_bytes + BESIDE_MEMORY;
         let overlays: Vec<_> =
@@ -125,13 +126,13 @@ impl Owner {
             let mounts = from_outside(&node, name, pid, &overlays).map_err(internal("read its mounts"))?;
             place.make().map_err(internal("make room for its memory"))?;
             place.keep_program(&node.files_of(name).program(), pid).map_err(internal("keep its agentd"))?;
-            // Connections from now on wait for whoever takes this listener.
+            // Connections from now on wait until agentd takes this listener.
             let listener = listen(&node, name).map_err(internal("make its socket"))?;
             let shut = memory::order(first.as_fd(), pid, ControlOrder::Shut, None);
             if let Err(error) = shut {
                 // It may have done a part of it.
                 let _ = memory::order(first.as_fd(), pid, ControlOrder::Open, Some(&listener));
-                return Err(internal("have agentd let go of its connections")(error));
+                return Err(internal("make agentd close its connections")(error));
             }
             Ok(LetGo { listener, mounts })
         })
@@ -145,7 +146,7 @@ impl Owner {
             Ok(first) => {
                 let open = move || {
                     memory::order(first.as_fd(), pid, ControlOrder::Open, Some(&listener))
-                        .map_err(internal("have agentd listen again"))
+                        .map_err(internal("make agentd listen again"))
                 };
                 blocking(open).await
             }
@@ -161,7 +162,7 @@ impl Owner {
         match self.try_wake().await {
             Ok(alive) => {
                 let place = self.image();
-                // Its agentd has answered; nobody needs the image any more.
+                // Its agentd has answered, so the image is no longer needed.
                 let forgotten = tokio::task::spawn_blocking(move || place.forget()).await;
                 if let Ok(Err(error)) = forgotten {
                     tracing::warn!("could not remove an image: {error}");
@@ -207,7 +208,7 @@ impl Owner {
     pub(super) async fn start_cold(&mut self) -> (State, Result<Reply, NodeError>) {
         let place = self.image();
         let before = std::mem::replace(&mut self.entry.phase, Phase::Stopped);
-        // The record first: an image that nobody speaks of is swept, a record without one is not.
+        // Write the record first: an image without a record is swept, a record without an image is not.
         if let Err(error) = write_entry(&self.node, &self.entry, Durability::Synced).await {
             self.entry.phase = before;
             return (State::Hibernated, Err(error));
@@ -223,7 +224,7 @@ fn hold(alive: &Alive) -> Result<OwnedFd, NodeError> {
     alive.watched.pidfd().try_clone_to_owned().map_err(internal("hold its first process"))
 }
 
-/// Lets go of what an image took in memory.
+/// Removes the decrypted image from memory.
 async fn leave(place: Place) {
     if let Ok(Err(error)) = tokio::task::spawn_blocking(move || place.leave()).await {
         tracing::warn!("could not remove a decrypted image: {error}");
@@ -267,7 +268,7 @@ fn from_outside(
         let (Some(root), Some(place)) = (fields.next(), fields.next()) else { continue };
         let path = PathBuf::from(place);
         if is_outside(&path) {
-            // Whole file systems are directories; single files of one are what the rest are.
+            // A mount of a whole file system is a directory; the others are single files.
             mounts.push(MountPoint { path, is_directory: root == "/" });
         }
     }

@@ -1,4 +1,4 @@
-//! The task that makes slots and ends them: one at a time, and only while nobody waits for a sandbox.
+//! The task that creates and ends slots: one at a time, and only while no request waits for a sandbox.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use crate::warm::Slot;
 use super::claim;
 use super::provision::find_template;
 
-/// How often the number of slots is looked at while it may change, and while it does not.
+/// How often to check the number of slots while it may change, and while it does not.
 const RESTLESS: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(15);
-/// A slot is made this long after the last request: its answer and first command have then passed.
+/// Create a slot this long after the last request: its answer and first command are then done.
 const QUIET: Duration = Duration::from_millis(20);
-/// But where one request follows another, a slot is made this often all the same.
+/// Under continuous requests, create a slot this often anyway.
 const LONGEST_WAIT: Duration = Duration::from_millis(60);
-/// And this often while sandboxes are made anew, which takes what making slots would take.
+/// And this often while sandboxes are created from scratch, which needs the same resources.
 const LONGEST_BURST: Duration = Duration::from_secs(2);
 /// After a failure: a full disk or a missing template do not pass by themselves.
 const PUT_OFF: Duration = Duration::from_secs(10);
-/// No slot is made with less memory than this left on the host.
+/// Create no slot with less memory than this left on the host.
 const MEMORY_FLOOR: u64 = 512 * 1024 * 1024;
 
 /// Keeps as many slots ready as are wanted, until [`stop`](crate::warm::Warm::stop); then ends all of them.

@@ -1,4 +1,4 @@
-//! The life of a sandbox on this node: which states there are, and what each request means in each of them.
+//! The life cycle of a sandbox on this node: its states, and what each request means in each of them.
 //!
 //! ```text
 //!                      create
@@ -13,24 +13,24 @@
 //!     └─ where a cold start fails ◄────────┘
 //!
 //!  running, frozen, stopped, hibernated:  rollback ends in running, a snapshot leaves each as it was
-//!  running, frozen:                       the first process ended unasked: dead, only a record is left
+//!  running, frozen:                       the first process ended by itself: dead, only a record is left
 //!  all of them, dead too:                 destroy ends in gone
 //! ```
 //!
-//! [`plan`] decides, without touching anything, what is to be done; [`Life::after`] says where that leads. The owner
-//! does it, and where it fails finds itself in one of [`Life::fallbacks`]. On disk a sandbox also has phases in between
-//! ([`Phase`](crate::journal::Phase)), for the node that finds one cut off; here nothing is in between, because an owner
-//! does one thing at a time.
+//! [`plan`] decides, without side effects, what to do; [`Life::after`] gives the resulting state. The owner
+//! does it, and after a failure is in one of [`Life::fallbacks`]. The journal also has intermediate phases
+//! ([`Phase`](crate::journal::Phase)), for a node that finds an interrupted step; here there are none,
+//! because an owner does one thing at a time.
 
 use coffer_core::{Boot, Memory, SnapshotId};
 
 use crate::registry::Command;
 
-/// Where a sandbox is, without what it has there.
+/// The state of a sandbox, without its resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Life {
     Running,
-    /// Its processes stand still, in memory.
+    /// Its processes are frozen, in memory.
     Frozen,
     /// It has files and no processes.
     Stopped,
@@ -49,12 +49,12 @@ pub(super) enum MemorySupport {
     Absent,
 }
 
-/// What an owner does to grant a request.
+/// What an owner does for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Action {
-    /// Nothing: it is so already.
+    /// Nothing: the sandbox is already in that state.
     Confirm,
-    /// Nothing: it runs, and this is where.
+    /// Nothing: it runs already; answers with its placement.
     ConfirmPlace,
     Freeze,
     Thaw,
@@ -65,7 +65,7 @@ pub(super) enum Action {
     /// Restores the memory on disk.
     Wake,
     Hibernate,
-    /// A frozen sandbox runs for a moment, for its agentd to let go of connections.
+    /// A frozen sandbox runs briefly, so that its agentd can close its connections.
     ThawAndHibernate,
     Snapshot(SnapshotId),
     SnapshotMemory(SnapshotId),
@@ -76,7 +76,7 @@ pub(super) enum Action {
     Destroy,
 }
 
-/// Why an owner does nothing.
+/// Why an owner refuses a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// The state does not allow it.
@@ -85,10 +85,10 @@ pub(super) enum Refusal {
     NoMemorySupport,
 }
 
-/// What `command` means for a sandbox in that state.
+/// The action for `command` in that state.
 pub(super) fn plan(life: Life, command: &Command, support: MemorySupport) -> Result<Action, Refusal> {
     let has_files = matches!(life, Life::Running | Life::Frozen | Life::Stopped | Life::Hibernated);
-    // What is refused in a state anyhow is refused for that, whatever the host can do.
+    // A request that the state refuses anyway is refused for that reason, whatever the host supports.
     let with_memory = match support {
         MemorySupport::Absent if has_files => Err(Refusal::NoMemorySupport),
         MemorySupport::Absent | MemorySupport::Present => Ok(()),
@@ -159,11 +159,12 @@ impl Life {
         }
     }
 
-    /// The states that a failed action may leave besides [`after`](Self::after): mostly the one before, or one on the
-    /// way. Never one that claims more than there is.
+    /// The states that a failed action may lead to besides [`after`](Self::after): mostly the previous one,
+    /// or an intermediate one. Never one that claims more than exists.
     pub(super) const fn fallbacks(self, action: Action) -> &'static [Self] {
         match action {
-            // A confirmation cannot fail; a sandbox whose processes ended is stopped or gone whatever else fails.
+            // A confirmation cannot fail; a sandbox whose processes ended is stopped or gone even if a later
+            // step fails.
             Action::Confirm | Action::ConfirmPlace | Action::Stop | Action::Destroy | Action::SetNetwork => {
                 &[]
             }
@@ -178,7 +179,7 @@ impl Life {
             Action::Boot => &[Self::Stopped],
             Action::BootCold => &[Self::Hibernated, Self::Stopped],
             Action::Wake => &[Self::Hibernated],
-            // Nothing was ended yet, or its old files are all that there is.
+            // Nothing was ended yet, or only its old files are left.
             Action::RollBack(..) => match self {
                 Self::Frozen => &[Self::Frozen, Self::Stopped],
                 Self::Hibernated => &[Self::Hibernated, Self::Stopped],
@@ -192,7 +193,7 @@ impl Life {
         next == self.after(action) || self.fallbacks(action).contains(&next)
     }
 
-    /// As told to people.
+    /// The name in messages.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -286,8 +287,8 @@ mod tests {
     }
 
     proptest! {
-        /// However requests end, as they should or in a fallback: the dead stay dead, and what has no processes got
-        /// them by a start or a rollback only.
+        /// Whether requests succeed or fail: dead sandboxes stay dead, and a sandbox without processes gets
+        /// them only by a start or a rollback.
         #[test]
         fn any_sequence_keeps_to_the_rules(
             steps in prop::collection::vec((select(commands()), any::<prop::sample::Index>()), 1..40),
@@ -325,7 +326,7 @@ mod tests {
             }
         }
 
-        /// What was done is confirmed when it is asked for again: a server that missed an answer may ask twice.
+        /// A repeated request is confirmed: a server that missed an answer may ask twice.
         #[test]
         fn a_request_can_be_repeated(life in select(ALL.to_vec()), command in select(commands()), support in support()) {
             let Ok(action) = plan(life, &command, support) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Keeping the files and the processes of a sandbox as they are at one moment, while it goes on.
+//! Snapshots the files and the processes of a sandbox at one moment, while it keeps running.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,14 +42,15 @@ impl Owner {
                     node.pool.delete_snapshot(&snapshot.to_string())
                 });
                 if let Ok(Err(error)) = deleted.await {
-                    tracing::error!("snapshot {snapshot}, which was not finished: {error}");
+                    tracing::error!("could not remove unfinished snapshot {snapshot}: {error}");
                 }
                 (state, Err(error))
             }
         }
     }
 
-    /// The files are kept while the processes stand still after their dump: both are of the same moment.
+    /// The files are snapshotted while the processes are still frozen after their dump: both are of the same
+    /// moment.
     async fn save_all(
         &self,
         making: Making,
@@ -58,7 +59,7 @@ impl Owner {
     ) -> Result<Arc<Manifest>, NodeError> {
         let criu = memory::tool()?;
         if let Some(lack) = self.node.pool.snapshots_lack() {
-            let message = format!("this host keeps no snapshots: {lack}");
+            let message = format!("this host does not support snapshots: {lack}");
             return Err(NodeError::new(NodeErrorCode::Unsupported, message));
         }
         let Phase::Running { process } = &self.entry.phase else { return Err(memory::unsupported()) };

@@ -1,7 +1,7 @@
-//! What sandboxes use, read from outside.
+//! Resource usage of sandboxes, read from outside.
 //!
-//! Reading may wait for the disk or for a lock in the kernel that one sandbox keeps busy. Others must not wait with it:
-//! each has a bound of its own, and one that is still being read is left out.
+//! A read may wait for the disk or for a kernel lock that one sandbox keeps busy. Other sandboxes must not
+//! wait for it: each read has its own timeout, and a sandbox that is still being read is left out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use crate::node::Node;
 use crate::registry::{Handle, Meter};
 
-/// Reading takes less than a millisecond; after this long the others go on without.
+/// A read takes less than a millisecond; after this long the others continue without it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Samples of all sandboxes that have processes.
@@ -29,8 +29,8 @@ pub(crate) async fn sample_all(node: &Arc<Node>) -> Vec<Sample> {
     .await
 }
 
-/// Reads one after the other on one thread. Where one takes longer than `patience`, that thread is left to it and
-/// another goes on with the rest.
+/// Reads one after the other on one thread. If one takes longer than `patience`, that thread is left to it
+/// and another continues with the rest.
 async fn read_all<T: Send + 'static, S: Send + 'static>(
     items: Vec<T>,
     patience: Duration,

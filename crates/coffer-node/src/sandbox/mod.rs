@@ -1,10 +1,12 @@
-//! Sandboxes: each has one task that owns it; everyone else holds a [`Handle`](crate::registry::Handle) and asks.
+//! Sandboxes: each has one task that owns it; all other code holds a [`Handle`](crate::registry::Handle) and
+//! sends requests.
 //!
-//! [`life`] has the states, the diagram of them, and what each request means in each.
+//! [`life`] has the states, their diagram, and what each request means in each.
 //!
-//! From the bottom up: [`prepare`] has what every start needs, [`provision`] says what a sandbox is made of, [`boot`]
-//! and [`restore`] start one, [`start`] chooses between them, [`create`] and [`claim`] make new ones. [`owner`] holds
-//! the state of one sandbox, the files with an `impl Owner` change it, and [`task`] has each of them do so when its turn has come.
+//! From the bottom up: [`prepare`] has what every start needs, [`provision`] chooses a sandbox's resources,
+//! [`boot`] and [`restore`] start one, [`start`] chooses between them, [`create`] and [`claim`] create new
+//! ones. [`owner`] holds the state of one sandbox, the files with an `impl Owner` change it, and [`task`]
+//! calls them for each request in turn.
 
 mod boot;
 mod claim;

@@ -1,5 +1,5 @@
-//! The one who may change a sandbox: what it knows, and what it lets others see. What it does is in the files that have
-//! an `impl Owner`; [`task`](super::task) says when.
+//! The owner of a sandbox, the only code that may change it: its state, and what it publishes. Its actions
+//! are in the files that have an `impl Owner`; [`task`](super::task) calls them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::registry::{Meter, View};
 
 use super::life::Life;
 
-/// Where a sandbox is in its life (see [`life`](super::life)), with what it has there.
+/// Where a sandbox is in its life cycle (see [`life`](super::life)), with its resources.
 #[derive(Debug)]
 pub(crate) enum State {
     Running(Alive),
@@ -27,7 +27,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// The state without what comes with it.
+    /// The state without its resources.
     pub(super) const fn life(&self) -> Life {
         match self {
             Self::Running(_) => Life::Running,
@@ -60,7 +60,7 @@ impl Owner {
         Ok(Reply::Placed(self.placement()))
     }
 
-    /// Lets others see the state as it is now.
+    /// Publishes the current state.
     pub(super) fn show(&self) {
         let (run, alive) = match &self.state {
             State::Running(alive) => (RunState::Running, Some(alive)),

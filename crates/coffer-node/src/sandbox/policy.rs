@@ -9,7 +9,7 @@ use super::owner::{Owner, State};
 use super::prepare::write_entry;
 
 impl Owner {
-    /// The journal first: should this node die before egress has heard of it, the next one tells egress.
+    /// Write the journal first: if this node dies before egress has the policy, the next node sends it.
     pub(super) async fn set_network(&mut self, policy: Policy, state: &State) -> Result<Reply, NodeError> {
         let before = std::mem::replace(&mut self.entry.spec.network, policy);
         let durability = match state {

@@ -1,4 +1,4 @@
-//! What every start of a sandbox needs, be it a boot or a restore: room, a cgroup, small files, a listening socket.
+//! What every start of a sandbox needs, boot or restore: room, a cgroup, small files, a listening socket.
 
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ use crate::uids::UidError;
 
 /// Connections that may wait for agentd to accept them.
 const BACKLOG: i32 = 1024;
-/// What a mount may write beyond the disk limit, until it is done.
+/// What a mount may write beyond the disk limit, until it is complete.
 const MOUNT_ROOM: u64 = 16 * 1024 * 1024;
 /// Spawners that a start may outlive.
 pub(super) const SPAWNERS: u32 = 3;
@@ -41,7 +41,7 @@ pub(super) struct Prepared {
     pub(super) request: SpawnRequest,
     /// The listener first.
     pub(super) descriptors: Vec<OwnedFd>,
-    /// What is written here lets a sandbox go on that had to wait for its limits.
+    /// A write here releases a sandbox that waits for its limits.
     pub(super) gate: Option<OwnedFd>,
     pub(super) quota: Option<u64>,
 }
@@ -64,7 +64,7 @@ pub(super) async fn prepare(
         files::clear_marks(&overlays).map_err(internal("prepare its files"))?;
         cgroup.create(limits).map_err(internal("make its cgroup"))?;
         let shown = node.files_of(entry.name());
-        // One that is restored goes on with those that it had.
+        // A restored sandbox continues with the files that it had.
         if restore.is_none() || !shown.exist() {
             shown.write(limits).map_err(internal("write its small files"))?;
         } else {
@@ -106,11 +106,11 @@ pub(super) async fn prepare(
     .await
 }
 
-/// A listening socket of that name. It exists before agentd does, so the first connection
-/// waits in its backlog and nobody polls; only agentd will hold it, so a dead agentd refuses.
+/// A listening socket of that name. It exists before agentd does, so the first connection waits in its
+/// backlog and no client has to poll; only agentd will hold it, so connections to a dead agentd are refused.
 pub(super) fn listen(node: &Node, name: SandboxId) -> io::Result<OwnedFd> {
     let path = node.socket_of(name);
-    // Takes the place of the one before at once: nobody who connects meanwhile finds nothing.
+    // Replace the old socket in one step, so that a client that connects meanwhile always finds one.
     let draft = path.with_extension("new");
     if let Err(error) = fs::remove_file(&draft)
         && error.kind() != io::ErrorKind::NotFound

@@ -1,4 +1,4 @@
-//! What a sandbox is made of: its template or snapshot, its ids and processors, its first files.
+//! Chooses a sandbox's resources: its template or snapshot, its ids and processors, its first files.
 
 use std::io;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use super::prepare::{check_room, internal, refused_ids};
 /// How a sandbox begins to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resume {
-    /// Its agentd is started, and nothing else.
+    /// Start agentd, and nothing else.
     Boot,
-    /// It goes on with the processes of that snapshot.
+    /// Continue with the processes of that snapshot.
     Memory(SnapshotId),
 }
 
@@ -46,7 +46,7 @@ impl Resume {
     }
 }
 
-/// Chooses what a new sandbox is made of and writes it down. Nothing else exists yet.
+/// Chooses the resources of a new sandbox and records them. Nothing else exists yet.
 pub(super) async fn reserve(node: &Arc<Node>, spec: &CreateSandbox) -> Result<Entry, NodeError> {
     let (node, spec) = (node.clone(), spec.clone());
     blocking(move || {
@@ -78,13 +78,13 @@ pub(super) async fn reserve(node: &Arc<Node>, spec: &CreateSandbox) -> Result<En
     .await
 }
 
-/// What a sandbox is made of that gets the files of a snapshot.
+/// The entry of a sandbox that gets the files of a snapshot.
 pub(super) fn inherit(
     node: &Node,
     snapshot: &Manifest,
     generation: u32,
 ) -> (TemplateInfo, Vec<OverlaySpec>, Files) {
-    // Where all who have an extent are charged for it, what was inherited must leave room for its own.
+    // If every user of an extent is charged for it, the limit must leave room beyond the inherited bytes.
     let sealed_bytes = if node.pool.charges_makers() { 0 } else { snapshot.info.files_bytes };
     let files = Files {
         generation,
@@ -127,7 +127,7 @@ pub(crate) fn find_template(node: &Node, name: &str) -> Result<Template, NodeErr
 }
 
 fn find_plain_template(node: &Node, name: &str) -> Result<Template, NodeError> {
-    // `host` only as the host is now: an older build may lack what a power cut took.
+    // `host` only as the host is now: an older build may lack files after a power failure.
     if name != HOST
         && let Some(template) = node.templates.get(name)
     {
@@ -136,7 +136,9 @@ fn find_plain_template(node: &Node, name: &str) -> Result<Template, NodeError> {
     let unknown = |why: String| NodeError::new(NodeErrorCode::UnknownTemplate, why);
     if name == BASE || name == HOST {
         return node.templates.ensure_host().map_err(|error| {
-            unknown(format!("template `{name}` is not built, and the host's own cannot stand in: {error}"))
+            unknown(format!(
+                "template `{name}` is not built, and the template `host` cannot replace it: {error}"
+            ))
         });
     }
     Err(unknown(format!("there is no template `{name}`")))

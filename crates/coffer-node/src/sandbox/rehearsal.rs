@@ -1,8 +1,8 @@
-//! Finding out whether an image of memory can be restored, while the processes that it was made of are there.
+//! Checks whether an image of memory can be restored, while its processes still exist.
 //!
-//! What is restored is a sandbox of its own, on a copy of the files, with ids, cgroup and network of its own. It
-//! ends when everything is in its place and before anything runs: nobody outside can tell that it was, and its
-//! entry in the journal has the next node clear it away, should this one be killed.
+//! The image is restored as a separate sandbox, on a copy of the files, with its own ids, cgroup and network.
+//! It is ended when everything is restored and before anything runs, so it is invisible from outside; its
+//! journal entry makes the next node remove it if this one is killed.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use super::prepare::{internal, refused_ids};
 use super::remains::{Record, Remains};
 use super::restore::{self, Source};
 
-/// Each takes as much memory again as its sandbox has, so they take turns.
+/// Each needs as much memory as its sandbox has, so limit how many run at once.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
-/// Restores the image that was just sealed and ends what came of it. Fails where the image does.
+/// Restores the image that was just sealed and ends the result. Fails if the image cannot be restored.
 pub(super) async fn rehearse(
     node: &Arc<Node>,
     entry: &Entry,
@@ -32,11 +32,11 @@ pub(super) async fn rehearse(
     let _turn = TURNS.acquire().await.expect("the semaphore is never closed");
     if let Some(why) = cannot(node, image) {
         let id = entry.spec.sandbox;
-        tracing::warn!(sandbox.id = %id, "the saved memory of sandbox {id} is not tried out: {why}");
+        tracing::warn!(sandbox.id = %id, "skipped the test restore of sandbox {id}: {why}");
         return Ok(());
     }
     let (node, entry, place, image) = (node.clone(), entry.clone(), place.clone(), image.clone());
-    // A task of its own: it clears up after itself also where nobody waits for it any more.
+    // A separate task, so that it cleans up even if the caller is gone.
     let rehearsing = node.owners.clone().spawn(async move {
         let double = plan(&node, &entry).await?;
         let outcome = perform(&node, &entry, &double, place, image).await;
@@ -45,20 +45,20 @@ pub(super) async fn rehearse(
         let _ = tokio::task::spawn_blocking(move || remains.give_back()).await;
         outcome
     });
-    rehearsing.await.unwrap_or_else(|_| Err(internal("try the image out")(std::io::Error::other("panicked"))))
+    rehearsing.await.unwrap_or_else(|_| Err(internal("test the image")(std::io::Error::other("panicked"))))
 }
 
-/// Why there is no trying it out here. Its checksums are compared all the same when it is used.
+/// Why the image cannot be tested here. Its checksums are still compared when it is used.
 fn cannot(node: &Node, image: &Image) -> Option<String> {
     if let Some(lack) = node.pool.snapshots_lack() {
         return Some(lack);
     }
     let needed = image.bytes.saturating_add(node.cgroups.reserve_bytes());
     let available = scarcity::available_bytes()?;
-    (available < needed).then(|| format!("it takes {needed} bytes of memory, and {available} are there"))
+    (available < needed).then(|| format!("it needs {needed} bytes of memory, and {available} are available"))
 }
 
-/// Who plays the sandbox's part.
+/// The entry of the test sandbox.
 async fn plan(node: &Arc<Node>, entry: &Entry) -> Result<Entry, NodeError> {
     let (node, entry) = (node.clone(), entry.clone());
     blocking(move || {

@@ -16,9 +16,9 @@ use crate::process::has_ended;
 
 use super::prepare::listen;
 
-/// Gives agentd a listener again, where it has none: a node that saved its memory was killed meanwhile.
+/// Gives agentd a listener again if it has none: the node was killed while it saved the sandbox's memory.
 pub(super) async fn see_that_it_listens(node: Arc<Node>, entry: Entry, pid: i32, first: OwnedFd) {
-    /// CRIU may be at work still; then everything stands still until it is done.
+    /// CRIU may still be running; then everything is frozen until it is done.
     const TRIES: u32 = 30;
     let (id, socket) = (entry.spec.sandbox, node.socket_of(entry.name()));
     for attempt in 1..=TRIES {
@@ -29,12 +29,13 @@ pub(super) async fn see_that_it_listens(node: Arc<Node>, entry: Entry, pid: i32,
         let process = first.try_clone();
         let handed = tokio::task::spawn_blocking(move || -> io::Result<()> {
             let process = process?;
-            // Before it is handed over: whoever connects meanwhile waits.
+            // Create it before agentd gets it, so that clients that connect meanwhile wait.
             let listener = listen(&the_node, entry.name())?;
             let path = the_node.socket_of(entry.name());
             let ours = fs::metadata(&path)?.ino();
             memory::order(process.as_fd(), pid, ControlOrder::Open, Some(&listener)).inspect_err(|_| {
-                // Its owner clears up once, and may have done so. Another than ours is of its next run.
+                // The owner cleans up once, and may have done so. Another socket than ours belongs to its
+                // next run.
                 if has_ended(&process) && fs::metadata(&path).is_ok_and(|found| found.ino() == ours) {
                     let _gone = fs::remove_file(&path);
                 }

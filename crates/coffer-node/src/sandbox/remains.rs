@@ -1,4 +1,4 @@
-//! What is left of a sandbox without processes, and the order in which it is given back.
+//! The resources of a sandbox without processes, and the order in which they are released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use coffer_core::SandboxId;
 use crate::journal::Entry;
 use crate::node::Node;
 
-/// A step is tried for this long: the kernel lets go of some things a moment after the last process.
+/// A step is retried for this long: the kernel releases some resources a moment after the last process.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is left of a sandbox without processes.
+/// The resources of a sandbox without processes.
 #[derive(Debug)]
 pub(crate) struct Remains {
     pub(crate) node: Arc<Node>,
-    /// What all of it is called on this host.
+    /// Their name on this host.
     pub(crate) name: SandboxId,
-    /// What its files are called.
+    /// The name of its files.
     pub(crate) files: String,
-    /// Nothing where the range is not this sandbox's any more.
+    /// `None` if the range no longer belongs to this sandbox.
     pub(crate) uid_base: Option<u32>,
     pub(crate) cpus: Vec<usize>,
     pub(crate) record: Record,
 }
 
-/// What becomes of the journal entry.
+/// What happens to the journal entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// It tells of a death until someone destroys the sandbox.
+    /// It records a death until a server destroys the sandbox.
     Kept,
     Removed,
 }
@@ -53,8 +53,8 @@ impl Remains {
         node.reaper.take(move || self.give_back()).await;
     }
 
-    /// Everything, in an order in which a crash in between loses track of nothing: the journal entry
-    /// goes last, and until then the next start tries again. False when something is left.
+    /// Releases everything, in an order in which a crash loses track of nothing: the journal entry is removed
+    /// last, and until then the next start tries again. Returns false if something is left.
     pub(crate) fn give_back(self) -> bool {
         let Self { node, name, files, uid_base, cpus, record } = self;
         let cgroup = node.cgroups.of(name);
@@ -65,7 +65,7 @@ impl Remains {
             insist(name, "remove its saved memory", || node.images.of_sandbox(&name.to_string()).forget());
         clean &= insist(name, "remove its socket", || remove_socket(&node, name));
         if !clean {
-            // Ids whose files are still there must not go to another sandbox.
+            // Ids whose files still exist must not be given to another sandbox.
             return false;
         }
         node.processors.give_back(&cpus);
@@ -79,7 +79,7 @@ impl Remains {
     }
 }
 
-/// Deletes files of a sandbox later that others took the place of.
+/// Deletes replaced files of a sandbox in the background.
 pub(super) async fn delete_files_later(node: &Arc<Node>, name: SandboxId, files: String) {
     let deleting = node.clone();
     let delete = move || insist(name, "delete its former files", || deleting.pool.delete(&files));

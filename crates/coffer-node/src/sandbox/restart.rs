@@ -15,7 +15,8 @@ use super::start;
 impl Owner {
     pub(super) async fn stop(&mut self, alive: Alive) -> (State, Result<Reply, NodeError>) {
         self.entry.phase = Phase::Stopping;
-        // Before its processes end: a node that finds them dead in a running entry gives back the files too.
+        // Write this before its processes end: a node that finds them dead in a running entry deletes the
+        // files too.
         if let Err(error) = write_entry(&self.node, &self.entry, Durability::Cached).await {
             tracing::warn!(sandbox.id = %self.id(), "stopping sandbox {}: {error}", self.id());
         }
@@ -24,7 +25,7 @@ impl Owner {
         self.entry.phase = Phase::Stopped;
         let (node, entry) = (self.node.clone(), self.entry.clone());
         let stopped = blocking(move || {
-            // Before anyone is told that its files are safe.
+            // Sync before the server is told that its files are safe.
             node.pool.sync().map_err(internal("write its files out"))?;
             node.journal.write(&entry, Durability::Synced).map_err(internal("write the journal"))?;
             clear_run(&node, entry.name());
@@ -64,7 +65,7 @@ impl Owner {
             node.journal.write(&entry, Durability::Synced).map_err(internal("write the journal"))
         });
         if let Err(error) = cleared.await {
-            tracing::error!(sandbox.id = %sandbox, "after a failed start of sandbox {sandbox}: {error}");
+            tracing::error!(sandbox.id = %sandbox, "could not record the failed start of sandbox {sandbox}: {error}");
         }
         (State::Stopped, Err(error))
     }

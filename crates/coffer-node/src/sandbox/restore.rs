@@ -25,16 +25,16 @@ use super::prepare::{Launch, Prepared, SPAWNERS, internal, prepare, set_disk_lim
 
 /// A gigabyte takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// CRIU ends what it restored with one signal.
+/// CRIU kills what it restored with one signal.
 const UNDOING: Duration = Duration::from_secs(20);
 
-/// What to restore.
+/// The image to restore.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) opened: Opened,
-    /// What its first process runs.
+    /// The program of its first process.
     pub(super) program: PathBuf,
-    /// Another sandbox than the one that it was made of: it bears its own name.
+    /// A fork: it has its own name, not that of the image's source.
     pub(super) is_fork: bool,
 }
 
@@ -44,13 +44,13 @@ pub(super) async fn restore(node: &Arc<Node>, entry: &Entry, source: &Source) ->
     insist(|| restore_once(node, entry, source)).await
 }
 
-/// Restores a sandbox up to the moment before anything of it would run, and ends it there. What its entry
-/// names is left to the caller.
+/// Restores a sandbox up to the moment before any of it would run, and ends it there. The caller releases the
+/// resources in its entry.
 pub(super) async fn rehearse(node: &Arc<Node>, entry: &Entry, source: &Source) -> Result<(), NodeError> {
     insist(|| rehearse_once(node, entry, source)).await
 }
 
-/// Tries again where the spawner died, and CRIU with it: nothing ran, and the next spawner is started already.
+/// Retries if the spawner died, and CRIU with it: nothing ran, and the next spawner is already starting.
 async fn insist<T, F: Future<Output = Result<T, NodeError>>>(once: impl Fn() -> F) -> Result<T, NodeError> {
     let mut attempt = 1;
     loop {
@@ -114,7 +114,7 @@ async fn rehearse_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Resu
         Ok(outcome) => outcome,
         Err(_) => Err(too_slow()),
     };
-    // Whoever gets no answer gives up and ends what it made.
+    // Without an answer, CRIU gives up and kills what it restored.
     drop(hook);
     if tokio::time::timeout(UNDOING, tool.ended()).await.is_err() {
         tool.kill();
@@ -125,7 +125,7 @@ async fn rehearse_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Resu
     outcome
 }
 
-/// Waits until everything is in its place.
+/// Waits until everything is restored.
 async fn came_back(hook: &mut Hook, tool: &Watched, first: i32, source: &Source) -> Result<(), NodeError> {
     tokio::select! {
         asked = hook.asked() => asked.map(drop).map_err(internal("hear CRIU")),
@@ -134,20 +134,20 @@ async fn came_back(hook: &mut Hook, tool: &Watched, first: i32, source: &Source)
     }
 }
 
-/// Writes down that the processes of a hibernated sandbox are about to run.
+/// Records that the processes of a hibernated sandbox are about to run.
 async fn note_waking(node: &Arc<Node>, entry: &Entry, first: i32) -> Result<(), NodeError> {
     let process = identify(first, &node.host_boot_id).map_err(internal("look at its first process"))?;
     let waking = Entry { phase: Phase::Waking { process }, ..entry.clone() };
     write_entry(node, &waking, Durability::Synced).await
 }
 
-/// A restore that has got as far as its namespaces, and was told to go on.
+/// A restore that has created its namespaces, and may continue.
 struct UnderWay {
     /// CRIU.
     tool: Watched,
     hook: Hook,
     cgroup: SandboxCgroup,
-    /// It stays here until there is somebody to hand it to.
+    /// Kept here until agentd can take it.
     listener: OwnedFd,
     quota: Option<u64>,
     first: i32,
@@ -213,7 +213,7 @@ fn describe(criu: &Criu, source: &Source, hook: &Path) -> Result<Restore, NodeEr
     let text = |word: &std::ffi::OsString| word.to_str().map(String::from);
     let command = criu.words().iter().map(text).collect::<Option<Vec<_>>>();
     Ok(Restore {
-        command: command.ok_or_else(|| failed("CRIU's command is no text"))?,
+        command: command.ok_or_else(|| failed("CRIU's command is not valid UTF-8"))?,
         images: source.opened.directory.clone(),
         program: source.program.clone(),
         work: source.opened.directory.clone(),
@@ -222,7 +222,7 @@ fn describe(criu: &Criu, source: &Source, hook: &Path) -> Result<Restore, NodeEr
     })
 }
 
-/// Puts CRIU under the sandbox's limits, and so whatever it restores.
+/// Puts CRIU, and so everything it restores, under the sandbox's limits.
 async fn join(
     node: &Arc<Node>,
     entry: &Entry,
@@ -272,7 +272,7 @@ async fn go_on(
             name_host(asked.as_fd(), &hostname).map_err(internal("name its host"))?;
         }
         memory::order(asked.as_fd(), first, ControlOrder::Open, Some(&listener))
-            .map_err(internal("have agentd answer"))?;
+            .map_err(internal("make agentd answer"))?;
         identify(first, &boot_id).map_err(internal("look at its first process"))
     })
     .await?;
@@ -282,7 +282,7 @@ async fn go_on(
 /// Gives the machine that a process sees its name.
 fn name_host(process: BorrowedFd<'_>, hostname: &str) -> io::Result<()> {
     std::thread::scope(|scope| {
-        // A thread of its own, which stays in that namespace until it ends.
+        // A separate thread, which stays in that namespace until it ends.
         let naming = std::thread::Builder::new().spawn_scoped(scope, || -> io::Result<()> {
             let host_name = ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
             rustix::thread::move_into_thread_name_spaces(process, host_name)?;
@@ -301,7 +301,7 @@ fn log_of(directory: &Path) -> String {
     String::from_utf8_lossy(&log).into_owned()
 }
 
-/// CRIU ended before there was a process. One that failed says why; one that was killed does not.
+/// CRIU ended before there was a process. If it failed, its log says why; if it was killed, it does not.
 fn ended_early(directory: &Path) -> NodeError {
     if memory::complains(&log_of(directory)) {
         return failed(&said(directory));

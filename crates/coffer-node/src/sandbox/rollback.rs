@@ -1,7 +1,7 @@
-//! Giving a sandbox the files of a snapshot in place of its own.
+//! Replaces the files of a sandbox by those of a snapshot.
 //!
-//! The new files are made beside the old ones; the journal names the one or the other, and what it does not
-//! name is swept when a node starts. The old ones go once the sandbox runs on the new.
+//! The new files are created next to the old ones; the journal names the current ones, and a starting node
+//! sweeps the others. The old files are deleted once the sandbox runs on the new.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use super::provision::{self, Resume};
 use super::remains::delete_files_later;
 
 impl Owner {
-    /// Ends what runs and goes on from a snapshot. On failure it has its old files, and may be stopped; one
-    /// that was hibernated still is.
+    /// Ends what runs and continues from a snapshot. After a failure it has its old files, and may be
+    /// stopped; a hibernated one stays hibernated.
     pub(super) async fn roll_back(
         &mut self,
         snapshot: SnapshotId,
@@ -34,7 +34,7 @@ impl Owner {
         if let State::Running(alive) | State::Frozen(alive) = state {
             self.entry.phase = Phase::Stopping;
             if let Err(error) = write_entry(&self.node, &self.entry, Durability::Cached).await {
-                tracing::warn!(sandbox.id = %self.id(), "rolling back sandbox {}: {error}", self.id());
+                tracing::warn!(sandbox.id = %self.id(), "rollback of sandbox {}: {error}", self.id());
             }
             alive.end().await;
             self.node.network.end(self.id());
@@ -65,7 +65,7 @@ impl Owner {
         (state, result)
     }
 
-    /// What it did when it was hibernated it did on other files.
+    /// Deletes its saved memory, which belongs to the old files.
     async fn forget_memory(&self) {
         let (node, name) = (self.node.clone(), self.entry.name().to_string());
         let forgotten = blocking(move || {
@@ -73,11 +73,12 @@ impl Owner {
             forgotten.map_err(internal("delete its saved memory"))
         });
         if let Err(error) = forgotten.await {
-            tracing::error!(sandbox.id = %self.id(), "rolling back sandbox {}: {error}", self.id());
+            tracing::error!(sandbox.id = %self.id(), "rollback of sandbox {}: {error}", self.id());
         }
     }
 
-    /// Goes back to the old files. False when that cannot be noted: then both stay, and the journal tells.
+    /// Goes back to the old files. Returns false if that cannot be recorded: then both stay, and the journal
+    /// decides.
     async fn take_up_again(&mut self, before: Entry) -> bool {
         let phase = match before.phase {
             Phase::Hibernated => Phase::Hibernated,
@@ -90,14 +91,14 @@ impl Owner {
                 true
             }
             Err(error) => {
-                tracing::error!(sandbox.id = %self.id(), "rolling back sandbox {}: {error}", self.id());
+                tracing::error!(sandbox.id = %self.id(), "rollback of sandbox {}: {error}", self.id());
                 false
             }
         }
     }
 }
 
-/// Makes the new files. Nothing names them yet.
+/// Creates the new files. No entry names them yet.
 async fn prepare(
     node: &Arc<Node>,
     before: &Entry,
@@ -122,7 +123,7 @@ async fn prepare(
     .await
 }
 
-/// From here on the sandbox has the new files, whatever happens.
+/// From here on the sandbox has the new files, even after a crash.
 async fn switch(node: &Arc<Node>, after: &Entry) -> Result<(), NodeError> {
     let (node, after) = (node.clone(), after.clone());
     blocking(move || {

@@ -16,15 +16,15 @@ use crate::snapshots::{Begun, Making, Manifest};
 use super::owner::{Owner, State};
 use super::prepare::{check_room, internal, write_entry};
 
-/// For so long processes run on while what they wrote goes to disk. Then they stand still and the rest follows.
+/// Processes keep running for this long while their writes go to disk. Then they are frozen for the rest.
 const WRITING_OUT: Duration = Duration::from_secs(5);
-/// This much more to write out does not make anybody wait.
+/// This little unwritten data causes no noticeable pause.
 const LITTLE: u64 = 2 * 1024 * 1024;
-/// Who writes faster than the disk does so for ever.
+/// Bounded, because a sandbox may write faster than the disk forever.
 const ROUNDS: u32 = 3;
 
 impl Owner {
-    /// Makes a snapshot; the state stays what it is, however this ends.
+    /// Takes a snapshot; the state stays the same, also after a failure.
     pub(super) async fn snapshot(
         &mut self,
         snapshot: SnapshotId,
@@ -64,12 +64,12 @@ impl Owner {
         running: Option<&SandboxCgroup>,
     ) -> Result<(Arc<Manifest>, Thawed), NodeError> {
         if let Some(lack) = self.node.pool.snapshots_lack() {
-            let message = format!("this host keeps no snapshots: {lack}");
+            let message = format!("this host does not support snapshots: {lack}");
             return Err(NodeError::new(NodeErrorCode::Unsupported, message));
         }
         if running.is_some() {
             if !self.node.cgroups.can_freeze() {
-                let message = "this host cannot freeze processes, and files that change make no snapshot";
+                let message = "this host cannot freeze processes, so it cannot snapshot a running sandbox";
                 return Err(NodeError::new(NodeErrorCode::Unsupported, message));
             }
             write_out(&self.node, &self.entry).await;
@@ -86,7 +86,7 @@ impl Owner {
             let finished = making.finish(manifest(&node, &entry, snapshot, paused));
             finished.map_err(|error| {
                 if let Err(error) = node.pool.delete_snapshot(&snapshot.to_string()) {
-                    tracing::error!("snapshot {snapshot}, which was not finished: {error}");
+                    tracing::error!("could not remove unfinished snapshot {snapshot}: {error}");
                 }
                 internal("write its manifest")(error)
             })
@@ -94,8 +94,8 @@ impl Owner {
         Ok((manifest.await?, thawed))
     }
 
-    /// What it wrote so far is the snapshot's, too, and may count as its own for as long as that has it, so
-    /// from here on it may write as much again.
+    /// Raises its disk limit by the size of the snapshot: what it wrote so far may be charged to it for as
+    /// long as the snapshot exists.
     pub(super) async fn allow_for(&mut self, manifest: &Manifest, state: &State) {
         if !self.node.pool.charges_makers() {
             return;
@@ -112,25 +112,25 @@ impl Owner {
             limited.map_err(internal("set its disk limit"))
         });
         if let Err(error) = noted.and(limited.await) {
-            tracing::warn!(sandbox.id = %self.id(), "after a snapshot of sandbox {}: {error}", self.id());
+            tracing::warn!(sandbox.id = %self.id(), "could not raise the disk limit after a snapshot of sandbox {}: {error}", self.id());
         }
     }
 }
 
-/// Whether the processes run again that stood still for a snapshot.
+/// Whether the processes that were frozen for a snapshot run again.
 enum Thawed {
     Yes,
     No(NodeError),
 }
 
-/// Has most of what was written on disk, so that processes stand still only for the rest.
+/// Writes most unwritten data to disk, so that processes are frozen only for the rest.
 pub(super) async fn write_out(node: &Arc<Node>, entry: &Entry) {
     let deadline = tokio::time::Instant::now() + WRITING_OUT;
     for _ in 0..ROUNDS {
         let (node, files) = (node.clone(), entry.files_name());
         let writing = tokio::task::spawn_blocking(move || {
             let little = node.pool.unwritten_bytes(&files).is_some_and(|unwritten| unwritten < LITTLE);
-            // What fails here fails again, and is told then.
+            // A failure here repeats in the later sync, which reports it.
             little || node.pool.sync().is_err()
         });
         match tokio::time::timeout_at(deadline, writing).await {
@@ -140,7 +140,7 @@ pub(super) async fn write_out(node: &Arc<Node>, entry: &Entry) {
     }
 }
 
-/// Makes the snapshot while nothing runs; tells how long that was.
+/// Takes the snapshot while nothing runs; returns how long that took.
 async fn seal(sealing: Sealing, running: Option<&SandboxCgroup>) -> Result<(Duration, Thawed), NodeError> {
     let started = Instant::now();
     if let Some(cgroup) = running

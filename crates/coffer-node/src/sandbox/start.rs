@@ -16,7 +16,7 @@ use super::restore::{self, Source};
 /// Starts a sandbox on its files, with processes or without.
 pub(super) async fn begin(node: &Arc<Node>, entry: &Entry, resume: Resume) -> Result<Launch, NodeError> {
     let Resume::Memory(snapshot) = resume else { return boot(node, entry).await };
-    // Beside what it may have of its own: should this fail, it still has that.
+    // Use a separate name, so that a failure leaves the sandbox's own image intact.
     let name = format!("{}.fork", entry.name());
     let work = node.images.of_sandbox(&name);
     let (the_node, uid_base) = (node.clone(), entry.uid_base);
@@ -34,7 +34,7 @@ pub(super) async fn begin(node: &Arc<Node>, entry: &Entry, resume: Resume) -> Re
     };
     let forgotten = tokio::task::spawn_blocking(move || work.forget()).await;
     if let Ok(Err(error)) = forgotten {
-        tracing::warn!("could not remove what was used for a restore: {error}");
+        tracing::warn!("could not remove the working files of a restore: {error}");
     }
     launch
 }

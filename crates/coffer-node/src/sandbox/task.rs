@@ -18,7 +18,7 @@ use super::owner::{Owner, State};
 use super::provision::Resume;
 use super::relisten;
 
-/// Starts an owner that makes a new sandbox. Whoever asks for its creation gets the outcome.
+/// Starts an owner that creates a new sandbox. The caller that asked for it gets the outcome.
 pub(crate) fn create(node: &Arc<Node>, spec: CreateSandbox) -> Handle {
     let (handle, Desk { inbox, view }) = Handle::new(spec.sandbox);
     let node = node.clone();
@@ -38,7 +38,7 @@ pub(crate) fn create(node: &Arc<Node>, spec: CreateSandbox) -> Handle {
     handle
 }
 
-/// Starts an owner for a sandbox that an earlier node made.
+/// Starts an owner for a sandbox that a previous node created.
 pub(crate) fn adopt(node: &Arc<Node>, entry: Entry, state: State) -> Handle {
     let (handle, Desk { inbox, view }) = Handle::new(entry.spec.sandbox);
     if let State::Running(alive) | State::Frozen(alive) = &state {
@@ -50,12 +50,12 @@ pub(crate) fn adopt(node: &Arc<Node>, entry: Entry, state: State) -> Handle {
     handle
 }
 
-/// Has what belongs to the processes of an earlier node's sandbox served by this one.
+/// Takes over the network and files of a previous node's running sandbox.
 fn take_up(node: &Arc<Node>, entry: &Entry, alive: &Alive, life: Life) {
     let sandbox = entry.spec.sandbox;
     node.network.take_up(sandbox, &entry.spec.network, alive.watched.pidfd());
     if let Err(error) = node.files_of(entry.name()).take_back() {
-        tracing::warn!(sandbox.id = %sandbox, "could not own what sandbox {sandbox} sees in /proc: {error}");
+        tracing::warn!(sandbox.id = %sandbox, "could not take ownership of the /proc files of sandbox {sandbox}: {error}");
     }
     if let (Life::Running, Phase::Running { process }, Ok(first)) =
         (life, &entry.phase, alive.watched.pidfd().try_clone_to_owned())
@@ -65,7 +65,7 @@ fn take_up(node: &Arc<Node>, entry: &Entry, alive: &Alive, life: Life) {
     }
 }
 
-/// Runs until it is done or the node lets go of its sandboxes.
+/// Runs until it is done or the node releases its sandboxes.
 async fn stop_with(node: Arc<Node>, work: impl Future<Output = ()>) {
     tokio::select! {
         () = node.letting_go.cancelled() => {}
@@ -73,7 +73,7 @@ async fn stop_with(node: Arc<Node>, work: impl Future<Output = ()>) {
     }
 }
 
-/// The sandbox is gone: everyone who still waits hears why.
+/// The sandbox is gone: answers all waiting requests with the reason.
 fn refuse_all(mut inbox: mpsc::Receiver<Ask>, error: &NodeError) {
     inbox.close();
     while let Ok(Ask { command, answer }) = inbox.try_recv() {
@@ -130,7 +130,7 @@ impl Owner {
         }
     }
 
-    /// Does what a request means in the present state: [`plan`] decides, this does it.
+    /// Executes a request in the current state: [`plan`] decides, this does it.
     async fn grant(&mut self, command: Command) -> Result<Reply, NodeError> {
         if let Command::Create(spec) = &command {
             self.check_same(spec)?;
@@ -142,7 +142,7 @@ impl Owner {
             Err(Refusal::NoMemorySupport) => return Err(memory::unsupported()),
             Err(Refusal::WrongState) => return Err(self.refuse(&command)),
         };
-        // It is put back below; only a panic would leave it at "gone".
+        // Restored below; only a panic would leave it at "gone".
         let state = std::mem::replace(&mut self.state, State::Gone);
         let (state, result) = self.perform(action, command, state).await;
         if !life.may_become(action, state.life()) {
@@ -198,7 +198,7 @@ impl Owner {
                 }
                 command => (state, Err(self.refuse(&command))),
             },
-            // `plan` has none of these.
+            // `plan` never returns these.
             (_, state) => (state, Err(self.refuse(&command))),
         }
     }
@@ -208,7 +208,7 @@ impl Owner {
         if *spec == self.entry.spec {
             return Ok(());
         }
-        let message = format!("sandbox {} exists and was asked for differently", self.id());
+        let message = format!("sandbox {} exists with another specification", self.id());
         Err(NodeError::new(NodeErrorCode::WrongState, message))
     }
 

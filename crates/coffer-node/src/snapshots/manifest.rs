@@ -1,4 +1,4 @@
-//! What a node writes down of a snapshot: a line with a checksum, then JSON.
+//! A snapshot's manifest: a line with a checksum, then JSON.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -10,18 +10,18 @@ use sha2::{Digest as _, Sha256};
 
 use coffer_template::OverlaySpec;
 
-/// Larger ones are none of ours: a few hundred layers fit.
+/// A larger file is not a manifest: a few hundred layers fit.
 const LONGEST: u64 = 1024 * 1024;
 
 /// Everything that a sandbox needs to start from a snapshot, but its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     pub(crate) info: SnapshotInfo,
-    /// What the source was called.
+    /// Host name of the source.
     pub(crate) hostname: String,
     /// The layers below the files.
     pub(crate) overlays: Vec<OverlaySpec>,
-    /// What the ids in the files are stored relative to.
+    /// The base that the ids in the files are stored relative to.
     pub(crate) stored_uid_base: u32,
 }
 
@@ -41,7 +41,7 @@ impl Manifest {
         }
     }
 
-    /// Reads one back. An error for what is not as it was written.
+    /// Reads one back. Fails if it was changed.
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         if fs::metadata(path)?.len() > LONGEST {
             return Err(damaged("it is too long"));
@@ -51,7 +51,7 @@ impl Manifest {
             text.iter().position(|&byte| byte == b'\n').ok_or_else(|| damaged("it has no checksum"))?;
         let (checksum, body) = (&text[..split], &text[split + 1..]);
         if checksum != hex::encode(Sha256::digest(body)).as_bytes() {
-            return Err(damaged("its checksum is another"));
+            return Err(damaged("its checksum does not match"));
         }
         Ok(serde_json::from_slice(body)?)
     }

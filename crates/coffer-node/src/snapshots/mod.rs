@@ -1,8 +1,8 @@
 //! The snapshots of a node.
 //!
-//! The files of each lie in the pool; its manifest lies beside the journal, where it can be read without the
-//! pool. A snapshot exists once its manifest is there under its final name, which it gets when its files are
-//! on disk; whatever a crash leaves without one is swept at the next start.
+//! The files of each are in the pool; its manifest is next to the journal, where it can be read without the
+//! pool. A snapshot exists once its manifest has its final name, which it gets when its files are on disk; a
+//! starting node sweeps whatever a crash left without one.
 
 mod manifest;
 
@@ -31,8 +31,8 @@ fn directory_of(data_dir: &Path) -> PathBuf {
     data_dir.join("snapshots")
 }
 
-/// The layers that the snapshots of the node at `data_dir` stand on. An error when not all manifests can be
-/// read; nothing is changed.
+/// The layers that the snapshots of the node at `data_dir` use. Fails if a manifest cannot be read; changes
+/// nothing.
 pub(crate) fn layers(data_dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut layers = Vec::new();
     for (_, path) in manifests(&directory_of(data_dir))? {
@@ -75,22 +75,22 @@ type Table = Arc<Mutex<BTreeMap<SnapshotId, Known>>>;
 
 #[derive(Debug)]
 enum Known {
-    /// Nobody was told of it yet.
+    /// The server does not know it yet.
     Making,
     Made(Arc<Manifest>),
     /// Its manifest is not as it was written.
     Damaged(String),
 }
 
-/// What [`Snapshots::begin`] found.
+/// Result of [`Snapshots::begin`].
 #[derive(Debug)]
 pub(crate) enum Begun {
-    /// It was made before.
+    /// It exists already.
     Made(Arc<Manifest>),
     New(Making),
 }
 
-/// A snapshot that nobody else makes meanwhile. Forgotten unless it is finished.
+/// A snapshot in progress, reserved for one caller. Dropped unless it is finished.
 #[derive(Debug)]
 pub(crate) struct Making {
     known: Table,
@@ -124,23 +124,23 @@ impl Snapshots {
         Ok(Self { directory, known: Table::default() })
     }
 
-    /// Takes up what an earlier node kept in `pool`, and removes what is not whole.
+    /// Loads the snapshots that a previous node left in `pool`, and removes incomplete ones.
     pub(crate) fn load(&self, pool: &Pool) -> io::Result<()> {
         let mut found = BTreeMap::new();
         for (id, path) in manifests(&self.directory)? {
             let known = match Manifest::read(&path) {
                 Ok(_) if !pool.has_snapshot(&id.to_string()) => {
-                    tracing::error!("snapshot {id} is gone: its files are not there");
+                    tracing::error!("snapshot {id} is lost: its files are missing");
                     fs::remove_file(&path)?;
                     continue;
                 }
                 Ok(manifest) if manifest.info.snapshot != id => {
-                    Known::Damaged("its manifest is another's".to_string())
+                    Known::Damaged("its manifest belongs to another snapshot".to_string())
                 }
                 Ok(manifest) => Known::Made(Arc::new(manifest)),
                 Err(error) => Known::Damaged(format!("its manifest cannot be used: {error}")),
             };
-            // Its files stay, for whoever can tell what it was, until it is deleted.
+            // Keep its files for inspection until it is deleted.
             if let Known::Damaged(why) = &known {
                 tracing::error!("snapshot {id}: {why}");
             }
@@ -153,7 +153,7 @@ impl Snapshots {
         }
         let unknown = |name: &String| name.parse().map_or(true, |id| !found.contains_key(&id));
         for name in pool.snapshot_names()?.into_iter().filter(unknown) {
-            tracing::warn!("removing `{name}`, a snapshot that was not finished or whose end was asked for");
+            tracing::warn!("removing snapshot `{name}`, which is unfinished or was deleted");
             if let Err(error) = pool.delete_snapshot(&name) {
                 tracing::error!("could not remove snapshot `{name}`: {error}");
             }
@@ -169,7 +169,7 @@ impl Snapshots {
         match known.entry(id) {
             btree_map::Entry::Vacant(place) => {
                 if count >= MOST {
-                    let message = format!("this node has {MOST} snapshots, as many as it keeps");
+                    let message = format!("this node has {MOST} snapshots, the maximum");
                     return Err(NodeError::new(NodeErrorCode::NoCapacity, message));
                 }
                 place.insert(Known::Making);
@@ -212,8 +212,8 @@ impl Snapshots {
         self.lock().is_empty()
     }
 
-    /// Nothing starts from it any more, and its files go; fine if there is none. The manifest goes first: a
-    /// crash in between leaves what the next start sweeps.
+    /// Deletes a snapshot and its files; succeeds if there is none. The manifest is removed first: a crash in
+    /// between leaves only files, which the next start sweeps.
     pub(crate) fn delete(&self, id: SnapshotId, pool: &Pool, images: &Images) -> io::Result<()> {
         match self.lock().entry(id) {
             btree_map::Entry::Occupied(place) if !matches!(place.get(), Known::Making) => {

@@ -55,7 +55,7 @@ impl Assembler {
         self.lines.push(Line::Load(offset));
     }
 
-    /// Keeps these bits of what is loaded.
+    /// Keeps these bits of the loaded value.
     pub(super) fn and(&mut self, bits: u32) {
         self.lines.push(Line::And(bits));
     }
@@ -68,7 +68,7 @@ impl Assembler {
         self.lines.push(Line::Return(value));
     }
 
-    /// Goes where the loaded value says, to `otherwise` if it is none of these.
+    /// Jumps by the loaded value, to `otherwise` if it is none of these.
     pub(super) fn any(&mut self, cases: &[(u32, Label)], otherwise: Label) {
         let (last, init) = cases.split_last().expect("there is something to find");
         for &(value, found) in init {
@@ -77,7 +77,7 @@ impl Assembler {
         self.jump(JUMP_EQUAL, last.0, last.1, otherwise);
     }
 
-    /// Goes where the loaded number's range says. The ranges are in order and leave nothing out.
+    /// Jumps by the range of the loaded number. The ranges are in order and complete.
     pub(super) fn search(&mut self, ranges: &[Range]) {
         let plan = Plan::of(ranges);
         match ranges {
@@ -134,7 +134,7 @@ impl Assembler {
     }
 }
 
-/// How some neighbouring ranges are told from each other.
+/// How to tell some neighbouring ranges apart.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// There is one.
@@ -187,7 +187,7 @@ impl Plan {
     }
 }
 
-/// The cost of comparing single numbers, where all others go to one place.
+/// The cost of comparing single numbers, if all others go to one place.
 fn equals(ranges: &[Range]) -> Option<(usize, Step)> {
     let wide = ranges.iter().find(|range| range.first != range.last);
     let otherwise = wide.or(ranges.first())?.to;

@@ -1,11 +1,11 @@
-//! Every system call that the filter knows, in one table. What is not in it does not exist inside a sandbox: programs
-//! get `ENOSYS`, as from a kernel that is older than they are, and do without. `docs/system-calls.md` is generated
-//! from here.
+//! Every system call that the filter knows, in one table. A call that is not in it does not exist inside a
+//! sandbox: programs get `ENOSYS`, as from an older kernel, and use a fallback. `docs/system-calls.md` is
+//! generated from here.
 //!
-//! Allowed are the names that container runtimes allow by default, but not those that need a capability that nobody
-//! inside has.
+//! It allows the calls that container runtimes allow by default, except those that need a capability that no
+//! process inside has.
 
-/// What becomes of a call.
+/// What the filter does with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Rule {
     Allow,
@@ -21,9 +21,9 @@ pub(super) enum Rule {
     SameNamespacesAndTime,
     /// Not those that type into terminals, or reach the pool.
     UsualIoctls,
-    /// Unix, IPv4, IPv6, netlink, and of these only usual protocols. Others are kernel code that sandboxes
+    /// Unix, IPv4, IPv6, netlink, and of these only common protocols. Others are kernel code that sandboxes
     /// do not need; vsock would even reach past the network namespace, and packet sockets have rings of any
-    /// size that no cgroup pays for.
+    /// size that no cgroup is charged for.
     UsualSockets,
     UnixPairs,
 }
@@ -49,7 +49,7 @@ const NONE: i16 = -1;
 /// A name, and its numbers on x86_64 and aarch64.
 type Call = (&'static str, i16, i16);
 
-/// All calls, by what becomes of them.
+/// All calls, by rule.
 pub(super) const TABLE: [(Rule, &[Call]); 9] = [
     (Rule::Allow, ALLOWED),
     // Mounts, namespaces, modules, clocks, keys, and large parts of the kernel with a history of mistakes.
@@ -66,7 +66,7 @@ pub(super) const TABLE: [(Rule, &[Call]); 9] = [
     (Rule::UnixPairs, &[("socketpair", 53, 199)]),
 ];
 
-/// The numbers of a processor that the table knows, in order.
+/// The numbers of a processor that are in the table, in order.
 pub(super) fn numbers(processor: Processor) -> Vec<(u32, Rule)> {
     let number = |&(_, x86_64, aarch64): &Call| match processor {
         Processor::X86_64 => u32::try_from(x86_64).ok(),

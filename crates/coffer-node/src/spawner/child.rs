@@ -17,11 +17,11 @@ use super::request::SpawnRequest;
 use super::setup_error::{Doing, SetupError};
 use super::{kernel, packet, progress, seccomp};
 
-/// What the child inherits from the spawner.
+/// Descriptors that the child inherits from the spawner.
 pub(super) struct Inherited {
     /// Where agentd will listen.
     pub(super) listener: OwnedFd,
-    /// Says when the node has put this process under its limits.
+    /// Signals that the node has put this process under its limits.
     pub(super) gate: Option<OwnedFd>,
     /// Brings the mounts.
     pub(super) mounts: OwnedFd,
@@ -29,8 +29,8 @@ pub(super) struct Inherited {
     pub(super) progress: OwnedFd,
 }
 
-/// What root inside may do to its own sandbox. Without `SYS_ADMIN` and `NET_ADMIN`: with them it could
-/// undo the masks and the network policy. Without `NET_RAW`: what raw sockets hold is counted for nobody.
+/// What root inside may do to its own sandbox. Without `SYS_ADMIN` and `NET_ADMIN`: with them it could undo
+/// the masks and the network policy. Without `NET_RAW`: the memory of raw sockets is charged to no cgroup.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -46,7 +46,7 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
 
 const OPEN_FILES: u64 = 65_536;
 
-/// Becomes agentd, or tells why not and ends.
+/// Becomes agentd, or reports why not and exits.
 pub(super) fn run(request: &SpawnRequest, inherited: Inherited) -> ! {
     let progress = inherited.progress.try_clone();
     let error = match become_agentd(request, inherited) {
@@ -62,14 +62,14 @@ pub(super) fn run(request: &SpawnRequest, inherited: Inherited) -> ! {
 
 fn become_agentd(request: &SpawnRequest, inherited: Inherited) -> Result<Infallible, SetupError> {
     let Inherited { listener, gate, mounts, progress } = inherited;
-    // A session of its own: a key typed at the node's terminal must not reach sandboxes.
+    // A new session: a key typed at the node's terminal must not reach sandboxes.
     rustix::process::setsid().doing("start a session")?;
     kernel::reset_signals();
     let handed = receive_mounts(request, &mounts)?;
     drop(mounts);
     kernel::join_empty_session_keyring();
 
-    // From the host's root to the sandbox's. Group lists first: later there is no right to it.
+    // From the host's root to the sandbox's. Drop the groups first: later the process may not.
     rustix::thread::set_thread_groups(&[]).doing("drop the groups")?;
     rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)
         .doing("become the sandbox's group")?;
@@ -87,7 +87,7 @@ fn become_agentd(request: &SpawnRequest, inherited: Inherited) -> Result<Infalli
     if let Some(gate) = gate {
         pass(&gate)?;
     }
-    // Now, and not when cloned: the namespace's root is the cgroup that its maker is in.
+    // Now, and not when cloned: the namespace's root is its creator's cgroup.
     // SAFETY: a new cgroup namespace shares nothing with threads, of which there is one.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWCGROUP) }.doing("make a cgroup namespace")?;
 
@@ -144,7 +144,7 @@ pub(super) fn pin(cpus: &[usize]) -> Result<(), SetupError> {
     rustix::thread::sched_setaffinity(None, &set).doing("choose processors")
 }
 
-/// Nothing of the node's own input and output goes in.
+/// Replaces the node's standard input and output.
 pub(super) fn standard_streams() -> Result<(), SetupError> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .doing("open `/dev/null`")?;
@@ -170,7 +170,7 @@ fn cut_bounding_set() -> Result<(), SetupError> {
         }
         match rustix::thread::remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            // Past the last one that this kernel knows.
+            // Past the last capability of this kernel.
             Err(Errno::INVAL) => break,
             Err(errno) => return Err(SetupError::new("cut the bounding set", errno)),
         }
@@ -183,10 +183,10 @@ fn execute(listener: OwnedFd, progress: OwnedFd) -> Result<Infallible, SetupErro
     let progress = rustix::io::fcntl_dupfd_cloexec(&progress, 10).doing("move the socket to the node")?;
     if listener.as_raw_fd() == 3 {
         rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).doing("keep the listener")?;
-        // Stays open across exec, so nobody may close it here.
+        // Stays open across exec, so it must not be closed here.
         let _ = listener.into_raw_fd();
     } else {
-        // SAFETY: whatever 3 was, only this function runs from here on and it uses none of it.
+        // SAFETY: whatever 3 was, only this function runs from here on, and it does not use it.
         let mut third = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(3) };
         let moved = rustix::io::dup2(&listener, &mut third).doing("place the listener");
         let _ = third.into_raw_fd();

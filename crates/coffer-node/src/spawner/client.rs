@@ -1,4 +1,4 @@
-//! The node's side of the spawner: one task owns the socket, others ask it.
+//! The node's side of the spawner: one task owns the socket, others send it requests.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,7 +34,7 @@ pub(crate) enum SpawnError {
     Refused(String),
     #[error("the spawner ended before it answered")]
     Lost,
-    #[error("the spawner gave an answer that does not fit")]
+    #[error("the spawner sent an unexpected answer")]
     Garbled,
 }
 
@@ -94,7 +94,7 @@ enum Ended {
     Broken(String),
 }
 
-/// What is under way with one spawner. Dropping it tells those who wait that it is lost.
+/// Pending requests of one spawner. Dropping it fails all of them.
 #[derive(Default)]
 struct Waiting {
     answers: HashMap<u64, Answer>,
@@ -115,8 +115,8 @@ async fn carry(
     let mut waiting = Waiting::default();
     let mut outgoing: Option<Outgoing> = None;
     loop {
-        // Answers are read also while a request waits for room: a socket holds few packets, and the
-        // spawner takes no request while it waits to be heard.
+        // Read answers even while a request waits for room: a socket holds few packets, and the spawner reads
+        // no request while it waits to send.
         let step = tokio::select! {
             ready = socket.readable() => ready.map_err(|error| error.to_string()).and_then(|mut ready| {
                 match packet::receive(socket.get_ref(), RecvFlags::DONTWAIT) {
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// A spawner that insists on being heard before it listens: more packets than a socket holds.
+    /// A spawner that sends more packets than a socket holds before it reads.
     fn stubborn(socket: &OwnedFd, asks: usize) {
         let tell = |news| {
             let bytes = serde_json::to_vec(&news).unwrap();

@@ -1,6 +1,6 @@
-//! What the child mounts inside its own mount namespace, on a root that may hold anything: the last
-//! run of the sandbox could have left a symbolic link where `/proc` should be. So every place is
-//! opened below the root's descriptor without following links, and mounts go onto descriptors.
+//! Mounts that the child makes in its own mount namespace, on a root that may hold anything: the last run of
+//! the sandbox could have left a symbolic link where `/proc` should be. So every place is opened below the
+//! root's descriptor without following links, and mounts are attached to descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
@@ -39,7 +39,7 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd/2", "stderr"),
 ];
 
-/// Covered by nothing readable: they tell of the host, or reach its kernel.
+/// Covered by empty mounts: they expose the host, or reach its kernel.
 const HIDDEN: [&str; 20] = [
     "proc/acpi",
     "proc/asound",
@@ -66,7 +66,7 @@ const HIDDEN: [&str; 20] = [
 
 const READ_ONLY: [&str; 5] = ["proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"];
 
-/// Builds the whole tree and makes it the root. The host's tree is gone from here afterwards.
+/// Builds the whole tree and makes it the root. The host's tree is not reachable afterwards.
 pub(super) fn build(request: &SpawnRequest, handed: Handed) -> Result<(), SetupError> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private).doing("leave the host's mount propagation")?;
@@ -157,7 +157,7 @@ fn empty_cover() -> Result<OwnedFd, Errno> {
     fresh("tmpfs", &[("mode", "0555"), ("size", "4k")], attributes)
 }
 
-/// Whether what is mounted there, below the root, is the same for every sandbox: devices and covers.
+/// Whether the mount there, below the root, is the same for every sandbox: devices and covers.
 fn is_standard(path: &Path) -> bool {
     let device =
         path.strip_prefix("dev").is_ok_and(|name| DEVICES.iter().any(|device| name == Path::new(device)));
@@ -170,7 +170,7 @@ pub(crate) fn comes_from_outside(path: &Path) -> bool {
     is_standard(path) || path == Path::new(AGENTD)
 }
 
-/// What [`build`] puts there, made anew.
+/// Recreates what [`build`] mounts there.
 pub(super) fn stand_in(path: &Path, is_directory: bool) -> Result<OwnedFd, SetupError> {
     if !is_standard(path) {
         return Err(SetupError::new(format_args!("find what belongs on {}", Quoted(path)), Errno::NOENT));
@@ -182,12 +182,12 @@ pub(super) fn stand_in(path: &Path, is_directory: bool) -> Result<OwnedFd, Setup
     }
 }
 
-/// Makes `root` the root and lets go of the old one.
+/// Makes `root` the root and detaches the old one.
 fn pivot(root: &OwnedFd) -> Result<(), SetupError> {
     rustix::process::fchdir(root).doing("enter the root")?;
     // With both arguments the same, the old root ends up on top of the new one, and is taken off it.
     rustix::process::pivot_root(".", ".").doing("pivot to the root")?;
-    rustix::mount::unmount(".", UnmountFlags::DETACH).doing("let go of the host's tree")?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH).doing("detach the host's tree")?;
     rustix::process::chdir("/").doing("enter the new root")
 }
 
@@ -234,7 +234,7 @@ fn attach(mount: &OwnedFd, target: &OwnedFd) -> Result<(), Errno> {
     rustix::mount::move_mount(mount, "", target, "", flags)
 }
 
-/// Puts `mount` over a file that exists; what does not exist needs no cover.
+/// Mounts `mount` over a file if it exists; a missing file needs no cover.
 fn cover(root: BorrowedFd<'_>, path: &Path, mount: &OwnedFd) -> Result<(), SetupError> {
     match existing(root, path)? {
         Some(target) => attach(mount, &target).doing(format_args!("cover {}", Quoted(path))),
@@ -252,7 +252,7 @@ fn existing(root: BorrowedFd<'_>, path: &Path) -> Result<Option<OwnedFd>, SetupE
 
 fn open_below(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
-    // The kernel asks for another try when someone renames meanwhile; nobody can, so a few are enough.
+    // The kernel asks for a retry after a concurrent rename; no process can rename here, so a few are enough.
     for _ in 0..8 {
         match rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -262,7 +262,7 @@ fn open_below(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedF
     Err(Errno::AGAIN)
 }
 
-/// A directory below `root`, made where there is none, also in place of something else.
+/// A directory below `root`, created if it is missing, also in place of something else.
 fn directory(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, SetupError> {
     let here = OFlags::PATH | OFlags::DIRECTORY;
     let mut at = open_below(root, Path::new("."), here).doing("open the root")?;

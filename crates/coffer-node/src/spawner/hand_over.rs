@@ -1,4 +1,4 @@
-//! What the spawner does for every process that it makes, be it a sandbox's first or CRIU.
+//! What the spawner does for every process that it creates, a sandbox's first or CRIU.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,7 +10,7 @@ use super::packet;
 use super::request::SpawnRequest;
 use super::setup_error::{Doing, Quoted, SetupError};
 
-/// A process that was made, as the node hears of it.
+/// A new process, as reported to the node.
 pub(super) struct Made {
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
@@ -47,8 +47,8 @@ pub(super) fn send_mounts(
     Ok(plain_layers)
 }
 
-/// When the whole host is short of memory, sandboxes go before anything else does. Written by the host's
-/// root, it is the least that anyone inside can set.
+/// When the whole host is short of memory, the kernel kills sandboxes first. Written by the host's root, it
+/// is the lowest value that a process inside can set.
 pub(super) fn prefer_as_victim(pid: i32) -> Result<(), SetupError> {
     let file = rustix::fs::open(
         format!("/proc/{pid}/oom_score_adj"),

@@ -1,4 +1,4 @@
-//! System calls that no crate of ours wraps, as they are.
+//! System calls that none of our crates wraps.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -21,11 +21,12 @@ pub(super) enum Cloned {
 /// locks that other threads held would stay held for ever.
 pub(super) unsafe fn clone_into(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
     let mut pidfd: RawFd = -1;
-    // A number may be another process's by the time that somebody uses it; this descriptor never is.
+    // The number may belong to another process by the time it is used; this descriptor never does.
     let mut flags = libc::CLONE_PIDFD as u64 | u64::from(namespaces.cast_unsigned());
     let mut cgroup_fd = 0;
     if let Some(cgroup) = cgroup {
-        // Born under its limits: there is no moment without them, and no wait for the kernel to move a process.
+        // Start it under its limits: there is no moment without them, and no wait for the kernel to move a
+        // process.
         flags |= CLONE_INTO_CGROUP;
         cgroup_fd = u64::from(cgroup.as_raw_fd().cast_unsigned());
     }
@@ -34,9 +35,9 @@ pub(super) unsafe fn clone_into(namespaces: i32, cgroup: Option<BorrowedFd<'_>>)
         pidfd: (&raw mut pidfd) as u64,
         child_tid: 0,
         parent_tid: 0,
-        // As of `fork`: without it nobody could wait for the child in the usual way.
+        // As with `fork`: without it the usual wait calls would not see the child.
         exit_signal: u64::from(libc::SIGCHLD.cast_unsigned()),
-        // None, so that the child goes on with its copy of ours.
+        // None, so that the child continues on its copy of ours.
         stack: 0,
         stack_size: 0,
         tls: 0,
@@ -44,15 +45,15 @@ pub(super) unsafe fn clone_into(namespaces: i32, cgroup: Option<BorrowedFd<'_>>)
         set_tid_size: 0,
         cgroup: cgroup_fd,
     };
-    // SAFETY: the arguments live through the call and name no stack, so the child goes on with its own
-    // copy of ours; the caller promised to be alone in the process.
+    // SAFETY: the arguments live through the call and name no stack, so the child continues on its own copy
+    // of ours; the caller promised to be the only thread.
     let result =
         unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>()) };
     match result {
         -1 => Err(last_errno()),
         0 => Ok(Cloned::Child),
         pid => {
-            // SAFETY: on success the kernel stored a new descriptor there that nobody else owns.
+            // SAFETY: on success the kernel stored a new descriptor there that has no other owner.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             let pid = i32::try_from(pid).map_err(|_| Errno::OVERFLOW)?;
             Ok(Cloned::Parent { pid, pidfd })
@@ -60,9 +61,9 @@ pub(super) unsafe fn clone_into(namespaces: i32, cgroup: Option<BorrowedFd<'_>>)
     }
 }
 
-/// Takes on the effective user `uid` and keeps every capability. A user namespace made so belongs to
-/// that user, and what the kernel counts by owner (inotify instances, pending signals, processes,
-/// namespaces) is counted apart from every other sandbox's and from root's own.
+/// Sets the effective user to `uid` and keeps every capability. A user namespace created this way belongs to
+/// that user, and what the kernel counts by owner (inotify instances, pending signals, processes, namespaces)
+/// is counted separately from every other sandbox's and from root's own.
 pub(super) fn take_on_user(uid: Uid) -> Result<(), Errno> {
     rustix::thread::set_thread_res_uid(None, uid, None)?;
     let mut sets = rustix::thread::capabilities(None)?;
@@ -75,8 +76,8 @@ pub(super) fn lay_down_user() -> Result<(), Errno> {
     rustix::thread::set_thread_res_uid(None, Uid::ROOT, None)
 }
 
-/// Sets attributes of the mount that `mount` is, not of what lies on it, and makes it private: a copy of a mount
-/// that the host shares, as systemd has all of them, would stay its peer inside the sandbox.
+/// Sets attributes of the mount `mount`, not of mounts on it, and makes it private: a copy of a mount that
+/// the host shares, as systemd does with all of them, would stay its peer inside the sandbox.
 pub(super) fn set_mount_attributes(
     mount: impl AsFd,
     set: u64,
@@ -119,7 +120,7 @@ pub(super) fn has_seccomp_filter() -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Leaves the session keyring of whoever started us; keys of the host are not for a sandbox.
+/// Leaves the session keyring of the parent: keys of the host are not for a sandbox.
 pub(super) fn join_empty_session_keyring() {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
     // SAFETY: a null name asks for an anonymous keyring. Kernels without keys refuse, which is as good.
@@ -134,7 +135,7 @@ pub(super) fn child_signals() -> Result<OwnedFd, Errno> {
     unsafe { libc::sigemptyset(&raw mut set) };
     // SAFETY: as above, and the signal exists.
     unsafe { libc::sigaddset(&raw mut set, libc::SIGCHLD) };
-    // SAFETY: as above; the old mask is not asked for.
+    // SAFETY: as above; the old mask is not requested.
     if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } != 0 {
         return Err(last_errno());
     }
@@ -143,7 +144,7 @@ pub(super) fn child_signals() -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(last_errno());
     }
-    // SAFETY: the kernel just made this descriptor for us.
+    // SAFETY: the kernel just created this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -157,7 +158,7 @@ pub(super) fn reset_signals() {
     let mut none: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set is ours and lives through the call.
     unsafe { libc::sigemptyset(&raw mut none) };
-    // SAFETY: as above; the old mask is not asked for.
+    // SAFETY: as above; the old mask is not requested.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) };
 }
 

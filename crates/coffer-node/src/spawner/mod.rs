@@ -1,10 +1,10 @@
-//! The spawner: a small single-threaded process of the same binary that makes sandboxes.
+//! The spawner: a small single-threaded process of the same binary that creates sandboxes.
 //!
-//! The node has threads, and a process with threads must not clone itself and go on. So it starts
-//! this one with nothing but a socket on its standard input, sends it requests with descriptors
-//! ([`request`]), and gets back pidfds. What happens in between, in order:
+//! The node has threads, and a process with threads must not clone itself and continue. So it starts this one
+//! with only a socket on its standard input, sends it requests with descriptors ([`request`]), and gets back
+//! pidfds. The steps in between:
 //!
-//! 1. [`serve`] clones into new namespaces and, where there is one, a v2 cgroup.
+//! 1. [`serve`] clones into new namespaces and, if there is one, a v2 cgroup.
 //! 2. It writes the id maps and makes the overlays ([`overlay`]), and hands them to the child.
 //! 3. The [`child`] builds its tree ([`filesystem`]), drops its rights ([`seccomp`]), becomes agentd.
 
@@ -39,7 +39,7 @@ pub(crate) use progress::Progress;
 pub(crate) use request::OverlayRecipe;
 pub use serve::spawner_main;
 
-/// A running spawner, and how to start another one should it end.
+/// A running spawner, and how to start another one if it ends.
 #[derive(Debug)]
 pub struct Spawner {
     program: PathBuf,
@@ -65,12 +65,12 @@ impl Spawner {
         Ok(Self { program, arguments, socket, process })
     }
 
-    /// How to find out what this kernel can do.
+    /// How to probe this kernel's features.
     pub(crate) fn prober(&self) -> Prober {
         Prober { program: self.program.clone(), arguments: self.arguments.clone() }
     }
 
-    /// The process, for whoever wants to watch it.
+    /// Its process id, for callers that watch it.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }

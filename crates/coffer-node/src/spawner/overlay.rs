@@ -1,5 +1,5 @@
-//! Mounts that the spawner makes with the host's rights and hands to the child as descriptors. None of
-//! them ever has a place in the host's tree, so they end with the sandbox.
+//! Mounts that the spawner creates with the host's rights and passes to the child as descriptors. None of
+//! them is ever attached to the host's tree, so they end with the sandbox.
 
 use std::fmt::{self, Display};
 use std::fs::File;
@@ -42,8 +42,8 @@ pub(super) fn make(
         plain_layers += u32::from(!mapped);
         lowers.push(lower);
     }
-    // A detached copy of the directory: the overlay's options, which the sandbox can read, then name
-    // paths below it and not where it lies on the host.
+    // A detached copy of the directory: the overlay's options, which the sandbox can read, then name paths
+    // below it and not its location on the host.
     let writable = writable(overlay, ids)?;
     let open = |name: &str| {
         rustix::fs::openat(&writable, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -60,8 +60,8 @@ pub(super) fn make(
     Ok(Detached { mount, plain_layers })
 }
 
-/// Layers that have a place in this process's own mount namespace, until this is dropped: kernels before
-/// 6.15 take no others. The overlay keeps copies of its own.
+/// Layers that are attached in this process's own mount namespace until this is dropped: kernels before 6.15
+/// accept no others. The overlay keeps its own copies.
 struct Attached<'a> {
     at: &'a Path,
     count: usize,
@@ -83,13 +83,13 @@ impl<'a> Attached<'a> {
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
         for _ in 0..self.count {
-            // What cannot be taken off goes with this process's mount namespace.
+            // Layers that cannot be unmounted end with this process's mount namespace.
             let _ = rustix::mount::unmount(self.at, UnmountFlags::DETACH);
         }
     }
 }
 
-/// A host file as a read-only mount of its own.
+/// A host file as a separate read-only mount.
 pub(super) fn read_only_file(path: &Path) -> Result<OwnedFd, SetupError> {
     let file = detached_copy(path)?;
     let attributes = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
@@ -98,14 +98,14 @@ pub(super) fn read_only_file(path: &Path) -> Result<OwnedFd, SetupError> {
     Ok(file)
 }
 
-/// Of the mount at this place alone, not of mounts below it: what the host mounts in there is not the sandbox's.
+/// Copies this mount only, not mounts below it: what the host mounts there is not the sandbox's.
 fn detached_copy(path: &Path) -> Result<OwnedFd, SetupError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     rustix::mount::open_tree(CWD, path, flags).doing(format_args!("open {}", Quoted(path)))
 }
 
-/// The writable files. Those that were another's before are mapped, and the host's ids with them: it is root
-/// who makes whiteouts and what else an overlay needs for itself, and moved files of the host keep their owners.
+/// The writable files. Files of another sandbox are mapped, and the host's ids with them: root creates
+/// whiteouts and other files of the overlay itself, and moved files of the host keep their owners.
 fn writable(overlay: &OverlayMount, ids: &IdMap<'_>) -> Result<OwnedFd, SetupError> {
     let mount = detached_copy(&overlay.writable)?;
     if overlay.stored_uid_base != ids.uid_base {
@@ -119,9 +119,9 @@ fn writable(overlay: &OverlayMount, ids: &IdMap<'_>) -> Result<OwnedFd, SetupErr
 
 /// A layer as the sandbox sees it, and whether it was mapped as wanted.
 ///
-/// The host's own files are not mapped. Ids that the sandbox does not have own them, so that no one inside is their
-/// owner or in their group, and the capabilities of root inside do not reach them: what remains are the rights of
-/// others, as the host has them at the time.
+/// The host's own files are not mapped. Their owners are ids that the sandbox does not have, so that no
+/// process inside is their owner or in their group, and the capabilities of root inside do not reach them:
+/// only the permissions for others apply, as they are on the host.
 fn lower(layer: &Layer, ids: &IdMap<'_>) -> Result<(OwnedFd, bool), SetupError> {
     if layer.public_only {
         return Ok((plain(layer)?, true));
@@ -132,7 +132,7 @@ fn lower(layer: &Layer, ids: &IdMap<'_>) -> Result<(OwnedFd, bool), SetupError> 
     }
 }
 
-/// A layer whose files belong to the sandbox's users; nothing where its file system cannot do that.
+/// A layer whose files belong to the sandbox's users; `None` if its file system cannot map ids.
 fn mapped(layer: &Layer, ids: &IdMap<'_>) -> Result<Option<OwnedFd>, SetupError> {
     let mount = detached_copy(&layer.path)?;
     let read_only = libc::MOUNT_ATTR_RDONLY;
@@ -149,7 +149,7 @@ fn mapped(layer: &Layer, ids: &IdMap<'_>) -> Result<Option<OwnedFd>, SetupError>
     }
 }
 
-/// A layer whose files show as nobody's.
+/// A layer whose files appear as owned by `nobody`.
 fn plain(layer: &Layer) -> Result<OwnedFd, SetupError> {
     let mount = detached_copy(&layer.path)?;
     kernel::set_mount_attributes(&mount, libc::MOUNT_ATTR_RDONLY, None)
@@ -157,7 +157,7 @@ fn plain(layer: &Layer) -> Result<OwnedFd, SetupError> {
     Ok(mount)
 }
 
-/// A line of an id map: `inside..inside + 65536` stand for `outside..`.
+/// A line of an id map: `inside..inside + 65536` map to `outside..`.
 pub(super) fn range(inside: u32, outside: u32) -> String {
     format!("{inside} {outside} {IDS}")
 }
@@ -192,7 +192,7 @@ pub(super) fn map_ids(pid: i32, map: &str) -> Result<OwnedFd, SetupError> {
     rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).doing("open the user namespace")
 }
 
-/// Why the kernel made no overlay.
+/// Why the kernel refused an overlay.
 pub(super) struct Refusal {
     pub(super) errno: Errno,
     /// The kernel's own words, if it left any.
@@ -217,7 +217,7 @@ impl Display for Refusal {
     }
 }
 
-/// Describes the overlay to the kernel as `recipe` says, and mounts it nowhere yet.
+/// Describes the overlay to the kernel as `recipe` says, without attaching it yet.
 pub(super) fn mount(
     lowers: &[OwnedFd],
     upper: &OwnedFd,
@@ -274,12 +274,12 @@ fn describe(
     set("workdir", work)
 }
 
-/// Has neither `:` nor `,` in it, whatever the path on the host.
+/// Contains neither `:` nor `,`, whatever the path on the host.
 fn name_of(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// What the kernel left in the mount's own log; overlays do so since Linux 6.5.
+/// The kernel's messages in the mount's own log; overlays write them since Linux 6.5.
 fn context_message(context: &OwnedFd) -> Option<String> {
     let mut text = [0u8; 256];
     let read = File::from(context.try_clone().ok()?).read(&mut text).ok()?;
@@ -287,7 +287,7 @@ fn context_message(context: &OwnedFd) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// What overlays said last in the log of the whole kernel, where older ones leave their reasons.
+/// The last messages of overlays in the kernel log, where older kernels write their reasons.
 fn kernel_log() -> Option<String> {
     const READ_ALL: libc::c_int = 3;
     let mut text = vec![0u8; 64 * 1024];

@@ -9,15 +9,16 @@ use crate::pool::mounted_pools;
 
 use super::setup_error::{Doing, SetupError};
 
-/// A mount namespace of the spawner's own, in which layers can be attached for a moment. Made at the first
-/// request that needs it: by then the pool is mounted. Mounts and unmounts of the host still arrive in it.
+/// A private mount namespace of the spawner, in which layers can be attached briefly. Created at the first
+/// request that needs it: by then the pool is mounted. Mounts and unmounts of the host still propagate into
+/// it.
 #[derive(Debug, Default)]
 pub(super) struct OwnMounts {
     made: bool,
 }
 
 impl OwnMounts {
-    /// `own` lies on the pool that is needed; those of other installations are let go of.
+    /// `own` is on the pool that is needed; the pools of other installations are unmounted.
     pub(super) fn ensure(&mut self, own: Option<&Path>) -> Result<(), SetupError> {
         if !self.made {
             // SAFETY: the spawner has one thread.

@@ -43,7 +43,7 @@ pub(super) fn send(
     Ok(())
 }
 
-/// One packet, or `None` when the other side is gone.
+/// One packet, or `None` if the other side has closed.
 pub(super) fn receive(
     socket: impl AsFd,
     flags: RecvFlags,

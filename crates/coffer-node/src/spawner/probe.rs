@@ -1,4 +1,4 @@
-//! Finds out which ways of creating a sandbox this kernel has, by trying each. Runs as a process of its own,
+//! Probes which ways of creating a sandbox this kernel supports, by trying each. Runs as a separate process,
 //! `spawner probe`, so that its mounts and namespaces end with it.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub(super) const WORD: &str = "probe";
 /// Any ids will do: nothing is written with them.
 const SOME_IDS: u32 = 0x7000_0000;
 
-/// What is missing, and what the kernel said.
+/// Missing features with the kernel's message.
 pub(crate) type Missing = BTreeMap<Feature, String>;
 
 /// How to start a probe: the spawner's own command.
@@ -36,8 +36,8 @@ pub(crate) struct Prober {
 }
 
 impl Prober {
-    /// Tries everything with overlays on `scratch`, which must exist and be empty, over layers as they lie
-    /// in `templates`.
+    /// Probes everything with overlays on `scratch`, which must exist and be empty, over layers on the file
+    /// system of `templates`.
     pub(crate) fn probe(&self, scratch: &Path, templates: &Path) -> Result<Missing, String> {
         let output = Command::new(&self.program)
             .args(&self.arguments)
@@ -56,7 +56,7 @@ impl Prober {
     }
 }
 
-/// The process. Prints what is missing as JSON.
+/// The process. Prints the missing features as JSON.
 pub(super) fn run(directories: &[PathBuf]) -> Result<(), SetupError> {
     let [scratch, templates] = directories else {
         return Err(SetupError::new("find the directories to probe in", Errno::INVAL));
@@ -112,7 +112,7 @@ fn look(scratch: &Path, templates: &Path) -> Result<Missing, SetupError> {
     Ok(missing)
 }
 
-/// Mounts sysfs as a sandbox does: in user, mount and network namespaces of its own.
+/// Mounts sysfs as a sandbox does: in new user, mount and network namespaces.
 fn sysfs() -> Result<(), SetupError> {
     let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWNET;
     // SAFETY: the probe has one thread.
@@ -149,7 +149,7 @@ fn map_templates(path: &Path, ids: &OwnedFd) -> Result<(), SetupError> {
         .doing(format_args!("map {IDS} ids of {}", Quoted(path)))
 }
 
-/// Overlays that are made and dropped at once.
+/// Overlays that are created and dropped at once.
 struct Trials<'a> {
     scratch: &'a Path,
     ids: &'a OwnedFd,
@@ -170,7 +170,7 @@ impl<'a> Trials<'a> {
 
     fn try_one(&self, recipe: OverlayRecipe) -> Result<Result<(), String>, SetupError> {
         match self.overlay(recipe)? {
-            // The disk is full or broken: that says nothing about the kernel.
+            // The disk is full or broken, which says nothing about the kernel.
             Err(refusal)
                 if matches!(refusal.errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO) =>
             {
@@ -180,7 +180,7 @@ impl<'a> Trials<'a> {
         }
     }
 
-    /// Each has an upper of its own: a volatile one refuses to be mounted again.
+    /// Each has its own upper: a volatile one cannot be mounted again.
     fn overlay(&self, recipe: OverlayRecipe) -> Result<Result<(), overlay::Refusal>, SetupError> {
         let name = format!("{:?}-{}", recipe.layers, recipe.volatile);
         let writable_path = self.scratch.join(WRITABLE).join(name);

@@ -1,4 +1,4 @@
-//! How a new sandbox's set-up goes, told by its first process until it becomes agentd.
+//! Progress of a new sandbox's set-up, reported by its first process until it becomes agentd.
 
 use std::io;
 use std::os::fd::OwnedFd;

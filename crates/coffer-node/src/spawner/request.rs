@@ -1,4 +1,4 @@
-//! What the node asks of the spawner and what it hears back. JSON in one packet each.
+//! The node's requests to the spawner and its answers. JSON in one packet each.
 
 use std::path::PathBuf;
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 use crate::features::{Feature, Features};
 use crate::network::Families;
 
-/// Everything the spawner must know to make one sandbox. Travels with the listening socket of
-/// agentd and, when `gated`, the end of a pipe that the child waits on before it executes agentd.
+/// Everything the spawner must know to create one sandbox. Sent with the listening socket of agentd and, when
+/// `gated`, the end of a pipe that the child waits on before it executes agentd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SpawnRequest {
     /// Repeated in every answer about this sandbox.
     pub(crate) token: u64,
-    /// The first of the 65,536 host ids that the sandbox's ids stand for.
+    /// The first of the 65,536 host ids that the sandbox's ids map to.
     pub(crate) uid_base: u32,
     /// A v2 cgroup directory to be born in.
     pub(crate) cgroup: Option<PathBuf>,
-    /// The root first, then what lies on it.
+    /// The root first, then those mounted on it.
     pub(crate) overlays: Vec<OverlayMount>,
     pub(crate) recipe: OverlayRecipe,
     /// The static binary that becomes process 1.
@@ -30,7 +30,7 @@ pub(crate) struct SpawnRequest {
     pub(crate) tmpfs_bytes: u64,
     /// Whether `/sys` shows anything.
     pub(crate) sysfs: bool,
-    /// What its network can have; nothing for `lo` alone.
+    /// Address families of its network; `None` for `lo` alone.
     pub(crate) network: Option<Families>,
     pub(crate) gated: bool,
     /// Restore an image instead of starting agentd. No listener travels then.
@@ -38,16 +38,16 @@ pub(crate) struct SpawnRequest {
     pub(crate) restore: Option<Restore>,
 }
 
-/// What is restored, and how.
+/// What to restore, and how.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Restore {
     /// The words of CRIU's command.
     pub(crate) command: Vec<String>,
     /// Only read.
     pub(crate) images: PathBuf,
-    /// What the first process runs.
+    /// The program of the first process.
     pub(crate) program: PathBuf,
-    /// Where it may write what it has to say.
+    /// Where it may write its log.
     pub(crate) work: PathBuf,
     pub(crate) hook: PathBuf,
     /// Mounts that are not in the image.
@@ -62,7 +62,7 @@ pub(crate) struct MountPoint {
 }
 
 impl MountPoint {
-    /// What the image calls it.
+    /// The mount's key in the image.
     pub(crate) fn key(&self) -> String {
         self.path.to_string_lossy().replace('/', "_")
     }
@@ -90,7 +90,7 @@ pub(crate) enum LayerForm {
 }
 
 impl OverlayRecipe {
-    /// What it can do without on any kernel.
+    /// Features that have a fallback on any kernel.
     pub(crate) const NEWER: [Feature; 3] =
         [Feature::OverlayAppend, Feature::OverlayDescriptors, Feature::OverlayDetached];
 
@@ -137,17 +137,17 @@ pub(crate) struct Layer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileBind {
     pub(crate) source: PathBuf,
-    /// Relative to the sandbox's root. Left out where nothing is there to be covered.
+    /// Relative to the sandbox's root. Skipped if there is nothing to cover.
     pub(crate) target: PathBuf,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum SpawnerNews {
-    /// A process exists and sets itself up. Comes with its pidfd and the socket on which it tells how
-    /// that goes ([`Progress`](super::progress::Progress)).
+    /// A process exists and sets itself up. Comes with its pidfd and the socket on which it reports progress
+    /// ([`Progress`](super::progress::Progress)).
     Spawned { token: u64, pid: i32, plain_layers: u32 },
-    /// Nothing exists.
+    /// No process exists.
     Refused { token: u64, why: String },
     /// A sandbox's first process ended with this wait status.
     Exited { token: u64, status: i32 },

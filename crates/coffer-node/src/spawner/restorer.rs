@@ -1,8 +1,8 @@
 //! The process that becomes CRIU and restores a sandbox.
 //!
-//! CRIU makes the sandbox's namespaces itself, from its image, and what it can mount in them. The rest it
-//! takes from here: the overlays, and everything of the host's that is shown inside. All of it lies below
-//! one directory of a mount namespace that only this process has, so nothing of it is left behind.
+//! CRIU creates the sandbox's namespaces itself, from its image, and what it can mount in them. It takes the
+//! rest from here: the overlays, and all files of the host that are visible inside. All of it is below one
+//! directory of a mount namespace that only this process has, so nothing is left behind.
 
 use std::convert::Infallible;
 use std::ffi::CString;
@@ -29,7 +29,7 @@ const SCRATCHES: [&str; 4] = ["/mnt", "/media", "/srv", "/opt"];
 /// As in a dump.
 const GHOSTS: &str = "67108864";
 
-/// Makes the process. It is the parent of nothing: what CRIU restores becomes the spawner's child.
+/// Creates the process. It is not the parent of the sandbox: what CRIU restores becomes the spawner's child.
 pub(super) fn spawn(
     request: &SpawnRequest,
     restore: &Restore,
@@ -97,7 +97,7 @@ fn become_criu(
     kernel::join_empty_session_keyring();
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let places = lay_out(request, restore, handed)?;
-    // What it starts inherits these two; an image has neither.
+    // Its children inherit these two; an image contains neither.
     child::pin(&request.cpus)?;
     child::standard_streams()?;
     if let Some(gate) = gate {
@@ -162,7 +162,7 @@ fn lay_out(
     Ok(places)
 }
 
-/// A directory that has nothing of what CRIU needs.
+/// A directory that contains nothing CRIU needs.
 fn scratch_for(restore: &Restore) -> Result<&'static str, SetupError> {
     let needed = [&restore.images, &restore.work, &restore.hook];
     let is_free = |at: &&str| {

@@ -1,9 +1,9 @@
 //! The system call filter of every sandbox: the table of [`super::calls`] as compact BPF.
 //!
-//! Root inside a sandbox is the normal attacker. Capabilities and namespaces already refuse most of
-//! what is not allowed; the filter takes away the kernel code behind it, and the ways to new namespaces
-//! in which capabilities would come back. Each instruction costs about two microseconds at start,
-//! so ranges of numbers are searched as a tree and the whole stays near a hundred instructions.
+//! Root inside a sandbox is the expected attacker. Capabilities and namespaces already refuse most of what is
+//! not allowed; the filter also shields the kernel code behind it, and blocks new namespaces, in which a
+//! process would regain capabilities. Each instruction costs about two microseconds at start, so ranges of
+//! numbers are searched as a tree and the whole stays near a hundred instructions.
 
 use std::sync::OnceLock;
 
@@ -28,7 +28,7 @@ const fn offset_argument(index: u32) -> u32 {
     16 + 8 * index
 }
 
-/// `CLONE_NEW*` as `clone` knows them; there bit 7 belongs to the exit signal.
+/// `CLONE_NEW*` as `clone` takes them; there bit 7 belongs to the exit signal.
 const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -42,24 +42,24 @@ const NEW_TIME_NAMESPACE: u32 = 0x80;
 /// `TIOCSTI` puts characters into a terminal's input; `TIOCLINUX` does so on consoles; `TIOCSETD` puts another driver
 /// over a terminal, for which the kernel loads modules.
 const FORBIDDEN_IOCTLS: [u32; 3] = [0x5412, 0x541c, 0x5423];
-/// What btrfs answers to, also from those without rights: one writes the whole pool out. agentd's own file lies
-/// there, and can be opened.
+/// ioctls of btrfs, some of which need no privilege: one flushes the whole pool. agentd's own file is on the
+/// pool, and can be opened.
 const BTRFS_IOCTLS: u32 = 0x9400;
 const IOCTL_MAGIC: u32 = 0xff00;
-/// Clones and deduplication of ranges bear the same mark, and work on any file system that can.
+/// Range clones and deduplication have the same magic, and work on any file system that supports them.
 const CLONE_IOCTLS: [u32; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
 
 const UNIX: u32 = libc::AF_UNIX.cast_unsigned();
 const INTERNET: [u32; 2] = [libc::AF_INET.cast_unsigned(), libc::AF_INET6.cast_unsigned()];
 const NETLINK: u32 = libc::AF_NETLINK.cast_unsigned();
 
-/// A raw socket knows any protocol without asking for a module, and needs a capability that nobody inside has;
-/// kinds above it are those of SCTP and DCCP.
+/// A raw socket accepts any protocol without loading a module, and needs a capability that no process inside
+/// has; the types above it are those of SCTP and DCCP.
 const RAW: u32 = libc::SOCK_RAW.cast_unsigned();
 const KIND: u32 = 0xf;
-/// The default, ICMP, TCP, UDP, ICMPv6. For any other the kernel would look for a module to load.
+/// The default, ICMP, TCP, UDP, ICMPv6. For any other the kernel would try to load a module.
 const INTERNET_PROTOCOLS: [u32; 5] = [0, 1, 6, 17, 58];
-/// Routes, socket lists (`ss`), device events: what programs without rights over the network read.
+/// Routes, socket lists (`ss`), device events: what programs without network privileges read.
 const NETLINK_PROTOCOLS: [u32; 3] = [0, 4, 15];
 
 /// How the kernel calls the processor.
@@ -70,7 +70,7 @@ const fn architecture(processor: Processor) -> u32 {
     }
 }
 
-/// The whole of the numbers in ranges, each with what becomes of it.
+/// All numbers as ranges, each with its rule.
 fn ranges(processor: Processor) -> Vec<(u32, u32, Rule)> {
     let mut ranges: Vec<(u32, u32, Rule)> = Vec::new();
     let mut push = |first: u32, last: u32, rule: Rule| match ranges.last_mut() {
@@ -266,7 +266,7 @@ mod tests {
                     Some((_, Rule::Allow)) => ALLOW,
                     Some((_, Rule::NotPermitted)) => ERRNO | EPERM,
                     Some((_, Rule::Pretend)) => ERRNO,
-                    // These look at arguments, and zeros are good ones for some.
+                    // These rules check arguments, and zeros are allowed for some.
                     Some((_, Rule::UsualSockets | Rule::UnixPairs)) => ERRNO | EAFNOSUPPORT,
                     Some((_, Rule::SameNamespaces | Rule::SameNamespacesAndTime | Rule::UsualIoctls)) => {
                         ALLOW

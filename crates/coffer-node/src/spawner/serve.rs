@@ -1,7 +1,7 @@
-//! The spawner process: takes requests from the node, makes sandboxes, reaps them.
+//! The spawner process: takes requests from the node, creates sandboxes, reaps them.
 //!
-//! It has one thread, little memory and few mounts, because each of these is paid for at every clone.
-//! It keeps nothing: when its node goes away it ends, and the sandboxes go on without it.
+//! It has one thread, little memory and few mounts, because every clone pays for each of these. It keeps no
+//! state: when its node ends it exits, and the sandboxes continue without it.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,7 +34,7 @@ pub fn spawner_main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody else would learn of it: the node sees only a closed socket.
+            // Print the error here: the node sees only a closed socket.
             let _ = rustix::io::write(rustix::stdio::stderr(), format!("spawner: {error}\n").as_bytes());
             ExitCode::FAILURE
         }
@@ -121,23 +121,25 @@ fn tell(
 ) -> Result<(), SetupError> {
     let bytes = serde_json::to_vec(news).map_err(|_| SetupError::new("write an answer", Errno::PROTO))?;
     match packet::send(socket, &bytes, descriptors, SendFlags::empty()) {
-        // The node is gone, which the next receive finds too.
+        // The node is gone, which the next receive detects too.
         Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
         sent => sent.doing("answer the node"),
     }
 }
 
-/// All in one call: the others then belong to the new user namespace, and root inside rules them and nothing else.
+/// All in one call: the other namespaces then belong to the new user namespace, and root inside controls only
+/// them.
 ///
-/// - `USER`: its ids stand for a range that nobody else on the host has, so root inside is nobody outside.
+/// - `USER`: its ids map to a range that nothing else on the host has, so root inside is unprivileged
+///   outside.
 /// - `NS`: its own tree of mounts.
-/// - `PID`: it sees no other process, and when its first one ends, the kernel ends all.
+/// - `PID`: it sees no other process, and when its first one ends, the kernel kills all.
 /// - `NET`: no interface but `lo`; the sockets that egress holds are its only way out.
-/// - `IPC`: shared memory and queues of System V go with it, instead of staying on the host without an owner.
+/// - `IPC`: System V shared memory and queues end with it, instead of staying on the host without an owner.
 /// - `UTS`: its own host name.
 ///
-/// Not `CGROUP`: such a namespace shows the cgroup that its maker is in as the root. The child makes it later, once it is
-/// where it stays.
+/// Not `CGROUP`: such a namespace shows its creator's cgroup as the root. The child creates it later, once it
+/// is in its final cgroup.
 const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -183,7 +185,7 @@ fn spawn(request: &SpawnRequest, descriptors: Vec<OwnedFd>) -> Result<Made, Setu
     }
 }
 
-/// Gives the child its ids and its mounts; says how many layers could not be id-mapped.
+/// Passes the child its ids and its mounts; returns how many layers could not be id-mapped.
 fn hand_over(request: &SpawnRequest, pid: i32, child: &OwnedFd) -> Result<u32, SetupError> {
     prefer_as_victim(pid)?;
     let user_namespace = overlay::map_ids(pid, &overlay::range(0, request.uid_base))?;

@@ -1,4 +1,4 @@
-//! What went wrong on the way to a running sandbox: a sentence and the kernel's answer.
+//! A failed step of a sandbox's set-up: a sentence and the kernel's error.
 
 use std::fmt::{self, Display};
 
@@ -17,7 +17,7 @@ impl SetupError {
     }
 }
 
-/// Says what was being done when the kernel refused.
+/// Adds what was being done when the kernel refused.
 pub(super) trait Doing<T> {
     fn doing(self, what: impl Display) -> Result<T, SetupError>;
 }

@@ -1,9 +1,9 @@
-//! The warm pool: slots, which are sandboxes that run already and belong to nobody yet.
+//! The warm pool: slots, which are sandboxes that already run and are not assigned yet.
 //!
-//! A slot is made like any sandbox and then waits, its agentd not told whose it is. Creating claims
-//! one of the same [`Shape`] instead of making anew; when there is none, it makes anew as always. A
-//! claimed slot is a sandbox from then on and never comes back. How many wait follows what was asked
-//! for lately; `sandbox::keep` makes and ends them, next to the requests.
+//! A slot is created like any sandbox and then waits, before its agentd gets its identity. A create request
+//! claims one of the same [`Shape`]; if there is none, it creates a sandbox from scratch. A claimed slot is a
+//! sandbox from then on and never returns to the pool. The number of slots follows recent demand;
+//! `sandbox::keep` creates and ends them in the background.
 
 mod shapes;
 mod slot;
@@ -26,27 +26,27 @@ pub(crate) use slot::Slot;
 
 /// Shapes that slots are kept for at the same time.
 const SHAPES: usize = 4;
-/// The file in the data directory that tells the next node what to keep ready.
+/// The file in the data directory from which the next node learns what to keep ready.
 const FILE: &str = "warm.json";
 
-/// What is ready, and what was asked for.
+/// The waiting slots, and the demand for them.
 #[derive(Debug)]
 pub(crate) struct Warm {
     choice: WarmChoice,
     file: PathBuf,
     shelf: Mutex<Shelf>,
-    /// Sandboxes that are being made anew right now.
+    /// Sandboxes that are being created from scratch right now.
     cold: AtomicUsize,
-    /// Tells the keeper that there is something to do.
+    /// Wakes the keeper when there is something to do.
     wanted: Notify,
     closing: CancellationToken,
 }
 
 #[derive(Debug, Default)]
 struct Shelf {
-    /// The shape that was asked for last comes first.
+    /// The most recently requested shape comes first.
     rows: Vec<Row>,
-    /// Slots that nobody may have any more; the keeper ends them.
+    /// Unusable slots; the keeper ends them.
     rejects: Vec<Slot>,
     last_ask: Option<Instant>,
     closed: bool,
@@ -61,7 +61,7 @@ struct Row {
 }
 
 impl Warm {
-    /// Knows the shapes that the last node of this directory kept.
+    /// Loads the shapes that the last node of this directory kept.
     pub(crate) fn open(data_dir: &std::path::Path, choice: WarmChoice) -> Self {
         let file = data_dir.join(FILE);
         // Only a hint: without it, or with one from another version, the first create is not warm.
@@ -111,13 +111,13 @@ impl Warm {
         slot
     }
 
-    /// Takes a slot that is no use to anyone.
+    /// Takes an unusable slot.
     pub(crate) fn reject(&self, slot: Slot) {
         self.shelf().rejects.push(slot);
         self.wanted.notify_one();
     }
 
-    /// Remembers a shape that could be made, so that the next of it are ready.
+    /// Remembers a shape that could be created, so that the next ones are ready.
     pub(crate) fn learn(&self, shape: Shape) {
         let mut shelf = self.shelf();
         if shelf.closed || self.is_off() || shelf.rows.iter().any(|row| row.demand.shape == shape) {
@@ -143,13 +143,13 @@ impl Warm {
         self.wanted.notify_one();
     }
 
-    /// Says that a sandbox is being made anew, as long as the answer is held: slots then wait.
+    /// Marks a sandbox as being created from scratch for as long as the guard is held: slots then wait.
     pub(crate) fn making_cold(&self) -> Cold<'_> {
         self.cold.fetch_add(1, Ordering::Relaxed);
         Cold(self)
     }
 
-    /// How long ago a sandbox was asked for; nothing while one is being made anew.
+    /// Time since the last request for a sandbox; `None` while one is being created from scratch.
     pub(crate) fn quiet_for(&self) -> Option<Duration> {
         if self.cold.load(Ordering::Relaxed) > 0 {
             return None;
@@ -168,7 +168,7 @@ impl Warm {
         lacking.min_by_key(|(row, _)| row.ready.len()).map(|(row, _)| row.demand.shape.clone())
     }
 
-    /// Puts a new slot beside the others.
+    /// Adds a new slot.
     pub(crate) fn put(&self, shape: &Shape, slot: Slot) {
         let mut shelf = self.shelf();
         match shelf.rows.iter_mut().find(|row| row.demand.shape == *shape) {
@@ -178,7 +178,7 @@ impl Warm {
         }
     }
 
-    /// A slot of this shape could not be made.
+    /// Records that a slot of this shape could not be created.
     pub(crate) fn put_off(&self, shape: &Shape, pause: Duration) {
         if let Some(row) = self.shelf().rows.iter_mut().find(|row| row.demand.shape == *shape) {
             row.not_before = Some(Instant::now() + pause);
@@ -192,7 +192,7 @@ impl Warm {
         slots.map(|slot| slot.template().to_string()).collect()
     }
 
-    /// Slots to be ended: more than are wanted, dead ones, and what `stale` says of the rest.
+    /// Slots to end: more than are wanted, dead ones, and those that `stale` selects.
     pub(crate) fn outdated(&self, stale: impl Fn(&Slot) -> bool) -> Vec<Slot> {
         let now = Instant::now();
         let mut shelf = self.shelf();
@@ -217,7 +217,7 @@ impl Warm {
         self.shelf().rows.iter().any(|row| row.demand.is_recent(now))
     }
 
-    /// Everything that waits. From here on there is nothing to claim.
+    /// Takes all waiting slots. From here on there is nothing to claim.
     pub(crate) fn close(&self) -> Vec<Slot> {
         let mut shelf = self.shelf();
         shelf.closed = true;
@@ -241,7 +241,7 @@ impl Warm {
         self.wanted.notified().await;
     }
 
-    /// Tells the keeper to end all slots and itself.
+    /// Makes the keeper end all slots and itself.
     pub(crate) fn stop(&self) {
         self.closing.cancel();
     }

@@ -1,4 +1,4 @@
-//! What slots are kept for, and how many of each.
+//! The shapes that slots are kept for, and how many of each.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::WarmChoice;
 
-/// As many slots wait as were asked for in this time.
+/// Keep as many slots as were requested in this time.
 const WINDOW: Duration = Duration::from_secs(10);
-/// A shape that nobody asks for is kept this long, unless it is the only one.
+/// A shape that is not requested is kept this long, unless it is the only one.
 const MEMORY: Duration = Duration::from_secs(600);
 
-/// What all sandboxes that may come from the same slot have in common. The limits are part of it:
-/// they are in force from the first process on, and nothing about them changes in a claim.
+/// The properties shared by all sandboxes that may come from the same slot. The limits are among them: they
+/// are in force from the first process on, and a claim does not change them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shape {
     template: String,
@@ -24,15 +24,15 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Each field of a request is part of the shape, or a claim must see to it. Nothing for what is made
-    /// from a snapshot: nobody can know beforehand.
+    /// Each field of a request is either part of the shape or set by a claim. `None` for a request from a
+    /// snapshot, which cannot be prepared in advance.
     pub(crate) fn of(spec: &CreateSandbox) -> Option<Self> {
         let CreateSandbox { sandbox: _, template, hostname: _, limits, network: _, snapshot, memory: _ } =
             spec;
         snapshot.is_none().then(|| Self { template: template.clone(), limits: *limits })
     }
 
-    /// What to ask for to get a slot of this shape.
+    /// The request that creates a slot of this shape.
     pub(crate) fn slot(&self) -> CreateSandbox {
         CreateSandbox {
             sandbox: SandboxId::generate(),
@@ -46,7 +46,7 @@ impl Shape {
     }
 }
 
-/// A shape and when it was asked for.
+/// A shape and when it was requested.
 #[derive(Debug)]
 pub(super) struct Demand {
     pub(super) shape: Shape,
@@ -80,7 +80,7 @@ impl Demand {
     }
 }
 
-/// How many slots each shape should have, those asked for last first. Together no more than allowed.
+/// How many slots each shape should have, the last requested first. Together at most the maximum.
 pub(super) fn targets<'a>(
     demands: impl Iterator<Item = &'a Demand>,
     WarmChoice { min, max }: WarmChoice,
@@ -89,7 +89,7 @@ pub(super) fn targets<'a>(
     let mut left = max;
     let target = |(place, demand): (usize, &Demand)| {
         let asked = demand.asks.iter().filter(|&&ask| now.duration_since(ask) <= WINDOW).count();
-        // The first is the one that is asked for next, most likely, however long that takes.
+        // The first is most likely the next to be requested, however long that takes.
         let least = if place == 0 || !demand.is_forgotten(now) { min } else { 0 };
         let target = asked.max(least).min(left);
         left -= target;

@@ -1,4 +1,4 @@
-//! A sandbox that runs and belongs to nobody yet.
+//! A sandbox that runs and is not assigned yet.
 
 use coffer_template::Template;
 
@@ -6,15 +6,15 @@ use crate::journal::Entry;
 use crate::network::Listeners;
 use crate::process::{Alive, Process};
 
-/// A slot of the warm pool: agentd runs, nobody has spoken to it. Its journal entry says that it is
-/// still being created, which is true as long as nobody was told of it: a node that finds such an
-/// entry when it starts ends what it names.
+/// A slot of the warm pool: agentd runs, and has received no request. Its journal entry says that it is still
+/// being created, which is true until the server knows it: a starting node that finds such an entry ends the
+/// slot.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) entry: Entry,
     pub(crate) process: Process,
     pub(crate) alive: Alive,
-    /// Egress gets them when it is claimed; until then nobody serves it.
+    /// Passed to egress when the slot is claimed; until then it has no network.
     pub(crate) listeners: Option<Listeners>,
 }
 
@@ -27,7 +27,7 @@ impl Slot {
         &self.entry.spec.template
     }
 
-    /// Whether a sandbox made now would be made of something else; `now` is what its template is.
+    /// Whether a sandbox created now would differ; `now` is the current state of its template.
     pub(crate) fn is_stale(&self, now: Option<&Template>) -> bool {
         now.is_none_or(|template| !self.is_of(template))
     }
