@@ -99,7 +99,7 @@ echo >"$scratch/go"
 wait $!
 "#;
 
-/// What `script` printed, both streams, inside a throw-away sandbox of the template.
+/// The output of `script`, both streams, in a temporary sandbox of the template.
 fn inside(template: &Template, script: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
     let (root, scratch) = (directory.path().join("root"), directory.path().join("scratch"));

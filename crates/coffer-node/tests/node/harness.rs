@@ -1,4 +1,4 @@
-//! A real node of the test's own, with everything in a directory of its own.
+//! A real node of the test's own, with everything in its own directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +27,7 @@ pub(crate) struct Home {
     run: TempDir,
     pub(crate) pool: PoolChoice,
     pub(crate) ephemeral: bool,
-    /// Off unless a test is about it: others count what there is.
+    /// Off unless a test is about it: others count resources.
     pub(crate) warm: WarmChoice,
     /// Kernel features that its nodes do without.
     pub(crate) lacking: Lacking,
@@ -36,7 +36,7 @@ pub(crate) struct Home {
 
 /// Runs every test as on a host of this name, as `make kernels` does.
 const HOST: &str = "COFFER_KERNEL_HOST";
-/// Runs a node of its own process without these kernel features.
+/// Runs a node in a separate process without these kernel features.
 const LACKS: &str = "COFFER_KERNEL_LACKS";
 
 fn lacking() -> Lacking {
@@ -89,12 +89,12 @@ impl Home {
         self.directory.path().join("templates")
     }
 
-    /// Starts a node in a process of its own, and a client to it that ends with the token.
+    /// Starts a node in a separate process, and a client to it that ends with the token.
     pub(crate) async fn start_process(&self) -> (std::process::Child, NodeEngine, CancellationToken) {
         self.start_process_with(&[]).await
     }
 
-    /// The same with variables of its own.
+    /// The same with extra environment variables.
     pub(crate) async fn start_process_with(
         &self,
         variables: &[(&str, &str)],
@@ -106,7 +106,7 @@ impl Home {
         (process, engine, stop)
     }
 
-    /// Starts a node in a process of its own.
+    /// Starts a node in a separate process.
     pub(crate) fn spawn_process(&self) -> std::process::Child {
         self.process().spawn().unwrap()
     }
@@ -178,7 +178,7 @@ impl Home {
         fs::read_dir("/proc").unwrap().flatten().filter(live).count()
     }
 
-    /// Clears away what a killed node left us as children, as the host's first process would.
+    /// Reaps the children that a killed node left us, as the host's init would.
     pub(crate) fn reap_orphans(&self) {
         for process in fs::read_dir("/proc").unwrap().flatten() {
             let ours =
@@ -206,7 +206,7 @@ impl Home {
         }
     }
 
-    /// Counts all that this node has made on the host.
+    /// Counts all resources of this node on the host.
     pub(crate) fn belongings(&self) -> Belongings {
         let mut counts = BTreeMap::new();
         let cgroup = self.cgroup();
@@ -230,7 +230,7 @@ impl Home {
             let backing = fs::read_to_string(entry.path().join("loop/backing_file"));
             backing.is_ok_and(|path| path.starts_with(&data))
         });
-        // Whoever on this machine makes a mount namespace while the pool is mounted holds a copy of it.
+        // A process that creates a mount namespace while the pool is mounted holds a copy of the mount.
         let held_by_others = counts["mounts"] == 0 && processes == 0 && is_mounted_elsewhere(&data);
         counts.insert("loop devices", if held_by_others { 0 } else { loops.count() });
         let mut cgroups = 0;
@@ -342,7 +342,7 @@ fn directories(path: &Path) -> usize {
     fs::read_dir(path).map_or(0, |entries| entries.flatten().filter(|entry| entry.path().is_dir()).count())
 }
 
-/// What a node has on the host, by kind.
+/// Resources of a node on the host, by kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Belongings(pub(crate) BTreeMap<&'static str, usize>);
 
@@ -439,7 +439,7 @@ impl Sandbox {
         output.trim_end().to_string()
     }
 
-    /// Gives an order and does not wait for an answer, because there will be none.
+    /// Sends an order without waiting for an answer, because none will come.
     pub(crate) fn order(&self, order: &str) {
         let mut stream = UnixStream::connect(&self.placement.socket).unwrap();
         stream.write_all(order.as_bytes()).unwrap();

@@ -19,7 +19,7 @@ crate::tests![
 
 const SECRET: &str = "only-for-the-host";
 
-/// A directory in the host's `/usr`, which goes with the test.
+/// A directory in the host's `/usr`, removed with the test.
 struct InUsr(PathBuf);
 
 impl InUsr {
@@ -32,7 +32,7 @@ impl InUsr {
         Self(path.into())
     }
 
-    /// A script that tells the secret when it is read or run.
+    /// A script that prints the secret when it is read or run.
     fn file(&self, name: &str, mode: u32) {
         let path = self.0.join(name);
         fs::write(&path, format!("#!/bin/sh\necho {SECRET}\n")).unwrap();
@@ -62,8 +62,8 @@ async fn on_host_template(node: &TestNode) -> Sandbox {
     Sandbox { id: spec.sandbox, placement }
 }
 
-/// Everything that root inside may try, with `$f` for the file; each way that works tells the secret. The overlay
-/// copies a file up for most of them.
+/// Everything that root inside may try, with `$f` for the file; each attempt that works prints the secret.
+/// The overlay copies a file up for most of them.
 const WAYS: [&str; 14] = [
     "cat $f",
     "$f",
@@ -81,7 +81,7 @@ const WAYS: [&str; 14] = [
     "chmod 755 $(dirname $f); cat $f; mv $(dirname $f) $(dirname $f)2; cat $(dirname $f)2/*; tar c $(dirname $f)2",
 ];
 
-/// Runs every way as root and as another user; panics where the secret is told.
+/// Runs every attempt as root and as another user; panics if the secret is printed.
 async fn attack(sandbox: &Sandbox, file: &Path) {
     for way in WAYS {
         let file = file.display();
@@ -111,7 +111,7 @@ async fn what_others_cannot_read_on_the_host_cannot_be_read_inside() {
     let seen = later.0.join("file");
     assert!(sandbox.output(&format!("cat {}", seen.display())).await.contains(SECRET), "public until now");
 
-    // What appears or is closed while the sandbox runs.
+    // Files that appear or are closed while the sandbox runs.
     for (name, mode) in closed {
         usr.file(&format!("new-{name}"), mode);
     }
@@ -130,8 +130,8 @@ async fn what_others_cannot_read_on_the_host_cannot_be_read_inside() {
     let modes = closed.map(|(name, _)| fs::metadata(usr.0.join(name)).unwrap().mode() & 0o7777);
     assert_eq!(modes, closed.map(|(_, mode)| mode));
 
-    // The same for its next life, for a fork that begins with what it made of these names, and for others. What was
-    // seen before is closed to these too: the sandbox had it open, so to say.
+    // The same for its next run, for a fork that starts with its changes to these names, and for other
+    // sandboxes. Files that the first run could still read are closed to these too.
     node.engine.stop(sandbox.id).await.unwrap();
     node.engine.start(sandbox.id, Boot::Cold).await.unwrap();
     attack(&sandbox, &usr.0.join("new-private")).await;
@@ -179,7 +179,7 @@ async fn public_files_of_the_host_are_the_sandboxs_to_change() {
     }
     assert!(!usr.0.join("file").exists());
 
-    // A fork has other ids, and what was moved moves on.
+    // A fork has other ids, and moved files are mapped again.
     let fork = node.child(&node.snapshot(&sandbox).await).await;
     assert_eq!(
         fork.output(&format!("cd {at}; mv away further; ./further; ls")).await.lines().next(),
@@ -188,7 +188,7 @@ async fn public_files_of_the_host_are_the_sandboxs_to_change() {
     node.stop().await;
 }
 
-/// What the node shows in the first sandbox, as the host has it.
+/// The host side of the files that the node mounts in the first sandbox.
 fn shown(home: &Home, sandbox: &Sandbox) -> PathBuf {
     home.data_dir().join("pool/f").join(sandbox.id.to_string())
 }

@@ -1,7 +1,7 @@
-//! Process 1 of the test's sandboxes: does what the test says over the socket that agentd would have.
+//! Process 1 of the test's sandboxes: runs the test's scripts from the socket that agentd would have.
 //!
-//! A connection carries one script, up to the end of what is written; the answer is the exit code
-//! on a line and then the output. Scripts that begin with `!` are done by process 1 itself.
+//! A connection carries one script, up to the end of the input; the answer is the exit code on a line and
+//! then the output. Process 1 itself runs scripts that begin with `!`.
 
 use std::io::{Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 pub(crate) fn run() -> ! {
-    // SAFETY: the node promises that descriptor 3 is the listening socket, and nobody else uses it.
+    // SAFETY: the node promises that descriptor 3 is the listening socket, and no other code uses it.
     let mut listener = Some(unsafe { UnixListener::from_raw_fd(3) });
     if let Some(listener) = &listener {
         rustix::io::fcntl_setfd(listener, rustix::io::FdFlags::CLOEXEC).unwrap();
@@ -40,7 +40,7 @@ pub(crate) fn run() -> ! {
     }
 }
 
-/// What agentd does about its listener, and nothing else.
+/// Handles agentd's orders about its listener, and nothing else.
 fn take_order(mut stream: UnixStream, listener: &mut Option<UnixListener>) {
     let mut order = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -95,7 +95,7 @@ fn reach(order: &str) -> std::io::Result<(TcpStream, String)> {
     Ok((stream, greeting))
 }
 
-/// Says a word on the held connection and hears it again.
+/// Sends a word on the held connection and reads the echo.
 fn say(order: &str) -> std::io::Result<String> {
     let mut held = HELD.lock().unwrap();
     let stream = held.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
@@ -137,10 +137,10 @@ fn obey(order: &str) -> String {
         }
         Some("abort") => std::process::abort(),
         Some("eat") => loop {
-            // Or the optimiser sees that nobody looks at it.
+            // Or the optimiser sees that it is never read.
             std::mem::forget(std::hint::black_box(vec![1u8; 1 << 20]));
         },
-        // A raw system call: number and up to four arguments. Tells the errno, or 0.
+        // A raw system call: number and up to four arguments. Prints the errno, or 0.
         Some("call") => {
             number();
             let call = number().unwrap_or(-1);
@@ -150,7 +150,7 @@ fn obey(order: &str) -> String {
             let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
             if result < 0 { errno.to_string() } else { "0".to_string() }
         }
-        // A lease on a file, kept for ever; who breaks it is not heard. Tells the errno, or 0.
+        // Takes a lease on a file and keeps it forever, ignoring lease breaks. Prints the errno, or 0.
         Some("lease") => {
             let path = order.split_whitespace().nth(1).unwrap_or_default();
             lease(path).map_or_else(|error| error.raw_os_error().unwrap_or(-1).to_string(), |()| "0".into())
@@ -168,7 +168,7 @@ fn obey(order: &str) -> String {
                 Err(_) => "no such name".to_string(),
             }
         }
-        // Whoever comes is greeted, at all addresses of this sandbox.
+        // Greets every client, at all addresses of this sandbox.
         Some("listen") => {
             number();
             let port = u16::try_from(number().unwrap_or(0)).unwrap_or(0);

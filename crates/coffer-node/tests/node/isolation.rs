@@ -1,4 +1,4 @@
-//! What a sandbox sees and may do: nothing of the host, and only what was given to it.
+//! What a sandbox sees and may do: nothing of the host, and only its own resources.
 
 use coffer_core::{Boot, Limits};
 use coffer_engine::Engine as _;
@@ -136,7 +136,7 @@ async fn root_inside_has_few_rights() {
     sandbox.output("cp /usr/bin/id /usr/local/bin/rootid && chmod 4755 /usr/local/bin/rootid").await;
     let id = sandbox.output("setpriv --reuid 1000 --regid 1000 --clear-groups rootid -u").await;
     assert_eq!(id, "0");
-    // No device can be made or used.
+    // No device can be created or used.
     assert_ne!(sandbox.script("mknod /tmp/d b 254 0").await.0, 0);
     assert_ne!(sandbox.script("hostname other").await.0, 0);
     assert_ne!(sandbox.script("ip link set lo down").await.0, 0);
@@ -171,7 +171,7 @@ async fn dangerous_calls_are_refused() {
         (libc::SYS_ioctl, vec![0, 0x5423], libc::EPERM),
         (libc::SYS_fanotify_init, vec![], libc::EPERM),
         (libc::SYS_vhangup, vec![], libc::EPERM),
-        // Of newer kernels, and of none.
+        // System calls of newer kernels, and unassigned ones.
         (461, vec![], libc::ENOSYS),
         (468, vec![], libc::ENOSYS),
         (599, vec![], libc::ENOSYS),
@@ -214,8 +214,8 @@ async fn a_confused_root_still_starts() {
     let home = Home::new();
     let node = home.start().await;
     let sandbox = node.create(small()).await;
-    // Another process of the sandbox cannot unmount these, but their mount points lie on its files: here
-    // the files are changed from outside, as a sandbox with a bug of ours to help it might.
+    // Another process of the sandbox cannot unmount these, but their mount points are among its files: the
+    // test changes the files from outside, as a sandbox could with the help of a bug.
     let upper = home.data_dir().join("pool/s").join(sandbox.id.to_string()).join("u0");
     node.engine.stop(sandbox.id).await.unwrap();
     for name in ["proc", "dev", "run"] {

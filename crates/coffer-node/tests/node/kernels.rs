@@ -59,7 +59,7 @@ async fn live_through(lacking: Lacking) {
     sandbox.output("echo changed >/root/file").await;
     let child = node.child(&snapshot).await;
     assert_eq!(child.output("cat /root/file; test -d /etc/moved").await, "kept");
-    // More processes than one look at a cgroup could keep up with, if they went on.
+    // More processes than one read of a cgroup could keep up with, if they kept forking.
     sandbox.order("for i in $(seq 30); do sleep 600 & done");
     for id in [child.id, sandbox.id] {
         node.engine.destroy(id).await.unwrap();

@@ -1,4 +1,4 @@
-//! Whatever is made is given back.
+//! Every resource that is allocated is released.
 
 use std::time::{Duration, Instant};
 

@@ -98,7 +98,7 @@ async fn stopping_keeps_files_and_changes_the_boot() {
     let facts = "cat /proc/sys/kernel/random/boot_id; cat /etc/machine-id";
     let before = sandbox.output(facts).await;
     sandbox.output("echo kept > /root/file; mkdir /var/dir; echo changed > /etc/hostname").await;
-    // What a user may do to confuse the next start.
+    // A user may try to confuse the next start.
     sandbox.output("ln -s /etc /mnt/x; rm -rf /media; ln -s /etc /media").await;
     node.engine.stop(sandbox.id).await.unwrap();
     node.engine.stop(sandbox.id).await.unwrap();
@@ -171,7 +171,7 @@ async fn a_failed_create_leaves_nothing() {
     let error = node.engine.create(&spec(small())).await.unwrap_err();
     assert!(error.to_string().contains("execute agentd"), "{error}");
     assert!(node.engine.list().await.unwrap().is_empty());
-    // The reaper works beside the answers.
+    // The reaper works in the background.
     let deadline = Instant::now() + Duration::from_secs(10);
     while home.belongings().without("uid blocks") != before {
         assert!(Instant::now() < deadline, "{:?} was {before:?}", home.belongings());

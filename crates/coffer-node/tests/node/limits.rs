@@ -1,4 +1,4 @@
-//! Limits hold, and passing them is told.
+//! Limits hold, and exceeding them is reported.
 
 use std::time::Duration;
 

@@ -72,12 +72,12 @@ fn main() -> ExitCode {
         tests.push(Trial::test(name, move || run(name, test)));
     }
     let mut arguments = Arguments::from_args();
-    // They count what is open and mounted, also in this process: one at a time.
+    // They count open descriptors and mounts, also of this process: run one at a time.
     arguments.test_threads.get_or_insert(1);
     libtest_mimic::run(&arguments, tests).exit_code()
 }
 
-/// A test's future, made anew for its own runtime.
+/// Creates a test's future for its own runtime.
 type Test = fn() -> std::pin::Pin<Box<dyn Future<Output = ()>>>;
 
 /// Lists tests by name.

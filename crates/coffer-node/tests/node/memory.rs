@@ -21,8 +21,8 @@ crate::tests![
     without_criu_everything_else_works,
 ];
 
-/// A process with memory of its own, a position in a file, a terminal, a file in memory, connected sockets, a
-/// watched directory and a pipe with something in it. It tells how it is whenever a line comes in through its first pipe.
+/// A process with private memory, a position in a file, a terminal, a file in memory, connected sockets, a
+/// watched directory and a pipe with data in it. It reports its state for each line from its first pipe.
 const PROGRAM: &str = r#"
 import ctypes, hashlib, os, pty, socket, sys, time
 size = int(sys.argv[1])
@@ -86,7 +86,7 @@ pub(crate) async fn begin(sandbox: &Sandbox, mebibytes: usize) {
     sandbox.output(&start).await;
 }
 
-/// What the process says of itself, without its count.
+/// The state that the process reports, without its count.
 pub(crate) async fn ask(sandbox: &Sandbox, word: &str) -> (u32, String) {
     let said = sandbox.output(&format!("echo {word} > /var/tmp/ask; timeout 20 cat /var/tmp/tell")).await;
     let mut words: Vec<_> = said.split(' ').map(String::from).collect();
@@ -133,7 +133,7 @@ async fn hibernation_outlives_the_node() {
     let mut sandbox = node.create(with_python()).await;
     begin(&sandbox, 5).await;
     let (_, facts) = ask(&sandbox, "x").await;
-    // Also from where it stands still.
+    // Also from the frozen state.
     node.engine.freeze(sandbox.id).await.unwrap();
     node.engine.hibernate(sandbox.id).await.unwrap();
     node.engine.hibernate(sandbox.id).await.unwrap();
@@ -146,7 +146,7 @@ async fn hibernation_outlives_the_node() {
     assert!(matches!(&refused, EngineError::WrongState(why) if why.contains("is hibernated")), "{refused:?}");
     sandbox.placement = node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(ask(&sandbox, "x").await, (2, facts.clone()));
-    // What was restored can be saved again.
+    // A restored sandbox can be saved again.
     node.engine.hibernate(sandbox.id).await.unwrap();
     sandbox.placement = node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(ask(&sandbox, "x").await, (3, facts));
@@ -158,7 +158,7 @@ async fn hibernation_outlives_the_node() {
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
 
-/// Something that writes all the time: whoever goes back to an image after it ran on cannot open its file again.
+/// Starts a process that writes all the time: after it ran on, an older image cannot open its file again.
 pub(crate) async fn write_on(sandbox: &Sandbox) {
     let writer = "exec >>/var/tmp/grows; while :; do echo line; sleep 0.005; done";
     sandbox.output(&format!("sh -c '{writer}' </dev/null 2>/dev/null & echo begun")).await;
@@ -178,8 +178,8 @@ enum Doing {
     Wake,
 }
 
-/// Kills a node so many milliseconds after it was told to do that. The next one finds the sandbox running or
-/// hibernated, and it goes on where it was.
+/// Kills a node this many milliseconds after it got that request. The next one finds the sandbox running or
+/// hibernated, and it continues where it was.
 async fn killed_while(doing: Doing, delays: &[u64]) {
     let home = Home::new();
     let Some(node) = able(&home).await else { return };
@@ -262,7 +262,7 @@ async fn forks_go_on_from_one_moment() {
     let info = node.engine.snapshot(source.id, snapshot, Memory::With).await.unwrap();
     assert!(info.memory && info.memory_bytes > 20 << 20, "{info:?}");
     println!("20 MB: stood still for {} ms", info.paused_us / 1000);
-    // The source goes on, and what it does from here on is its own.
+    // The source continues, and its later changes stay its own.
     assert_eq!(ask(&source, "x").await, (2, facts.clone()));
     source.output("echo later > /var/tmp/later").await;
 
@@ -381,7 +381,7 @@ async fn a_restore_that_fails_changes_nothing() {
     begin(&sandbox, 5).await;
     let (_, facts) = ask(&sandbox, "x").await;
     node.engine.hibernate(sandbox.id).await.unwrap();
-    // A file that the process has open is not what it was.
+    // A file that the process has open has changed.
     let uppers = home.data_dir().join(format!("pool/s/{}", sandbox.id));
     let uppers: Vec<_> = std::fs::read_dir(uppers).unwrap().flatten().map(|upper| upper.path()).collect();
     let mut open = uppers.iter().flat_map(|upper| ["var/tmp/file", "tmp/file"].map(|file| upper.join(file)));

@@ -1,5 +1,5 @@
-//! Saved memory holds whatever processes held, keys and tokens too. On disk it is encrypted, and what is deleted
-//! cannot be read from the pool's free blocks. Needs CRIU; skips loudly without.
+//! Saved memory holds whatever processes held, including keys and tokens. On disk it is encrypted, and
+//! deleted images cannot be read from the pool's free blocks. Needs CRIU; skips loudly without.
 
 use std::path::Path;
 use std::process::Command;

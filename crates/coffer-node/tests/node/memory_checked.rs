@@ -1,5 +1,5 @@
-//! That an image can be restored is found out before anything ends, and what else comes back. Needs CRIU; skips
-//! loudly without.
+//! The node tests whether an image can be restored before it ends any process, and what else comes back.
+//! Needs CRIU; skips loudly without.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,8 +20,7 @@ crate::tests![
     a_kill_while_memory_is_saved_holds_nothing_up,
 ];
 
-/// A CRIU that, while there is a file called as the second of these, spoils what it dumps before anybody can
-/// take its checksum.
+/// A CRIU that, while the second of these files exists, corrupts its dump before the node takes its checksum.
 fn spoiling(directory: &Path) -> (PathBuf, PathBuf) {
     let own = fs::read_to_string("/usr/local/lib/coffer/criu/command");
     let words = own.map_or_else(|_| "criu".to_string(), |words| words.lines().collect::<Vec<_>>().join(" "));
@@ -139,7 +138,7 @@ async fn held_first(home: &Home, sandbox: &Sandbox) -> Pid {
         if status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0")) {
             return Pid::from_raw(pid).unwrap();
         }
-        assert!(Instant::now() < deadline, "nobody holds {pid}");
+        assert!(Instant::now() < deadline, "no process holds {pid}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

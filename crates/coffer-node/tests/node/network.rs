@@ -1,4 +1,4 @@
-//! Sandboxes reach what their policy allows, by way of egress and by no other; whatever dies.
+//! Sandboxes reach what their policy allows, through egress and no other way, whichever process dies.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ async fn create(engine: &NodeEngine, network: Policy) -> Sandbox {
     Sandbox { id: spec.sandbox, placement: engine.create(&spec).await.unwrap() }
 }
 
-/// What a sandbox hears when it connects to that address.
+/// The greeting that a sandbox reads when it connects to that address.
 async fn reach(sandbox: &Sandbox, address: &str) -> String {
     sandbox.output(&format!("!reach {address}")).await
 }
@@ -46,7 +46,7 @@ fn greeting(address: &str) -> String {
     format!("this is {address}")
 }
 
-/// A sandbox can reach that, before long: egress may have to be told first.
+/// A sandbox can reach that address soon: egress may need the policy first.
 async fn reaches(sandbox: &Sandbox, address: &str) {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
@@ -100,7 +100,7 @@ async fn a_policy_opens_and_closes_the_way() {
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
 
-/// Waits until the node speaks with egress.
+/// Waits until the node is connected to egress.
 async fn connected(node: &TestNode, sandbox: &Sandbox) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while let Err(error) = node.engine.refusals(sandbox.id, 0).await {
@@ -143,7 +143,7 @@ async fn neither_the_host_nor_a_neighbour_is_reached() {
     let open = everywhere.local_addr().unwrap().port();
     let lan = own_address();
     let mut attempts = vec![
-        // This sandbox's own, where nobody listens.
+        // This sandbox's own, where no process listens.
         format!("127.0.0.1:{port}"),
         format!("127.0.0.1:{open}"),
         "192.0.2.1:9000".into(),
@@ -170,7 +170,7 @@ async fn neither_the_host_nor_a_neighbour_is_reached() {
     node.stop().await;
 }
 
-/// An address that the host has beside `lo`, if it has one.
+/// An address of the host on another interface than `lo`, if it has one.
 fn own_address() -> String {
     let probe = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     match probe.connect("9.9.9.9:9").and_then(|()| probe.local_addr()) {
@@ -222,10 +222,10 @@ async fn a_killed_egress_is_followed_by_another() {
     egress.kill();
     let heard = sandbox.output("!say hello").await;
     assert!(heard.starts_with("no way"), "its connections end: {heard}");
-    // Policies can change and sandboxes be made while there is none; nothing is open then.
+    // Policies can change and sandboxes be created while there is no egress; nothing is open then.
     let closed = create(&node.engine, PUBLIC).await;
     node.engine.set_network(closed.id, &NOTHING).await.unwrap();
-    assert!(node.engine.refusals(closed.id, 0).await.is_err(), "nobody knows");
+    assert!(node.engine.refusals(closed.id, 0).await.is_err(), "egress is down");
     // This one waits at the listener that the node kept.
     let waiting = tokio::spawn({
         let socket = sandbox.placement.clone();
@@ -266,7 +266,7 @@ async fn a_killed_node_leaves_connections_open() {
     node.engine.set_network(sandbox.id, &only(&[SITE])).await.unwrap();
     assert_eq!(sandbox.output("!say allowed").await, "allowed");
     assert!(reach(&sandbox, SITE_V6).await.starts_with("no way"));
-    // It has no copies of the sockets. It opens them anew, with the policy from the journal.
+    // It has no copies of the sockets. It reopens them, with the policy from the journal.
     egress.kill();
     let _egress = internet.start_egress(home.run_dir());
     reaches(&sandbox, SITE).await;
@@ -328,13 +328,13 @@ async fn a_claimed_slot_has_its_policy_from_the_first_moment() {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // Slots that wait are nothing to egress.
+    // Egress does not have the waiting slots.
     settled(|| egress.descriptors(), alone).await;
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
 
-/// Waits until a count is down to what it was.
+/// Waits until a count is back to its earlier value.
 async fn settled(count: impl Fn() -> usize, expected: usize) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while count() > expected {

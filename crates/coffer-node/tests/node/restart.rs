@@ -48,11 +48,11 @@ async fn a_new_node_takes_up_what_lives() {
     assert_eq!(frozen.output("echo awake").await, "awake");
     node.engine.start(stopped.id, Boot::AsPaused).await.unwrap();
     assert_eq!(stopped.output("cat /root/x").await, "there");
-    // New ones get ids of their own beside the adopted.
+    // New ones get other ids than the adopted.
     let new = node.create(small()).await;
     let base = "awk '{print $2}' /proc/self/uid_map";
     assert_ne!(new.output(base).await, running.output(base).await);
-    // The death of an adopted sandbox is told too, with its cause where the kernel tells it.
+    // The death of an adopted sandbox is reported too, with its cause if the kernel reports it.
     running.order("!exit 5");
     let (died, cause) = node.death(Duration::from_secs(5)).await;
     assert_eq!(died, running.id);
@@ -86,7 +86,7 @@ async fn a_killed_node_is_followed_by_another() {
         tokio::join!(futures_util::future::join_all(creating), killing)
     })
     .await;
-    // It would ask the next node for what this one did not answer.
+    // It would send the unanswered requests to the next node.
     stop_client.cancel();
 
     let node = home.start().await;
@@ -96,7 +96,7 @@ async fn a_killed_node_is_followed_by_another() {
     assert_eq!(run(sandboxes[1].id), Some(RunState::Frozen));
     assert_eq!(run(sandboxes[2].id), Some(RunState::Stopped));
     assert_eq!(sandboxes[0].output("cat /tmp/x").await, "here");
-    // Of those under way some may have been told of; the others are gone without a trace.
+    // Some of the pending creates may have been confirmed; the others are gone without a trace.
     let known = statuses.len();
     let belongings = home.belongings();
     assert_eq!((belongings.0["uppers"], belongings.0["journal entries"]), (known, known), "{belongings:?}");
@@ -138,7 +138,7 @@ async fn a_stop_that_was_cut_off_keeps_the_files() {
     let sandbox = node.create(small()).await;
     sandbox.output("echo there > /root/x").await;
     node.stop().await;
-    // As if the node had died after the last process and before it said so.
+    // As if the node had died after the last process and before it recorded that.
     home.edit_entry(sandbox.id, |entry| entry["phase"] = serde_json::json!({ "kind": "stopping" }));
     sandbox.order("!exit 0");
     home.ephemeral = true;
@@ -159,7 +159,7 @@ async fn ids_of_the_living_are_not_given_away() {
     let alive = node.create(small()).await;
     let (dead, destroyed) = tokio::join!(node.create(small()), node.create(small()));
     node.stop().await;
-    // The ids of both ended ones have gone to the one that lives, and their entries were not removed yet.
+    // The live sandbox has the ids of both ended ones, whose entries were not removed yet.
     let ids = home.edit_entry(alive.id, |_| ())["uid_base"].clone();
     let cause = serde_json::json!({ "kind": "unseen" });
     for (ended, phase) in [
@@ -190,7 +190,7 @@ async fn sandboxes_outlive_the_spawner() {
     let spawner = rustix::process::Pid::from_raw(node.spawner_pid.cast_signed()).unwrap();
     rustix::process::kill_process(spawner, rustix::process::Signal::KILL).unwrap();
     assert_eq!(old.output("echo alive").await, "alive");
-    // What was under way with the dead spawner is done by the next one.
+    // The next spawner handles the requests of the dead one.
     let wanted: Vec<_> = (0..4).map(|_| spec(small())).collect();
     for created in
         futures_util::future::join_all(wanted.iter().map(|wanted| node.engine.create(wanted))).await

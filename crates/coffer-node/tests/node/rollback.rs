@@ -46,7 +46,7 @@ async fn a_rollback_gives_back_what_was() {
         assert_eq!(node.engine.list().await.unwrap()[0].run, RunState::Running);
         settled(&home, 1).await;
     }
-    // It goes on from there like any other.
+    // It continues from there like any other.
     sandbox.output("echo third > /root/d/x").await;
     node.engine.stop(sandbox.id).await.unwrap();
     node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
@@ -90,7 +90,7 @@ async fn hibernated_sandboxes_have_a_past_too() {
     assert!(saved.exists());
     let child = node.child(&node.snapshot(&sandbox).await).await;
     assert_eq!(child.output("cat /root/x").await, "second");
-    // A refusal changes nothing: its processes go on afterwards.
+    // A refusal changes nothing: its processes continue.
     node.engine.rollback(sandbox.id, SnapshotId::generate(), Memory::Without).await.unwrap_err();
     sandbox.placement = node.engine.start(sandbox.id, Boot::AsPaused).await.unwrap();
     assert_eq!(sandbox.output("cat /root/x").await, "second");

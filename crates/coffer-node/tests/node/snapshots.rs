@@ -24,7 +24,7 @@ crate::tests![
     what_cannot_be_is_refused,
 ];
 
-/// Writes files of one byte's repetition, each synced and then given its name, until it is told to end.
+/// Writes files of one repeated byte, each synced and then renamed, until it is stopped.
 pub(crate) const WRITER: &str = r#"mkdir -p /root/w; cat > /root/writer.py <<'END'
 import os
 at = 0
@@ -88,7 +88,7 @@ async fn what_was_written_before_is_whole_in_a_child() {
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
 
-/// Everything that a file can be, by somebody who is not root too.
+/// Every kind of file, also owned by another user than root.
 const MAKE: &str = r#"set -e
 mkdir -p /srv/tree/deep/er /home/user && cd /srv/tree
 echo root > of-root; echo user > of-user; chown 1000:1000 of-user; chown 33:44 deep
@@ -111,7 +111,7 @@ import hashlib, os, stat
 def describe(path):
     s = os.lstat(path)
     kind = stat.S_IFMT(s.st_mode)
-    # Of directories the size is none of theirs, and names in /etc are made anew.
+    # Ignore the size of directories; names in /etc are rewritten.
     size = 0 if stat.S_ISDIR(s.st_mode) else s.st_size
     link = os.readlink(path) if stat.S_ISLNK(s.st_mode) else ''
     text = hashlib.sha256(open(path, 'rb').read()).hexdigest() if stat.S_ISREG(s.st_mode) else ''
@@ -178,7 +178,7 @@ async fn children_are_apart_from_each_other_and_the_source() {
         assert_eq!(seen, format!("{number}\nkept\nonly-{number}"));
     }
     assert_eq!(source.output("cat /root/who; ls /root | grep -c only || true").await, "later\n0");
-    // Each has ids of its own on the host.
+    // Each has its own ids on the host.
     let bases =
         join_all(children.iter().map(|child| child.output("awk '{print $2}' /proc/self/uid_map"))).await;
     let apart: std::collections::HashSet<_> = bases.into_iter().collect();
@@ -187,7 +187,7 @@ async fn children_are_apart_from_each_other_and_the_source() {
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
 
-/// Waits until everything that can go has gone.
+/// Waits until everything that can be deleted is.
 async fn settled(home: &Home, expected: &[(&str, usize)]) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -319,7 +319,7 @@ async fn a_child_has_names_of_its_own() {
     assert_eq!(child.output(names).await, "other\nother\n1");
     let machine = "cat /etc/machine-id; stat -c '%a %u' /etc/machine-id";
     assert_ne!(child.output(machine).await, source.output(machine).await);
-    // What its users did to it stays.
+    // Changes by its users stay.
     let again = CreateSandbox {
         sandbox: coffer_core::SandboxId::generate(),
         snapshot: Some(changed.snapshot),
@@ -337,18 +337,18 @@ async fn limits_count_what_is_written_after() {
     let fill = "head -c 40000000 /dev/zero | tr '\\0' x > /root/full && sync";
     source.output(fill).await;
     let snapshot = node.snapshot(&source).await;
-    // What the snapshot has does not keep the source from writing as much again, also after a restart.
+    // The bytes in the snapshot leave the source its full limit, also after a restart.
     source.output(fill).await;
     node.engine.stop(source.id).await.unwrap();
     node.engine.start(source.id, Boot::AsPaused).await.unwrap();
     source.output("echo more > /root/more && sync").await;
-    // A child may write as much as its limit says, and no more than that and what it inherited.
+    // A child may write as much as its limit, and no more than that and its inherited bytes.
     let child = node.child(&snapshot).await;
     child.output("head -c 40000000 /dev/zero > /root/own && rm /root/own && sync").await;
     child.output(fill).await;
     let (code, said) = child.script("head -c 80000000 /dev/zero > /root/over && sync").await;
     assert!(code != 0 && said.contains("quota"), "{code} {said}");
-    // One that has no room left can stand still, go on, and have a snapshot.
+    // A sandbox without room can be frozen, thawed, and snapshotted.
     node.engine.freeze(child.id).await.unwrap();
     let full = node.snapshot(&child).await;
     node.engine.thaw(child.id).await.unwrap();
@@ -364,7 +364,7 @@ async fn a_full_pool_refuses_and_leaves_nothing() {
     let source = node.create(small()).await;
     source.output("echo here > /root/x").await;
     let snapshot = node.snapshot(&source).await;
-    // What sandboxes write stays above the floor; a pool can get there all the same.
+    // Sandboxes cannot write below the floor; a pool can get there all the same.
     let filler = home.data_dir().join("pool/filler");
     let free = node.engine.info().await.unwrap().pool_free_bytes.unwrap();
     let file = fs::File::create(&filler).unwrap();

@@ -39,7 +39,7 @@ async fn the_next_node_has_the_same_snapshots() {
         .unwrap();
     // As if a node had died before it wrote it.
     fs::rename(manifest(bare.snapshot), manifest(bare.snapshot).with_extension("new")).unwrap();
-    // As if somebody had removed the files.
+    // As if another program had removed the files.
     let lost = SnapshotId::generate();
     fs::write(manifest(lost), fs::read(manifest(kept.snapshot)).unwrap()).unwrap();
 
@@ -56,7 +56,7 @@ async fn the_next_node_has_the_same_snapshots() {
     }
     node.engine.start(child.id, Boot::AsPaused).await.unwrap();
     assert_eq!(child.output("cat /root/x").await, "there", "children go on");
-    // Asked again, the answer is the same, though its source is gone.
+    // A repeated request gets the same answer, though its source is gone.
     assert_eq!(node.engine.snapshot(source.id, kept.snapshot, Memory::Without).await.unwrap(), kept);
     node.engine.delete_snapshot(edited.snapshot).await.unwrap();
     assert_eq!(home.belongings().0["manifests"], 1);
@@ -104,7 +104,7 @@ async fn a_killed_node_leaves_whole_snapshots_or_none() {
     for snapshot in known.iter().rev().take(2) {
         assert_eq!(node.child(snapshot).await.output("cat /root/x").await, "there");
     }
-    // Also where it was killed while the source stood still.
+    // Also if it was killed while the source was frozen.
     assert_eq!(source.output("cat /root/x").await, "there");
     node.stop().await;
     home.reap_orphans();
@@ -122,7 +122,7 @@ async fn frozen_sandboxes_survive_the_host() {
     }
     node.engine.thaw(thawed.id).await.unwrap();
     node.stop().await;
-    // As if the host had gone down: another boot, no processes.
+    // As if the host had crashed: another boot, no processes.
     for sandbox in [&frozen, &thawed] {
         home.edit_entry(sandbox.id, |entry| entry["phase"]["process"]["host_boot_id"] = "another".into());
     }
@@ -141,18 +141,18 @@ async fn frozen_sandboxes_survive_the_host() {
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
 
-/// What a crash of the host would leave of a pool in this moment, mounted apart from it.
+/// What a crash of the host would leave of a pool at this moment, mounted separately.
 struct Left {
     at: tempfile::TempDir,
 }
 
 impl Left {
-    /// Nothing where this kernel does not mount a copy beside its original.
+    /// `None` if this kernel does not mount a copy next to its original.
     fn by(home: &Home) -> Option<Self> {
         let at = tempfile::Builder::new().prefix("coffer-copy-").tempdir().unwrap();
         let left = Self { at };
         let image = home.data_dir().join("pool.img");
-        // The loop device passes the page cache by: what is read here is what is on disk.
+        // The loop device bypasses the page cache: this reads what is on disk.
         run(Command::new("cp").arg("--sparse=always").arg(image).arg(left.image()));
         fs::create_dir(left.pool()).unwrap();
         let mount = Command::new("mount").args(["-o", "loop"]).arg(left.image()).arg(left.pool()).output();
@@ -250,7 +250,7 @@ async fn forks_under_load_survive_kills() {
         let moment = Duration::from_millis((random >> 33) % 120);
         let forking = async {
             let before: u64 = source.output("cat /root/count").await.parse().unwrap();
-            // The client asks the next node for what the last one did not answer.
+            // The client sends the unanswered request to the next node.
             let snapshot = engine.snapshot(source.id, SnapshotId::generate(), Memory::Without).await.unwrap();
             let children =
                 [(); 2].map(|()| CreateSandbox { snapshot: Some(snapshot.snapshot), ..spec(small()) });
@@ -273,7 +273,7 @@ async fn forks_under_load_survive_kills() {
         };
         tokio::join!(forking, killing);
         home.reap_orphans();
-        // It goes on, though it may have stood still when its node was killed.
+        // It continues, though it may have been frozen when its node was killed.
         let counted: u64 = source.output("cat /root/count").await.parse().unwrap();
         source.output(&format!("while [ $(cat /root/count) -le {counted} ]; do sleep 0.01; done")).await;
     }

@@ -1,4 +1,4 @@
-//! Sandboxes that are ready before anyone asks, and become somebody's when someone does.
+//! Slots: sandboxes that are ready before a request, and are claimed by one.
 
 use std::collections::HashSet;
 use std::fs;
@@ -27,7 +27,7 @@ fn home(max: usize) -> Home {
     home
 }
 
-/// Waits until so many slots wait beside the sandboxes, and no more.
+/// Waits until exactly this many slots wait, apart from the sandboxes.
 async fn ready(home: &Home, node: &TestNode, slots: usize) {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
@@ -40,7 +40,7 @@ async fn ready(home: &Home, node: &TestNode, slots: usize) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             return;
         }
-        assert!(Instant::now() < deadline, "{slots} slots beside {sandboxes} sandboxes, not {belongings:?}");
+        assert!(Instant::now() < deadline, "{slots} slots and {sandboxes} sandboxes, not {belongings:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -101,7 +101,7 @@ async fn a_claimed_slot_is_the_sandbox_that_was_asked_for() {
     assert_eq!(placement, sandbox.placement);
     assert_eq!(sandbox.output("hostname; cat /root/x").await, "asked-for\nmine");
 
-    // Nothing of one is seen by the next, and each is itself.
+    // No sandbox sees another, and each has its own identity.
     ready(&home, &node, 2).await;
     let next = node.create(small()).await;
     assert!(is_claimed(&next));
@@ -113,7 +113,7 @@ async fn a_claimed_slot_is_the_sandbox_that_was_asked_for() {
         ready(&home, &node, 2).await;
         assert_ne!(name(&node.create(small()).await), gone, "a claimed slot never comes back");
     }
-    // Other limits are another shape: made anew, and then kept ready too.
+    // Other limits are another shape: created from scratch, and then kept ready too.
     let larger = coffer_core::Limits { memory_mib: 300, ..small() };
     assert!(!is_claimed(&node.create(larger).await));
     node.stop().await;
@@ -145,7 +145,7 @@ async fn a_claimed_slot_is_taken_up_by_the_next_node() {
     node.engine.start(stopped.id, Boot::AsPaused).await.unwrap();
     assert_eq!(stopped.output("echo again").await, "again");
     node.engine.destroy(dying.id).await.unwrap();
-    // What was asked for before is ready without another lesson.
+    // The shapes requested before are ready without another create.
     ready(&home, &node, 2).await;
     assert!(is_claimed(&node.create(small()).await));
     for status in node.engine.list().await.unwrap() {
@@ -166,7 +166,7 @@ async fn a_burst_beyond_the_pool_is_served() {
             .into_iter()
             .collect();
     assert_eq!(machines.len(), 12);
-    // So many were asked for that more are kept ready, as many as may be.
+    // The demand was high, so the maximum is kept ready.
     ready(&home, &node, 4).await;
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
@@ -249,7 +249,7 @@ async fn kills_leave_whole_sandboxes_or_nothing() {
             process.wait().unwrap();
         };
         let _ = tokio::time::timeout(Duration::from_secs(1), async { tokio::join!(creating, killing) }).await;
-        // It would ask the next node for what this one did not answer.
+        // It would send the unanswered requests to the next node.
         stop_client.cancel();
 
         // Without a pool: only sandboxes are left to count.
@@ -294,17 +294,17 @@ async fn a_pool_settles_and_leaves_nothing() {
             _ => {}
         }
         node.engine.destroy(sandbox.id).await.unwrap();
-        // Slower than slots are made.
+        // Slower than slots are created.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    for (what, times) in [("claimed", &mut claims), ("made anew", &mut anew)] {
+    for (what, times) in [("claimed", &mut claims), ("created from scratch", &mut anew)] {
         times.sort();
         let at = |share: usize| times.get(times.len().saturating_sub(1) * share / 100).copied();
         println!("{what}: {} creates, p50 {:?} p99 {:?}", times.len(), at(50), at(99));
     }
-    assert!(claims.len() > anew.len(), "{} claimed, {} made anew", claims.len(), anew.len());
+    assert!(claims.len() > anew.len(), "{} claimed, {} created from scratch", claims.len(), anew.len());
     ready(&home, &node, 6).await;
-    // Nobody asks any more.
+    // No more requests.
     ready(&home, &node, 2).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(home.belongings().without("uid blocks"), before);

@@ -1,4 +1,4 @@
-//! An egress in a process of its own, and the world that it reaches: one server of the test's.
+//! An egress in a separate process, and the world that it reaches: one server of the test.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,12 +15,12 @@ use coffer_egress::{
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 
-/// What `example.com` is in this world.
+/// The address of `example.com` in this world.
 pub(crate) const EXAMPLE: &str = "93.184.216.34";
-/// An address of the host's, public as it looks.
+/// An address of the host that looks public.
 pub(crate) const HOST: &str = "198.41.0.4";
 
-/// Every public address leads to the one server, which is first told which it was.
+/// Every public address leads to the one server, which first reads the requested address.
 #[derive(Debug)]
 struct World(SocketAddr);
 
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The server that stands for all others: it greets, and then says everything again.
+/// The server that stands for all others: it greets, and then echoes.
 #[derive(Debug)]
 pub(crate) struct Internet {
     pub(crate) address: SocketAddr,
@@ -83,7 +83,7 @@ impl Internet {
         Self { address, reached }
     }
 
-    /// Where connections went, as egress tells.
+    /// Where connections went, as reported by egress.
     pub(crate) fn reached(&self) -> Vec<String> {
         self.reached.lock().unwrap().clone()
     }
