@@ -1,4 +1,4 @@
-//! What fuzzing calls: readers of hostile bytes, with what must hold of whatever they read.
+//! Entry points for fuzzing: parsers of hostile bytes, with the properties that must hold for every input.
 
 pub use crate::proxy::fuzz_address as address;
 

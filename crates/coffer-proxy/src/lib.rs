@@ -1,8 +1,9 @@
 //! The port: accepts connections, tells sandbox traffic from the API, and carries traffic to sandboxes.
 //!
-//! The proxy asks a [`Directory`] where traffic for a sandbox goes and a [`Gate`] which commands may be started; of
-//! projects it knows only whose share of pools traffic counts in, and nothing of states or the engine. What a request may
-//! do to its client's connection is in [`Client`], which the port puts into every request's extensions.
+//! The proxy asks a [`Directory`] where traffic for a sandbox goes and a [`Gate`] which commands may be
+//! started; of projects it knows only which project's share traffic counts against, and nothing of states or
+//! the engine. What a request may do to its client's connection is in [`Client`], which the port puts into
+//! every request's extensions.
 #![forbid(unsafe_code)]
 
 mod connection;

@@ -30,19 +30,19 @@ const IDLE: Duration = Duration::from_secs(330);
 /// The head of a request; also bounds trailers.
 const MOST_HEAD: usize = 64 * 1024;
 
-/// What is read ahead of whoever takes a request's body, per connection.
+/// How far to read ahead of the consumer of a request's body, per connection.
 const MOST_BUFFERED: usize = 128 * 1024;
 
-/// How much is still read of a request that the API has refused. A body of the API's is smaller.
+/// How much is still read of a request that the API has refused. Bodies for the API are smaller.
 const DRAINED: usize = 4 << 20;
 
-/// How long open requests may take after a stop was asked for.
+/// How long open requests may take after a stop was requested.
 const FAREWELL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 
 /// Names a request in logs and in the answer.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What answers on the port.
+/// The services on the port.
 #[derive(Debug)]
 pub struct Front {
     pub api: Router,
@@ -53,7 +53,7 @@ pub struct Front {
     pub refuse: fn(Full) -> Response<Body>,
 }
 
-/// Whose a request was and what it was about, for the access log. The API puts it into its answers' extensions.
+/// Project, agent and sandbox of a request, for the access log. The API puts it into its answers' extensions.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Attribution {
     pub project: Option<ProjectId>,
@@ -74,7 +74,7 @@ pub async fn serve(listener: TcpListener, front: Arc<Front>, stop: CancellationT
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, most likely: others must end before it can get better.
+                // Most likely out of descriptors: other connections must end first.
                 tracing::warn!("could not accept a connection: {error}");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
@@ -92,7 +92,7 @@ pub async fn serve(listener: TcpListener, front: Arc<Front>, stop: CancellationT
                 match told {
                     Ok(source) => admit(stream, source.unwrap_or(peer), busy, front, stop, farewell).await,
                     Err(error) => {
-                        tracing::debug!(%peer, "a proxy's connection begins with no header: {error}")
+                        tracing::debug!(%peer, "no PROXY header on a trusted proxy's connection: {error}")
                     }
                 }
             });
@@ -167,7 +167,7 @@ async fn connection(
             _ = served.as_mut() => return,
             // Dropping the connection resets it; see `Socket`.
             () = abort.cancelled() => return,
-            // What is cut off must not look complete.
+            // A truncated answer must not look complete.
             () = farewell.cancelled() => {
                 abort.cancel();
                 return;
@@ -181,7 +181,8 @@ async fn connection(
 }
 
 impl Front {
-    /// Who sent a request: who opened the connection, or, where that is a trusted proxy, whom it names.
+    /// The sender of a request: the peer of the connection or, if that is a trusted proxy, the address it
+    /// names.
     fn sender(&self, client: &Client, headers: &HeaderMap) -> Result<Client, Full> {
         let hop = client.peer.ip();
         if !self.trusted.contains(hop) {
@@ -199,7 +200,7 @@ impl Front {
         let path: String = request.uri().path().chars().take(256).collect();
         let claimed = self.proxy.claims(&request);
         let kind = if claimed { "sandbox" } else { "api" };
-        // A request to the API gets an id and a span of its own there, with whose it is.
+        // The API gives its requests their own id and span, with the project.
         let span = if claimed { tracing::info_span!("request", request.id = %id) } else { Span::none() };
         let mut response = async {
             if claimed {

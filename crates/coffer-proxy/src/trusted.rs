@@ -1,4 +1,4 @@
-//! Reverse proxies in front of the server, and whom they speak for.
+//! Reverse proxies in front of the server, and the clients they forward for.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 /// For the header of a connection to come. Proxies send it at once.
 const HEADER_WITHIN: Duration = Duration::from_secs(5);
-/// What is read of a header: an address, and in version 2 some extensions, which are skipped.
+/// How much of a header is read: an address, and in version 2 some extensions, which are skipped.
 const LONGEST_HEADER: usize = 2048;
 /// A line of version 1, with its end.
 const LONGEST_LINE: usize = 107;
@@ -23,7 +23,7 @@ const MOST_HOPS: usize = 32;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The addresses of reverse proxies, which are believed about whom they speak for.
+/// The addresses of reverse proxies, which are trusted to name the client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrustedProxies(Vec<Block>);
 
@@ -38,8 +38,8 @@ impl TrustedProxies {
         self.0.iter().any(|block| block.contains(address))
     }
 
-    /// Who sent a request, by the hop that brought it: the last one in `X-Forwarded-For` that is no trusted proxy. What is
-    /// further left came from there, and may be anything.
+    /// The sender of a request, by the hop that brought it: the last address in `X-Forwarded-For` that is not
+    /// a trusted proxy. Entries further left came from that address, and may be forged.
     pub(crate) fn sender(&self, hop: IpAddr, headers: &HeaderMap) -> IpAddr {
         if !self.contains(hop) {
             return hop;
@@ -48,7 +48,7 @@ impl TrustedProxies {
         let hops = values.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
         let mut last = hop;
         for text in hops.take(MOST_HOPS) {
-            // A proxy that says nothing sensible is taken for the sender itself.
+            // If a proxy sends no valid address, treat the proxy as the sender.
             let Some(address) = address(text) else { return last };
             last = address;
             if !self.contains(address) {
@@ -67,8 +67,8 @@ fn address(text: &[u8]) -> Option<IpAddr> {
     found.ok().map(|address| address.to_canonical())
 }
 
-/// Reads the PROXY protocol's header off a trusted proxy's connection, if there is one. Returns whom it speaks for: nobody
-/// else where the proxy opened the connection for itself, as to look whether the server is up.
+/// Reads the PROXY protocol's header from a trusted proxy's connection, if there is one. Returns the client
+/// it names; `None` if the proxy opened the connection for itself, for example for a health check.
 pub(crate) async fn read_header(stream: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
     let mut seen = 0;
     let read = async {
@@ -95,7 +95,7 @@ pub(crate) async fn read_header(stream: &mut TcpStream) -> io::Result<Option<Soc
     };
     match tokio::time::timeout(HEADER_WITHIN, read).await {
         Ok(read) => read,
-        // Opened for a later request, by a proxy that does not speak this protocol.
+        // Opened for a later request, by a proxy that does not use this protocol.
         Err(_) if seen == 0 => Ok(None),
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
     }
@@ -107,7 +107,7 @@ fn could_be(begun: &[u8], mark: &[u8]) -> bool {
     begun[..both] == mark[..both]
 }
 
-/// A header, and whom it names.
+/// A header, and the address it names.
 #[derive(Debug, PartialEq, Eq)]
 struct Header {
     length: usize,
@@ -122,7 +122,7 @@ fn header(begun: &[u8]) -> io::Result<Option<Header>> {
         let [command, family, high, low] = *head;
         let length = usize::from(u16::from_be_bytes([high, low]));
         let total = V2.len() + head.len() + length;
-        // Version 2, and either the proxy's own connection or somebody's.
+        // Version 2, and either the proxy's own connection or a client's.
         if !matches!(command, 0x20 | 0x21) || total > LONGEST_HEADER {
             return Err(bad());
         }
@@ -145,7 +145,7 @@ fn header(begun: &[u8]) -> io::Result<Option<Header>> {
         return Ok(Some(Header { length: total, source }));
     }
     if !begun.starts_with(V1) {
-        // Too little of it to tell, or of version 2.
+        // Too short to tell, or version 2.
         return Ok(None);
     }
     let line = &begun[..begun.len().min(LONGEST_LINE)];
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(
             sender("10.1.2.3", &["198.51.100.1, 203.0.113.9"]),
             "203.0.113.9",
-            "the left is the client's word"
+            "entries on the left come from the client"
         );
         assert_eq!(sender("10.1.2.3", &["203.0.113.9, 10.9.9.9", "2001:db8:ffff::1"]), "203.0.113.9");
         assert_eq!(sender("10.1.2.3", &["203.0.113.9:4711"]), "203.0.113.9");
@@ -205,11 +205,11 @@ mod tests {
         assert_eq!(
             sender("10.1.2.3", &[&"10.0.0.5,".repeat(1000)]),
             "10.1.2.3",
-            "an empty hop is no address"
+            "an empty hop is not an address"
         );
     }
 
-    /// What is understood of `bytes`, sent in two pieces, and what is left of them.
+    /// The parsed result of `bytes`, sent in two pieces, and the bytes left over.
     async fn read(bytes: &[u8], cut: usize) -> (io::Result<Option<SocketAddr>>, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -1,7 +1,7 @@
-//! What clients can make us hold before anyone knows who they are.
+//! Bounds what unauthenticated clients can make the server hold.
 //!
-//! A connection that has sent half a head costs as much as it sent, for as long as it may take, and
-//! one that once sent much keeps a large buffer. Either is bounded over all connections together.
+//! A connection that has sent half a head holds what it sent until the timeout, and one that once sent much
+//! keeps a large buffer. Both are bounded over all connections together.
 
 use std::io;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 /// Bytes of unfinished heads, over all connections.
 const MOST_UNFINISHED: usize = if cfg!(test) { 256 << 10 } else { 16 << 20 };
 
-/// What an unfinished head may hold however many others there are. Ordinary heads are smaller and
-/// come in one piece.
+/// An unfinished head may always hold this much, however many others there are. Ordinary heads are smaller
+/// and arrive in one piece.
 const FAIR: usize = 8 << 10;
 
 /// A connection that reads so much at once has a buffer to match, and keeps it.
@@ -20,14 +20,14 @@ const LARGE: usize = 16 << 10;
 /// Connections that may wait for a next request with a large buffer; further ones are closed.
 const MOST_LARGE: usize = if cfg!(test) { 4 } else { 512 };
 
-/// What all connections hold.
+/// Totals over all connections.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     unfinished: AtomicUsize,
     large: AtomicUsize,
 }
 
-/// What one connection holds of it.
+/// The part of one connection.
 #[derive(Debug)]
 pub(crate) struct Share {
     all: Arc<Buffers>,
@@ -40,14 +40,14 @@ impl Share {
         Self { all: all.clone(), unfinished: AtomicUsize::new(0), large: AtomicBool::new(false) }
     }
 
-    /// Counts what was read at once.
+    /// Counts the bytes of one read.
     pub(crate) fn read(&self, bytes: usize) {
         if bytes >= LARGE && !self.large.swap(true, Relaxed) {
             self.all.large.fetch_add(1, Relaxed);
         }
     }
 
-    /// Counts more of a head that is not whole yet, unless it is one of too many large ones.
+    /// Counts more bytes of an unfinished head. Fails if it is large and the total is too high.
     pub(crate) fn add_to_head(&self, bytes: usize) -> io::Result<()> {
         let own = self.unfinished.fetch_add(bytes, Relaxed) + bytes;
         let all = self.all.unfinished.fetch_add(bytes, Relaxed) + bytes;

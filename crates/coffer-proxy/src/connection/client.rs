@@ -1,4 +1,4 @@
-//! The client's side of a connection, as requests on it know it.
+//! The client's side of a connection, as its requests see it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Client {
         Ok(Self { peer, ..self.clone() })
     }
 
-    /// Whose share counts what its requests cause.
+    /// The holder whose share its requests count against.
     pub fn holder(&self) -> Holder {
         let seated = self.seat.as_ref().and_then(Taken::holder);
         seated.unwrap_or_else(|| Holder::Address(network_of(self.peer.ip())))
@@ -49,22 +49,21 @@ impl Client {
         self.seat.as_ref().map_or(Ok(()), |seat| seat.count_for(project))
     }
 
-    /// As long as this is held, what the client sends belongs to the request that it is at, though it
-    /// has its answer.
+    /// While this is held, what the client sends belongs to its current request, even if that has its answer.
     pub fn hold_midway(&self) -> HeldMidway {
         self.midway.0.fetch_add(1, Ordering::Relaxed);
         HeldMidway(self.midway.clone())
     }
 
-    /// Resets the connection (TCP RST), whatever is under way on it. SDKs tell a sandbox that died
-    /// from a stream that ended by this. After an upgrade the connection is the proxy's: call this,
-    /// then drop it.
+    /// Resets the connection (TCP RST), whatever is in progress on it. SDKs use this to tell a sandbox that
+    /// died from a stream that ended. After an upgrade the proxy owns the connection: call this, then drop
+    /// it.
     pub fn abort(&self) {
         self.abort.cancel();
     }
 }
 
-/// Whether a connection is in the middle of a request for somebody's sake.
+/// Whether a connection is held in the middle of a request.
 #[derive(Debug, Clone, Default)]
 pub struct Midway(Arc<AtomicUsize>);
 

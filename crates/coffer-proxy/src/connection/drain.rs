@@ -1,8 +1,8 @@
-//! Bodies that nobody wants any more.
+//! Drains request bodies that are no longer needed.
 //!
-//! A client that is still sending when its connection closes may never see the answer it has got: some
-//! give up at the first failed write, and some send their next request to a connection that is just
-//! being closed. So what is left of a body is read away beside the answer, within bounds.
+//! A client that is still sending when its connection closes may never see the answer it has got: some give
+//! up at the first failed write, and some send their next request to a connection that is just being closed.
+//! So the rest of a body is read and dropped while the answer is sent, within bounds.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -21,7 +21,7 @@ use super::seats::Holder;
 const WITHIN: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Reads away what clients still send; where there are too many, the clients of further ones are cut off.
+/// Drains what clients still send; if there are too many, further clients are cut off.
 #[derive(Debug, Clone)]
 pub struct Drains(Shares<Holder>);
 
@@ -32,7 +32,7 @@ impl Default for Drains {
 }
 
 impl Drains {
-    /// Reads away up to `most` bytes of what is left of `body`.
+    /// Drains up to `most` bytes of the rest of `body`.
     pub fn drain(&self, mut body: Incoming, most: usize, client: &Client) {
         if body.is_end_stream() {
             return;
@@ -54,7 +54,7 @@ impl Drains {
     }
 }
 
-/// A body whose rest is read away when it is dropped early.
+/// A body whose rest is drained when it is dropped early.
 pub(crate) struct Drained {
     /// There until this is dropped.
     body: Option<Incoming>,

@@ -1,8 +1,8 @@
-//! Whose share of the port's connections each connection counts in.
+//! Decides whose share of the port's connections each connection counts against.
 //!
-//! A new connection counts for its address, until a request on it is authenticated or reaches a sandbox; then it counts
-//! for that project. An address that has its share, or a port that is nearly full, loses idle connections that were
-//! never authenticated first, so that such connections can keep nobody else out.
+//! A new connection counts for its address, until a request on it is authenticated or reaches a sandbox; then
+//! it counts for that project. When an address has used up its share, or the port is nearly full, idle
+//! connections that never authenticated are closed first, so that they cannot lock out other clients.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -49,7 +49,7 @@ enum Held {
     Known(Option<ProjectId>, Place<Option<ProjectId>>),
 }
 
-/// Whose share something counts in that a connection causes.
+/// The holder that a connection's resources count against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// An address that has not authenticated, or its /64.
@@ -139,7 +139,7 @@ impl Seats {
     fn close(&self, network: IpAddr, idle: &Seat) {
         tracing::debug!(%network, "closing an idle connection that never authenticated: its place is needed");
         self.forget(network, idle.key);
-        // Before the connection itself has ended: whoever needs the place is here now.
+        // Release it before the connection itself has ended: the new connection needs the place now.
         *idle.held() = Held::Nothing;
         idle.abort.cancel();
     }
@@ -156,7 +156,7 @@ impl Seat {
 }
 
 impl Taken {
-    /// Whom it counts for, if it still counts.
+    /// The holder it counts for, if it still counts.
     pub fn holder(&self) -> Option<Holder> {
         match &*self.0.seat.held() {
             Held::Nothing => None,

@@ -1,4 +1,4 @@
-//! A client's connection: reset when aborted, and given only so long to say what it wants.
+//! A client's connection: reset when aborted, with a timeout for its requests.
 
 use std::io;
 use std::pin::Pin;
@@ -26,11 +26,11 @@ use super::seats::Taken;
 /// start. hyper's own limit also counts the pause between two requests, which SDKs need long.
 const HEAD_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
 
-/// Peers that vanished without a word are noticed after about two minutes.
+/// Detects vanished peers after about two minutes.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
 const PROBE_EVERY: Duration = Duration::from_secs(20);
 const PROBES: u32 = 3;
-/// The same for data that nobody acknowledges.
+/// The same for unacknowledged data.
 const UNACKNOWLEDGED_MS: u32 = 120_000;
 
 /// A connection that is reset instead of closed once `abort` is cancelled.
@@ -42,7 +42,7 @@ pub(crate) struct Socket {
     head_since: Option<Instant>,
     /// Set only while a head came in part, so that ordinary requests pay for no timer.
     head_limit: Option<Pin<Box<Sleep>>>,
-    /// Until the connection is closed, whatever protocol it has switched to.
+    /// Held until the connection is closed, whatever protocol it has switched to.
     _seat: Taken,
 }
 
@@ -62,19 +62,19 @@ impl Busy {
         Self(Arc::new(State { busy: AtomicBool::new(false), midway: Midway::default(), share }))
     }
 
-    /// For those who go on reading a request that has its answer.
+    /// For code that keeps reading a request that has its answer.
     pub(crate) fn midway(&self) -> Midway {
         self.0.midway.clone()
     }
 
-    /// A request has come whole; reading is its body's matter from now on.
+    /// A request head is complete; from now on the body is read by its consumer.
     pub(crate) fn begin(&self) {
         self.0.share.finish_head();
         self.0.busy.store(true, Ordering::Relaxed);
     }
 
-    /// Makes the end of `response` the end of the request. After a switch of protocols there is
-    /// none: no other head will come.
+    /// Ends the request when `response` ends. After a switch of protocols it never ends: no other head will
+    /// come.
     pub(crate) fn until_sent(&self, mut response: Response<Body>) -> Response<Body> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return response;
@@ -173,7 +173,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // An orderly end before the reset would make what was cut off look whole.
+        // An orderly close before the reset would make a truncated answer look complete.
         if self.abort.is_cancelled() {
             return Poll::Ready(Ok(()));
         }
@@ -181,7 +181,7 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// A body whose end is its request's.
+/// A response body whose end is the end of its request.
 struct Answer {
     body: Body,
     busy: Busy,

@@ -14,7 +14,7 @@ pub(super) const SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbox
 /// Ids are shorter; a longer text is refused before it is echoed anywhere.
 const LONGEST_ID: usize = 64;
 
-/// What a request's head says about where it goes.
+/// Where a request goes, by its head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
     /// A port of a sandbox. The id is any text of letters, digits and dashes.
@@ -51,7 +51,7 @@ pub(super) fn address<B>(request: &Request<B>) -> Address {
     Address::Elsewhere
 }
 
-/// Whether the host name of a request names its sandbox, which is then an origin of its own.
+/// Whether a request names its sandbox by host name, which is then a separate origin.
 pub(super) fn is_by_host<B>(request: &Request<B>) -> bool {
     matches!(host(request), Ok(Some(host)) if by_host(host).is_some())
 }
@@ -104,10 +104,10 @@ fn by_headers(headers: &HeaderMap) -> Option<Address> {
         (Ok(None), Ok(None)) => return None,
         (Ok(Some(id)), Ok(Some(port))) => (id, port),
         (Ok(Some(_)), Ok(None)) => {
-            return Some(Address::Malformed("The header E2b-Sandbox-Id needs E2b-Sandbox-Port beside it"));
+            return Some(Address::Malformed("The header E2b-Sandbox-Id requires E2b-Sandbox-Port"));
         }
         (Ok(None), Ok(Some(_))) => {
-            return Some(Address::Malformed("The header E2b-Sandbox-Port needs E2b-Sandbox-Id beside it"));
+            return Some(Address::Malformed("The header E2b-Sandbox-Port requires E2b-Sandbox-Id"));
         }
         _ => return Some(Address::Malformed("The sandbox headers are malformed or repeated")),
     };

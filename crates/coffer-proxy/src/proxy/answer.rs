@@ -1,4 +1,4 @@
-//! The proxy's own answers, in the words that SDKs look for.
+//! The proxy's own answers, with the texts that SDKs match.
 
 use axum::body::Body;
 use http::header::{
@@ -20,7 +20,7 @@ pub(super) enum Refusal {
     NoAnswer,
     /// The port answered in something other than HTTP.
     NotHttp,
-    /// The port was said to speak TLS, and does not.
+    /// The port is set to TLS, and does not speak it.
     NotTls,
     /// The port accepted the request and stayed silent.
     TooSlow,
@@ -34,14 +34,14 @@ pub(super) enum Refusal {
     ProjectConnections,
     /// It could be woken, but there is no room.
     NoRoom,
-    /// A route that is for the server alone.
+    /// A route that is for the server only.
     NoSuchRoute,
     BadSignature,
     /// The headers name a sandbox, but the path is one that the server answers itself.
     OwnPath,
     /// A browser would run the answer in the server's own origin.
     RunsInOurOrigin,
-    /// So many signatures of nobody's came from there that no more are looked at for now.
+    /// Too many invalid signatures came from this peer; none are checked for now.
     TooManyGuesses,
     /// The configured host mask cannot be a header.
     BadMask,
@@ -138,7 +138,7 @@ impl Refusal {
         answer.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         answer.insert(VARY, HeaderValue::from_static("user-agent"));
         answer.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        // The page is our own and carries no script; whatever it quotes must not become one.
+        // The page is our own and has no script; text that it quotes must not become one.
         answer.insert(
             CONTENT_SECURITY_POLICY,
             HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'"),
@@ -179,7 +179,7 @@ struct RefusalBody<'a> {
     code: u16,
 }
 
-/// Who reads a refusal.
+/// The kind of client that reads a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
     Program,
@@ -187,7 +187,7 @@ pub(super) enum Reader {
 }
 
 impl Reader {
-    /// Tells by the `User-Agent`.
+    /// Decides by the `User-Agent`.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let agent = headers.get(USER_AGENT).map_or(&b""[..], HeaderValue::as_bytes);
         if agent.starts_with(b"Mozilla/") || agent.starts_with(b"Opera/") {

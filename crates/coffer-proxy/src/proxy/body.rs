@@ -1,4 +1,4 @@
-//! Bodies on their way through: nothing is collected, one side is read as fast as the other takes.
+//! Bodies on their way through: nothing is collected, and each side is read as fast as the other takes it.
 
 use std::fmt;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ use coffer_guest::Activity;
 /// waits before it sends its body anyway.
 const CONTINUE_WITHIN: Duration = Duration::from_secs(1);
 
-/// How much of a body that nobody wants is read.
+/// How much of an unneeded body is drained.
 pub(super) const DRAINED: usize = 256 << 20;
 
 /// Where a request's body comes from.
@@ -76,7 +76,7 @@ pub(super) struct Upload {
     held: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-/// How an upload stands, for those who wait for the answer.
+/// Progress of an upload, for the code that waits for the answer.
 #[derive(Debug)]
 pub(super) struct Progress {
     /// When the last piece was taken.
@@ -92,7 +92,7 @@ impl Progress {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// The other side said `100 Continue`.
+    /// The other side sent `100 Continue`.
     pub(super) fn wanted(&self) {
         self.wanted.notify_one();
     }
@@ -107,8 +107,8 @@ impl Progress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
     AtOnce,
-    /// The client sent `Expect: 100-continue`. Reading its body makes our server say `100`, so
-    /// reading waits until the other side said it.
+    /// The client sent `Expect: 100-continue`. Reading its body makes our server send `100`, so reading waits
+    /// until the other side has sent it.
     OnContinue,
 }
 
@@ -209,7 +209,7 @@ pub(super) struct Relay {
     client: Client,
     activity: Activity,
     progress: Arc<Progress>,
-    /// Ends with the connection, which is also how a sandbox that dies looks.
+    /// Ends with the connection, which also happens when a sandbox dies.
     until_close: bool,
     ended: bool,
     held_up: HeldUp,
@@ -263,7 +263,7 @@ impl Body for Relay {
                 Some(Ok(frame))
             }
             Some(Err(error)) => {
-                // A clean end would tell the client that this was all.
+                // A clean end would look complete to the client.
                 self.client.abort();
                 Some(Err(BrokenOff::Response(error)))
             }

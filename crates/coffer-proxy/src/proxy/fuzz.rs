@@ -1,4 +1,4 @@
-//! Where a request goes, by whatever head a client can write, and what goes on inside of it.
+//! Fuzzes where a request goes, for any head that a client can write, and what is forwarded inside.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -32,7 +32,7 @@ pub fn fuzz_address(data: &[u8]) {
     }
     if address == Address::Signed {
         let fleet = vec![(SandboxId::generate(), "token".to_owned()), (SandboxId::generate(), String::new())];
-        assert_eq!(signed::signer(&request, fleet), None, "nobody guesses a signature");
+        assert_eq!(signed::signer(&request, fleet), None, "a signature was guessed");
     }
     let path = request.uri().path();
     let plain = percent_decode_str(path).decode_utf8_lossy().to_ascii_lowercase();
@@ -42,7 +42,7 @@ pub fn fuzz_address(data: &[u8]) {
     goes_inside(request);
 }
 
-/// Nothing of one connection goes on to the next, and there is one host.
+/// No hop-by-hop header is forwarded, and there is exactly one host.
 fn goes_inside(request: Request<()>) {
     let (parts, ()) = request.into_parts();
     let check = |parts: &request::Parts, upgrades: bool| {

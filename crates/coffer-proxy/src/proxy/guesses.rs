@@ -1,19 +1,19 @@
-//! How much a stranger may have us search for the sandbox of a signature.
+//! Limits how much an unauthenticated client can make the server search for the sandbox of a signature.
 //!
-//! A signed URL that names no sandbox is matched against every running one, and anyone may send any
-//! number of them. So each peer has an allowance that failed searches use up and time gives back.
-//! Peers share a fixed number of slots: what is kept does not grow with them.
+//! A signed URL that names no sandbox is matched against every running one, and any client may send any
+//! number of them. So each peer has an allowance that failed searches use up and time restores. Peers share a
+//! fixed number of slots, so memory does not grow with them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Enough that two peers seldom share a slot. Which ones do, nobody can choose.
+/// Enough that two peers seldom share a slot. A client cannot choose its slot.
 const SLOTS: usize = 256;
 
-/// Comparisons that a slot may have in advance, and what it gets back in a second. A comparison costs
-/// less than a microsecond.
+/// Comparisons that a slot may make in advance, and how many it regains per second. A comparison costs less
+/// than a microsecond.
 const MOST: u32 = 100_000;
 const PER_SECOND: u32 = 20_000;
 
@@ -39,7 +39,7 @@ impl Guesses {
         self.with(peer, now, |slot| slot.left > 0)
     }
 
-    /// A search for `peer` made so many comparisons in vain.
+    /// Records a search for `peer` that failed after this many comparisons.
     pub(super) fn failed(&self, peer: IpAddr, comparisons: usize, now: Instant) {
         let comparisons = u32::try_from(comparisons).unwrap_or(u32::MAX);
         self.with(peer, now, |slot| slot.left = slot.left.saturating_sub(comparisons));

@@ -1,4 +1,4 @@
-//! What changes in a request's or response's head on its way through.
+//! Changes to a request's or response's head on its way through.
 
 use std::net::IpAddr;
 
@@ -39,7 +39,7 @@ pub(super) fn leads_to(path: &str, names: &[&str]) -> bool {
             "" | "." => {}
             ".." => depth = depth.saturating_sub(1),
             segment => {
-                // Also what `..` takes back later: not every reader looks so far.
+                // Also segments that a later `..` removes: not every parser resolves those.
                 let name = segment.split([';', '\0']).next().unwrap_or(segment).trim();
                 if depth == 0 && names.iter().any(|wanted| name.eq_ignore_ascii_case(wanted)) {
                     return true;
@@ -89,16 +89,15 @@ pub(super) fn toward_port(
     Ok(())
 }
 
-/// Makes what came from inside the sandbox the answer that the client gets. A switch of protocols
-/// keeps its two headers.
+/// Turns the sandbox's response into the one for the client. A switch of protocols keeps its two headers.
 pub(super) fn toward_client(response: &mut response::Parts) {
     let upgrade = response.headers.get(UPGRADE).cloned();
-    // hyper has framed the body by Transfer-Encoding; a length beside it would contradict.
+    // hyper has framed the body by Transfer-Encoding; a length next to it would contradict.
     if response.headers.contains_key(TRANSFER_ENCODING) {
         response.headers.remove(CONTENT_LENGTH);
     }
     strip_hop_by_hop(&mut response.headers);
-    // Orders to a reverse proxy in front of the server, such as which file of its own to send instead.
+    // Instructions to a reverse proxy in front of the server, such as which of its own files to send instead.
     let orders: Vec<HeaderName> = response.headers.keys().filter(|name| is_order(name)).cloned().collect();
     for name in orders {
         response.headers.remove(name);
@@ -129,7 +128,7 @@ fn origin_form(request: &mut request::Parts) {
     request.version = Version::HTTP_11;
 }
 
-/// Removes what belongs to one connection, named headers included.
+/// Removes hop-by-hop headers, including those that `Connection` names.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
         let named: Vec<HeaderName> =
@@ -170,7 +169,8 @@ fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .map(str::trim)
 }
 
-/// Tells the server inside who asked, for what name, and how. What an outer proxy said is kept.
+/// Tells the server inside the client's address, the requested host and the scheme. Keeps the values of an
+/// outer proxy.
 fn add_forwarded(headers: &mut HeaderMap, peer: IpAddr) {
     let earlier = headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
     let mut chain: Vec<&str> = earlier.filter(|value| !value.trim().is_empty()).collect();

@@ -1,8 +1,8 @@
-//! The sandbox's end of a connection, with one change: a failed write is not the end of it.
+//! The sandbox's end of a connection, with one change: a failed write does not end it.
 //!
-//! A server may answer before it has read the whole request, and close: a full disk, a wrong token.
-//! hyper gives up at the failed write, with the answer still waiting to be read. So writing that
-//! failed only stops here, and reading goes on to the answer or to the end.
+//! A server may answer before it has read the whole request, and close: a full disk, a wrong token. hyper
+//! gives up at the failed write, although the answer is still to be read. So here a failed write only stops
+//! writing, and reading continues to the answer or the end.
 
 use std::io;
 use std::pin::Pin;
@@ -46,8 +46,8 @@ impl<S> Inward<S> {
         (Self { stream, deaf: deaf.clone() }, deaf)
     }
 
-    /// Makes a write that can never succeed one that is never ready. Whoever waits for it waits for
-    /// reading as well, and is woken by that.
+    /// Turns a write that can never succeed into one that is never ready. A task that waits for it also waits
+    /// for reading, which wakes it.
     fn judge<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match written {
             Poll::Ready(Err(error))

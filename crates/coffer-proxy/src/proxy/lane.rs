@@ -1,9 +1,9 @@
-//! What the proxy keeps for each sandbox in use: idle connections to its agentd, and who is being
+//! The proxy's state for each sandbox in use: idle connections to its agentd, and the clients that are being
 //! answered from it.
 //!
-//! A lane comes with the first request and goes when the sandbox does, or when nothing has used it
-//! for a while. One task watches each lane. It is the one that resets clients when the sandbox ends:
-//! a response cannot do so itself, because the body of a client that reads slowly is not polled.
+//! A lane is created by the first request and removed with the sandbox, or when it was unused for a while.
+//! One task watches each lane. It resets clients when the sandbox ends: a response cannot do so itself,
+//! because the body of a client that reads slowly is not polled.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,14 +27,14 @@ const MOST_OPEN: usize = 1_000;
 /// Idle connections kept to one agentd.
 const MOST_IDLE: usize = 16;
 
-/// How long a connection stays idle. Below what HTTP servers wait for a next request, so that a
-/// request does not meet a connection that is just being closed.
+/// How long a connection stays idle. Shorter than HTTP servers wait for the next request, so that a request
+/// does not meet a connection that is just being closed.
 const IDLE_FOR: Duration = Duration::from_secs(10);
 
 /// How often a lane is looked after.
 const LOOK_EVERY: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 5_000 });
 
-/// An answer of which the client takes nothing for so long is unread.
+/// An answer is unread if the client reads nothing of it for this long.
 const UNREAD_AFTER: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 
 /// Unread answers that may wait for their clients, over all sandboxes: each holds some 350 KiB here.
@@ -98,10 +98,10 @@ struct Idle {
     since: Instant,
 }
 
-/// A connection into a sandbox. Dropping it closes it, whatever is under way.
+/// A connection into a sandbox. Dropping it closes it, whatever is in progress.
 pub(super) struct Link {
     pub(super) sender: SendRequest<Upload>,
-    /// Only agentd's connections: servers of users close theirs when they like.
+    /// Only for agentd's connections: servers of users close theirs at any time.
     pub(super) reusable: bool,
     pub(super) deaf: Deaf,
     /// Drives the connection.
@@ -140,8 +140,8 @@ impl Lanes {
         Ok(Slot { lane, key })
     }
 
-    /// Counts a lane's unread answers anew, and returns how many too many its project has. While there are too many
-    /// in all, that is so for projects with the average or more: one that reads slowly pays for no other.
+    /// Recounts a lane's unread answers, and returns by how many its project must be reduced. While the total
+    /// is too high, that applies to projects with the average or more: a slow project does not cost others.
     fn count_unread(&self, project: ProjectId, before: usize, now: usize) -> usize {
         let mut unread = lock(&self.unread);
         let own = unread.entry(project).or_default();
@@ -174,8 +174,8 @@ impl Lanes {
         lane
     }
 
-    /// Forgets a lane that nothing uses. Places are only taken under this lock, so one that only
-    /// the map and its watcher hold cannot come into use meanwhile.
+    /// Removes an unused lane. Places are only taken under this lock, so a lane that only the map and its
+    /// watcher hold cannot come into use meanwhile.
     fn forget_unused(&self, lane: &Arc<Lane>) -> bool {
         let mut lanes = lock(&self.by_sandbox);
         let unused = Arc::strong_count(lane) <= 2 && lane.state().idle.is_empty();
@@ -197,7 +197,7 @@ impl Lanes {
     }
 }
 
-/// Looks after a lane until it is forgotten.
+/// Watches a lane until it is removed.
 async fn watch(lanes: Arc<Lanes>, lane: Arc<Lane>) {
     loop {
         tokio::select! {
@@ -228,7 +228,7 @@ impl Lane {
         lock(&self.state)
     }
 
-    /// Closes connections that nobody took for a while.
+    /// Closes connections that were unused for a while.
     fn prune(&self, now: Instant) {
         let mut state = self.state();
         let is_fresh = |idle: &mut Idle| {
@@ -239,7 +239,7 @@ impl Lane {
         drop(stale);
     }
 
-    /// Resets every client that is being answered. Those still waiting get an answer of ours.
+    /// Resets every client that is being answered. Those still waiting get the proxy's own answer.
     fn end(&self) {
         let mut state = self.state();
         state.idle.clear();
@@ -248,8 +248,8 @@ impl Lane {
         }
     }
 
-    /// Resets clients that leave their answers unread, those first that have done so longest, while there
-    /// are too many of them and the project has no fewer than others.
+    /// Resets clients that leave their answers unread, the longest first, while there are too many of them
+    /// and the project has no fewer than others.
     fn shed(&self, lanes: &Lanes, now: Instant) {
         let mut unread: Vec<(Instant, Client)> = {
             let state = self.state();

@@ -1,16 +1,16 @@
-//! Traffic to sandboxes; see `routing` for the seam to the rest of the server.
+//! Traffic to sandboxes; see `routing` for the interface to the rest of the server.
 //!
 //! ```text
 //! client ──TCP──► listener ──► Proxy ──┬─ port 49983: Unix socket, HTTP/1.1 ──────► agentd
 //!                                      └─ other ports: CONNECT over that socket ──► server inside
 //! ```
 //!
-//! hyper parses both sides, so no byte of one is ever taken for framing by the other. Bodies stream
-//! with back pressure and are never collected. What a sandbox sends is bounded in size and time, but
-//! a stream that is merely silent is left alone: many are, for minutes, on purpose.
+//! hyper parses both sides, so no byte of one is ever taken for framing by the other. Bodies stream with back
+//! pressure and are never collected. What a sandbox sends is bounded in size and time, but a silent stream is
+//! left alone: many are silent for minutes on purpose.
 //!
-//! A sandbox that ends or pauses while it answers has its clients reset, because SDKs tell by that
-//! a sandbox that died from a stream that was over. Before an answer has begun it is a 502.
+//! When a sandbox ends or pauses while it answers, its clients are reset: SDKs tell by that a sandbox that
+//! died from a stream that ended. Before an answer has begun the client gets a 502.
 
 mod address;
 mod answer;
@@ -63,7 +63,7 @@ use crate::connection::{Client, Midway};
 use coffer_guest::{Route, Target, Wake};
 use coffer_shares::PoolSettings;
 
-/// With `never`, a request leaves a paused sandbox asleep, whatever its policy: for clients that reconnect by
+/// With `never`, a request does not wake a paused sandbox, whatever its policy: for clients that reconnect by
 /// themselves when a pause breaks their streams.
 const WAKE: &str = "x-coffer-wake";
 
@@ -90,7 +90,7 @@ impl Proxy {
         }
     }
 
-    /// What reads away the rest of bodies, for everybody on the port.
+    /// Drains the rest of bodies, for all connections of the port.
     pub fn drains(&self) -> &Drains {
         &self.drains
     }
@@ -163,7 +163,7 @@ impl Proxy {
         request: Request<Incoming>,
         target: &Target,
     ) -> Result<Request<Source>, Box<Response<Body>>> {
-        // agentd starts nothing for any other method.
+        // agentd starts commands only for this method.
         let guard = self.gate.guard(target.sandbox).filter(|_| *request.method() == Method::POST);
         let Some(guard) = guard else { return Ok(request.map(Source::Client)) };
         let (parts, mut body) = request.into_parts();
@@ -214,14 +214,14 @@ impl Proxy {
     }
 }
 
-/// What a request does to a sandbox that is paused, or will be when the request has waited for the pause.
+/// Whether a request wakes a sandbox that is paused, or will be when the request has waited for the pause.
 fn wake<B>(request: &Request<B>, port: u16) -> Wake {
     let only_asks = port == agentd::PORT && request.uri().path() == "/health";
     let declines = request.headers().get(WAKE).is_some_and(|value| value == "never");
     if only_asks || declines { Wake::Never } else { Wake::ByPolicy }
 }
 
-/// What a request to agentd reads of what is kept in the sandbox, as the audit log names it.
+/// What a request to agentd reads from the sandbox, as named in the audit log.
 fn reads<B>(request: &Request<B>) -> Option<&'static str> {
     match (request.method().as_str(), request.uri().path()) {
         ("GET" | "HEAD", "/files") => Some("GET /files"),
@@ -252,7 +252,7 @@ fn admit<B>(request: &Request<B>, target: &Target, port: u16) -> Result<(), Refu
     }
 }
 
-/// Sends an admitted request inside and returns what comes back.
+/// Sends an admitted request inside and returns the response.
 async fn forward(
     mut request: Request<Source>,
     target: Target,
@@ -324,7 +324,7 @@ fn inward(parts: &mut request::Parts, target: &Target, port: u16, peer: IpAddr) 
     head::toward_port(parts, port, target.mask_host.as_deref(), peer)
 }
 
-/// Stands in for the connection of a request that came from no listener.
+/// Replaces the connection of a request that came from no listener.
 fn detached() -> Client {
     Client::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), CancellationToken::new(), Midway::default())
 }

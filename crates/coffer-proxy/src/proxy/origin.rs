@@ -1,10 +1,11 @@
-//! Keeps what sandboxes answer apart from the server's own origin, where the web UI holds its key.
+//! Separates answers of sandboxes from the server's own origin, where the web UI holds its key.
 //!
-//! A request that names its sandbox by headers, or by the signature of a file URL, is answered at the server's own
-//! address. To a browser that answer belongs to the same origin as the UI and the API: it could be cached under the
-//! name of a script of the UI, set cookies, or clear what the UI has stored. So such requests get no path that the
-//! server answers itself and nothing that a browser would run, and their answers are not stored and carry no header
-//! that outlives them. Requests by host name (`<port>-<id>.<domain>`) have an origin of their own.
+//! A request that names its sandbox by headers, or by the signature of a file URL, is answered at the
+//! server's own address. To a browser that answer belongs to the same origin as the UI and the API: it could
+//! be cached under the name of a script of the UI, set cookies, or clear the UI's storage. So such requests
+//! get no path that the server answers itself and nothing that a browser would run, and their answers are not
+//! stored and carry no header that outlives them. Requests by host name (`<port>-<id>.<domain>`) have their
+//! own origin.
 
 use coffer_wire::agentd;
 use http::header::{
@@ -34,10 +35,10 @@ const OWN: [&str; 14] = [
     "secrets",
 ];
 
-/// Of those, what agentd answers under the same name: plain text and JSON, which SDKs ask for by headers.
+/// Of those, the paths that agentd answers too: plain text and JSON, which SDKs request by headers.
 const SHARED: [&str; 2] = ["/health", "/metrics"];
 
-/// What browsers may use a signed file for. None of it runs in our origin: pages get one of their own.
+/// What browsers may use a signed file for. None of it runs in our origin: pages get their own.
 const SIGNED_USES: [&str; 8] = ["empty", "document", "iframe", "frame", "image", "audio", "video", "track"];
 
 const FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
@@ -77,7 +78,7 @@ pub(super) enum Named {
     Signature,
 }
 
-/// Refuses what a browser could take for a part of the server.
+/// Refuses requests that a browser could take for a part of the server.
 pub(super) fn check<B>(request: &Request<B>, named: Named, port: u16) -> Result<(), Refusal> {
     let (headers, path) = (request.headers(), request.uri().path());
     if headers.contains_key(SERVICE_WORKER) {
@@ -116,7 +117,7 @@ pub(super) fn guard(answer: &mut HeaderMap, named: Named) {
     answer.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer.append(VARY, HeaderValue::from_static("e2b-sandbox-id, e2b-sandbox-port"));
     answer.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // A page or a picture with a script in it gets an origin of its own.
+    // A page or a picture with a script in it gets its own origin.
     let policy = HeaderValue::from_static("sandbox; default-src 'none'");
     answer.insert(CONTENT_SECURITY_POLICY, policy);
     // The policy of the UI names its own files, but older browsers send no `Sec-Fetch-Dest`.

@@ -1,9 +1,8 @@
 //! Signed file URLs that name no sandbox.
 //!
-//! An SDK whose sandbox URL is one address for all sandboxes signs `<url>/files?path=…&signature=…`
-//! and a bare HTTP client fetches it: no header, no host name. The signature covers the sandbox's
-//! access token, so the sandbox is the one whose token makes it. Whether it has expired is agentd's
-//! to say, so expiry is only hashed here.
+//! An SDK whose sandbox URL is one address for all sandboxes signs `<url>/files?path=…&signature=…` and a
+//! plain HTTP client fetches it: no header, no host name. The signature covers the sandbox's access token, so
+//! the sandbox is the one whose token produces it. agentd checks the expiry, so it is only hashed here.
 
 use std::borrow::Cow;
 
@@ -46,7 +45,7 @@ pub(super) fn signer<B>(request: &Request<B>, secured: Vec<(SandboxId, String)>)
     let expiry = parameter(query, "signature_expiration").filter(|text| !text.is_empty());
 
     let operations = operations(request).iter();
-    // What precedes the token is hashed once: a long path costs nothing per sandbox.
+    // The part before the token is hashed once: a long path costs nothing per sandbox.
     let starts: Vec<Sha256> = operations
         .map(|operation| {
             let mut start = Sha256::new();

@@ -1,7 +1,7 @@
-//! Commands that clients of a sandbox start, looked at where the project has a policy for them.
+//! Checks the commands that clients start in a sandbox, if the project has a policy for them.
 //!
-//! The request is read whole, understood, and sent on as we understood it: agentd never sees a byte that
-//! could mean something else to it. What is not understood is refused.
+//! The request is read whole, decoded, and re-encoded: agentd never sees a byte that it could interpret
+//! differently. A request that cannot be decoded is refused.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ const END: u8 = 0b10;
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) answer: Box<Response<Body>>,
-    /// What to tell of it; nothing about strangers.
+    /// The command to report; `None` for clients without the token.
     pub(super) what: Option<RefusedCommand>,
 }
 
@@ -67,7 +67,7 @@ fn contains_ignoring_case(text: &str, wanted: &str) -> bool {
     text.as_bytes().windows(wanted.len()).any(|window| window.eq_ignore_ascii_case(wanted.as_bytes()))
 }
 
-/// Lets a request pass that may start its command. What is left of the body of one that may not is the caller's.
+/// Passes a request that may start its command. For a refused one, the caller handles the rest of the body.
 pub(super) async fn look(
     mut parts: Parts,
     body: &mut Incoming,
@@ -93,7 +93,7 @@ pub(super) async fn look(
         return Err(unclear("the path is spelled in a way that is not checked"));
     }
     let Some(codec) = codec else {
-        return Err(unclear("the content type is none of a stream"));
+        return Err(unclear("the content type is not that of a stream"));
     };
     if [CONTENT_ENCODING, STREAM_ENCODING].iter().any(|name| is_encoded(&parts.headers, name)) {
         return Err(unclear("the request is compressed"));
@@ -104,14 +104,14 @@ pub(super) async fn look(
     };
     let bytes = match tokio::time::timeout(WITHIN, read(body)).await {
         Ok(read) => read.map_err(unclear)?,
-        Err(_) => return Err(unclear("the request did not come in time")),
+        Err(_) => return Err(unclear("the request did not arrive in time")),
     };
     let message = one_envelope(&bytes).ok_or_else(|| unclear("the request is not one plain message"))?;
     let start = codec.decode(message).ok_or_else(|| unclear("the message cannot be read"))?;
     check(&guard.policy, &start, codec)?;
 
     let written = envelope(0, &codec.encode(&start));
-    // One length, and that of what is sent.
+    // Send one length, that of the new body.
     parts.headers.remove(TRANSFER_ENCODING);
     parts.headers.remove(EXPECT);
     parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(written.len()));
@@ -188,7 +188,7 @@ impl Codec {
     }
 }
 
-/// The payload, if there is one message, plain, and nothing after it.
+/// The payload, if there is exactly one uncompressed message and nothing after it.
 fn one_envelope(bytes: &[u8]) -> Option<&[u8]> {
     let (head, payload) = bytes.split_first_chunk::<ENVELOPE_HEADER>()?;
     let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
@@ -215,7 +215,7 @@ fn busy(full: &NoPlace) -> Response<Body> {
     answer
 }
 
-/// As Connect tells of an error: a stream's is its last message.
+/// As Connect reports an error: in a stream it is the last message.
 fn denied(codec: Option<Codec>, why: &str) -> Response<Body> {
     #[derive(Serialize)]
     struct Last<'a> {
@@ -233,7 +233,7 @@ fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("plain strings")
 }
 
-/// As agentd tells whoever has not its token.
+/// agentd's answer to a client without its token.
 fn stranger() -> Response<Body> {
     let text = r#"{"code":401,"message":"unauthorized access, please provide a valid access token or method signing if supported"}"#;
     answer(StatusCode::UNAUTHORIZED, "application/json", Bytes::from_static(text.as_bytes()))

@@ -1,7 +1,7 @@
-//! TLS to servers inside a sandbox that insist on it.
+//! TLS to servers inside a sandbox that require it.
 //!
-//! Nobody can vouch for a certificate made inside a sandbox, and nobody needs to: the tunnel leads
-//! to that sandbox and nowhere else. So certificates are not looked at.
+//! A certificate made inside a sandbox cannot be verified, and need not be: the tunnel leads only to that
+//! sandbox. So certificates are not checked.
 
 use std::io;
 use std::pin::Pin;
@@ -31,7 +31,7 @@ static CONNECTOR: LazyLock<TlsConnector> = LazyLock::new(|| {
     TlsConnector::from(Arc::new(config))
 });
 
-/// Speaks TLS over a tunnel, under the name that the request has for the server.
+/// Opens TLS over a tunnel, under the request's name for the server.
 pub(super) async fn connect(tunnel: UnixStream, name: ServerName<'static>) -> io::Result<Stream> {
     CONNECTOR.connect(name, tunnel).await.map(Stream)
 }

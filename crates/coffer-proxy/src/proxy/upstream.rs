@@ -25,7 +25,7 @@ use coffer_guest::Target;
 /// A Unix socket connects at once or its backlog is full.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long agentd may take to connect to a port of its own loopback.
+/// How long agentd may take to connect to a port on its loopback.
 const TUNNEL_WITHIN: Duration = Duration::from_secs(15);
 
 /// How long an answer may take to begin once the request is there. Long polls are slow on purpose.
@@ -37,10 +37,10 @@ const NEWS_WITHIN: Duration = Duration::from_millis(300);
 /// The head of an answer; also bounds trailers.
 const MOST_HEAD: usize = 64 * 1024;
 
-/// What is read ahead of a slow client, per connection.
+/// How far to read ahead of a slow client, per connection.
 const MOST_BUFFERED: usize = 128 * 1024;
 
-/// What agentd answers to CONNECT.
+/// Size of agentd's answer to CONNECT.
 const MOST_TUNNEL_HEAD: usize = 4 * 1024;
 
 /// An answer whose body is still to come.
@@ -67,7 +67,7 @@ pub(super) async fn ask_agentd(
         };
         match ask(slot, &mut link, request, progress).await {
             Ok(response) => return Ok(Exchange { response, link }),
-            // It closed under our hand and took nothing of the request.
+            // It was closed before it took any of the request.
             Err(Unanswered { unsent: Some(unsent), .. }) => request = *unsent,
             Err(failure) => return Err(failure.refusal),
         }
@@ -80,7 +80,7 @@ pub(super) async fn ask_agentd(
     }
 }
 
-/// Sends a request to a server inside the sandbox, over a tunnel of its own.
+/// Sends a request to a server inside the sandbox, over its own tunnel.
 pub(super) async fn ask_port(
     slot: &Slot,
     socket: &Path,
@@ -109,7 +109,7 @@ pub(super) async fn ask_port(
     }
 }
 
-/// What a server inside expects under HTTP.
+/// The transport that a server inside expects under HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Speaks {
     Plain,
@@ -120,7 +120,7 @@ pub(super) enum Speaks {
 #[derive(Debug)]
 struct Unanswered {
     refusal: Refusal,
-    /// The request, when none of it was sent.
+    /// The request, if none of it was sent.
     unsent: Option<Box<Request<Upload>>>,
 }
 
@@ -167,7 +167,7 @@ async fn ask(
     }
 }
 
-/// Does `work` unless the sandbox goes first.
+/// Does `work` unless the sandbox ends first.
 async fn until_gone<T>(slot: &Slot, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     tokio::select! {
         biased;
@@ -189,7 +189,7 @@ where
 {
     let (stream, deaf) = Inward::new(stream);
     let (sender, connection) = http1::Builder::new()
-        // Some programs look for the usual spelling, and E2B's proxy gives it to them.
+        // Some programs expect the usual spelling, and E2B's proxy sends it.
         .title_case_headers(reuse == Reuse::No)
         .max_header_size(MOST_HEAD)
         .max_buf_size(MOST_BUFFERED)
@@ -255,8 +255,8 @@ async fn ask_for_tunnel(stream: &mut UnixStream, port: u16) -> io::Result<Status
     };
     let status = head.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5)).ok_or_else(invalid)?;
     let status = StatusCode::from_bytes(status).map_err(|_| invalid())?;
-    // Whoever speaks before being asked does not speak HTTP, and must not have its words taken
-    // for the answer to a request that comes later.
+    // A server that sends data before a request does not speak HTTP, and its data must not be taken for the
+    // answer to a later request.
     if status == StatusCode::OK && head.len() > end {
         return Err(invalid());
     }

@@ -1,4 +1,4 @@
-//! An agentd, or a server inside, that means harm by what it answers.
+//! An agentd, or a server inside, that sends hostile answers.
 
 use super::*;
 
@@ -11,8 +11,8 @@ async fn pour(stream: &mut (impl AsyncWrite + Unpin), piece: &[u8]) -> usize {
     poured
 }
 
-/// An agentd that answers each request with `start` and then pours out `piece`; tells how much was
-/// taken of each.
+/// An agentd that answers each request with `start` and then sends `piece` forever; counts how much of each
+/// was read.
 fn pouring(
     world: &World,
     start: &'static str,
@@ -32,7 +32,7 @@ fn pouring(
 
 #[tokio::test]
 async fn heads_and_chunks_without_end_are_cut_off() {
-    // Whoever reads so little and then stops has not kept it all.
+    // A proxy that reads this little and then stops has not buffered everything.
     const MOST: usize = 4 << 20;
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     for (what, start, piece, answered) in [
@@ -57,7 +57,7 @@ async fn heads_and_chunks_without_end_are_cut_off() {
     }
 }
 
-/// None of this takes up room, however long it goes on.
+/// None of this uses memory, however long it lasts.
 #[tokio::test]
 async fn what_says_nothing_without_end_ends_with_the_client() {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -70,7 +70,7 @@ async fn what_says_nothing_without_end_ends_with_the_client() {
         let mut takes = pouring(&world, start, piece);
         let mut client = world.connect().await;
         client.write_all(format!("{}\r\n", world.line("GET", "/", 49983)).as_bytes()).await.unwrap();
-        // Others are answered meanwhile.
+        // Other requests are answered meanwhile.
         let other = world.ask_raw("GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await;
         assert_eq!(other.status, 418);
         drop(client);
@@ -167,7 +167,7 @@ async fn hop_by_hop_headers_of_an_answer_end_here() {
     }
 }
 
-/// Compressed bytes go through as they are: nobody unpacks what a sandbox packed.
+/// Compressed bytes pass unchanged: the proxy does not decompress them.
 #[tokio::test]
 async fn a_bomb_is_not_unpacked_on_the_way() {
     let world = World::new().await;

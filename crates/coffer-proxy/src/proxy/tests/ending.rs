@@ -1,4 +1,4 @@
-//! A sandbox that ends resets its clients; a client that leaves ends what it began.
+//! A sandbox that ends resets its clients; a client that leaves ends its request.
 
 use super::*;
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use coffer_guest::Route;
 
-/// One piece, then nothing more for ever.
+/// One piece, then nothing more.
 fn endless() -> Body {
     let first = futures_util::stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from("begun")))]);
     Body::new(StreamBody::new(futures_util::StreamExt::chain(first, futures_util::stream::pending())))
@@ -224,7 +224,7 @@ async fn an_upgraded_connection_ends_with_its_server() {
     read_until(&mut stream, "begun\r\n").await;
     assert_eq!(world.front.proxy.lanes.open(), 1);
     soon(async {
-        // It leaves after the first; whoever goes on writing must find out.
+        // It leaves after the first; a server that keeps writing must notice.
         while stream.write_all(&[b'x'; 65_536]).await.is_ok() {}
         while world.front.proxy.lanes.open() != 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,4 +1,4 @@
-//! Many at once who are nobody yet: what they can make us hold, and what they can make us do.
+//! Floods of unauthenticated connections: what they can make the server hold and do.
 
 use super::*;
 
@@ -42,9 +42,9 @@ async fn unfinished_heads_are_bounded_together() {
     }
     // 256 KiB are four of them, and four more that were just being read.
     closed(&large, LARGE - 8).await;
-    // By their age alone the small ones, which came first, would have gone first.
+    // By age alone the small ones, which came first, would have been closed first.
     assert!(small.iter().all(is_open), "small unfinished heads were cut off");
-    // And whoever asks in earnest is answered meanwhile, large head or small.
+    // Ordinary requests are answered meanwhile.
     assert_eq!(world.ask("GET", "/", 49983, "\r\n").await.status, 200);
 }
 
@@ -83,7 +83,7 @@ async fn refused_uploads_are_not_all_read_away() {
         assert!(read_until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 502"));
         streams.push(stream);
     }
-    // The rest of their bodies is waited for from 256 of them; others are closed, once their answer is out.
+    // The server drains the bodies of 256 of them; it closes the others once their answer is sent.
     for stream in &mut streams {
         let _ = stream.try_read(&mut [0; 4096]);
     }
@@ -109,7 +109,7 @@ async fn guessed_signatures_cost_only_so_much() {
     assert_eq!(statuses[0], 401);
     assert!(statuses.contains(&429), "200 guesses at 2,000 sandboxes were all looked at");
     assert!(statuses.iter().all(|status| matches!(status, 401 | 429)), "{statuses:?}");
-    // Whoever names a sandbox is not concerned.
+    // Requests that name a sandbox are not affected.
     assert_eq!(world.ask("GET", "/files?path=a&signature=v1_AAAA", 49983, "\r\n").await.status, 200);
 }
 
@@ -141,11 +141,11 @@ async fn clients_that_read_nothing_are_not_all_waited_for() {
     for _ in 0..16 {
         let mut stream = world.connect().await;
         stream.write_all(ask("/").as_bytes()).await.unwrap();
-        // Only the head: it tells that this one is counted, and then nothing more is read.
+        // Only the head: it shows that this one is counted, and then nothing more is read.
         read_until(&mut stream, "\r\n\r\n").await;
         unread.push(stream);
     }
-    // The reader, the one that waits for the sandbox, and four who do not read.
+    // The reader, the one that waits for the sandbox, and four that do not read.
     let lanes = &world.front.proxy.lanes;
     soon(async {
         while lanes.open() > 6 {

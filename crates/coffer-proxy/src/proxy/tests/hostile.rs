@@ -1,4 +1,4 @@
-//! Sandboxes and clients that mean harm, or speak something else.
+//! Hostile sandboxes and clients, and other protocols.
 
 use super::*;
 
@@ -29,7 +29,7 @@ async fn an_answer_that_is_not_http_is_a_502() {
         ("a folded header", b"HTTP/1.1 200 OK\r\nx-a: 1\r\n folded\r\nContent-Length: 0\r\n\r\n".to_vec()),
         ("a header with a NUL", b"HTTP/1.1 200 OK\r\nx-a: \0\r\nContent-Length: 0\r\n\r\n".to_vec()),
         (
-            "an upgrade nobody asked for",
+            "an upgrade that was not requested",
             b"HTTP/1.1 101 OK\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n".to_vec(),
         ),
         ("HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec()),
@@ -140,7 +140,7 @@ async fn a_header_cannot_bring_another_inside() {
 async fn a_full_backlog_is_waited_for() {
     let world = World::new().await;
     let socket = socket_with_backlog(world.socket());
-    // Fills the backlog: nobody accepts yet.
+    // Fills the backlog: nothing accepts yet.
     let mut waiting = Vec::new();
     for _ in 0..8 {
         waiting.push(UnixStream::connect(world.socket()).await);

@@ -14,8 +14,8 @@ fn resident_kib() -> usize {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Whether this process runs one test. Where it runs others, whose memory would count too, runs this
-/// one in a process of its own and answers `false` once it has passed there.
+/// Whether this process runs one test. If it runs others, whose memory would count too, runs this one in a
+/// separate process and returns `false` once it has passed there.
 fn alone(test: &str) -> bool {
     const MARK: &str = "COFFER_TEST_ALONE";
     if std::env::var_os(MARK).is_some() {
@@ -38,7 +38,7 @@ fn gibibyte() -> Body {
     Body::new(StreamBody::new(futures_util::stream::iter(pieces)))
 }
 
-/// All of it in one process: client, proxy and agentd, none of which may collect it.
+/// All of it in one process: client, proxy and agentd, none of which may buffer it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gibibyte_passes_each_way_in_flat_memory() {
     if !alone("a_gibibyte_passes_each_way_in_flat_memory") {

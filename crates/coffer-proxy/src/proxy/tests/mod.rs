@@ -45,7 +45,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), what).await.expect("should not take this long")
 }
 
-/// Where the test says sandboxes are.
+/// The routes that the test sets.
 #[derive(Debug, Default)]
 struct Book {
     routes: Mutex<HashMap<String, Route>>,
@@ -222,7 +222,7 @@ async fn expect_reset(stream: &mut TcpStream) {
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for T {}
 
-/// Plays agentd: `handler` answers requests, `CONNECT` leads to what `ports` holds.
+/// Plays agentd: `handler` answers requests, `CONNECT` leads to the streams in `ports`.
 struct Agentd {
     connections: Arc<AtomicUsize>,
     requests: Arc<AtomicUsize>,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a page inside would like to leave behind in our origin.
+/// Headers that a page inside would use to leave something in our origin.
 const PLANTED: [(&str, &str); 11] = [
     ("cache-control", "public, max-age=31536000, immutable"),
     ("cdn-cache-control", "max-age=31536000"),

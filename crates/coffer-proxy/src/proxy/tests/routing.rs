@@ -1,4 +1,4 @@
-//! Where requests go, and what is answered when they go nowhere.
+//! Where requests go, and the answers when they go nowhere.
 
 use super::*;
 use coffer_guest::Route;
@@ -16,7 +16,7 @@ async fn both_ways_of_naming_a_sandbox_reach_its_agentd() {
     assert_eq!(
         by_host.body,
         format!("GET /metrics?a=b%20c\nhost: 49983-{id}.test\nx-access-token: t\n"),
-        "the request goes on as it came"
+        "the request is forwarded unchanged"
     );
 
     let by_header = format!(
@@ -72,7 +72,7 @@ async fn sandboxes_that_cannot_be_reached_are_told_apart() {
         (Route::NotFound, 502, "The sandbox was not found"),
         (Route::Transitioning, 409, "The sandbox is still transitioning. Try again in a moment."),
         (Route::Busy, 429, "There is no room to resume the sandbox now"),
-        // It runs, says the directory, but its socket is gone.
+        // The directory says that it runs, but its socket is gone.
         (Route::Running(world.target.clone()), 502, "The sandbox was not found"),
     ] {
         world.route(route);
@@ -83,7 +83,7 @@ async fn sandboxes_that_cannot_be_reached_are_told_apart() {
             assert_eq!(reply.header("access-control-allow-origin"), Some("*"));
         }
     }
-    // Nobody listens on a socket that is still there.
+    // The socket still exists, but no process listens.
     drop(std::os::unix::net::UnixListener::bind(world.socket()).unwrap());
     let reply = world.ask("GET", "/health", 49983, EMPTY).await;
     assert_eq!((reply.status, reply.body), (502, body("The sandbox was not found", 502)));

@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// What a server inside saw of each request: its line, and its body.
+/// The requests that a server inside saw: line and body.
 type Seen = Arc<Mutex<Vec<(String, String)>>>;
 
-/// A sandbox whose agentd and port 3000 note every request that reaches them.
+/// A sandbox whose agentd and port 3000 record every request.
 fn noting(world: &World) -> Seen {
     let seen = Seen::default();
     let note = {
@@ -27,8 +27,8 @@ fn noting(world: &World) -> Seen {
     seen
 }
 
-/// Sends `bytes` and reads what is answered until the server closes. Where it waits for more, whatever
-/// it has said by then is the answer.
+/// Sends `bytes` and reads the answer until the server closes. If it waits for more, the answer is what it
+/// has sent by then.
 async fn exchange(world: &World, bytes: &[u8]) -> String {
     const SILENCE: Duration = Duration::from_millis(1_500);
     let mut stream = world.connect().await;
@@ -53,7 +53,7 @@ fn statuses(answers: &str) -> Vec<&str> {
     answers.match_indices("HTTP/1.1 ").map(|(at, prefix)| &answers[at + prefix.len()..][..3]).collect()
 }
 
-/// Whatever the framing says, what is hidden in the body never becomes a request of its own inside.
+/// Whatever the framing, bytes hidden in the body never become a separate request inside.
 #[tokio::test]
 async fn no_framing_lets_a_body_become_a_request() {
     let hidden = "POST /hidden HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -131,7 +131,7 @@ async fn each_of_many_requests_has_an_address_of_its_own() {
     assert_eq!(seen.lock().unwrap().len(), 1);
 }
 
-/// What follows a refused switch of protocols is HTTP again, for us to judge.
+/// After a refused switch of protocols the next bytes are HTTP again, and are checked.
 #[tokio::test]
 async fn nothing_rides_on_an_upgrade_that_was_refused() {
     let world = World::new().await;
@@ -149,7 +149,7 @@ async fn nothing_rides_on_an_upgrade_that_was_refused() {
     assert_eq!(seen, ["GET /first"; 4]);
 }
 
-/// Anything but plain HTTP/1 requests is refused or cut off, and nothing of it goes inside.
+/// Anything but plain HTTP/1 requests is refused or cut off, and none of it is forwarded.
 #[tokio::test]
 async fn lines_that_are_no_requests_go_nowhere() {
     let world = World::new().await;
@@ -252,7 +252,7 @@ async fn odd_spellings_name_the_same_sandbox_or_none() {
     assert_eq!(seen.lock().unwrap().len(), 8);
 }
 
-/// A client can have nothing removed that protects, and nothing forged that we vouch for.
+/// A client can neither remove headers that protect nor forge those that the proxy vouches for.
 #[tokio::test]
 async fn connection_names_only_headers_of_the_client() {
     let mut world = World::new().await;

@@ -11,7 +11,7 @@ const JSON: &str = "application/connect+json";
 const BINARY: &str = "application/connect+proto";
 const START: &str = "/process.Process/Start";
 
-/// What reached agentd as a request to start something: each program with its arguments.
+/// The start requests that reached agentd: each program with its arguments.
 type Started = Arc<Mutex<Vec<Vec<String>>>>;
 
 fn start(words: &[&str]) -> StartRequest {
@@ -37,7 +37,7 @@ fn envelope(flags: u8, payload: &[u8]) -> Vec<u8> {
     [&[flags][..], &length, payload].concat()
 }
 
-/// A sandbox of a project that forbids `rm`, and its agentd, which starts whatever it is asked to.
+/// A sandbox of a project that forbids `rm`, and its agentd, which starts every command.
 async fn guarded(token: Option<&str>) -> (World, Started) {
     let world = World::new().await;
     let rule = Rule { effect: Effect::Deny, pattern: "rm".parse().unwrap(), note: Some("keep it".into()) };
@@ -52,7 +52,7 @@ async fn guarded(token: Option<&str>) -> (World, Started) {
             let kind =
                 request.headers().get("content-type").and_then(|kind| kind.to_str().ok()).map(String::from);
             let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-            // As generous as any agentd could be: the first envelope counts, whatever the path looks like.
+            // As lenient as any agentd could be: the first envelope counts, whatever the path.
             if path.to_ascii_lowercase().contains("start") && body.len() >= 5 {
                 let length = u32::from_be_bytes([body[1], body[2], body[3], body[4]]) as usize;
                 let payload = body.get(5..5 + length).unwrap_or(&body[5..]);
@@ -80,7 +80,7 @@ fn request(world: &World, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
 
 async fn send(world: &World, bytes: &[u8]) -> Reply {
     let mut stream = world.connect().await;
-    // Whoever has refused may close while we write.
+    // A server that has refused may close while we write.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
     let _ = soon(stream.read_to_end(&mut answer)).await;
@@ -148,7 +148,7 @@ async fn an_allowed_command_reaches_agentd_as_it_was_understood() {
     }
     chunked.extend(b"0\r\nX-Trailer: 1\r\n\r\n");
     assert_eq!(send(&world, &chunked).await.body, "started");
-    // A client that waits to be asked for its body, at an absolute target.
+    // A client that waits for `100 Continue`, at an absolute target.
     let target = format!("http://49983-{}.test{START}", world.id);
     let reply =
         ask(&world, &target, &format!("{}Expect: 100-continue\r\n", of_type(BINARY)), &binary(&["id"])).await;

@@ -1,4 +1,4 @@
-//! Bodies pass as they come, in both directions, whatever their form.
+//! Bodies pass as they arrive, in both directions, whatever their form.
 
 use super::*;
 use bytes::Bytes;
@@ -266,7 +266,7 @@ async fn a_silent_stream_is_left_alone() {
 #[tokio::test]
 async fn an_early_answer_reaches_a_client_that_is_still_sending() {
     const SENT: usize = 48 << 20;
-    // Refuses at once and closes; refuses at once and goes on reading a little.
+    // Refuses at once and closes; refuses at once and keeps reading a little.
     for reads in [0, 1 << 20] {
         let world = World::new().await;
         raw_agentd(world.socket().to_owned(), move |mut stream| async move {
@@ -279,7 +279,7 @@ async fn an_early_answer_reaches_a_client_that_is_still_sending() {
         let mut stream = world.connect().await;
         let head = format!("{}Content-Length: {SENT}\r\n\r\n", world.line("POST", "/files", 49983));
         stream.write_all(head.as_bytes()).await.unwrap();
-        // The strictest of clients: no look at the answer before everything is sent.
+        // The strictest client: it does not read the answer before everything is sent.
         let piece = vec![b'x'; 1 << 20];
         for _ in 0..SENT / piece.len() {
             soon(stream.write_all(&piece)).await.expect("the server goes on reading");

@@ -1,4 +1,4 @@
-//! Servers inside that speak TLS, with certificates nobody could check.
+//! Servers inside that use TLS, with certificates that cannot be verified.
 
 use super::*;
 use rustls::ServerConfig;
