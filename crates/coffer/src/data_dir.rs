@@ -1,12 +1,12 @@
-//! Where an installation keeps things.
+//! Layout of an installation's data directory.
 //!
 //! ```text
 //! DIR/lock         held by `up` for its life
 //! DIR/env          what clients need, mode 0600
 //! DIR/sign-in      a link that signs a browser in, once, mode 0600
-//! DIR/installation what tells this installation from others on the same database
+//! DIR/installation identifies this installation among others on the same database
 //! DIR/server-uid   the uid that the server runs as, where there is no user `coffer`
-//! DIR/egress-uid   likewise of egress, and the user `coffer-egress`
+//! DIR/egress-uid   the same for egress, and the user `coffer-egress`
 //! DIR/authority.pem, DIR/authority-key.pem   the authority that sandboxes trust; the key is root's alone
 //! DIR/node/        root's: pool, journal
 //! DIR/server/      the server's: SQLite, the master key
@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 
 const SIGN_IN: &str = "sign-in";
 
-/// A data directory, found or made.
+/// An existing or new data directory.
 #[derive(Debug, Clone)]
 pub(crate) struct DataDir {
     root: PathBuf,
@@ -91,7 +91,7 @@ impl DataDir {
         self.root.join("egress-uid")
     }
 
-    /// What tells this installation from others on the same database; made by the first start.
+    /// Identifies this installation among others on the same database; created by the first start.
     pub(crate) fn installation(&self) -> anyhow::Result<String> {
         let path = self.root.join("installation");
         if let Ok(text) = std::fs::read_to_string(&path)
@@ -166,7 +166,7 @@ impl DataDir {
         write().with_context(|| format!("could not write `{}`", path.display()))
     }
 
-    /// Removes what an `--ephemeral` installation made.
+    /// Removes the files of an `--ephemeral` installation.
     pub(crate) fn remove_all(&self) {
         for directory in [self.node(), self.server(), self.run_dir()] {
             if let Err(error) = std::fs::remove_dir_all(&directory)
@@ -188,7 +188,7 @@ impl DataDir {
         ] {
             let _ = std::fs::remove_file(self.root.join(file));
         }
-        // Only if nothing of the user's is in it.
+        // Only if it contains none of the user's files.
         let _ = std::fs::remove_dir(&self.root);
     }
 }

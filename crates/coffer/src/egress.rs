@@ -28,8 +28,8 @@ pub(crate) struct Egress {
     part: Unprivileged,
 }
 
-/// What egress must know of the machine and cannot see for itself, because it has no files and may not
-/// ask the kernel. `up` writes it to its standard input, a line of JSON whenever it changes.
+/// What egress must know about the machine and cannot read itself, because it has no files and may not query
+/// the kernel. `up` writes it to its standard input, a line of JSON whenever it changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Surroundings {
     pub(crate) nameservers: Vec<SocketAddr>,
@@ -68,7 +68,7 @@ async fn serve(listener: UnixListener, settings: Settings) -> anyhow::Result<()>
     // From here on no thread can be started and no file opened.
     confine::restrict_calls()?;
 
-    let first = next(&mut news).await?.context("nobody told of the surroundings")?;
+    let first = next(&mut news).await?.context("`up` sent no surroundings")?;
     let resolver = Upstream::new(first.nameservers.clone());
     let egress = coffer_egress::Egress::new(settings, Seams::of_host(resolver.clone()), Walls::default());
     let egress = Arc::new(egress);
@@ -93,10 +93,10 @@ async fn next(news: &mut Lines<BufReader<pipe::Receiver>>) -> anyhow::Result<Opt
         return Ok(None);
     };
     // Not the line itself: it holds the authority's key.
-    serde_json::from_str(&line).map(Some).context("the surroundings make no sense")
+    serde_json::from_str(&line).map(Some).context("the surroundings are not valid")
 }
 
-/// What the authority in use was made of.
+/// The source of the authority in use.
 type KnownAuthority = Option<(AuthorityText, String)>;
 
 fn take_in(
@@ -111,7 +111,7 @@ fn take_in(
         *known = told;
         match known.as_ref().map(|(authority, roots)| Authority::new(authority, roots)) {
             Some(Ok(authority)) => egress.replace_authority(authority),
-            Some(Err(error)) => tracing::error!("no headers can be put into requests: {error}"),
+            Some(Err(error)) => tracing::error!("cannot inject headers into requests: {error}"),
             None => {}
         }
     }

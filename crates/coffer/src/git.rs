@@ -31,7 +31,7 @@ pub(crate) struct Git {
 
 impl Git {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        // All of it while this is root: what is started later inherits it, from its first instruction on.
+        // All of it while this is root: later children inherit it from their first instruction on.
         let entered = coffer_node::enter_git_cgroup(&self.node_dir);
         GitRunner::limit_itself(self.memory).context("could not limit git")?;
         let run_dir = &self.part.run_dir;
@@ -40,8 +40,10 @@ impl Git {
         self.part.give_up_root()?;
         match entered {
             Ok(true) => {}
-            Ok(false) => tracing::warn!("git has no memory limit in all: the host has no cgroup for it"),
-            Err(error) => tracing::warn!("git has no memory limit in all: {error}"),
+            Ok(false) => {
+                tracing::warn!("git processes have no common memory limit: the host has no cgroup for it")
+            }
+            Err(error) => tracing::warn!("git processes have no common memory limit: {error}"),
         }
         let landlock = !self.no_landlock && coffer_forge::has_landlock();
         let runner = GitRunner::new(landlock).context("could not make git's system call filter")?;

@@ -10,15 +10,15 @@ use coffer_store::{
 };
 
 const CONNECTION: &str = "github";
-/// Nobody else would call a secret so.
+/// A name that users will not choose by accident.
 const SECRET: &str = "coffer.github-token";
-/// In headers to these and nowhere else, so that nothing in a sandbox can have it shown.
+/// The token is only sent in headers to these hosts, so that no process in a sandbox can read it.
 const HOSTS: [&str; 2] = ["api.github.com", "github.com"];
 /// More connections a project cannot have.
 const MOST_CONNECTIONS: u32 = 100;
 
-/// Makes `token` the project's way to GitHub, and a new one what the way has from now on. A project whose people
-/// connected it themselves is left alone.
+/// Connects the project to GitHub with `token`, or replaces the token of that connection. Leaves a project
+/// alone that has another connection.
 pub(crate) async fn connect(store: &Store, project: ProjectId, token: &str) -> anyhow::Result<()> {
     let scope = store.operator().acting_for(project, None);
     let connections = store.connections(&scope, None, MOST_CONNECTIONS).await?;
@@ -34,7 +34,7 @@ pub(crate) async fn connect(store: &Store, project: ProjectId, token: &str) -> a
     if known.get(SECRET).and_then(|secret| secret.value.as_ref()) != Some(&value) {
         let name: SecretName = SECRET.parse().expect("a good name");
         let hosts = HOSTS.map(|host| NamePattern::parse(host).expect("a good name")).to_vec();
-        store.put_secret(&scope, &name, &value, Some(hosts)).await.context("could not keep GITHUB_TOKEN")?;
+        store.put_secret(&scope, &name, &value, Some(hosts)).await.context("could not store GITHUB_TOKEN")?;
     }
     if connected {
         return Ok(());
@@ -44,7 +44,7 @@ pub(crate) async fn connect(store: &Store, project: ProjectId, token: &str) -> a
     let new =
         NewConnection { name: CONNECTION.into(), kind: ForgeKind::GitHub, base_url: GITHUB.into(), terms };
     match store.create_connection(&scope, new).await {
-        // By another server on the same database, with a token of its own settings.
+        // Created by another server on the same database, with a token from its own settings.
         Err(ForgeRecordError::Taken { .. }) => Ok(()),
         made => made.map(drop).context("could not connect the project to GitHub"),
     }

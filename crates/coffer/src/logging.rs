@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{Log, LogFormat};
 
-/// How a part logs; the part is told by arguments, before it reads anything else.
+/// How a part logs; given as arguments, before it reads anything else.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Logging {
     #[arg(long, default_value = "info")]

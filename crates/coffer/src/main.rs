@@ -1,7 +1,7 @@
 //! `coffer`: one binary, several roles.
 //!
-//! This crate reads arguments, drops privilege and wires the parts together; it has no rules of its
-//! own. `up` is what people start; it runs `egress`, `node`, `git` and `server`, which are this same binary.
+//! This crate reads arguments, drops privileges and wires the parts together; it has no logic of its own.
+//! People start `up`; it runs `egress`, `node`, `git` and `server`, which are this same binary.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -1,4 +1,4 @@
-//! The role `coffer preflight`: proves that this host can run sandboxes, with one of its own.
+//! The role `coffer preflight`: proves that this host can run sandboxes, by running one.
 
 use clap::Args;
 use coffer_engine::{Engine as _, KernelFeature, NodeEngine};
@@ -14,7 +14,7 @@ pub(crate) struct Preflight {
     part: Unprivileged,
 }
 
-/// What `up` hears, as one line of JSON.
+/// The report to `up`, one line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) outcome: Result<Works, Fails>,

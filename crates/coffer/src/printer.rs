@@ -1,4 +1,4 @@
-//! What a person at the terminal sees.
+//! Output for people at the terminal.
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -18,8 +18,8 @@ impl Display for Hint {
 
 impl std::error::Error for Hint {}
 
-/// No sandbox can run here, now or later: the program ends with an exit code of its own, so that a supervisor need
-/// not try again.
+/// No sandbox can run here, now or later: the program ends with a separate exit code, so that a supervisor
+/// need not try again.
 #[derive(Debug)]
 pub(crate) struct HostUnusable(Hint);
 
@@ -48,12 +48,12 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     if error.chain().any(|cause| cause.is::<HostUnusable>()) { HostUnusable::EXIT } else { 1 }
 }
 
-/// Makes an error that says what to try next.
+/// Creates an error with a hint.
 pub(crate) fn hint(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
     Hint { message: message.into(), hint: hint.into() }.into()
 }
 
-/// Prints a line of a command's result. Nobody may be reading any more (`| head`): that ends nothing.
+/// Prints a line of a command's result. Ignores a closed output (`| head`).
 pub(crate) fn line(text: impl Display) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Whom the unprivileged parts run as, and how root is given up.
+//! The users that the unprivileged parts run as, and how they give up root.
 
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener;
@@ -61,7 +61,7 @@ impl Identity {
     /// Becomes this identity for good.
     pub(crate) fn assume(self) -> anyhow::Result<()> {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
-        // Groups first: once the uid is gone they can no longer be changed.
+        // Groups first: without root they can no longer be changed.
         setgroups(&[gid]).context("could not drop root's groups")?;
         setresgid(gid, gid, gid).context("could not change to the group")?;
         setresuid(uid, uid, uid).context("could not change to the user")?;
@@ -69,7 +69,7 @@ impl Identity {
     }
 }
 
-/// What every unprivileged part is told by `up`.
+/// Arguments that `up` passes to every unprivileged part.
 #[derive(Debug, Args)]
 pub(crate) struct Unprivileged {
     #[arg(long)]
@@ -86,7 +86,8 @@ pub(crate) struct Unprivileged {
 }
 
 impl Unprivileged {
-    /// Everything that needs root has been done: becomes who it is to be, ends with its parent, and logs.
+    /// Switches to the unprivileged user, arranges to end with its parent, and starts logging. Call it after
+    /// everything that needs root.
     pub(crate) fn give_up_root(&self) -> anyhow::Result<()> {
         Identity { uid: self.uid, gid: self.gid }.assume()?;
         // After the change of identity, which takes the signal back.
@@ -95,7 +96,7 @@ impl Unprivileged {
     }
 }
 
-/// Opens a socket that one user alone, and root, can connect to; in place of what an earlier process left there.
+/// Opens a socket that only one user and root can connect to, replacing the one of an earlier process.
 pub(crate) fn listen_for(uid: u32, path: &Path) -> anyhow::Result<UnixListener> {
     let open = || -> std::io::Result<UnixListener> {
         if let Err(error) = std::fs::remove_file(path)
@@ -126,8 +127,8 @@ fn spare_uid(root: &Path, taken: Option<u32>) -> anyhow::Result<u32> {
     anyhow::bail!("no uid is free; add users named `coffer` and `coffer-egress`")
 }
 
-/// Allows this process as many open files as it may have: each sandbox, client and stream is some.
-/// What it starts later must not inherit that, so call it after the spawner was started. Returns how many.
+/// Raises the limit of open files to its maximum: each sandbox, client and stream needs some. Children must
+/// not inherit that, so call it after the spawner was started. Returns the limit.
 pub(crate) fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     // Best effort: with fewer, connections wait their turn.

@@ -24,7 +24,7 @@ use crate::github;
 use crate::printer;
 use crate::privilege::Unprivileged;
 
-/// More settings than this are none.
+/// Limit of the settings that are read.
 const LONGEST_TOLD: u64 = 1 << 20;
 
 #[derive(Debug, Args)]
@@ -41,12 +41,12 @@ pub(crate) struct Server {
     part: Unprivileged,
 }
 
-/// What the server is told on standard input, as one line of JSON. It holds secrets, and arguments can be
-/// read by everybody on the machine.
+/// The server's input on standard input, one line of JSON. It holds secrets, and every user of the machine
+/// can read arguments.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Told {
     pub(crate) settings: serde_json::Value,
-    /// What tells this installation from others on the same database.
+    /// Identifies this installation among others on the same database.
     pub(crate) installation: String,
     /// The key that an earlier start wrote down.
     pub(crate) known_key: Option<String>,
@@ -54,11 +54,11 @@ pub(crate) struct Told {
     pub(crate) known_operator_key: Option<String>,
 }
 
-/// What the server says on standard output once it serves.
+/// The server's message on standard output once it serves.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Ready {
     pub(crate) listen: SocketAddr,
-    /// Only when one was made just now.
+    /// Only if it was just created.
     pub(crate) api_key: Option<String>,
     /// Likewise.
     pub(crate) operator_key: Option<String>,
@@ -97,7 +97,7 @@ impl Server {
         crate::up::cancel_on_signal(stop.clone())?;
         let url = settings.database.url.as_ref().map(|url| url.reveal().to_string());
         let url = url.unwrap_or_else(|| format!("sqlite:{}", data.join("coffer.db").display()));
-        let keys = settings.secrets.key_source(data).context("the master key is no good")?;
+        let keys = settings.secrets.key_source(data).context("the master key is not valid")?;
         let store = Store::open(&url, keys).await.context("could not open the database")?;
         let operator = store.operator();
         let project =
@@ -120,7 +120,8 @@ impl Server {
         } else {
             None
         };
-        // Many a shell has one for other ends: what cannot be done with it must not keep the server from starting.
+        // Many shells have one for other purposes: an unusable token must not prevent the server from
+        // starting.
         if let Some(token) =
             settings.github.token.as_ref().map(SecretText::reveal).filter(|text| !text.is_empty())
             && let Err(error) = github::connect(&store, project, token).await
@@ -155,7 +156,7 @@ impl Server {
             webhooks: settings.webhooks,
             artifacts: settings.artifacts,
             forge: settings.forge,
-            // The runner knows whether there is Landlock.
+            // The runner detects Landlock itself.
             git_processes: GitProcesses { runner: Some(git_socket), landlock: false },
             extra_roots,
             trusted_proxies: coffer_server::TrustedProxies::parse(
@@ -177,16 +178,16 @@ impl Server {
     }
 }
 
-/// Waits for what `up` writes.
+/// Waits for the line that `up` writes.
 fn listen_to_parent() -> anyhow::Result<Told> {
     let mut line = String::new();
     std::io::stdin().lock().take(LONGEST_TOLD).read_line(&mut line).context("could not read the settings")?;
     // The text is not repeated: it holds secrets.
-    serde_json::from_str(&line).map_err(|_| anyhow::anyhow!("nobody told the server its settings"))
+    serde_json::from_str(&line).map_err(|_| anyhow::anyhow!("`up` sent no valid settings"))
 }
 
-/// The default project's key to tell people, unless it is the known one: the wanted one where the project
-/// has never had any, a new one where nothing known or wanted is good.
+/// The default project's key to show, unless it is the known one: the wanted one if the project has never had
+/// any, a new one if neither the known nor the wanted one is valid.
 async fn first_key(
     store: &Store,
     project: ProjectId,
@@ -210,16 +211,16 @@ async fn first_key(
     Ok(Some(key.reveal().to_string()))
 }
 
-/// Shows the server its own directory under a path that it can walk.
+/// Mounts the server's own directory at a path that it can reach.
 ///
-/// The data directory may lie below one that only root may enter (`/root`, say). A bind mount in a
-/// mount namespace of the server's own needs no rights on the way and ends with the process.
+/// The data directory may be below one that only root may enter (`/root`, say). A bind mount in the server's
+/// own mount namespace needs no rights on the path and ends with the process.
 pub(crate) fn reach_own_directory(server_dir: &Path, at: &Path) -> anyhow::Result<()> {
     let none: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS).context("could not make a mount namespace for the server")?;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
         .context("could not detach the mounts")?;
-    // A copy of a pool's mount here would keep the pool busy after its node let go of it, whichever
+    // A copy of a pool's mount here would keep the pool busy after its node has unmounted it, whichever
     // installation it belongs to.
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("could not list the mounts")?;
     for pool in coffer_node::mounted_pools(&mounts) {

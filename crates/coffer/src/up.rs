@@ -1,4 +1,4 @@
-//! `coffer up`: starts the parts, keeps them running, and tells people how to connect.
+//! `coffer up`: starts the parts, keeps them running, and prints how to connect.
 
 mod authority;
 mod orphans;
@@ -41,7 +41,7 @@ const SERVER_START: Duration = Duration::from_secs(60);
 const SERVER_STOP: Duration = Duration::from_secs(25);
 const GIT_STOP: Duration = Duration::from_secs(5);
 const EGRESS_STOP: Duration = Duration::from_secs(5);
-/// Where `--check` works, in the data directory: what it finds out is true of that disk.
+/// Where `--check` works, in the data directory: its results hold for that disk.
 const CHECK_DIR: &str = "check";
 const CHECK_POOL: ByteSize = ByteSize::mib(512);
 
@@ -58,7 +58,7 @@ pub(crate) struct Up {
     flags: Flags,
 }
 
-/// What this installation is to be.
+/// The planned installation.
 #[derive(Debug)]
 struct Plan {
     resolved: Resolved,
@@ -127,7 +127,7 @@ impl Plan {
             () = keep_running(&mut egress) => Ok(()),
         };
         systemd::stopping();
-        // Whatever happened, the node gets to finish, and with it what is ephemeral.
+        // In any case let the node finish, and remove what is ephemeral.
         node.stop(Duration::from_secs(120)).await;
         if let Some(egress) = &mut egress {
             egress.stop(EGRESS_STOP).await;
@@ -181,7 +181,7 @@ impl Plan {
         welcome::welcome(dir, ready.listen, &key, ready.link.as_deref())?;
         let _watchdog = systemd::ready(&format!("serving on {}", welcome::url(ready.listen)));
         let mut builder = self.build_base_in_background(children);
-        // A restarted server must keep the port that clients know, also when the system chose it.
+        // A restarted server must keep the port that clients know, even if the system chose it.
         server.set_arguments(self.server_arguments(dir, identity, ready.listen, false));
         tokio::select! {
             () = stop.cancelled() => {}
@@ -204,7 +204,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Starts the way out of sandboxes, unless they are to have none. The node finds it when it is there.
+    /// Starts egress, unless sandboxes are to have no network. The node connects once it is there.
     fn start_egress(
         &self,
         dir: &DataDir,
@@ -276,7 +276,7 @@ impl Plan {
         arguments
     }
 
-    /// What every part is told that gives up root.
+    /// Arguments of every part that gives up root.
     fn unprivileged_arguments(&self, dir: &DataDir, identity: Identity) -> Vec<String> {
         let mut arguments = vec![
             flag("run-dir", &dir.run_dir()),
@@ -288,7 +288,7 @@ impl Plan {
         arguments
     }
 
-    /// What the server, and each that takes its place, is told when it starts.
+    /// The input of the server, and of each restarted one.
     fn told(
         &self,
         installation: String,
@@ -310,7 +310,7 @@ impl Plan {
             return None;
         }
         let meanwhile =
-            if store.get(BASE).is_some() { "the one before it is used" } else { "`host` stands in" };
+            if store.get(BASE).is_some() { "the previous build is used" } else { "`host` is used" };
         tracing::info!("building the template `{BASE}` in the background; until it is there, {meanwhile}");
         let arguments =
             vec!["build".into(), BASE.into(), flag("template-dir", &self.settings().template.dir)];
@@ -330,7 +330,7 @@ fn flag(name: &str, path: &Path) -> String {
     format!("--{name}={}", path.display())
 }
 
-/// Makes the directories and gives each to whom it belongs.
+/// Creates the directories with their owners.
 fn prepare(dir: &DataDir, identity: Identity) -> anyhow::Result<()> {
     make_dir(&dir.node(), 0o700)?;
     make_dir(&dir.server(), 0o700)?;
@@ -342,7 +342,7 @@ fn prepare(dir: &DataDir, identity: Identity) -> anyhow::Result<()> {
     for socket in ["node.sock", crate::git::SOCKET] {
         let _ = std::fs::remove_file(run.join(socket));
     }
-    // The server sees its own directory here, by a mount of its own.
+    // The server sees its own directory here, through its own mount.
     make_dir(&run.join("data"), 0o700)?;
     let give = |path: &Path, uid: Option<u32>| {
         std::os::unix::fs::chown(path, uid, Some(identity.gid))

@@ -1,4 +1,4 @@
-//! Reads the file, and remembers on which line everything stood.
+//! Reads the file, and remembers the line of each setting.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -65,7 +65,7 @@ impl Reader<'_> {
 }
 
 impl Schema {
-    /// What to say about a name that is none, with the nearest one that is.
+    /// The message for an unknown name, with the nearest known one.
     pub(super) fn unknown(&self, path: &str) -> String {
         let known = self.settings.iter().map(|setting| &setting.path);
         let known = known.chain(self.sections.iter().map(|section| &section.path));
@@ -76,7 +76,7 @@ impl Schema {
     }
 }
 
-/// The known name that looks most like `name`, if any does.
+/// The known name that is most like `name`, if any is.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_string();
     // The right key under the wrong section is as likely as a slip of the finger.

@@ -1,4 +1,4 @@
-//! Settings that have a flag of their own. All others are reached by `--set`.
+//! Settings that have their own flag. All others are set by `--set`.
 
 use std::path::PathBuf;
 
@@ -23,10 +23,10 @@ pub(super) struct Given {
     pub(super) value: String,
 }
 
-/// Makes the flags, and says which setting each of them gives.
+/// Defines the flags, and which setting each of them sets.
 macro_rules! flags {
     ($($(#[$attribute:meta])* $field:ident $path:literal $value:literal;)*) => {
-        /// Flags for settings. What they may be is checked with the rest of the settings, not by clap.
+        /// Flags for settings. Their values are checked with the rest of the settings, not by clap.
         #[derive(Debug, Clone, Default, Args)]
         pub(crate) struct Flags {
             $($(#[$attribute])*
@@ -93,7 +93,7 @@ flags! {
     /// Memory of the machine that sandboxes never get; an eighth, from 256 MiB to 2 GiB, by default
     #[arg(hide_short_help = true)]
     memory_reserve "node.memory_reserve" "SIZE";
-    /// Whom to ask for the names that sandboxes look up, instead of the machine's own; commas between
+    /// Nameservers for the names that sandboxes look up, instead of the machine's own; separated by commas
     nameserver "network.nameservers" "ADDRESS";
     /// The domain of sandbox addresses (`<port>-<id>.<domain>`), where one points at this server
     domain "domain" "DOMAIN";

@@ -1,8 +1,8 @@
 //! Settings from a file, the environment and flags.
 //!
-//! [`resolve`] lays the sources over one another (flag over environment over file over default), one leaf
-//! at a time, and remembers where each came from, so that a complaint can say what to change and
-//! `coffer config show` can tell. Which settings there are is read off the types in [`settings`].
+//! [`resolve`] merges the sources (flag over environment over file over default), one leaf at a time, and
+//! remembers where each value came from, so that an error can say what to change and `coffer config show` can
+//! list it. The settings are read from the types in [`settings`].
 
 mod file;
 mod flags;
@@ -29,7 +29,7 @@ pub(crate) use show::Config;
 const FILE_NAME: &str = "coffer.toml";
 const SYSTEM_FILE: &str = "/etc/coffer/coffer.toml";
 
-/// Variables that begin like settings and are none.
+/// Variables with the prefix of settings that are not settings.
 const NOT_SETTINGS: [&str; 5] =
     ["COFFER_CONFIG", "COFFER_URL", "COFFER_API_KEY", "COFFER_BIN", "COFFER_UPDATE"];
 
@@ -53,7 +53,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What is wrong with a setting, before it is known where its value came from.
+/// What is wrong with a setting, before the source of its value is known.
 #[derive(Debug)]
 pub(crate) struct Complaint {
     path: String,
@@ -75,7 +75,7 @@ pub(crate) struct Resolved {
     origins: BTreeMap<String, Origin>,
     /// The file that was read, if there was one.
     file: Option<PathBuf>,
-    /// What is no mistake for sure, and perhaps one.
+    /// Possible mistakes, reported as warnings.
     pub(crate) doubts: Vec<String>,
 }
 
@@ -196,7 +196,7 @@ fn find_file(
     Ok(None)
 }
 
-/// Variables that look as if they were meant for a setting, and give none.
+/// Variables that look like settings, but are not.
 fn strange_variables(environment: &BTreeMap<String, String>, schema: &Schema) -> Vec<String> {
     let known: Vec<&str> =
         schema.settings.iter().flat_map(|setting| &setting.variables).map(String::as_str).collect();
@@ -208,20 +208,20 @@ fn strange_variables(environment: &BTreeMap<String, String>, schema: &Schema) ->
     let doubt = |name: &String| {
         let like =
             file::nearest(name, known.iter().copied().filter(|known| strsim::levenshtein(known, name) <= 3))?;
-        Some(format!("the variable {name} gives no setting; did you mean {like}?"))
+        Some(format!("the variable {name} is not a setting; did you mean {like}?"))
     };
     strange.filter_map(doubt).collect()
 }
 
-/// What a variable of E2B's tools would have to be to mean something here. Many a shell has them for E2B's own cloud:
-/// what cannot be used here must not keep the server from starting.
+/// What is wrong with a variable of E2B's tools. Many shells set them for E2B's own cloud: a value that is
+/// unusable here must not prevent the server from starting.
 fn foreign(variable: &str, text: &str) -> Option<&'static str> {
     match variable {
         "E2B_API_KEY" if coffer_store::ApiKeySecret::parse(text).is_none() => {
             Some("a key of this server is `e2b_` and 40 hexadecimal digits in lower case")
         }
         "E2B_TEMPLATE_ID" if text.parse::<coffer_core::TemplateRef>().is_err() => {
-            Some("it is no name of a template")
+            Some("it is not a template name")
         }
         _ => None,
     }
@@ -296,8 +296,8 @@ impl Layers<'_> {
 }
 
 impl Setting {
-    /// The value that a word of the environment or of a flag stands for. What it does not fit stays text,
-    /// and is complained about with the rest.
+    /// Parses text from the environment or a flag. Text that does not fit stays text, and is reported with
+    /// the other errors.
     fn value_of(&self, text: &str) -> Value {
         let as_is = || Value::String(text.to_string());
         match &self.kind {
@@ -320,14 +320,14 @@ impl Setting {
         }
     }
 
-    /// What is allowed, when this number is not.
+    /// The allowed range, if this number is outside it.
     fn outside(&self, number: f64) -> Option<String> {
         let (least, most) = self.bounds;
         let fits = least.is_none_or(|least| number >= least) && most.is_none_or(|most| number <= most);
         if fits { None } else { self.allowed() }
     }
 
-    /// What a value may be, where that can be said in a few words.
+    /// The allowed values, if they can be described briefly.
     fn allowed(&self) -> Option<String> {
         match (&self.kind, self.bounds) {
             (Kind::Integer | Kind::Number, (Some(least), Some(most))) => {

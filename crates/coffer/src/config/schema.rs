@@ -1,4 +1,4 @@
-//! Which settings there are: read off the types, so that nothing has to be listed twice.
+//! The list of settings, read from the types, so that nothing has to be listed twice.
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
@@ -13,7 +13,7 @@ pub(super) struct Setting {
     /// What it is for.
     pub(super) doc: String,
     pub(super) kind: Kind,
-    /// What it is when nobody gives it; null when it is then unset.
+    /// The default; null if it is unset by default.
     pub(super) default: Value,
     /// Its variables in the environment. The first one wins.
     pub(super) variables: Vec<String>,
@@ -21,7 +21,7 @@ pub(super) struct Setting {
     pub(super) bounds: (Option<f64>, Option<f64>),
 }
 
-/// What a setting's value looks like.
+/// The type of a setting's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -38,14 +38,14 @@ pub(super) enum Kind {
     Other,
 }
 
-/// A part of the file with a name of its own.
+/// A named section of the file.
 #[derive(Debug, Clone)]
 pub(super) struct Section {
     pub(super) path: String,
     pub(super) doc: String,
 }
 
-/// All settings, and the sections that they are in; what is in no section comes first.
+/// All settings and their sections; settings outside any section come first.
 #[derive(Debug)]
 pub(super) struct Schema {
     pub(super) settings: Vec<Setting>,
@@ -79,7 +79,7 @@ impl Schema {
             let text = |key| schema.get(key).and_then(Value::as_str).unwrap_or_default();
             // Lines of a comment are lines of its source, not of the page.
             let doc = text("description").replace('\n', " ");
-            // Structs say which section they are; here that is known.
+            // Structs name their section in their docs; here it is known.
             let doc = doc.strip_prefix(&format!("`[{path}]`: ")).map(capitalised).unwrap_or(doc);
             if schema.get("properties").is_some() {
                 self.sections.push(Section { path: path.clone(), doc });

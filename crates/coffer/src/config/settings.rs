@@ -1,6 +1,6 @@
-//! What a person may write: every setting of an installation, with its default and what it is for.
+//! Every setting of an installation, with its default and its description.
 //!
-//! The doc comment of a field is its entry in the reference. A part of the server that has settings brings
+//! The doc comment of a field is its entry in the reference. A part of the server that has settings defines
 //! its own struct, which becomes a section here by one line.
 
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Complaint;
 
-/// Less cannot be formatted, or holds nothing once it is.
+/// A smaller pool cannot be formatted, or has no room once it is.
 const SMALLEST_POOL: ByteSize = ByteSize::mib(256);
 
 /// Every setting.
@@ -28,9 +28,9 @@ const SMALLEST_POOL: ByteSize = ByteSize::mib(256);
 pub(crate) struct Settings {
     /// The address to serve on.
     pub(crate) listen: SocketAddr,
-    /// Addresses and CIDR blocks of reverse proxies in front of the server, such as `10.0.0.0/8`. The server believes them
-    /// about whom they speak for, by `X-Forwarded-For` or by the PROXY protocol (versions 1 and 2), and limits those peers
-    /// instead of the proxy.
+    /// Addresses and CIDR blocks of reverse proxies in front of the server, such as `10.0.0.0/8`. The server
+    /// trusts them to name the client, by `X-Forwarded-For` or by the PROXY protocol (versions 1 and 2), and
+    /// applies limits to that client instead of the proxy.
     pub(crate) trusted_proxies: Vec<String>,
     /// Where everything is kept.
     pub(crate) data_dir: PathBuf,
@@ -108,8 +108,8 @@ pub(crate) struct Secrets {
     /// The master key itself (`coffer-master-…`), instead of a file.
     #[schemars(extend("x-env" = "COFFER_MASTER_KEY"))]
     pub(crate) master_key: Option<SecretText>,
-    /// The master key before it, or several with commas between: what is sealed under them is sealed anew at
-    /// the start.
+    /// The previous master key, or several separated by commas: data sealed under them is sealed under the
+    /// new key at the start.
     #[schemars(extend("x-env" = "COFFER_MASTER_KEY_PREVIOUS"))]
     pub(crate) previous_master_keys: Option<SecretText>,
 }
@@ -120,12 +120,12 @@ pub(crate) struct Secrets {
 pub(crate) struct Network {
     /// Whether sandboxes have a way out at all.
     pub(crate) enabled: bool,
-    /// Whom to ask for the names that sandboxes look up (`address` or `address:port`); the machine's own
-    /// nameservers by default.
+    /// Nameservers for the names that sandboxes look up (`address` or `address:port`); the machine's own by
+    /// default.
     #[schemars(extend("x-env" = "COFFER_NAMESERVERS"))]
     pub(crate) nameservers: Vec<String>,
-    /// A PEM file of authorities to believe besides the machine's own, where headers are put into requests to
-    /// hosts with certificates of a private authority, and for forges.
+    /// A PEM file of certificate authorities to trust besides the machine's own, for forges, and for hosts
+    /// with certificates of a private authority whose requests get headers injected.
     pub(crate) extra_roots: Option<PathBuf>,
 }
 
@@ -279,7 +279,7 @@ impl Secrets {
 }
 
 impl Settings {
-    /// Says what is wrong beyond the shape of single values.
+    /// Checks that go beyond single values.
     pub(super) fn check(&self) -> Result<(), Complaint> {
         let Self { sandbox, node, .. } = self;
         let ensure = |good: bool, key: &str, allowed: &str| match good {
@@ -357,8 +357,8 @@ impl Sandbox {
         }
     }
 
-    /// The limits of each sandbox. Above a quarter of the pool, one sandbox could fill it for all: nobody
-    /// gets that who did not ask for it.
+    /// The limits of each sandbox. By default at most a quarter of the pool, because a larger sandbox could
+    /// fill it for all.
     pub(crate) fn limits(&self, pool_bytes: Option<u64>) -> coffer_core::Limits {
         let usual = coffer_core::Limits::default();
         let disk_mib = match (self.disk, pool_bytes) {

@@ -1,4 +1,4 @@
-//! `coffer config`: what is set, and by whom.
+//! `coffer config`: the settings, and where each came from.
 
 use clap::{Args, Subcommand};
 use coffer_core::settings::MASK;
@@ -53,7 +53,7 @@ impl Config {
                     .as_ref()
                     .map_or("no file".to_string(), |path| format!("`{}`", path.display()));
                 let given = resolved.origins.len();
-                printer::line(format_args!("the settings are good: {given} given, {file} read"));
+                printer::line(format_args!("the settings are valid: {given} given, {file} read"));
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ struct Given {
     _temp: tempfile::TempDir,
 }
 
-/// A file in a data directory of the test's own, and nothing else.
+/// A file in the test's own data directory, and nothing else.
 fn given(text: &str) -> Given {
     let temp = tempfile::tempdir().unwrap();
     let file = temp.path().join("etc.toml");
@@ -38,7 +38,7 @@ impl Given {
         resolve_in(&self.sources, &self.flags, environment, &self.system)
     }
 
-    /// What is said, with the file's path taken out.
+    /// The message, with the file's path replaced.
     #[track_caller]
     fn refused(&self) -> String {
         let error = format!("{:#}", self.resolve().unwrap_err());
@@ -84,7 +84,7 @@ fn names_that_are_none_are_refused_with_line_and_nearest_name() {
     let strange = given("").with("COFFER_SANDBOX_CPU", "1").with("COFFER_E2E_LONG", "1").resolve().unwrap();
     assert_eq!(
         strange.doubts,
-        ["the variable COFFER_SANDBOX_CPU gives no setting; did you mean COFFER_SANDBOX_CPUS?"]
+        ["the variable COFFER_SANDBOX_CPU is not a setting; did you mean COFFER_SANDBOX_CPUS?"]
     );
 }
 
@@ -136,11 +136,7 @@ fn variables_for_e2bs_own_cloud_are_pointed_out_and_stop_nothing() {
     let mut doubts = [key.as_str(), template.as_str()];
     doubts.sort_unstable();
     assert_eq!(doubts[0], said);
-    assert!(
-        doubts[1].starts_with("E2B_TEMPLATE_ID is not used: it is no name of a template"),
-        "{}",
-        doubts[1]
-    );
+    assert!(doubts[1].starts_with("E2B_TEMPLATE_ID is not used: it is not a template name"), "{}", doubts[1]);
     assert!(!resolved.doubts.concat().contains("hunter2"));
 }
 

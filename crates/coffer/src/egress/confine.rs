@@ -1,5 +1,6 @@
-//! What egress gives up. It reads what sandboxes send, so it is the part most likely to be broken into:
-//! whoever does finds no file, no capability, and no more system calls than carrying bytes needs.
+//! Privileges that egress gives up. It parses traffic of sandboxes, so it is the part most likely to be
+//! compromised: an attacker there finds no file, no capability, and only the system calls that carrying bytes
+//! needs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +15,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-/// Closes all descriptors but the standard ones: whoever started `up` may have left some open.
+/// Closes all descriptors except the standard ones: the process that started `up` may have left some open.
 pub(super) fn close_inherited() -> anyhow::Result<()> {
     let open = std::fs::read_dir("/proc/self/fd").context("could not list open files")?;
     let open: Vec<i32> =
@@ -26,7 +27,7 @@ pub(super) fn close_inherited() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Moves this process to an empty root of its own, over a directory that must exist.
+/// Moves this process to its own empty root, over a directory that must exist.
 pub(super) fn lose_files(over: &Path) -> anyhow::Result<()> {
     let none: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS)
@@ -37,7 +38,7 @@ pub(super) fn lose_files(over: &Path) -> anyhow::Result<()> {
     let become_root = || -> nix::Result<()> {
         mount(Some("none"), over, Some("tmpfs"), flags, Some("size=4k,mode=0555"))?;
         chdir(over)?;
-        // The old root comes to lie upon the new one, and goes with all its mounts.
+        // The old root is stacked on the new one, and detached with all its mounts.
         pivot_root(".", ".")?;
         umount2(".", MntFlags::MNT_DETACH)?;
         chdir("/")
@@ -45,7 +46,7 @@ pub(super) fn lose_files(over: &Path) -> anyhow::Result<()> {
     become_root().context("could not give egress an empty root")
 }
 
-/// Empties the bounding set; what is held goes with root itself.
+/// Empties the bounding set; the held capabilities are lost with root itself.
 pub(super) fn lose_capabilities() -> anyhow::Result<()> {
     for capability in CapabilitySet::all().iter() {
         match remove_capability_from_bounding_set(capability) {
@@ -57,13 +58,13 @@ pub(super) fn lose_capabilities() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What sandboxes sent must not end up on a disk.
+/// Data from sandboxes must not end up on a disk.
 pub(super) fn dump_no_core() -> anyhow::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .context("could not forbid core dumps")
 }
 
-/// Leaves all threads of this process only what serving needs. Everything else is not permitted.
+/// Restricts all threads of this process to the calls that serving needs. All others fail with EPERM.
 pub(super) fn restrict_calls() -> anyhow::Result<()> {
     let program = program().context("could not make the system call filter")?;
     seccompiler::apply_filter_all_threads(&program).context("could not restrict system calls")
@@ -80,8 +81,8 @@ fn program() -> Result<BpfProgram, seccompiler::BackendError> {
     SeccompFilter::new(rules, otherwise, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?.try_into()
 }
 
-/// Calls with any arguments. No `listen`: new doors are not egress's to open. No `clone`: its threads are
-/// all there. No `open`, no `exec`, nothing that takes a path.
+/// Calls with any arguments. No `listen`: egress opens no new sockets to listen on. No `clone`: all its
+/// threads exist. No `open`, no `exec`, nothing that takes a path.
 fn calls() -> Vec<i64> {
     let mut calls = vec![
         // Connections and questions.
@@ -156,7 +157,7 @@ impl Allowed {
     }
 }
 
-/// Calls where one argument decides: the number, which argument, and what it may be.
+/// Calls that depend on one argument: the number, which argument, and its allowed values.
 fn arguments() -> Vec<(i64, u8, Allowed)> {
     let number = |value: i32| u64::from(value.cast_unsigned());
     let without_code = || Allowed::Without(number(libc::PROT_EXEC));
@@ -167,7 +168,7 @@ fn arguments() -> Vec<(i64, u8, Allowed)> {
         (libc::SYS_mmap, 2, without_code()),
         (libc::SYS_mprotect, 2, without_code()),
         (libc::SYS_prctl, 0, Allowed::Is(number(libc::PR_SET_NAME))),
-        // Its own end by `abort`; signals to others are nobody's business here.
+        // Only `abort` of its own process; it may not signal others.
         (libc::SYS_tgkill, 2, Allowed::Is(number(libc::SIGABRT))),
     ]
 }
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!(nix::unistd::chroot("/"), Err(nix::Error::EPERM));
         let kill = nix::sys::signal::kill(nix::unistd::Pid::this(), None);
         assert_eq!(kill, Err(nix::Error::EPERM), "signals");
-        // What it is there for.
+        // Calls that it needs.
         assert!(UdpSocket::bind("127.0.0.1:0").is_ok());
     }
 

@@ -1,4 +1,4 @@
-//! The certificate authority of this installation, and whom to believe outside.
+//! The certificate authority of this installation, and the authorities to trust outside.
 
 use std::fs;
 use std::path::Path;
@@ -12,14 +12,14 @@ use crate::data_dir::DataDir;
 const BUNDLES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 
-/// The authority that an earlier start made, or a new one. Its key stays with root, and egress hears it by pipe.
+/// The authority of an earlier start, or a new one. Its key stays with root, and egress gets it by pipe.
 pub(super) fn load(dir: &DataDir) -> anyhow::Result<AuthorityText> {
     let (certificate, key) = (dir.authority_file(), dir.authority_key_file());
     if let (Ok(certificate), Ok(key)) = (fs::read_to_string(&certificate), fs::read_to_string(&key)) {
         return Ok(AuthorityText { certificate, key });
     }
     let made = AuthorityText::generate().context("could not make this installation's authority")?;
-    // The key first: a certificate without one is made anew.
+    // Write the key first: a certificate without a key is replaced.
     dir.write_secret(&key, &made.key)?;
     dir.write_secret(&certificate, &made.certificate)?;
     Ok(made)

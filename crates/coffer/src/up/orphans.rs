@@ -1,5 +1,4 @@
-//! Sandboxes outlive the node that made them; when they end later, somebody has to reap them, and
-//! not every machine's process 1 does.
+//! Reaps sandboxes that outlived their node when they end: not every machine's process 1 does.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +8,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A child of ours that ended is soon collected by whoever waits for it.
+/// The task that waits for one of our own children soon collects it.
 const COLLECTED_WITHIN: Duration = Duration::from_millis(50);
 
 /// The children that `up` itself started and waits for.
@@ -30,7 +29,7 @@ impl OwnChildren {
     }
 }
 
-/// Becomes the parent of what dead parts leave behind, and reaps it when it ends.
+/// Becomes the parent of processes that dead parts leave behind, and reaps them when they end.
 pub(super) fn adopt(own: OwnChildren) -> anyhow::Result<()> {
     nix::sys::prctl::set_child_subreaper(true).context("could not adopt orphans")?;
     let mut ended = signal(SignalKind::child()).context("could not listen for SIGCHLD")?;
@@ -49,7 +48,7 @@ pub(super) fn adopt(own: OwnChildren) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was found among the children that ended.
+/// The result of looking for ended children.
 enum Looked {
     Reaped,
     OneOfOurs,
@@ -57,7 +56,7 @@ enum Looked {
 }
 
 fn reap_one(own: &OwnChildren) -> Looked {
-    // Looking must not take: the status of our own children belongs to whoever waits for them.
+    // Only look, do not reap: the status of our own children belongs to the task that waits for them.
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let Some(ended) = waitid(Id::All, look).ok().and_then(|status| status.pid()) else {
         return Looked::Nothing;

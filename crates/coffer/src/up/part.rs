@@ -24,14 +24,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A part that ran this long was healthy, and its pauses start over.
 const HEALTHY: Duration = Duration::from_secs(1);
 
-/// No part says more when it is ready.
+/// Limit of a part's ready message.
 const LONGEST_LINE: u64 = 64 * 1024;
 
-/// What the server gets of the environment `up` was started in: it faces the network, and has no
-/// business with whatever else root keeps there.
+/// Environment variables that are passed to the server: it faces the network, and must not see what else root
+/// has there.
 const SERVER_SEES: [&str; 4] = ["PATH", "LANG", "LC_ALL", "TZ"];
 const SERVER_SEES_ALL_OF: [&str; 3] = ["RUST_", "PG", "SSL_CERT_"];
-/// What the privileged parts do not get: settings reach them as arguments, and secrets not at all.
+/// Variables that are not passed to the privileged parts: they get settings as arguments, and no secrets.
 /// Only `up` talks to systemd.
 const NODE_LACKS: [&str; 5] = ["COFFER_", "E2B_", "GITHUB_", "NOTIFY_SOCKET", "WATCHDOG_"];
 
@@ -40,7 +40,7 @@ const NODE_LACKS: [&str; 5] = ["COFFER_", "E2B_", "GITHUB_", "NOTIFY_SOCKET", "W
 pub(super) struct Part {
     role: &'static str,
     arguments: Vec<String>,
-    /// What is written to its standard input, as a line whenever it changes.
+    /// Lines for its standard input, sent whenever they change.
     news: Option<watch::Receiver<String>>,
     teller: Option<AbortOnDropHandle<()>>,
     child: Child,
@@ -62,7 +62,7 @@ impl Part {
         Ok(Self { role, arguments, news: None, teller: None, child, pid, children })
     }
 
-    /// Tells this part, and each that takes its place, what it has to know.
+    /// Sets the input of this part, and of each restarted one.
     pub(super) fn tell(&mut self, news: watch::Receiver<String>) {
         self.news = Some(news);
         self.begin_to_tell();
@@ -90,7 +90,7 @@ impl Part {
         self.begin_to_tell();
     }
 
-    /// What a restart will use.
+    /// Arguments for the next restart.
     pub(super) fn set_arguments(&mut self, arguments: Vec<String>) {
         self.arguments = arguments;
     }
@@ -114,7 +114,7 @@ impl Part {
     /// Waits for the line of JSON that a part prints when it is ready.
     pub(super) async fn first_line<T: DeserializeOwned>(&mut self, within: Duration) -> anyhow::Result<T> {
         let output = self.child.stdout.take().context("standard output was taken already")?;
-        // A part says a few hundred bytes.
+        // A part sends a few hundred bytes.
         let mut lines = BufReader::new(output.take(LONGEST_LINE)).lines();
         let line = tokio::select! {
             line = lines.next_line() => line?,
@@ -183,7 +183,7 @@ impl Part {
 
     /// Asks the part to stop, and ends it if it has not within `patience`.
     pub(super) async fn stop(&mut self, patience: Duration) {
-        // Only while it runs: its pid may be another's afterwards.
+        // Only while it runs: afterwards another process may have its pid.
         let Some(pid) = self.child.id().and(self.pid) else { return };
         let _ = kill(pid, Signal::SIGTERM);
         if tokio::time::timeout(patience, self.ended()).await.is_err() {
@@ -193,7 +193,7 @@ impl Part {
     }
 }
 
-/// Writes what is new as lines, until nobody reads them.
+/// Writes each new value as a line, until the reader is gone.
 async fn tell(mut input: ChildStdin, mut news: watch::Receiver<String>) {
     loop {
         let line = format!("{}\n", news.borrow_and_update().as_str());
@@ -203,14 +203,14 @@ async fn tell(mut input: ChildStdin, mut news: watch::Receiver<String>) {
     }
 }
 
-/// Notes a child that is waited for here, so that nobody else reaps it.
+/// Registers a child that is waited for here, so that the orphan reaper leaves it alone.
 fn known(child: &Child, children: &OwnChildren) -> Option<Pid> {
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw);
     pid.inspect(|&pid| children.add(pid))
 }
 
 fn spawn(role: &'static str, arguments: &[String]) -> anyhow::Result<Child> {
-    // The very file that runs here, also when another version has taken its place meanwhile.
+    // The same file that runs here, even if it was replaced by another version.
     let mut command = Command::new("/proc/self/exe");
     command.arg0(std::env::args_os().next().unwrap_or_else(|| "coffer".into()));
     match role {

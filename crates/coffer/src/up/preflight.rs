@@ -31,7 +31,7 @@ impl Plan {
                 tracing::info!(took_ms, "preflight passed: a sandbox was created, used and destroyed");
                 Ok(())
             }
-            // Sandboxes that live already must be reachable, whatever new ones lack.
+            // Running sandboxes must stay reachable, even if new ones cannot be created.
             Err(Fails { why, may_pass }) if !self.check && (may_pass || report.live > 0) => {
                 tracing::error!("preflight failed, new sandboxes may fail too: {why}");
                 Ok(())
@@ -45,7 +45,7 @@ impl Plan {
     }
 }
 
-/// What `--check` prints.
+/// The output of `--check`.
 fn shown(report: &Report) -> String {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut text = format!("Linux {release}\n");

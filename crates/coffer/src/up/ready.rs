@@ -1,14 +1,14 @@
-//! What the server hands to `up` is checked before root writes it: the server has fewer rights, and root's shell reads
-//! one of these files.
+//! Checks the server's output before root writes it: the server has fewer rights, and root's shell reads one
+//! of these files.
 
 use std::net::SocketAddr;
 
 use crate::server::Ready;
 
-/// No key or token of ours is longer.
+/// Our keys and tokens are shorter.
 const LONGEST: usize = 256;
 
-/// Refuses what is no key, no token, or another address than the server was told to listen at.
+/// Refuses text that is not a key or token, and another address than the server was started with.
 pub(super) fn check(ready: &Ready, listen: SocketAddr) -> anyhow::Result<()> {
     let Ready { listen: told, api_key, operator_key, link } = ready;
     // Port 0 lets the system choose one.

@@ -1,4 +1,4 @@
-//! What egress must know of this machine, and hears again whenever it changes.
+//! What egress must know about this machine; sent again whenever it changes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(super) fn follow(
     receiver
 }
 
-/// Looks around; nameservers that an operator chose come before the machine's own.
+/// Reads the surroundings; nameservers that an operator chose come before the machine's own.
 fn look(chosen: &[SocketAddr]) -> Surroundings {
     let nameservers = if chosen.is_empty() {
         nameservers(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default())

@@ -1,9 +1,9 @@
-//! What systemd is told, where it started `up`: when it is ready, that it lives, and that it stops.
+//! Notifies systemd, if it started `up`: ready, alive, and stopping.
 
 use sd_notify::NotifyState;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Says that requests are answered, and from then on that the supervisor lives, as often as the unit asks.
+/// Reports readiness, and from then on the watchdog's keep-alive as often as the unit asks.
 pub(super) fn ready(status: &str) -> Option<AbortOnDropHandle<()>> {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
     let every = sd_notify::watchdog_enabled()? / 2;
@@ -19,9 +19,9 @@ pub(super) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Does nothing where there is no systemd.
+/// Does nothing without systemd.
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("could not tell systemd: {error}");
+        tracing::warn!("could not notify systemd: {error}");
     }
 }

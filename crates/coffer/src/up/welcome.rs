@@ -1,5 +1,5 @@
-//! What a person reads when `up` is ready. Keys and links are shown to a terminal alone: elsewhere they would end
-//! up in a journal that more people can read than may sign in.
+//! The text that `up` prints when it is ready. Keys and links are only shown on a terminal: elsewhere they
+//! would end up in a journal that more people can read than may sign in.
 
 use std::io::IsTerminal as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -46,7 +46,7 @@ pub(super) fn welcome(
     Ok(())
 }
 
-/// What clients need, as shell assignments.
+/// The variables for clients, as shell assignments.
 fn env_text(listen: SocketAddr, key: &str) -> String {
     let url = url(listen);
     let lines = [
@@ -60,7 +60,7 @@ fn env_text(listen: SocketAddr, key: &str) -> String {
     lines.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
 }
 
-/// How to get into the web UI. The token stands behind `#`, which browsers do not send.
+/// The link that signs in to the web UI. The token is behind `#`, which browsers do not send.
 fn sign_in_link(listen: SocketAddr, token: &str) -> String {
     format!("{}/#token={token}", url(listen))
 }
