@@ -200,7 +200,11 @@ def events(report: Report, up: CofferUp, count: int):
     report.say(
         table(
             [
-                [f"{found['events']} events by {found['callers']} callers, each answered once it is on disk", "a second", "beside"],
+                [
+                    f"{found['events']} events by {found['callers']} callers, each answered once it is on disk",
+                    "a second",
+                    "beside",
+                ],
                 ["the event log", f"{found['events_per_s']:.0f}", ""],
                 ["the same bytes appended, one flush for as many", f"{found['append_per_s']:.0f}", "the limit"],
             ]
@@ -249,7 +253,9 @@ def fill(database: Path, model: str, count: int):
     """Adds ended sandboxes like one that was."""
     with sqlite3.connect(database, timeout=60) as connection:
         names = [row[1] for row in connection.execute("PRAGMA table_info(sandboxes)")]
-        row = dict(zip(names, connection.execute("SELECT * FROM sandboxes WHERE id = ?", [model]).fetchone(), strict=True))
+        row = dict(
+            zip(names, connection.execute("SELECT * FROM sandboxes WHERE id = ?", [model]).fetchone(), strict=True)
+        )
         marks = ", ".join("?" * len(names))
 
         def rows():

@@ -45,7 +45,11 @@ def count(client: Client, sandbox: dict) -> int:
 
 def begin(client: Client) -> dict:
     sandbox = client.create()
-    run(client, sandbox, f"cat > /tmp/state.py <<'END'\n{STATE}\nEND\nsetsid python3 /tmp/state.py </dev/null >/dev/null 2>&1 &")
+    run(
+        client,
+        sandbox,
+        f"cat > /tmp/state.py <<'END'\n{STATE}\nEND\nsetsid python3 /tmp/state.py </dev/null >/dev/null 2>&1 &",
+    )
     wait_until(lambda: run(client, sandbox, "[ ! -e /tmp/count ] || echo y").output, "it counts", 30)
     return sandbox
 

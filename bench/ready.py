@@ -19,7 +19,7 @@ PACKAGES, FILES = 300, 20
 # What an install does at least, when everything is on the disk already: unpack many small files and link some.
 INSTALL = f"cd {TO} && mkdir -p node_modules/.bin && tar -xzf vendor.tgz -C node_modules && "
 INSTALL += "for p in node_modules/package-*; do ln -s ../${p#node_modules/}/file-0.js node_modules/.bin/${p##*/}; done"
-LOOK = f"cd {TO} && test -z \"$(git status --porcelain)\" && ls node_modules/.bin | wc -l"
+LOOK = f'cd {TO} && test -z "$(git status --porcelain)" && ls node_modules/.bin | wc -l'
 CLONES, FORKS, WHOLE = "clone and install in each", "fork of a prepared one", "the same, with preparing"
 
 
@@ -115,4 +115,6 @@ def measure(report: Report, up: CofferUp, home: Path, count: int, rounds: int):
         "the disk, until each has answered that its work tree is clean and all is there. All at once, in either way."
     )
     report.times("s", times)
-    report.faster(f"{count} forks of a prepared sandbox / {count} clones with installs", times[FORKS], times[CLONES], 1 / 5)
+    report.faster(
+        f"{count} forks of a prepared sandbox / {count} clones with installs", times[FORKS], times[CLONES], 1 / 5
+    )

@@ -86,5 +86,7 @@ def measure(report: Report, up: CofferUp, rounds: int):
     rows |= {f"{name}, beside it": values for name, values in beside.items()}
     report.times("ms", rows)
     for name in alone:
-        quiet, _, found = (busy / own for busy, own in zip(percentiles(beside[name]), percentiles(alone[name]), strict=True))
+        quiet, _, found = (
+            busy / own for busy, own in zip(percentiles(beside[name]), percentiles(alone[name]), strict=True)
+        )
         report.at_most(f"{name} beside a busy project, p99, x alone", found, 2.0, quiet=quiet)

@@ -72,7 +72,7 @@ def sources(top: Path):
     source.mkdir()
     for unit in range(UNITS):
         body = "".join(
-            f"int f{unit}_{n}(int a) {{ char t[64]; snprintf(t, sizeof t, \"%d\", a + {n});"
+            f'int f{unit}_{n}(int a) {{ char t[64]; snprintf(t, sizeof t, "%d", a + {n});'
             f" for (int i = 0; i < {n % 7 + 2}; i++) a += t[i] * {n} ^ (a >> 3); return a; }}\n"
             for n in range(60)
         )

@@ -14,16 +14,23 @@ const named = /<(?:script|link)\b[^>]*?\b(?:src|href)="\/ui\/([^"]+\.(?:js|css))
 const plain = readFileSync(page, "utf8")
   .replaceAll(/ integrity="[^"]*"/g, "")
   .replace(/<script type="importmap">.*?<\/script>\n? */s, "");
-const digest = (name) => `sha384-${createHash("sha384").update(readFileSync(path.join(DIST, name))).digest("base64")}`;
+const digest = (name) =>
+  `sha384-${createHash("sha384")
+    .update(readFileSync(path.join(DIST, name)))
+    .digest("base64")}`;
 // Scripts that a page loads later are not named in the document; the map names the digest of each.
-const scripts = readdirSync(path.join(DIST, "assets")).filter((name) => name.endsWith(".js")).sort();
+const scripts = readdirSync(path.join(DIST, "assets"))
+  .filter((name) => name.endsWith(".js"))
+  .sort();
 const integrity = Object.fromEntries(scripts.map((name) => [`/ui/assets/${name}`, digest(`assets/${name}`)]));
 // Before any other script: a map that comes after a module has no effect.
 const map = `<script type="importmap">${JSON.stringify({ integrity })}</script>\n    `;
 const guarded = plain
   .replaceAll(named, (tag, name) => `${tag} integrity="${digest(name)}"`)
   .replace("<script", () => `${map}<script`);
-const bare = [...guarded.matchAll(/<(?:script|link)\b[^>]*\.(?:js|css)"[^>]*>/g)].filter(([tag]) => !tag.includes("integrity="));
+const bare = [...guarded.matchAll(/<(?:script|link)\b[^>]*\.(?:js|css)"[^>]*>/g)].filter(
+  ([tag]) => !tag.includes("integrity="),
+);
 if (bare.length > 0) {
   console.error(`index.html names files without a digest: ${bare.join(" ")}`);
   process.exit(1);

@@ -150,7 +150,11 @@ def assert_nothing_left(up: CofferUp):
 
 def host_mark() -> str:
     """Says whether two hosts have the same kernel and processor, and nothing else about them."""
-    cpu = {line for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines(keepends=True) if line.startswith(("model name", "flags"))}
+    cpu = {
+        line
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines(keepends=True)
+        if line.startswith(("model name", "flags"))
+    }
     return hashlib.sha256("".join([platform.release(), *sorted(cpu)]).encode()).hexdigest()[:16]
 
 

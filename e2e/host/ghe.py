@@ -38,7 +38,18 @@ def git(at: pathlib.Path, *words: str) -> str:
 def certify(scratch: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     """An authority, and a certificate for the name with its key."""
     authority, key, leaf = scratch / "authority.pem", scratch / "authority-key.pem", scratch / "leaf-key.pem"
-    request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    request = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+    ]
     subject = ["-subj", "/CN=A company's authority", "-keyout", key, "-out", authority]
     subprocess.run([*request, *subject], check=True, capture_output=True)
     of = ["-CA", authority, "-CAkey", key, "-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME}"]
@@ -57,7 +68,9 @@ def flaws(schema: dict, value, at: str) -> list[str]:
     found = []
     for several in ("oneOf", "anyOf"):
         options = schema.get(several, [])
-        if options and all(flaws(option, value, at) for option in options if "type" in option or "properties" in option):
+        if options and all(
+            flaws(option, value, at) for option in options if "type" in option or "properties" in option
+        ):
             found.append(f"{at}: fits none of {several}")
     wanted = schema.get("type")
     if wanted and wanted != kind and not (wanted == "number" and kind == "integer"):
@@ -218,14 +231,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         parts = path.split("/")
         for operation in DESCRIPTION:
             ours = operation["path"].split("/")
-            same = len(ours) == len(parts) and all(a == b or a.startswith("{") for a, b in zip(ours, parts, strict=True))
+            same = len(ours) == len(parts) and all(
+                a == b or a.startswith("{") for a, b in zip(ours, parts, strict=True)
+            )
             if same and operation["method"] == self.command:
                 break
         else:
             self.forge.flaws.append(f"{self.command} {path}: not in the description")
             return 404, {}, {"message": "Not Found"}
         given = json.loads(body) if body else None
-        wrong = [f"no header {name}" for name in ("user-agent", "accept", "x-github-api-version") if name not in self.headers]
+        wrong = [
+            f"no header {name}" for name in ("user-agent", "accept", "x-github-api-version") if name not in self.headers
+        ]
         for name, value in query.items():
             schema = operation["query"].get(name)
             wrong += [f"no parameter {name}"] if schema is None else []

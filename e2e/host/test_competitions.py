@@ -37,7 +37,9 @@ def test_the_demo_ends_with_a_pull_request_and_leaves_nothing(tmp_path):
 def test_a_race_goes_on_after_its_server_was_killed(server):
     up = server("race", "--ephemeral").start()
     env = up.env()
-    with httpx.Client(base_url=f"{env['E2B_API_URL']}/api/v1", headers={"X-API-KEY": env["E2B_API_KEY"]}, timeout=60) as api:
+    with httpx.Client(
+        base_url=f"{env['E2B_API_URL']}/api/v1", headers={"X-API-KEY": env["E2B_API_KEY"]}, timeout=60
+    ) as api:
 
         def ask(method: str, path: str, **body) -> dict:
             answer = api.request(method, path, json=body if method != "GET" else None)
@@ -57,7 +59,12 @@ def test_a_race_goes_on_after_its_server_was_killed(server):
         (work / "answer").write_text("0\n")
         plain = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
         identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
-        for words in (["init", "-qb", "main"], ["add", "-A"], [*identity, "commit", "-qm", "feat: begin"], ["push", "-q", url, "main"]):
+        for words in (
+            ["init", "-qb", "main"],
+            ["add", "-A"],
+            [*identity, "commit", "-qm", "feat: begin"],
+            ["push", "-q", url, "main"],
+        ):
             subprocess.run(["git", *words], cwd=work, env=plain, check=True, capture_output=True)
         # Each is begun once, whoever looks after it: a second time would leave a second line.
         scripts = ["echo run >> runs; echo 42 > answer", "echo run >> runs; sleep 6; echo 42 > answer; seq 9 > notes"]
@@ -69,10 +76,20 @@ def test_a_race_goes_on_after_its_server_was_killed(server):
             entries.append({"agent_id": agent["id"]})
         before = inventory(up)
         check = "grep -qx 42 answer && test $(wc -l < runs) = 1"
-        begun = ask("POST", "/sandboxes/fork", title="Find it", repository="app", check_command=check, rule="best", entries=entries)
+        begun = ask(
+            "POST",
+            "/sandboxes/fork",
+            title="Find it",
+            repository="app",
+            check_command=check,
+            rule="best",
+            entries=entries,
+        )
         eventually(lambda: [e["state"] for e in now()["entries"]].count("working") >= 2, "agents at work", 120)
         os.kill(up.part("server"), signal.SIGKILL)
-        found = eventually(lambda: (found := now()) and found["state"] in ("decided", "failed") and found, "an end", 180)
+        found = eventually(
+            lambda: (found := now()) and found["state"] in ("decided", "failed") and found, "an end", 180
+        )
         assert found["state"] == "decided", found["error"]
         assert found["winner"] == 1 and [entry["state"] for entry in found["entries"]] == ["done", "done", "failed"]
         assert [entry["check"]["passed"] for entry in found["entries"][:2]] == [True, True]
@@ -82,4 +99,8 @@ def test_a_race_goes_on_after_its_server_was_killed(server):
         assert [sandbox["id"] for sandbox in running if sandbox["state"] in ("running", "paused", "creating")] == []
         # Slots that are kept warm come and go; what belongs to sandboxes goes with them.
         kinds = ("mounts", "loop devices")
-        eventually(lambda: not {kind: found for kind, found in growth(before, inventory(up)).items() if kind in kinds}, "all is given back", 60)
+        eventually(
+            lambda: not {kind: found for kind, found in growth(before, inventory(up)).items() if kind in kinds},
+            "all is given back",
+            60,
+        )

@@ -14,7 +14,9 @@ def test_full_disk(server):
     # A host without a pool says so when it starts, and limits nothing.
     if "disk use of sandboxes is not limited" in up.log.read_text():
         pytest.skip("SKIPPED: this host gives sandboxes no disk limit")
-    filled = full.commands.run(f"dd if=/dev/zero of=ballast bs=1M count={LIMIT_MIB * 2} status=none || stat -c %s ballast")
+    filled = full.commands.run(
+        f"dd if=/dev/zero of=ballast bs=1M count={LIMIT_MIB * 2} status=none || stat -c %s ballast"
+    )
     assert 0 < int(filled.stdout) <= LIMIT_MIB << 20
     with pytest.raises(NotEnoughSpaceException):
         full.files.write("too-much", io.BytesIO(b"x" * (96 << 20)), request_timeout=300)

@@ -154,7 +154,9 @@ def test_refusals_have_codes(work, forge, api):
 
 def test_large_files_are_moved_by_what_only_the_gate_knows(work, forge, api):
     if work.post("exec", command="git lfs version")["exit_code"] != 0:
-        pytest.skip("SKIPPED: the template has no git-lfs; `scripts/setup test` installs it, or build the template anew")
+        pytest.skip(
+            "SKIPPED: the template has no git-lfs; `scripts/setup test` installs it, or build the template anew"
+        )
     track = "cd app && git lfs install --local && git lfs track '*.bin' && head -c 200000 /dev/urandom > big.bin"
     work.inside(f"{track} && sha256sum big.bin")
     oid = work.inside("sha256sum app/big.bin").split()[0]
@@ -208,7 +210,9 @@ def test_a_forge_that_wants_to_be_left_alone_or_does_not_answer_is_told(work, fo
 
 
 def test_a_webhook_has_to_prove_itself(api, forge):
-    body = json.dumps({"action": "opened", "repository": {"full_name": "octo/app"}, "pull_request": {"number": 1}}).encode()
+    body = json.dumps(
+        {"action": "opened", "repository": {"full_name": "octo/app"}, "pull_request": {"number": 1}}
+    ).encode()
     path = f"/forge/webhooks/{api.connection['id']}"
 
     def deliver(secret: str) -> int:

@@ -153,6 +153,9 @@ def test_a_token_for_github_connects_the_project(server):
             # It is for GitHub alone: nobody has it shown by a sandbox.
             refused = api.post("/sandboxes", json={"secrets": {"TOKEN": secret["name"]}})
             assert refused.status_code == 422 and secret["name"] in refused.text, refused.text
-            shown = [api.get(path).raise_for_status().text for path in ("/forge/connections", "/secrets", "/events", "/audit")]
+            shown = [
+                api.get(path).raise_for_status().text
+                for path in ("/forge/connections", "/secrets", "/events", "/audit")
+            ]
         assert up.stop() == 0
         assert not any("ghp_" in text for text in [*shown, up.log.read_text()])

@@ -157,7 +157,9 @@ def test_memory_behind_files(attacker):
     for written, error in found.values():
         assert error == "ENOSPC" and written <= MEMORY // 2, found
     assert found["shm"][0] > MEMORY // 4, "it was really filled"
-    start(attacker, "exec python3 -c 'import os\nfd = os.memfd_create(\"x\")\nwhile True: os.write(fd, bytes(1 << 20))'")
+    start(
+        attacker, "exec python3 -c 'import os\nfd = os.memfd_create(\"x\")\nwhile True: os.write(fd, bytes(1 << 20))'"
+    )
     eventually(lambda: ran_out_of_memory(attacker), "killed for want of memory")
 
 
@@ -479,7 +481,10 @@ open("/tmp/held", "w").write(f"{held} {ctypes.get_errno()}")
 time.sleep(1000)
 '""",
     )
-    eventually(lambda: attacker.sandbox.files.exists("/tmp/held") and attacker.sandbox.files.read("/tmp/held"), "all instances taken")
+    eventually(
+        lambda: attacker.sandbox.files.exists("/tmp/held") and attacker.sandbox.files.read("/tmp/held"),
+        "all instances taken",
+    )
     held, error = attacker.sandbox.files.read("/tmp/held").split()
     assert 0 < int(held) < 100000 and int(error) in (24, 23)  # EMFILE, ENFILE
     watch = bystanders.neighbour.files.watch_dir("/home/user")

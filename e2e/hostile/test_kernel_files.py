@@ -12,7 +12,9 @@ NO = ("ENOENT", "EACCES", "EPERM", "EROFS")
 
 def test_switches_in_proc(attacker):
     """Whatever a write could change is the host's, or a namespace's of which the sandbox must not have the rule."""
-    before = {path: pathlib.Path(path).read_text() for path in ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness")}
+    before = {
+        path: pathlib.Path(path).read_text() for path in ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness")
+    }
     found = attacker.attack(
         """
         paths = ["sys/kernel/core_pattern", "sys/kernel/modprobe", "sys/kernel/hostname", "sys/kernel/pid_max",
@@ -119,7 +121,18 @@ def test_devices(attacker):
     )
     assert set(found["made"].values()) <= {"EPERM"}, found["made"]
     assert set(found["opened"].values()) == {"ENOENT"}, found["opened"]
-    assert set(found["there"]) <= {"full", "null", "ptmx", "random", "tty", "urandom", "zero", "stdin", "stdout", "stderr"}
+    assert set(found["there"]) <= {
+        "full",
+        "null",
+        "ptmx",
+        "random",
+        "tty",
+        "urandom",
+        "zero",
+        "stdin",
+        "stdout",
+        "stderr",
+    }
     assert found["blocks"] == []
 
 

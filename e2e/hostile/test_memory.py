@@ -46,7 +46,7 @@ def test_a_flood_of_orders_does_not_keep_it_from_pausing(attacker, bystanders):
         "import socket\n"
         "while True:\n"
         "    try:\n"
-        "        socket.socket(socket.AF_UNIX).connect(chr(0) + \"coffer-agentd\")\n"
+        '        socket.socket(socket.AF_UNIX).connect(chr(0) + "coffer-agentd")\n'
         "    except OSError:\n"
         "        pass\n"
         "'",

@@ -117,7 +117,9 @@ time.sleep(1000)
     if user == "user":
         assert found["agentd"] == "EPERM"
     else:
-        assert isinstance(found["agentd"], int)  # agentd's listener, whose peer is the server: tests of outside cover it
+        assert isinstance(
+            found["agentd"], int
+        )  # agentd's listener, whose peer is the server: tests of outside cover it
 
 
 def test_abstract_sockets_of_the_host(attacker):
@@ -174,7 +176,14 @@ def test_shared_memory_and_queues(attackers, user):
                file=attempt(read, "/dev/shm/coffer"), listed=len(read("/proc/sysvipc/shm").splitlines()))
         """
     )
-    assert seen == {"shm": "ENOENT", "queue": "ENOENT", "message": "ENOENT", "semaphore": "ENOENT", "file": "ENOENT", "listed": 1}
+    assert seen == {
+        "shm": "ENOENT",
+        "queue": "ENOENT",
+        "message": "ENOENT",
+        "semaphore": "ENOENT",
+        "file": "ENOENT",
+        "listed": 1,
+    }
 
 
 def test_terminal_input(attacker):

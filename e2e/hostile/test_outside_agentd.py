@@ -31,8 +31,20 @@ class FakeAgentd:
         # The server keeps connections to the real one: each is put to a use that lasts.
         watch = b'{"path": "/tmp"}'
         token = f"X-Access-Token: {self.sandbox._envd_access_token}"
-        ask = head(self.sandbox, "POST", "/filesystem.Filesystem/WatchDir", ENVD, token, "Content-Type: application/connect+json",
-                   f"Content-Length: {len(watch) + 5}") + b"\0" + len(watch).to_bytes(4, "big") + watch
+        ask = (
+            head(
+                self.sandbox,
+                "POST",
+                "/filesystem.Filesystem/WatchDir",
+                ENVD,
+                token,
+                "Content-Type: application/connect+json",
+                f"Content-Length: {len(watch) + 5}",
+            )
+            + b"\0"
+            + len(watch).to_bytes(4, "big")
+            + watch
+        )
         self.watches = [connect() for _ in range(20)]
         for wire in self.watches:
             wire.sendall(ask)
@@ -120,10 +132,14 @@ FLOODS = {
     "noise": lambda wire, _: wire.sendall(os.urandom(1 << 20)),
     "another protocol": lambda wire, _: wire.sendall(b"SSH-2.0-x\r\n" + b"\0" * 4096),
     "silence, then the end": lambda wire, _: None,
-    "a longer body than there is": lambda wire, _: wire.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\nshort"),
+    "a longer body than there is": lambda wire, _: wire.sendall(
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\nshort"
+    ),
     "a reset": lambda wire, _: (wire.sendall(CHUNKED + b"5\r\nhello\r\n"), wire.shutdown(socket.SHUT_RDWR)),
     "two answers": lambda wire, _: wire.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" * 2),
-    "a switch nobody asked for": lambda wire, _: wire.sendall(b"HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n" + b"x" * 999),
+    "a switch nobody asked for": lambda wire, _: wire.sendall(
+        b"HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n" + b"x" * 999
+    ),
     "a connect frame of 4 GiB": pour(b"\0" * 65536, 64)(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/connect+json\r\n\r\n\0\xff\xff\xff\xff"
     ),
@@ -151,7 +167,10 @@ def test_whatever_agentd_answers(taken, what):
 
 def test_a_journal_of_agentds_own_making(taken):
     """Logs are read from agentd: its pages are bounded in size, number and time, and what is in them is text."""
-    record = b'{"offset":1,"time_ms":9223372036854775807,"pid":4294967295,"what":{"kind":"started","command":"%s"}},' % (b"<b>\\u0000" * 50)
+    record = (
+        b'{"offset":1,"time_ms":9223372036854775807,"pid":4294967295,"what":{"kind":"started","command":"%s"}},'
+        % (b"<b>\\u0000" * 50)
+    )
     tail = b'{"offset":1,"time_ms":1,"pid":1,"what":{"kind":"started","command":"last"}}'
 
     def page(body: bytes, length: int | None = None):
@@ -159,10 +178,14 @@ def test_a_journal_of_agentds_own_making(taken):
 
     endless = b'{"next":1,"dropped":0,"records":[' + record * 5000 + tail + b"]}"
     answers = {
-        "pages without end": lambda wire, request: wire.sendall(page(endless.replace(b'"next":1', b'"next":%d' % (len(request) * 10**6)))),
+        "pages without end": lambda wire, request: wire.sendall(
+            page(endless.replace(b'"next":1', b'"next":%d' % (len(request) * 10**6)))
+        ),
         "one page of 64 MiB": lambda wire, _: wire.sendall(page(b" " * (64 << 20))),
         "depth": lambda wire, _: wire.sendall(page(b"[" * (3 << 20))),
-        "packed": lambda wire, _: wire.sendall(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x08\0"),
+        "packed": lambda wire, _: wire.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x08\0"
+        ),
         "a length that lies": lambda wire, _: wire.sendall(page(b"{}", 10**12)),
         "one byte a second": lambda wire, _: [wire.sendall(b"H"), wire.recv(1)],
         "nonsense": lambda wire, _: wire.sendall(b"\0" * 4096),

@@ -111,7 +111,9 @@ def test_names_that_no_file_has(box, here):
 
 
 def test_names_that_are_not_text(box, here):
-    box.commands.run(f"cd {here} && touch $'\\xff\\xfe' $'a\\x80b' && mkdir $'d\\xff' && touch $'d\\xff/x' && ls | wc -l")
+    box.commands.run(
+        f"cd {here} && touch $'\\xff\\xfe' $'a\\x80b' && mkdir $'d\\xff' && touch $'d\\xff/x' && ls | wc -l"
+    )
     listed = box.files.list(here, depth=3)
     assert len(listed) == 4, listed
     assert box.files.remove(here) is None
@@ -121,8 +123,17 @@ def test_names_that_are_not_text(box, here):
 def test_links_stay_inside(box, here, host_file):
     """Every way for a link or a magic link to name the host's root ends in the sandbox's."""
     envd = Envd(box)
-    ways = [f"{root}{host_file}" for root in ("/proc/1/root", "/proc/self/root", "/proc/1/cwd/..", "/proc/thread-self/root",
-                                              "/dev/fd/../../../..", "/proc/1/task/1/root")]
+    ways = [
+        f"{root}{host_file}"
+        for root in (
+            "/proc/1/root",
+            "/proc/self/root",
+            "/proc/1/cwd/..",
+            "/proc/thread-self/root",
+            "/dev/fd/../../../..",
+            "/proc/1/task/1/root",
+        )
+    ]
     links = {f"{here}/link{number}": way for number, way in enumerate(ways)}
     box.commands.run("\n".join(f"ln -s {way} {link}" for link, way in links.items()), user="root")
     for path in [*ways, *links]:
@@ -160,9 +171,17 @@ def test_the_kernels_own_files_are_not_written(box):
     """As root inside, through agentd, which is root inside too."""
     core_pattern = pathlib.Path("/proc/sys/kernel/core_pattern").read_text()
     envd = Envd(box)
-    for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/sys/kernel/modprobe", "/proc/kcore",
-                 "/proc/self/uid_map", "/proc/1/oom_score_adj", "/sys/kernel/uevent_helper", "/sys/fs/cgroup/cgroup.procs",
-                 "/sys/power/state"):
+    for path in (
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sysrq-trigger",
+        "/proc/sys/kernel/modprobe",
+        "/proc/kcore",
+        "/proc/self/uid_map",
+        "/proc/1/oom_score_adj",
+        "/sys/kernel/uevent_helper",
+        "/sys/fs/cgroup/cgroup.procs",
+        "/sys/power/state",
+    ):
         answer = envd.put(path, b"|/tmp/evil", raw=f"path={path}&username=root")
         assert answer.status_code != 200, f"{path}: {answer.text}"
     assert pathlib.Path("/proc/sys/kernel/core_pattern").read_text() == core_pattern
@@ -253,7 +272,10 @@ def test_forms_whose_names_lie(box, here, host_file):
         (f'form-data; name="file"; filename="{up}{str(host_file)[1:]}"', str(host_file)),
         (f'form-data; name="file"; filename="{here}/a\\"b"', f'{here}/a"b'),
         (f'form-data; name="file"; filename="{here}/one"; filename="{here}/two"', f"{here}/one"),
-        (f"form-data; name=\"file\"; filename=\"{here}/plain\"; filename*=UTF-8''{quote(here + '/extended')}", f"{here}/extended"),
+        (
+            f'form-data; name="file"; filename="{here}/plain"; filename*=UTF-8\'\'{quote(here + "/extended")}',
+            f"{here}/extended",
+        ),
         (f"form-data; name=file; filename*=UTF-8''{quote(here + '/x', safe='')}%2f..%2fdots", f"{here}/dots"),
     ]:
         answer = send_form(envd, form((disposition, b"content")))
@@ -270,7 +292,9 @@ def test_forms_whose_names_lie(box, here, host_file):
     ]:
         assert send_form(envd, form((disposition, b"content"))).status_code == 400, disposition
     # Fields that are no files, and a disposition that is none, write nothing.
-    assert send_form(envd, form((f'form-data; name="other"; filename="{here}/no"', b"x"), ("nonsense", b"x"))).json() == []
+    assert (
+        send_form(envd, form((f'form-data; name="other"; filename="{here}/no"', b"x"), ("nonsense", b"x"))).json() == []
+    )
     assert not box.files.exists(f"{here}/no")
 
 
@@ -351,7 +375,9 @@ while True:
 @pytest.fixture
 def swapping(box, here):
     """A directory and a link to another one change places all the time."""
-    box.commands.run(f"mkdir {here}/kept {here}/race {here}/race/x && echo dear > {here}/kept/file && ln -s {here}/kept {here}/race/y")
+    box.commands.run(
+        f"mkdir {here}/kept {here}/race {here}/race/x && echo dear > {here}/kept/file && ln -s {here}/kept {here}/race/y"
+    )
     box.files.write("/tmp/swap.py", SWAP)
     swap = box.commands.run(f"exec python3 /tmp/swap.py {here}/race/x {here}/race/y", background=True, timeout=0)
     yield f"{here}/race"
@@ -414,10 +440,7 @@ def test_watches_are_bounded(box, here):
 
 
 def test_trees_of_any_depth_are_listed_and_removed(box, here):
-    box.commands.run(
-        f"cd {here} && python3 -c '"
-        "import os\nfor n in range(3000):\n  os.mkdir(\"d\"); os.chdir(\"d\")'"
-    )
+    box.commands.run(f'cd {here} && python3 -c \'import os\nfor n in range(3000):\n  os.mkdir("d"); os.chdir("d")\'')
     envd = Envd(box)
     for depth in (2**32, -1, "9" * 400):
         assert envd.call("ListDir", path=here, depth=depth).status_code == 400, depth
@@ -452,8 +475,10 @@ def test_a_user_database_that_is_none(attackers):
     attacker = attackers("root")
     envd = Envd(attacker.sandbox)
     for trick in ("mkfifo", "mkdir", "ln -s /dev/zero", "ln -s passwd"):
-        attacker.shell(f"cp /etc/passwd /tmp/passwd; rm -rf /etc/passwd; {trick} /etc/passwd; (sleep 1; rm -rf /etc/passwd; "
-                       "cp /tmp/passwd /etc/passwd) >/dev/null 2>&1 &")
+        attacker.shell(
+            f"cp /etc/passwd /tmp/passwd; rm -rf /etc/passwd; {trick} /etc/passwd; (sleep 1; rm -rf /etc/passwd; "
+            "cp /tmp/passwd /etc/passwd) >/dev/null 2>&1 &"
+        )
         refused = envd.get("/etc/hostname")
         assert refused.status_code in (200, 401), f"{trick}: {refused.text}"
         eventually(lambda: envd.get("/etc/hostname").status_code == 200, "it is put right again", 60)
@@ -477,9 +502,13 @@ def test_messages_that_lie_about_themselves(box):
             if (what, method) == ("nothing", "process.Process/StreamInput"):
                 continue  # a stream of no messages is one
             answer = envd.client.post(f"/{method}", content=body, headers=stream)
-            assert answer.status_code == 200 and b'"error"' in answer.content, f"{method} {what}: {answer.content[:200]}"
+            assert answer.status_code == 200 and b'"error"' in answer.content, (
+                f"{method} {what}: {answer.content[:200]}"
+            )
     for content_type in ("application/connect+proto", "application/proto", "application/json", "text/plain", ""):
-        answer = envd.client.post("/process.Process/List", content=os.urandom(4096), headers={"Content-Type": content_type})
+        answer = envd.client.post(
+            "/process.Process/List", content=os.urandom(4096), headers={"Content-Type": content_type}
+        )
         assert answer.status_code in (200, 400, 415, 429), f"{content_type}: {answer.status_code}"
     big = io.BytesIO(bytes(32 << 20))
     with pytest.raises((httpx.HTTPError, AssertionError)):

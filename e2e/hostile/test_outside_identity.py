@@ -37,7 +37,9 @@ def sign(token: str, path: str = PATH, operation: str = "read", user: str = "", 
 
 
 def signed(signature: str, path: str = PATH, **more: str) -> str:
-    return "&".join(f"{name}={quote(value, safe='')}" for name, value in {"path": path, "signature": signature, **more}.items())
+    return "&".join(
+        f"{name}={quote(value, safe='')}" for name, value in {"path": path, "signature": signature, **more}.items()
+    )
 
 
 def bare(query: str, method: str = "GET", **options) -> httpx.Response:
@@ -47,15 +49,41 @@ def bare(query: str, method: str = "GET", **options) -> httpx.Response:
 
 def test_a_token_opens_its_own_sandbox_only(victim, other):
     token, foreign = victim._envd_access_token, other._envd_access_token
-    wrong = [None, "", foreign, token[:-1], token + "0", token.upper(), f"{token},{token}", f"{foreign} {token}", "null", "*"]
+    wrong = [
+        None,
+        "",
+        foreign,
+        token[:-1],
+        token + "0",
+        token.upper(),
+        f"{token},{token}",
+        f"{foreign} {token}",
+        "null",
+        "*",
+    ]
     for given in wrong:
         envd = Envd(victim, given)
-        for answer in (envd.get(PATH), envd.put("/home/user/forged"), envd.client.get("/envs"), envd.client.get("/metrics"),
-                       envd.call(LIST), envd.call("ListDir", path="/"), envd.call("Remove", path=PATH)):
+        for answer in (
+            envd.get(PATH),
+            envd.put("/home/user/forged"),
+            envd.client.get("/envs"),
+            envd.client.get("/metrics"),
+            envd.call(LIST),
+            envd.call("ListDir", path="/"),
+            envd.call("Remove", path=PATH),
+        ):
             assert answer.status_code == 401, f"{given!r}: {answer.text}"
             assert SECRET not in answer.text
     # Two of them, the right one second.
-    two = head(victim, "GET", f"/files?path={PATH}", ENVD, f"X-Access-Token: {foreign}", f"X-Access-Token: {token}", "Connection: close")
+    two = head(
+        victim,
+        "GET",
+        f"/files?path={PATH}",
+        ENVD,
+        f"X-Access-Token: {foreign}",
+        f"X-Access-Token: {token}",
+        "Connection: close",
+    )
     assert statuses(converse(two)) == [401]
     for place in (f"/files?path={PATH}&access_token={token}", f"/files?path={PATH}&X-Access-Token={token}"):
         assert Envd(victim, None).client.get(place).status_code == 401, "a token in a URL opens nothing"
@@ -108,12 +136,39 @@ def test_the_servers_own_routes_are_closed_to_clients(victim):
     """/init sets agentd's token: whoever reaches it owns the sandbox."""
     take = '{"accessToken": "stolen", "access_token": "stolen"}'
     own = f"X-Access-Token: {victim._envd_access_token}"
-    spelled = ["/init", "//init", "/./init", "/x/../init", "/%69nit", "/INIT", "/init/", "/init?x", "/init;x", "/init%20", "/%2finit",
-               "/..%2finit", "/init%00", "/init%23", "\\init", "/%5cinit", "/files/../init", "/files%2f..%2finit", "/init%2f..",
-               "/coffer/journal", "/coffer/journal?from=0", "/%63offer/journal/ack", "http://x/init", "/freeze", "/upgrade"]
+    spelled = [
+        "/init",
+        "//init",
+        "/./init",
+        "/x/../init",
+        "/%69nit",
+        "/INIT",
+        "/init/",
+        "/init?x",
+        "/init;x",
+        "/init%20",
+        "/%2finit",
+        "/..%2finit",
+        "/init%00",
+        "/init%23",
+        "\\init",
+        "/%5cinit",
+        "/files/../init",
+        "/files%2f..%2finit",
+        "/init%2f..",
+        "/coffer/journal",
+        "/coffer/journal?from=0",
+        "/%63offer/journal/ack",
+        "http://x/init",
+        "/freeze",
+        "/upgrade",
+    ]
     for path in spelled:
         for method in ("POST", "GET", "PUT"):
-            request = head(victim, method, path, ENVD, own, f"Content-Length: {len(take)}", "Connection: close") + take.encode()
+            request = (
+                head(victim, method, path, ENVD, own, f"Content-Length: {len(take)}", "Connection: close")
+                + take.encode()
+            )
             found = statuses(converse(request))
             assert found and all(status in (400, 404) for status in found), f"{method} {path}: {found}"
     tunnel = head(victim, "CONNECT", "127.0.0.1:22", ENVD, own, host="127.0.0.1:22")
@@ -149,8 +204,9 @@ def test_the_port_inside_gives_no_more(attackers, victim):
 def test_a_private_port_wants_its_own_token(attackers):
     one, two = (attackers("user", network={"allow_public_traffic": False}) for _ in range(2))
     for each in (one, two):
-        each.sandbox.commands.run("cd /home/user && echo private > index.html && exec python3 -m http.server 8000",
-                                  background=True, timeout=0)
+        each.sandbox.commands.run(
+            "cd /home/user && echo private > index.html && exec python3 -m http.server 8000", background=True, timeout=0
+        )
     token, foreign = one.sandbox.traffic_access_token, two.sandbox.traffic_access_token
     assert token and foreign and token != foreign
 
@@ -163,14 +219,24 @@ def test_a_private_port_wants_its_own_token(attackers):
     while visit(f"e2b-traffic-access-token: {token}") != [200]:
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    for given in (foreign, "", token[:-1], token + " x", token.swapcase(), f"{token}, {foreign}", one.sandbox._envd_access_token):
+    for given in (
+        foreign,
+        "",
+        token[:-1],
+        token + " x",
+        token.swapcase(),
+        f"{token}, {foreign}",
+        one.sandbox._envd_access_token,
+    ):
         assert visit(f"e2b-traffic-access-token: {given}") == [403], given
     assert visit() == [403]
     assert visit(f"e2b-traffic-access-token: {foreign}", f"e2b-traffic-access-token: {token}") == [403]
     assert visit(f"x-access-token: {token}") == [403]
     assert visit("Connection: e2b-traffic-access-token") == [403]
     # A page of one sandbox's name cannot reach another by headers.
-    crossed = visit(f"e2b-traffic-access-token: {foreign}", f"E2b-Sandbox-Id: {two.sandbox.sandbox_id}", "E2b-Sandbox-Port: 8000")
+    crossed = visit(
+        f"e2b-traffic-access-token: {foreign}", f"E2b-Sandbox-Id: {two.sandbox.sandbox_id}", "E2b-Sandbox-Port: 8000"
+    )
     assert crossed == [403]
 
 
@@ -178,8 +244,21 @@ def test_odd_spellings_of_an_id_name_nobody_else(victim, other):
     token = victim._envd_access_token
     one = victim.sandbox_id
     swapped = str.maketrans({"0": "o", "1": "l"})
-    spellings = [one.upper(), one.translate(swapped), one + "0", one[:-1], "0" + one, one.replace("0", "%30"), one + "-" + other.sandbox_id,
-                 f"{one}_", "..", "*", "%", one[::-1], other.sandbox_id]
+    spellings = [
+        one.upper(),
+        one.translate(swapped),
+        one + "0",
+        one[:-1],
+        "0" + one,
+        one.replace("0", "%30"),
+        one + "-" + other.sandbox_id,
+        f"{one}_",
+        "..",
+        "*",
+        "%",
+        one[::-1],
+        other.sandbox_id,
+    ]
     for spelled in spellings:
         by_header = Envd(victim)
         by_header.headers["E2b-Sandbox-Id"] = spelled
@@ -197,19 +276,39 @@ def test_odd_spellings_of_an_id_name_nobody_else(victim, other):
         (f"{ENVD}-{one}", 404),
         (f"x.{ENVD}-{one}.test", 404),
     ]:
-        request = head(victim, "GET", f"/files?path={PATH}", ENVD, f"X-Access-Token: {token}", "Connection: close", host=host)
+        request = head(
+            victim, "GET", f"/files?path={PATH}", ENVD, f"X-Access-Token: {token}", "Connection: close", host=host
+        )
         assert statuses(converse(request)) == [expected], host
-    absolute = head(victim, "GET", f"http://{ENVD}-{other.sandbox_id}.test/files?path={PATH}", ENVD, f"X-Access-Token: {token}")
+    absolute = head(
+        victim, "GET", f"http://{ENVD}-{other.sandbox_id}.test/files?path={PATH}", ENVD, f"X-Access-Token: {token}"
+    )
     assert statuses(converse(absolute, 2)) == [400], "two names for two sandboxes"
 
 
 def test_keys_that_are_none_are_told_nothing(victim):
     key = os.environ["E2B_API_KEY"]
     one = victim.sandbox_id
-    for given in ("", "e2b_" + "0" * 40, key[:-1], key + "0", key.upper(), "' or ''='", key.replace("_", "\t"), victim._envd_access_token):
+    for given in (
+        "",
+        "e2b_" + "0" * 40,
+        key[:-1],
+        key + "0",
+        key.upper(),
+        "' or ''='",
+        key.replace("_", "\t"),
+        victim._envd_access_token,
+    ):
         headers = {"X-API-KEY": given}
-        for method, path in [("GET", "/sandboxes"), ("GET", f"/sandboxes/{one}"), ("DELETE", f"/sandboxes/{one}"), ("GET", "/teams"),
-                             ("POST", f"/sandboxes/{one}/pause"), ("GET", f"/sandboxes/{one}/logs"), ("PUT", f"/sandboxes/{one}/network")]:
+        for method, path in [
+            ("GET", "/sandboxes"),
+            ("GET", f"/sandboxes/{one}"),
+            ("DELETE", f"/sandboxes/{one}"),
+            ("GET", "/teams"),
+            ("POST", f"/sandboxes/{one}/pause"),
+            ("GET", f"/sandboxes/{one}/logs"),
+            ("PUT", f"/sandboxes/{one}/network"),
+        ]:
             answer = PLAIN.request(method, path, headers=headers)
             assert answer.status_code == 401, f"{given!r} {method} {path}: {answer.text}"
             assert one not in answer.text and key not in answer.text
@@ -261,7 +360,7 @@ def test_no_request_is_hidden_in_another(attackers):
         f"Content-Length: {size}, 0\r\n\r\n{hidden}",
         f"Content-Length: +{size}\r\n\r\n{hidden}",
         f"Connection: content-length\r\nContent-Length: {size}\r\n\r\n{hidden}",
-        f"Connection: transfer-encoding\r\nTransfer-Encoding: chunked\r\n\r\n{size:x};a=\"b\r\n\"\r\n{hidden}\r\n0\r\n\r\n",
+        f'Connection: transfer-encoding\r\nTransfer-Encoding: chunked\r\n\r\n{size:x};a="b\r\n"\r\n{hidden}\r\n0\r\n\r\n',
         f"Transfer-Encoding: chunked\r\n\r\n{size:x}\n{hidden}\n0\n\n",
         "Transfer-Encoding: chunked\r\n\r\n0\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\nHost: x\r\n\r\n",
         f"Expect: 100-continue\r\nContent-Length: {size}\r\n\r\n{hidden}",
@@ -294,5 +393,5 @@ def test_no_request_is_hidden_in_another(attackers):
             assert int(framed[0].split(":")[1]) == len(body), text
         elif "/hidden" in body:
             length, _, rest = body.partition("\r\n")
-            assert rest[int(length, 16):] in ("\r\n0\r\n\r\n", "\r\n"), "whole, or cut off behind it: " + text
+            assert rest[int(length, 16) :] in ("\r\n0\r\n\r\n", "\r\n"), "whole, or cut off behind it: " + text
         assert "\n" not in first.replace("\r\n", "") and "\r" not in first.replace("\r\n", ""), text

@@ -21,7 +21,12 @@ def ids_outside(attacker, command: str) -> set[int]:
             try:
                 if (entry / "cmdline").read_bytes().split(b"\0")[0] == marker.encode():
                     status = (entry / "status").read_text()
-                    return {int(word) for line in status.splitlines() if line[:3] in ("Uid", "Gid") for word in line.split()[1:]}
+                    return {
+                        int(word)
+                        for line in status.splitlines()
+                        if line[:3] in ("Uid", "Gid")
+                        for word in line.split()[1:]
+                    }
             except OSError:
                 continue
         return None

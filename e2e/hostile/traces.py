@@ -71,7 +71,9 @@ class Traces:
         """Whatever of the sandbox is still on the host."""
         found = [str(path) for path in cgroups(self.name)]
         for place in PLACES:
-            found += [str(path) for pattern in ("*", "*/*", "*/*/*") for path in place.glob(pattern) if self.name in path.name]
+            found += [
+                str(path) for pattern in ("*", "*/*", "*/*/*") for path in place.glob(pattern) if self.name in path.name
+            ]
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
             try:
                 owner = entry.stat().st_uid

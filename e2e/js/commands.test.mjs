@@ -43,13 +43,18 @@ test('large output', async () => {
 test('fifty at once', async () => {
   const sandbox = await box()
   const results = await Promise.all(Array.from({ length: 50 }, (_, n) => sandbox.commands.run(`sleep 0.5; echo ${n}`)))
-  assert.deepEqual(results.map((r) => r.stdout), Array.from({ length: 50 }, (_, n) => `${n}\n`))
+  assert.deepEqual(
+    results.map((r) => r.stdout),
+    Array.from({ length: 50 }, (_, n) => `${n}\n`),
+  )
 })
 
 test('background, list, connect with replay', async () => {
   const sandbox = await box()
   const dir = await here(sandbox)
-  const command = await sandbox.commands.run(`echo early; until [ -e ${dir}/go ]; do sleep 0.05; done; echo late`, { background: true })
+  const command = await sandbox.commands.run(`echo early; until [ -e ${dir}/go ]; do sleep 0.05; done; echo late`, {
+    background: true,
+  })
   assert.ok((await sandbox.commands.list()).some((p) => p.pid === command.pid))
   await command.disconnect()
   const attached = await sandbox.commands.connect(command.pid)
@@ -92,7 +97,13 @@ test('the sandbox is killed while a command runs', async (t) => {
 })
 
 const terminal = (sandbox, shown, options = {}) =>
-  sandbox.pty.create({ cols: 80, rows: 24, timeoutMs: 300_000, onData: (data) => void shown.push(Buffer.from(data)), ...options })
+  sandbox.pty.create({
+    cols: 80,
+    rows: 24,
+    timeoutMs: 300_000,
+    onData: (data) => void shown.push(Buffer.from(data)),
+    ...options,
+  })
 const text = (shown) => Buffer.concat(shown).toString()
 
 test('pty: input, resize, reconnect, kill', async () => {
@@ -104,7 +115,10 @@ test('pty: input, resize, reconnect, kill', async () => {
   await eventually(() => text(shown).includes('24 80') && text(shown).includes('==green:/tmp=='))
   await first.disconnect()
   const later = []
-  const again = await sandbox.pty.connect(first.pid, { onData: (data) => void later.push(Buffer.from(data)), timeoutMs: 300_000 })
+  const again = await sandbox.pty.connect(first.pid, {
+    onData: (data) => void later.push(Buffer.from(data)),
+    timeoutMs: 300_000,
+  })
   await sandbox.pty.resize(first.pid, { cols: 121, rows: 33 })
   await type(first.pid, 'sleep 1; stty size; exit\n')
   assert.equal((await again.wait()).exitCode, 0)

@@ -33,11 +33,20 @@ test('many files, list, info, rename, remove', async () => {
   const { files, commands } = await box()
   const dir = await here(await box())
   const entries = [...Array(10).keys()].map((n) => ({ path: `${dir}/${n}/file ${n}`, data: `content ${n}` }))
-  assert.deepEqual((await files.write(entries)).map((info) => info.path), entries.map((entry) => entry.path))
-  assert.deepEqual(await Promise.all(entries.map((entry) => files.read(entry.path))), entries.map((entry) => entry.data))
+  assert.deepEqual(
+    (await files.write(entries)).map((info) => info.path),
+    entries.map((entry) => entry.path),
+  )
+  assert.deepEqual(
+    await Promise.all(entries.map((entry) => files.read(entry.path))),
+    entries.map((entry) => entry.data),
+  )
   assert.equal((await files.list(dir, { depth: 2 })).length, 20)
   const info = await files.getInfo(entries[0].path)
-  assert.deepEqual([info.size, info.mode, info.permissions, info.owner, info.group], [9, 0o644, '-rw-r--r--', 'user', 'user'])
+  assert.deepEqual(
+    [info.size, info.mode, info.permissions, info.owner, info.group],
+    [9, 0o644, '-rw-r--r--', 'user', 'user'],
+  )
   assert.equal((await files.rename(entries[0].path, `${dir}/moved`)).path, `${dir}/moved`)
   assert.deepEqual([await files.exists(entries[0].path), await files.exists(`${dir}/moved`)], [false, true])
   assert.deepEqual([await files.makeDir(`${dir}/x/y`), await files.makeDir(`${dir}/x/y`)], [true, false])
@@ -88,8 +97,14 @@ test('refusals', async () => {
   await assert.rejects(files.read(`${dir}/none`), FileNotFoundError)
   await assert.rejects(files.getInfo(`${dir}/none`), NotFoundError)
   await assert.rejects(files.rename(`${dir}/none`, `${dir}/other`), NotFoundError)
-  await assert.rejects(files.watchDir(`${dir}/none`, () => {}), NotFoundError)
-  await assert.rejects(files.watchDir(`${dir}/file`, () => {}), InvalidArgumentError)
+  await assert.rejects(
+    files.watchDir(`${dir}/none`, () => {}),
+    NotFoundError,
+  )
+  await assert.rejects(
+    files.watchDir(`${dir}/file`, () => {}),
+    InvalidArgumentError,
+  )
   await assert.rejects(files.list(`${dir}/file`), InvalidArgumentError)
 })
 
@@ -97,7 +112,10 @@ test('watch: three events for one upload, and what happens below', async () => {
   const { files } = await box()
   const dir = await here(await box())
   const seen = []
-  const watch = await files.watchDir(dir, (event) => void seen.push(`${event.type} ${event.name}`), { recursive: true, timeoutMs: 0 })
+  const watch = await files.watchDir(dir, (event) => void seen.push(`${event.type} ${event.name}`), {
+    recursive: true,
+    timeoutMs: 0,
+  })
   await files.write(`${dir}/file`, 'x')
   await eventually(() => seen.includes('write file'))
   assert.deepEqual(seen, ['create file', 'chmod file', 'write file'])
@@ -117,7 +135,10 @@ test('signed URLs', async () => {
   }
   const form = new FormData()
   form.append('file', 'by url')
-  const uploaded = await fetch(await sandbox.uploadUrl('up.txt', { useSignatureExpiration: 600 }), { method: 'POST', body: form })
+  const uploaded = await fetch(await sandbox.uploadUrl('up.txt', { useSignatureExpiration: 600 }), {
+    method: 'POST',
+    body: form,
+  })
   assert.deepEqual(await uploaded.json(), [{ path: '/home/user/up.txt', name: 'up.txt', type: 'file' }])
   const expired = await fetch(await sandbox.downloadUrl('hello.txt', { useSignatureExpiration: -60 }))
   assert.equal(expired.status, 401)

@@ -14,7 +14,10 @@ test('create, info, environment, list', async (t) => {
   assert.deepEqual([info.state, info.metadata], ['running', metadata])
   const life = info.endAt - info.startedAt
   assert.ok(life > 290_000 && life <= 310_000, `${life}`)
-  assert.deepEqual((await listed(metadata)).map((s) => s.sandboxId), [sandbox.sandboxId])
+  assert.deepEqual(
+    (await listed(metadata)).map((s) => s.sandboxId),
+    [sandbox.sandboxId],
+  )
 })
 
 test('paging, newest first, over states', async (t) => {
@@ -26,9 +29,15 @@ test('paging, newest first, over states', async (t) => {
   const first = await pages.nextItems()
   assert.ok(pages.hasNext && pages.nextToken)
   const second = await pages.nextItems()
-  assert.deepEqual([...first, ...second].map((s) => s.sandboxId), ids)
+  assert.deepEqual(
+    [...first, ...second].map((s) => s.sandboxId),
+    ids,
+  )
   assert.equal(pages.hasNext, false)
-  assert.deepEqual((await listed(metadata, { state: ['paused'] })).map((s) => s.sandboxId), [ids[1]])
+  assert.deepEqual(
+    (await listed(metadata, { state: ['paused'] })).map((s) => s.sandboxId),
+    [ids[1]],
+  )
 })
 
 test('timeout ends it, kill twice', async (t) => {
@@ -61,7 +70,11 @@ for (const [what, template, options, status] of [
 ]) {
   test(`create refuses ${what} and leaves nothing`, async () => {
     const metadata = tag()
-    const create = Sandbox.create(template, { timeoutMs: 60_000, ...options, metadata: { ...metadata, ...options.metadata } })
+    const create = Sandbox.create(template, {
+      timeoutMs: 60_000,
+      ...options,
+      metadata: { ...metadata, ...options.metadata },
+    })
     await assert.rejects(create, (error) => error instanceof SandboxError && error.message.includes(status))
     assert.deepEqual(await listed(metadata), [])
   })
@@ -85,6 +98,11 @@ test('metrics', async () => {
 })
 
 test('secure: envd wants its own token', async () => {
-  const request = { path: '/process.Process/List', method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}' }
+  const request = {
+    path: '/process.Process/List',
+    method: 'POST',
+    headers: { 'Content-Type': 'application/json' },
+    body: '{}',
+  }
   assert.equal((await visit(await box(), 49983, request)).status, 401)
 })

@@ -54,8 +54,12 @@ const answered = (call) => eventually(() => call().catch(() => undefined))
 const numbers = (from, to) => Array.from({ length: to - from + 1 }, (_, index) => from + index)
 const HALF = 20
 const ALL = 40
-const STDOUT = numbers(1, ALL).map((number) => `line ${number}\n`).join('')
-const STDERR = numbers(1, ALL).map((number) => `-${number}\n`).join('')
+const STDOUT = numbers(1, ALL)
+  .map((number) => `line ${number}\n`)
+  .join('')
+const STDERR = numbers(1, ALL)
+  .map((number) => `-${number}\n`)
+  .join('')
 const script = (gate) =>
   `for i in $(seq ${HALF}); do echo line $i; echo -$i >&2; done; until [ -e ${gate} ]; do sleep 0.05; done; ` +
   `for i in $(seq ${HALF + 1} ${ALL}); do echo line $i; echo -$i >&2; done; exit 7`

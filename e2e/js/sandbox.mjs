@@ -46,12 +46,16 @@ export function visit(sandbox, port, { path = '/', by = 'header', method = 'GET'
       ? { 'E2b-Sandbox-Id': sandbox.sandboxId, 'E2b-Sandbox-Port': String(port) }
       : { Host: sandbox.getHost(port) }
   return new Promise((resolve, reject) => {
-    const request = http.request(process.env.E2B_SANDBOX_URL + path, { method, headers: { ...headers, ...names } }, (answer) => {
-      const parts = []
-      answer.on('data', (part) => parts.push(part))
-      answer.on('end', () => resolve({ status: answer.statusCode, text: Buffer.concat(parts).toString() }))
-      answer.on('error', reject)
-    })
+    const request = http.request(
+      process.env.E2B_SANDBOX_URL + path,
+      { method, headers: { ...headers, ...names } },
+      (answer) => {
+        const parts = []
+        answer.on('data', (part) => parts.push(part))
+        answer.on('end', () => resolve({ status: answer.statusCode, text: Buffer.concat(parts).toString() }))
+        answer.on('error', reject)
+      },
+    )
     request.on('error', reject)
     request.end(body)
   })

@@ -11,7 +11,6 @@ async function listed(query) {
   return found
 }
 
-
 /** The old SDK takes the template as an argument of its own only. */
 async function begin(t, template) {
   const sandbox = await Sandbox.create(template, { timeoutMs: 600_000 })
@@ -43,7 +42,10 @@ test('a fork is apart from its source', async (t) => {
   await source.files.write('/home/user/shared', 'before')
   const children = await source.fork({ count: 2, timeoutMs: 600_000 })
   for (const child of children) if (child instanceof Sandbox) t.after(() => child.kill())
-  assert.ok(children.every((child) => child instanceof Sandbox), String(children))
+  assert.ok(
+    children.every((child) => child instanceof Sandbox),
+    String(children),
+  )
   await children[0].files.write('/home/user/shared', 'of a child')
   assert.equal(await children[1].files.read('/home/user/shared'), 'before')
   assert.equal(await source.files.read('/home/user/shared'), 'before')

@@ -39,7 +39,9 @@ def fires(stack, webhook):
 
     def wait(*names: str):
         provoked.update(names)
-        eventually(lambda: webhook.fired >= set(names), lambda: f"{names}, got {webhook.fired}\n{stack.log()}", WITHIN_S)
+        eventually(
+            lambda: webhook.fired >= set(names), lambda: f"{names}, got {webhook.fired}\n{stack.log()}", WITHIN_S
+        )
 
     return wait
 

@@ -33,7 +33,18 @@ def ip(*arguments: str):
 def certify(scratch: pathlib.Path, name: str) -> tuple[pathlib.Path, pathlib.Path]:
     """An authority of the world's, and a certificate of it with its key."""
     authority, key, leaf = scratch / "authority.pem", scratch / "authority-key.pem", scratch / "certified.pem"
-    request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    request = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+    ]
     subject = ["-subj", "/CN=An authority of the world", "-keyout", key, "-out", authority]
     subprocess.run([*request, *subject], check=True, capture_output=True)
     of = ["-CA", authority, "-CAkey", key, "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]

@@ -11,7 +11,12 @@ import pytest
 
 DATA_DIR = pathlib.Path(os.environ.get("COFFER_E2E_DATA_DIR", "."))
 URL = os.environ["E2B_API_URL"]
-PLAIN = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
+PLAIN = {
+    "PATH": os.environ["PATH"],
+    "HOME": "/nonexistent",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+}
 IDENTITY = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
 OVER = ("decided", "failed", "cancelled")
 
@@ -101,13 +106,18 @@ def project(tmp_path_factory):
 
 
 def test_the_best_wins_by_rule_and_the_others_stay_as_revisions(project, eventually):
-    begun = project.compete("wordy", "right", "wrong", "broken", rule="best", prepare_command="echo made > .git/prepared")
+    begun = project.compete(
+        "wordy", "right", "wrong", "broken", rule="best", prepare_command="echo made > .git/prepared"
+    )
     assert begun["state"] in ("queued", "preparing") and begun["winner"] is None
     found = project.until(begun, eventually, "decided")
     wordy, right, wrong, broken = found["entries"]
     assert (found["winner"], found["picked_by"]) == (2, "rule")
     assert [entry["rank"] for entry in found["entries"]] == [2, 1, 3, 4]
-    assert right["reasons"] == ["its checks passed", "before entry 1: 2 changed lines in 1 file against 32 changed lines in 2 files"]
+    assert right["reasons"] == [
+        "its checks passed",
+        "before entry 1: 2 changed lines in 1 file against 32 changed lines in 2 files",
+    ]
     assert (right["check"]["passed"], wrong["check"]["passed"], broken["check"]) == (True, False, None)
     assert (broken["state"], broken["error"]["code"], broken["exit_code"]) == ("failed", "agent_failed", 3)
     assert "no idea" in broken["error"]["message"]
@@ -145,7 +155,9 @@ def test_each_fork_has_the_limits_of_its_agent(project, eventually):
     assert sizes[1]["memory_mib"] == usual["memory_mib"] != 512
     # What is kept of it, though there is no task.
     kept = f"/artifacts?run_id={found['run_id']}"
-    kinds = eventually(lambda: sorted(one["kind"] for one in project.ask("GET", kept, 200)["items"]) == ["diff", "link"])
+    kinds = eventually(
+        lambda: sorted(one["kind"] for one in project.ask("GET", kept, 200)["items"]) == ["diff", "link"]
+    )
     assert kinds
 
 
@@ -214,7 +226,9 @@ def test_one_that_is_decided_late_gives_everything_back(project, eventually):
     waiting = project.until(begun, eventually, "waiting")
     # As after a day: nothing but the competition's own record says whose the sandboxes are.
     with sqlite3.connect(next(DATA_DIR.rglob("coffer.db")), isolation_level=None, timeout=30) as database:
-        keys = database.execute("UPDATE idempotency_keys SET expires_ms = 1 WHERE key LIKE ?", (f"%run:{waiting['run_id']}/%",))
+        keys = database.execute(
+            "UPDATE idempotency_keys SET expires_ms = 1 WHERE key LIKE ?", (f"%run:{waiting['run_id']}/%",)
+        )
         assert keys.rowcount >= 2
     project.ask("POST", f"/sandboxes/fork/{begun['id']}/cancel", 202, reason="not wanted")
     project.until(begun, eventually, "cancelled")
@@ -239,18 +253,26 @@ def test_a_sandbox_that_is_prepared_already_is_forked_and_stays(project, eventua
 
 
 def test_a_task_takes_the_winner(project, eventually):
-    task = project.ask("POST", "/tasks", 201, title="Find it", repository="local/app", check_command="grep -qx 42 answer")
+    task = project.ask(
+        "POST", "/tasks", 201, title="Find it", repository="local/app", check_command="grep -qx 42 answer"
+    )
     path = f"/tasks/{task['id']}"
     terms = {"entries": project.entries("wrong", "right"), "rule": "best"}
     project.ask("POST", f"{path}/start", 422, compete=terms, model="m")
     project.ask("POST", f"{path}/start", 202, compete=terms)
     project.ask("POST", f"{path}/start", 409, compete=terms)
-    found = eventually(lambda: next(iter(project.ask("GET", f"/sandboxes/fork?task_id={task['id']}", 200)["items"]), None))
+    found = eventually(
+        lambda: next(iter(project.ask("GET", f"/sandboxes/fork?task_id={task['id']}", 200)["items"]), None)
+    )
     found = project.until(found, eventually, "decided")
     task = project.ask("GET", path, 200)
     assert (task["state"], task["pull_url"], task["branch"]) == ("in_review", found["pull_url"], f"task-{task['id']}-2")
     attempt = project.ask("GET", f"{path}/attempts", 200)[0]
-    assert (attempt["fork_id"], attempt["state"], attempt["commit"]) == (found["id"], "done", found["entries"][1]["commit"])
+    assert (attempt["fork_id"], attempt["state"], attempt["commit"]) == (
+        found["id"],
+        "done",
+        found["entries"][1]["commit"],
+    )
 
 
 def test_what_cannot_be_begun_is_refused_and_nothing_is_made(project):

@@ -132,7 +132,10 @@ def test_from_clone_to_pull_request(project):
     assert project.inside("cd app && echo more >> README && echo new > 'a file'") == (0, "")
     status = project.get("status")
     assert status["branch"] == "task-1"
-    assert sorted((change["path"], change["unstaged"]) for change in status["changes"]) == [("README", "M"), ("a file", "?")]
+    assert sorted((change["path"], change["unstaged"]) for change in status["changes"]) == [
+        ("README", "M"),
+        ("a file", "?"),
+    ]
     assert "+more" in project.get("diff")["patch"]
 
     assert project.post("commit", 409, message="feat: more")["code"] == "identity_missing"
@@ -184,7 +187,9 @@ def test_what_is_not_announced_does_not_pass(project):
     project.post("push")
     branches = project.api.get("/repositories/app/branches").raise_for_status().json()["items"]
     assert {branch["name"] for branch in branches} == {"main", "task-2"}
-    code, said = project.inside("cd app && git reset -q --hard HEAD~1 && git push --force origin HEAD:refs/heads/task-2")
+    code, said = project.inside(
+        "cd app && git reset -q --hard HEAD~1 && git push --force origin HEAD:refs/heads/task-2"
+    )
     assert code != 0 and "pushing is closed" in said, "the window was shut"
 
     unknown = project.post("branch", 404, name="task-3", base="nowhere")

@@ -18,7 +18,9 @@ BIG = 3_000_000
 def large(project):  # noqa: F811
     """A project whose sandbox has `app`, with a large file on the branch `task-1`."""
     if project.inside("git lfs version")[0] != 0:
-        pytest.skip("SKIPPED: the template has no git-lfs; `scripts/setup test` installs it, or build the template anew")
+        pytest.skip(
+            "SKIPPED: the template has no git-lfs; `scripts/setup test` installs it, or build the template anew"
+        )
     sign(project)
     project.post("clone", repository="app")
     project.post("branch", name="task-1")
@@ -37,7 +39,9 @@ def digest(project: Project, path: str) -> str:  # noqa: F811
 
 
 def other_sandbox(project: Project) -> str:  # noqa: F811
-    made = project.api.post("/sandboxes", json={"timeout_s": 600, "network": {"base": "none"}}).raise_for_status().json()
+    made = (
+        project.api.post("/sandboxes", json={"timeout_s": 600, "network": {"base": "none"}}).raise_for_status().json()
+    )
     return f"/sandboxes/{made['id']}"
 
 
@@ -80,7 +84,10 @@ def test_uploads_pass_in_a_push_and_no_credential_is_ever_inside(large):
     assert code != 0 and "pushing is closed" in said, said
     assert "git:push-closed" in large.rules()[before:]
     # Nor by hand at the gate, nor of another repository's.
-    gate, body = "http://git.coffer.internal", '{"operation": "download", "objects": [{"oid": "%s", "size": 1}]}' % ("a" * 64)
+    gate, body = (
+        "http://git.coffer.internal",
+        '{"operation": "download", "objects": [{"oid": "%s", "size": 1}]}' % ("a" * 64),
+    )
     large.seed("other")
     code, said = large.inside(f"curl -sS -d '{body}' {gate}/other.git/info/lfs/objects/batch")
     assert "no such repository" in said, said
@@ -95,8 +102,8 @@ def test_uploads_pass_in_a_push_and_no_credential_is_ever_inside(large):
     large.post("push")
     # The word is put together inside, so that it is on no command line.
     hunt = "p=$(printf '%s%s' cof pass_); b=$(printf '%s%s' Y29mZmVy OmNvZnBhc3Nf); "
-    hunt += "grep -rslaF -e \"$p\" -e \"$b\" /home /root /tmp /etc /run /var /opt 2>/dev/null; "
-    hunt += "grep -slaF -e \"$p\" -e \"$b\" /proc/[0-9]*/environ 2>/dev/null; :"
+    hunt += 'grep -rslaF -e "$p" -e "$b" /home /root /tmp /etc /run /var /opt 2>/dev/null; '
+    hunt += 'grep -slaF -e "$p" -e "$b" /proc/[0-9]*/environ 2>/dev/null; :'
     assert large.inside(hunt, user="root") == (0, "")
 
 

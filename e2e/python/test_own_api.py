@@ -75,7 +75,9 @@ def test_exec_cuts_output_and_leaves_nothing_behind(api, box):
 
 
 def test_background_commands_are_listed_and_killed(api, box, eventually):
-    begun = api.post(f"/sandboxes/{box.sandbox_id}/exec", json={"command": "sleep 1000 & sleep 1000", "background": True})
+    begun = api.post(
+        f"/sandboxes/{box.sandbox_id}/exec", json={"command": "sleep 1000 & sleep 1000", "background": True}
+    )
     assert begun.status_code == 202, begun.text
     pid = begun.json()["pid"]
     processes = f"/sandboxes/{box.sandbox_id}/processes"
@@ -246,7 +248,9 @@ def test_events_come_over_a_websocket(api, make):
 
 def test_links_do_not_lead_readers_to_the_kernels_files(api, box):
     """`/proc/1/environ` has the secrets of a sandbox, and whoever writes inside makes links."""
-    box.commands.run("ln -sfn /proc/1 ~/one; ln -sfn /proc/self/environ ~/own; ln -sfn /sys/kernel ~/sys; echo x > ~/plain")
+    box.commands.run(
+        "ln -sfn /proc/1 ~/one; ln -sfn /proc/self/environ ~/own; ln -sfn /sys/kernel ~/sys; echo x > ~/plain"
+    )
     made = api.post("/keys", json={"name": f"reader-{uuid.uuid4().hex[:8]}", "role": "read"}).raise_for_status().json()
     with httpx.Client(base_url=str(api.base_url), headers={"X-API-KEY": made["key"]}, timeout=60) as reader:
         files = f"/sandboxes/{box.sandbox_id}/files"

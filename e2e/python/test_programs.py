@@ -92,9 +92,12 @@ npm install --offline --no-audit --no-fund --silent ../package/*.tgz && node -e 
 
 STRACE = "strace -f -e trace=openat -o trace sh -c 'cat /etc/hostname >/dev/null' && grep -c /etc/hostname trace"
 
-GDB = GCC.replace("&& ./main", "&&") + """
+GDB = (
+    GCC.replace("&& ./main", "&&")
+    + """
 gdb -q -batch -ex 'break work' -ex run -ex 'print *(int *)sum' -ex delete -ex continue ./main 2>&1 | grep -cE '^\\$1 = 0|^8000|^9000 1'
 """
+)
 
 CASES = {
     "git": (GIT, "1"),

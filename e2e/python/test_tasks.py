@@ -159,7 +159,7 @@ def test_from_start_to_pull_request(board):
 
 def test_an_agent_that_fails_leaves_its_sandbox_to_look_at(board):
     board.call("PUT", "/secrets/door", (200, 201, 204), json={"value": "open-sesame-42"})
-    script = "echo half > work; echo \"cannot: $DOOR $HUSH\" >&2; exit 3"
+    script = 'echo half > work; echo "cannot: $DOOR $HUSH" >&2; exit 3'
     task = board.task(script, definition={"secrets": {"DOOR": "door"}, "env": {"HUSH": "quiet-please"}})
     board.start(task)
     done = board.over(task)

@@ -102,7 +102,9 @@ class Ledger(World):
     def execute(self, box: Box, dice: random.Random):
         word = f"{dice.random()}"
         with self.attempt("exec", box):
-            done = self.client.api("POST", f"/api/v1/sandboxes/{box.id}/exec", {"command": f"echo {word}; echo $CANARY"})
+            done = self.client.api(
+                "POST", f"/api/v1/sandboxes/{box.id}/exec", {"command": f"echo {word}; echo $CANARY"}
+            )
             if (done["exit_code"], done["stdout"].split("\n")[0]) != (0, word):
                 self.broken.append(f"exec in {box.id} gave {done}")
             self.executions[done["execution_id"]] = (box.id, word)
@@ -225,4 +227,3 @@ def holds(path: pathlib.Path, text: str) -> bool:
     except FileNotFoundError:
         pass  # it went while we looked
     return False
-

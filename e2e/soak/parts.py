@@ -259,7 +259,9 @@ def listed(path: pathlib.Path) -> set[str]:
 
 def cgroups_of(up: CofferUp) -> list[pathlib.Path]:
     """The node's own directory in each hierarchy of control groups."""
-    points = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup" in line]
+    points = [
+        line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup" in line
+    ]
     return [own for point in points if (own := pathlib.Path(point) / up.cgroup_name).is_dir()]
 
 

@@ -1,6 +1,6 @@
 """The server is killed at random moments, under creates, executions and streams of our own API.
 
-    SOAK_SEED=7 SOAK_KILLS=100 e2e/run soak -- -k ledger
+SOAK_SEED=7 SOAK_KILLS=100 e2e/run soak -- -k ledger
 """
 
 import random

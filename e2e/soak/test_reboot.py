@@ -42,7 +42,9 @@ def cut_power(place: Installation):
     for mount in found["mounts of the pool"] + found["mounts of memory"]:
         subprocess.run(["umount", mount], check=True)
     # The last mount takes the device along, or leaves it to us.
-    for line in subprocess.run(["losetup", "-nO", "NAME,BACK-FILE"], capture_output=True, text=True).stdout.splitlines():
+    for line in subprocess.run(
+        ["losetup", "-nO", "NAME,BACK-FILE"], capture_output=True, text=True
+    ).stdout.splitlines():
         device, _, file = line.partition(" ")
         if file.strip().startswith(str(up.data_dir)):
             subprocess.run(["losetup", "-d", device], check=False)
@@ -78,7 +80,7 @@ def test_what_is_on_disk_outlives_the_host(place):
     boxes = {"with memory": with_memory, "files only": files_only, "watching": watching}
     boots = {name: client.run(box, BOOT_ID).output for name, box in boxes.items()}
     able = client.api("GET", "/api/v1/host")["memory_snapshot"]
-    watcher = client.launch(watching, f"exec python3 -c \"{WATCH}\"", "watch")
+    watcher = client.launch(watching, f'exec python3 -c "{WATCH}"', "watch")
     eventually(lambda: watcher.pid in client.processes(watching), "it watches")
     eventually(lambda: client.run(watching, "grep -ls inotify /proc/*/fdinfo/* 2>/dev/null; true").output, "a watch")
     snapshot = client.api("POST", f"/sandboxes/{with_memory.id}/snapshots", {"name": "before"})["snapshotID"]

@@ -156,12 +156,14 @@ class Writer:
     def delete_snapshots(self):
         """All of them, those that nobody was told of included."""
         for one in self.insist(lambda: self.place.client.api("GET", "/api/v1/snapshots"))["items"]:
+
             def delete(path=f"/api/v1/snapshots/{one['id']}"):
                 try:
                     self.place.client.api("DELETE", path)
                 except Refused as error:
                     if error.status != 404:
                         raise
+
             self.insist(delete)
 
     def end_others(self):

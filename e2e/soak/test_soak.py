@@ -1,6 +1,6 @@
 """Parts are killed at random moments while clients work. Nothing that was answered may be lost, nothing may leak.
 
-    SOAK_SEED=7 SOAK_KILLS=100 e2e/run soak -- -k random
+SOAK_SEED=7 SOAK_KILLS=100 e2e/run soak -- -k random
 """
 
 import random

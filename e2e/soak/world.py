@@ -312,15 +312,15 @@ class World:
 
     def stopped(self, box: Box) -> bool:
         """Whether it is paused without processes: they ended, or are on disk."""
-        on_disk = {
-            entry["spec"]["sandbox"] for entry in self.place.entries() if entry["phase"]["kind"] == "hibernated"
-        }
+        on_disk = {entry["spec"]["sandbox"] for entry in self.place.entries() if entry["phase"]["kind"] == "hibernated"}
         return bool(box.paused) and (box.id in on_disk or self.shown(box).get("pauseMode") == "filesystem")
 
     def check_box(self, box: Box):
         if box.killed:
             eventually(
-                lambda: self.shown(box) is None or self.was_saved(box), f"the API tells of the death of {box.id}", TOLD_S
+                lambda: self.shown(box) is None or self.was_saved(box),
+                f"the API tells of the death of {box.id}",
+                TOLD_S,
             )
             if self.was_saved(box):
                 self.count("deaths that came after the image")

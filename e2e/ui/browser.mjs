@@ -49,7 +49,9 @@ export async function closeBrowser() {
 
 /** A page of its own profile, which fails the test on whatever the browser complains about. */
 export async function openPage(options = {}) {
-  const context = await (await browser()).newContext({ viewport: { width: 1440, height: 900 }, reducedMotion: 'reduce', ...options })
+  const context = await (
+    await browser()
+  ).newContext({ viewport: { width: 1440, height: 900 }, reducedMotion: 'reduce', ...options })
   const page = await context.newPage()
   page.setDefaultTimeout(PATIENCE)
   page.complaints = []

@@ -1,7 +1,18 @@
 // That nothing is lost or misread: text that was not saved, what others changed meanwhile, what could not be asked.
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
-import { BASE, KEY, api, closeBrowser, eventually, makeSandbox, openPage, operatorKey, screen, signIn } from './browser.mjs'
+import {
+  BASE,
+  KEY,
+  api,
+  closeBrowser,
+  eventually,
+  makeSandbox,
+  openPage,
+  operatorKey,
+  screen,
+  signIn,
+} from './browser.mjs'
 
 after(closeBrowser)
 
@@ -17,13 +28,17 @@ function answering(page, accept) {
 }
 
 test('a new value for a secret leaves the hosts that it is for, unless they are taken out', async () => {
-  const hosts = async () => (await api('GET', '/api/v1/secrets')).items.find(({ name }) => name === 'bound')?.hosts ?? null
+  const hosts = async () =>
+    (await api('GET', '/api/v1/secrets')).items.find(({ name }) => name === 'bound')?.hosts ?? null
   await api('PUT', '/api/v1/secrets/bound', { value: 'first', hosts: ['api.example.com', '*.example.org'] })
   const page = await openPage()
   await signIn(page, '/ui/settings/secrets')
   const field = page.getByLabel('Only for these hosts')
   await page.getByRole('row').filter({ hasText: 'bound' }).getByRole('button', { name: 'New value' }).click()
-  await eventually(async () => (await field.inputValue()) === 'api.example.com *.example.org', () => field.inputValue())
+  await eventually(
+    async () => (await field.inputValue()) === 'api.example.com *.example.org',
+    () => field.inputValue(),
+  )
   await page.getByLabel('Value', { exact: true }).fill('second')
   await page.getByRole('button', { name: 'Store', exact: true }).click()
   await page.getByText('Stored; it is not shown again').first().waitFor()
@@ -43,7 +58,8 @@ test('the editor keeps line ends and marks, asks before it writes over others, a
   const { id } = await makeSandbox({ metadata: { name: 'editor' } })
   const at = `${BASE}/api/v1/sandboxes/${id}/files/home/user`
   const put = (name, body) => fetch(`${at}/${name}`, { method: 'PUT', headers: { 'x-api-key': KEY }, body })
-  const get = async (name) => Buffer.from(await (await fetch(`${at}/${name}`, { headers: { 'x-api-key': KEY } })).arrayBuffer())
+  const get = async (name) =>
+    Buffer.from(await (await fetch(`${at}/${name}`, { headers: { 'x-api-key': KEY } })).arrayBuffer())
   const text = '\ufeffone\r\ntwo\r\n'
   await put('windows.txt', text)
   await put('mixed.txt', 'a\r\nb\nc\r')
@@ -106,7 +122,11 @@ test('what ends comes into the list of what ended, and pages that look on say so
   await ended.getByLabel('Which sandboxes').selectOption('ended')
   await ended.getByRole('status').filter({ hasText: 'shown' }).waitFor()
   const asked = []
-  live.on('request', (request) => /\/api\/v1\/.*(\/processes|\/proc\/net)/.test(request.url()) && asked.push(new URL(request.url()).search))
+  live.on(
+    'request',
+    (request) =>
+      /\/api\/v1\/.*(\/processes|\/proc\/net)/.test(request.url()) && asked.push(new URL(request.url()).search),
+  )
   await signIn(live, `/ui/sandboxes/${id}/processes`)
   await live.getByText('Nothing runs').waitFor()
   await live.getByRole('link', { name: 'Overview' }).click()
@@ -131,7 +151,12 @@ test('another project is another list, at once', async () => {
   const { name: first } = await api('GET', '/api/v1/project')
   const page = await openPage()
   await signIn(page, '/ui/', operatorKey())
-  await page.getByRole('row').filter({ hasText: first }).getByRole('button', { name: 'Open', exact: true }).first().click()
+  await page
+    .getByRole('row')
+    .filter({ hasText: first })
+    .getByRole('button', { name: 'Open', exact: true })
+    .first()
+    .click()
   await page.getByRole('link', { name: 'only in the first' }).waitFor()
   await page.getByRole('button', { name: /^Project: / }).click()
   await page.getByRole('menuitem', { name: 'the other one' }).click()
@@ -154,15 +179,22 @@ test('whoever is late with settings keeps what they wrote, and is told', async (
   const field = page.getByLabel('It may run at most (s)')
   await field.fill('7000')
   // The page hears of it, unless it is faster than the event: both ways must end well.
-  await page.route('**/api/v1/project/settings', async (route) => {
-    if (route.request().method() === 'PUT') await api('PUT', '/api/v1/project/settings', { timeout_s: 1234 })
-    await route.continue()
-  }, { times: 1 })
+  await page.route(
+    '**/api/v1/project/settings',
+    async (route) => {
+      if (route.request().method() === 'PUT') await api('PUT', '/api/v1/project/settings', { timeout_s: 1234 })
+      await route.continue()
+    },
+    { times: 1 },
+  )
   const form = page.locator('form').filter({ has: field })
   await form.getByRole('button', { name: 'Save' }).click()
   await form.getByRole('alert').waitFor()
   assert.equal(await field.inputValue(), '7000')
-  await eventually(async () => (await page.getByLabel('A sandbox lives for (s)').inputValue()) === '1234', 'what the other wrote')
+  await eventually(
+    async () => (await page.getByLabel('A sandbox lives for (s)').inputValue()) === '1234',
+    'what the other wrote',
+  )
   assert.ok(await form.getByRole('alert').isVisible(), 'why is still there')
   await form.getByRole('button', { name: 'Save' }).click()
   await page.getByText('Saved; it holds').waitFor()
@@ -177,7 +209,11 @@ test('whoever is late with settings keeps what they wrote, and is told', async (
 test('what could not be asked is not taken for good news, nor asked for without a rest', async () => {
   const { id } = await makeSandbox()
   const page = await openPage()
-  const refusal = { status: 403, contentType: 'application/json', body: JSON.stringify({ code: 'forbidden', message: 'not now' }) }
+  const refusal = {
+    status: 403,
+    contentType: 'application/json',
+    body: JSON.stringify({ code: 'forbidden', message: 'not now' }),
+  }
   await page.route('**/api/v1/budgets*', (route) => route.fulfill(refusal))
   await signIn(page, '/ui/monitoring')
   await page.getByRole('alert').getByText('Could not be checked: budgets.').waitFor()
@@ -207,7 +243,8 @@ test('a card whose move is refused goes back', async () => {
   const page = await openPage()
   await signIn(page, '/ui/board')
   await page.getByLabel('Filter').fill('stays where')
-  const column = (name) => page.getByRole('region', { name, exact: true }).getByRole('listitem').filter({ hasText: 'stays where it is' })
+  const column = (name) =>
+    page.getByRole('region', { name, exact: true }).getByRole('listitem').filter({ hasText: 'stays where it is' })
   await column('To do').waitFor()
   assert.equal(await page.title(), 'Board · Cofferdam')
   // Neither the move nor what is asked after it gets through.
@@ -228,7 +265,11 @@ test('a card whose move is refused goes back', async () => {
 })
 
 test('an agent is changed, filters are in the address, and a task is put away and deleted', async () => {
-  const definition = { preset: 'custom', command: ['sh', '-c', 'echo one\necho two', '{prompt}'], env: { TOKEN_HINT: 'kept' } }
+  const definition = {
+    preset: 'custom',
+    command: ['sh', '-c', 'echo one\necho two', '{prompt}'],
+    env: { TOKEN_HINT: 'kept' },
+  }
   const agent = await api('POST', '/api/v1/agents', { name: 'to be changed', definition })
   const page = await openPage()
   await signIn(page, '/ui/settings/agents')
@@ -239,14 +280,20 @@ test('an agent is changed, filters are in the address, and a task is put away an
   await form.waitFor({ state: 'detached' })
   const { items: agents } = await api('GET', '/api/v1/agents?limit=200')
   const changed = agents.find(({ id }) => id === agent.id).definition
-  assert.deepEqual([changed.command, changed.prompt, changed.env], [definition.command, 'Do {{title}}.', { TOKEN_HINT: null }])
+  assert.deepEqual(
+    [changed.command, changed.prompt, changed.env],
+    [definition.command, 'Do {{title}}.', { TOKEN_HINT: null }],
+  )
   await api('DELETE', `/api/v1/agents/${agent.id}`)
 
   const { id } = await api('POST', '/api/v1/tasks', { title: 'put away', state: 'todo', priority: 'urgent' })
   await page.goto(`${BASE}/ui/board`)
   await page.getByLabel('Filter').pressSequentially('put aw')
   await page.getByLabel('Priority', { exact: true }).selectOption('urgent')
-  await eventually(() => page.url().includes('q=put') && page.url().includes('priority=urgent'), () => page.url())
+  await eventually(
+    () => page.url().includes('q=put') && page.url().includes('priority=urgent'),
+    () => page.url(),
+  )
   await page.reload()
   assert.equal(await page.getByLabel('Filter').inputValue(), 'put aw')
   await page.getByRole('link', { name: 'put away' }).click()
@@ -277,9 +324,15 @@ test('a paste that is too large is refused whole, and a terminal can be left by 
       box.dispatchEvent(new ClipboardEvent('paste', { clipboardData: data, bubbles: true }))
     }, text)
   await paste(`echo ${'x'.repeat(1 << 20)}`)
-  await eventually(async () => (await screen(page)).some((row) => row.includes('bytes of input were not sent')), () => screen(page))
+  await eventually(
+    async () => (await screen(page)).some((row) => row.includes('bytes of input were not sent')),
+    () => screen(page),
+  )
   await page.keyboard.type('echo still $((20 + 4))\n')
-  await eventually(async () => (await screen(page)).some((row) => row.endsWith('still 24')), () => screen(page))
+  await eventually(
+    async () => (await screen(page)).some((row) => row.endsWith('still 24')),
+    () => screen(page),
+  )
   await page.keyboard.press('Control+Shift+Enter')
   assert.equal(await page.evaluate(() => document.activeElement?.getAttribute('aria-pressed')), 'true')
   assert.deepEqual(page.complaints, [])

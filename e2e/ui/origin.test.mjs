@@ -30,7 +30,10 @@ let id
 before(async () => {
   ;({ id } = await makeSandbox())
   const files = `${BASE}/api/v1/sandboxes/${id}/files/tmp`
-  for (const [name, body] of [['hostile.py', HOSTILE], ['signed.js', 'window.pwned = true']]) {
+  for (const [name, body] of [
+    ['hostile.py', HOSTILE],
+    ['signed.js', 'window.pwned = true'],
+  ]) {
     const put = await fetch(`${files}/${name}`, { method: 'PUT', headers: { 'x-api-key': KEY }, body })
     assert.ok(put.ok, await put.text())
   }
@@ -87,7 +90,10 @@ test('a page in a sandbox puts nothing of its own into the cache or the cookies 
   await page.reload()
   await page.locator('header').waitFor()
   assert.equal(await page.evaluate(() => window.pwned), undefined)
-  assert.deepEqual((await context.cookies(APP)).map(({ name }) => name), [])
+  assert.deepEqual(
+    (await context.cookies(APP)).map(({ name }) => name),
+    [],
+  )
   assert.deepEqual(errors, [])
   await context.close()
 })
@@ -101,7 +107,15 @@ test('a script that a page loads later runs only as it was built', async () => {
   const context = await (await browser()).newContext()
   const page = await context.newPage()
   await page.goto(`${APP}/ui/`)
-  const load = (path) => page.evaluate((path) => import(path).then(() => 'ran', () => 'refused'), path)
+  const load = (path) =>
+    page.evaluate(
+      (path) =>
+        import(path).then(
+          () => 'ran',
+          () => 'refused',
+        ),
+      path,
+    )
   assert.equal(await load(unnamed[0]), 'ran')
   // As from a cache that somebody poisoned.
   const body = `window.pwned = true;${await (await fetch(`${BASE}${unnamed[1]}`)).text()}`

@@ -3,7 +3,18 @@ import assert from 'node:assert/strict'
 import { mkdirSync, readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { after, before, test } from 'node:test'
-import { api, closeBrowser, eventually, makeAgent, makeRepository, makeSandbox, openPage, operatorKey, screen, signIn } from './browser.mjs'
+import {
+  api,
+  closeBrowser,
+  eventually,
+  makeAgent,
+  makeRepository,
+  makeSandbox,
+  openPage,
+  operatorKey,
+  screen,
+  signIn,
+} from './browser.mjs'
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
 const SHOTS = process.env.COFFER_E2E_SCREENSHOTS
@@ -16,23 +27,65 @@ before(async () => {
   const agent = await api('POST', '/api/v1/agents', { name: 'reviewer' })
   for (const name of ['nightly tests', 'docs']) await makeSandbox({ metadata: { name }, agent_id: agent.id })
   id = (await makeSandbox({ metadata: { name: 'fix the parser', ticket: 'ABC-17' } })).id
-  await api('POST', `/api/v1/sandboxes/${id}/exec`, { command: 'mkdir -p app/src; echo "print(1)" > app/main.py; cat app/main.py; ls nothing; curl -sm 5 http://192.168.7.7/ ; true' })
+  await api('POST', `/api/v1/sandboxes/${id}/exec`, {
+    command:
+      'mkdir -p app/src; echo "print(1)" > app/main.py; cat app/main.py; ls nothing; curl -sm 5 http://192.168.7.7/ ; true',
+  })
   await api('POST', `/api/v1/sandboxes/${id}/exec`, { command: 'python3 -m http.server 8000', background: true })
   await api('PUT', '/api/v1/secrets/GITHUB_TOKEN', { value: 'not a real one', hosts: ['api.github.com'] })
   await api('POST', '/api/v1/budgets', { amount: 50, period: 'month' })
-  for (const [title, state, priority] of [['Explain the errors of the parser', 'todo', 'high'], ['Close what is opened', 'todo', 'low'], ['Faster tests', 'done', 'medium']]) {
-    task = (await api('POST', '/api/v1/tasks', { title, state, priority, labels: ['parser'], description: 'So that people know what to do.' })).id
+  for (const [title, state, priority] of [
+    ['Explain the errors of the parser', 'todo', 'high'],
+    ['Close what is opened', 'todo', 'low'],
+    ['Faster tests', 'done', 'medium'],
+  ]) {
+    task = (
+      await api('POST', '/api/v1/tasks', {
+        title,
+        state,
+        priority,
+        labels: ['parser'],
+        description: 'So that people know what to do.',
+      })
+    ).id
   }
   await makeRepository('shown', { 'README.md': '# Shown\n' })
   const coder = await makeAgent('coder', 'echo working; echo "more of it" >> README.md')
-  task = (await api('POST', '/api/v1/tasks', { title: 'Say more', description: 'The README is short.', repository: 'shown', agent_id: coder })).id
+  task = (
+    await api('POST', '/api/v1/tasks', {
+      title: 'Say more',
+      description: 'The README is short.',
+      repository: 'shown',
+      agent_id: coder,
+    })
+  ).id
   await api('POST', `/api/v1/tasks/${task}/start`, {})
-  fork = (await api('POST', '/api/v1/sandboxes/fork', { title: 'Say it better', prompt: 'Improve it.', repository: 'shown', entries: [{ agent_id: coder }, { agent_id: coder, label: 'again' }] })).id
-  const { id: hook } = await api('POST', '/api/v1/webhooks', { url: 'https://hooks.example/coffer', events: ['task.*'], enabled: false })
+  fork = (
+    await api('POST', '/api/v1/sandboxes/fork', {
+      title: 'Say it better',
+      prompt: 'Improve it.',
+      repository: 'shown',
+      entries: [{ agent_id: coder }, { agent_id: coder, label: 'again' }],
+    })
+  ).id
+  const { id: hook } = await api('POST', '/api/v1/webhooks', {
+    url: 'https://hooks.example/coffer',
+    events: ['task.*'],
+    enabled: false,
+  })
   await api('POST', `/api/v1/webhooks/${hook}/test`)
-  await eventually(async () => (await api('GET', `/api/v1/tasks/${task}`)).state === 'in_review', () => api('GET', `/api/v1/tasks/${task}/attempts`).then(JSON.stringify))
-  await eventually(async () => (await api('GET', `/api/v1/sandboxes/fork/${fork}`)).state === 'waiting', () => api('GET', `/api/v1/sandboxes/fork/${fork}`).then(JSON.stringify))
-  await api('PUT', '/api/v1/policy', { default: 'allow', rules: [{ effect: 'deny', pattern: 'git push', note: 'by review only' }] })
+  await eventually(
+    async () => (await api('GET', `/api/v1/tasks/${task}`)).state === 'in_review',
+    () => api('GET', `/api/v1/tasks/${task}/attempts`).then(JSON.stringify),
+  )
+  await eventually(
+    async () => (await api('GET', `/api/v1/sandboxes/fork/${fork}`)).state === 'waiting',
+    () => api('GET', `/api/v1/sandboxes/fork/${fork}`).then(JSON.stringify),
+  )
+  await api('PUT', '/api/v1/policy', {
+    default: 'allow',
+    rules: [{ effect: 'deny', pattern: 'git push', note: 'by review only' }],
+  })
 })
 after(async () => {
   await api('PUT', '/api/v1/policy', { default: 'allow', rules: [] })
@@ -48,7 +101,13 @@ async function findings(page) {
   }, AXE)
   return violations
     .filter(({ impact }) => impact === 'serious' || impact === 'critical')
-    .map(({ id: rule, nodes }) => `${rule}: ${nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary ?? ''}`).join(' | ')}`)
+    .map(
+      ({ id: rule, nodes }) =>
+        `${rule}: ${nodes
+          .slice(0, 3)
+          .map((node) => `${node.target} ${node.failureSummary ?? ''}`)
+          .join(' | ')}`,
+    )
 }
 
 const WAYS = [
@@ -58,7 +117,8 @@ const WAYS = [
   [390, 844, 'dark'],
 ]
 
-const drawn = (page) => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))))
+const drawn = (page) =>
+  page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))))
 
 /** Of changes that come close together Chromium may not tell the page all: then it is asked once more. */
 async function prefer(page, colorScheme) {
@@ -77,7 +137,12 @@ async function prefer(page, colorScheme) {
 
 async function look(page, name, settles = true) {
   if (settles) await page.waitForLoadState('networkidle')
-  await page.getByRole('status').filter({ hasText: '…' }).first().waitFor({ state: 'hidden' }).catch(() => {})
+  await page
+    .getByRole('status')
+    .filter({ hasText: '…' })
+    .first()
+    .waitFor({ state: 'hidden' })
+    .catch(() => {})
   const found = []
   for (const [width, height, colorScheme] of WAYS) {
     await page.setViewportSize({ width, height })
@@ -95,75 +160,85 @@ async function look(page, name, settles = true) {
   return found
 }
 
-test('every page: nothing shuts people out, nothing is too wide, and there are pictures', { timeout: 290_000 }, async () => {
-  const page = await openPage({ bypassCSP: true })
-  const found = []
-  await page.goto(`${process.env.COFFER_URL}/ui/`)
-  await page.getByLabel('API key').waitFor()
-  found.push(...(await look(page, 'sign-in')))
-  await signIn(page)
-  const pages = {
-    sandboxes: '/sandboxes',
-    create: '/sandboxes?create=true',
-    overview: `/sandboxes/${id}`,
-    files: `/sandboxes/${id}/files?path=%22/home/user/app%22`,
-    editor: `/sandboxes/${id}/files?open=%22/home/user/app/main.py%22`,
-    processes: `/sandboxes/${id}/processes`,
-    logs: `/sandboxes/${id}/logs`,
-    network: `/sandboxes/${id}/network`,
-    snapshots: `/sandboxes/${id}/snapshots`,
-    events: `/sandboxes/${id}/events`,
-    board: '/board',
-    drawer: `/board?task=%22${task}%22`,
-    task: `/tasks/${task}`,
-    forks: '/forks',
-    fork: `/forks/${fork}`,
-    repositories: '/repositories',
-    repository: '/repositories/shown',
-    pull: '/repositories/shown/pulls/1',
-    monitoring: '/monitoring',
-    'log-search': '/logs',
-    'log-found': '/logs?q=%22started%22',
-    audit: '/audit',
-    settings: '/settings',
-    keys: '/settings/keys',
-    agents: '/settings/agents',
-    secrets: '/settings/secrets',
-    budgets: '/settings/budgets',
-    forges: '/settings/connections',
-    webhooks: '/settings/webhooks',
-    policy: '/settings/policy',
-    'no-such-page': '/nothing',
-  }
-  for (const [name, path] of Object.entries(pages)) {
-    await page.goto(`${process.env.COFFER_URL}/ui${path}`)
-    found.push(...(await look(page, name)))
-  }
-  await page.goto(`${process.env.COFFER_URL}/ui/sandboxes/${id}/terminal`)
-  await page.locator('[data-terminal=live]').waitFor()
-  await page.keyboard.type('ls -l --color=always / | head -20\n')
-  await eventually(async () => (await screen(page)).some((row) => row.includes('usr')), () => screen(page))
-  found.push(...(await look(page, 'terminal', false)))
-  await page.goto(`${process.env.COFFER_URL}/ui/sandboxes`)
-  await page.waitForLoadState('networkidle')
-  await page.keyboard.press('Control+k')
-  await page.getByPlaceholder('A page, a sandbox, an action').waitFor()
-  found.push(...(await look(page, 'palette')))
+test(
+  'every page: nothing shuts people out, nothing is too wide, and there are pictures',
+  { timeout: 290_000 },
+  async () => {
+    const page = await openPage({ bypassCSP: true })
+    const found = []
+    await page.goto(`${process.env.COFFER_URL}/ui/`)
+    await page.getByLabel('API key').waitFor()
+    found.push(...(await look(page, 'sign-in')))
+    await signIn(page)
+    const pages = {
+      sandboxes: '/sandboxes',
+      create: '/sandboxes?create=true',
+      overview: `/sandboxes/${id}`,
+      files: `/sandboxes/${id}/files?path=%22/home/user/app%22`,
+      editor: `/sandboxes/${id}/files?open=%22/home/user/app/main.py%22`,
+      processes: `/sandboxes/${id}/processes`,
+      logs: `/sandboxes/${id}/logs`,
+      network: `/sandboxes/${id}/network`,
+      snapshots: `/sandboxes/${id}/snapshots`,
+      events: `/sandboxes/${id}/events`,
+      board: '/board',
+      drawer: `/board?task=%22${task}%22`,
+      task: `/tasks/${task}`,
+      forks: '/forks',
+      fork: `/forks/${fork}`,
+      repositories: '/repositories',
+      repository: '/repositories/shown',
+      pull: '/repositories/shown/pulls/1',
+      monitoring: '/monitoring',
+      'log-search': '/logs',
+      'log-found': '/logs?q=%22started%22',
+      audit: '/audit',
+      settings: '/settings',
+      keys: '/settings/keys',
+      agents: '/settings/agents',
+      secrets: '/settings/secrets',
+      budgets: '/settings/budgets',
+      forges: '/settings/connections',
+      webhooks: '/settings/webhooks',
+      policy: '/settings/policy',
+      'no-such-page': '/nothing',
+    }
+    for (const [name, path] of Object.entries(pages)) {
+      await page.goto(`${process.env.COFFER_URL}/ui${path}`)
+      found.push(...(await look(page, name)))
+    }
+    await page.goto(`${process.env.COFFER_URL}/ui/sandboxes/${id}/terminal`)
+    await page.locator('[data-terminal=live]').waitFor()
+    await page.keyboard.type('ls -l --color=always / | head -20\n')
+    await eventually(
+      async () => (await screen(page)).some((row) => row.includes('usr')),
+      () => screen(page),
+    )
+    found.push(...(await look(page, 'terminal', false)))
+    await page.goto(`${process.env.COFFER_URL}/ui/sandboxes`)
+    await page.waitForLoadState('networkidle')
+    await page.keyboard.press('Control+k')
+    await page.getByPlaceholder('A page, a sandbox, an action').waitFor()
+    found.push(...(await look(page, 'palette')))
 
-  await page.goto(`${process.env.COFFER_URL}/ui/settings/webhooks`)
-  await page.getByRole('button', { name: 'Deliveries' }).click()
-  await page.getByRole('cell', { name: 'webhook.ping', exact: true }).waitFor()
-  found.push(...(await look(page, 'deliveries', false)))
+    await page.goto(`${process.env.COFFER_URL}/ui/settings/webhooks`)
+    await page.getByRole('button', { name: 'Deliveries' }).click()
+    await page.getByRole('cell', { name: 'webhook.ping', exact: true }).waitFor()
+    found.push(...(await look(page, 'deliveries', false)))
 
-  const operator = await openPage({ bypassCSP: true })
-  await signIn(operator, '/ui/', operatorKey())
-  await operator.getByRole('heading', { name: 'Projects' }).waitFor()
-  found.push(...(await look(operator, 'projects')))
-  await operator.getByRole('button', { name: 'Open', exact: true }).first().click()
-  await operator.getByRole('row').filter({ hasText: 'fix the parser' }).waitFor()
-  await operator.getByRole('link', { name: 'Monitoring' }).click()
-  await operator.getByRole('heading', { name: 'The whole server' }).waitFor()
-  found.push(...(await look(operator, 'monitoring-operator')))
-  assert.deepEqual(found, [])
-  assert.deepEqual([...page.complaints, ...operator.complaints].filter((one) => !one.startsWith('policy:')), [])
-})
+    const operator = await openPage({ bypassCSP: true })
+    await signIn(operator, '/ui/', operatorKey())
+    await operator.getByRole('heading', { name: 'Projects' }).waitFor()
+    found.push(...(await look(operator, 'projects')))
+    await operator.getByRole('button', { name: 'Open', exact: true }).first().click()
+    await operator.getByRole('row').filter({ hasText: 'fix the parser' }).waitFor()
+    await operator.getByRole('link', { name: 'Monitoring' }).click()
+    await operator.getByRole('heading', { name: 'The whole server' }).waitFor()
+    found.push(...(await look(operator, 'monitoring-operator')))
+    assert.deepEqual(found, [])
+    assert.deepEqual(
+      [...page.complaints, ...operator.complaints].filter((one) => !one.startsWith('policy:')),
+      [],
+    )
+  },
+)

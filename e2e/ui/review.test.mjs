@@ -56,14 +56,21 @@ test('the command that is copied for a sandbox does one thing, and destroys noth
 test('a task that needs somebody says which and why', { timeout: 290_000 }, async () => {
   await makeRepository('needy', { 'door.txt': 'closed\n' })
   const agent = await makeAgent('breaks', 'echo no luck; exit 3')
-  const { id } = await api('POST', '/api/v1/tasks', { title: 'Open <b>that</b> door', repository: 'needy', agent_id: agent })
+  const { id } = await api('POST', '/api/v1/tasks', {
+    title: 'Open <b>that</b> door',
+    repository: 'needy',
+    agent_id: agent,
+  })
   const page = await openPage()
   await signIn(page, '/ui/board')
   await page.getByText('Open <b>that</b> door').waitFor()
   await api('POST', `/api/v1/tasks/${id}/start`, {})
   const said = page.locator('[data-sonner-toast]').filter({ hasText: '“Open <b>that</b> door” needs you' })
   await said.waitFor()
-  const attention = await eventually(async () => (await api('GET', `/api/v1/tasks/${id}`)).needs_attention, 'it needs attention')
+  const attention = await eventually(
+    async () => (await api('GET', `/api/v1/tasks/${id}`)).needs_attention,
+    'it needs attention',
+  )
   assert.ok(attention.message.length > 10, attention.message)
   assert.ok((await said.innerText()).includes(attention.message.slice(0, 60)), await said.innerText())
   await said.getByRole('button', { name: 'Look' }).click()

@@ -1,6 +1,19 @@
 // Pictures for the README, of a real server at work: `make screenshots`. The agents are scripts; nothing else is made up.
 import { mkdirSync } from 'node:fs'
-import { KEY, BASE, api, closeBrowser, eventually, makeAgent, makeRepository, makeSandbox, openPage, operatorKey, screen, signIn } from './browser.mjs'
+import {
+  KEY,
+  BASE,
+  api,
+  closeBrowser,
+  eventually,
+  makeAgent,
+  makeRepository,
+  makeSandbox,
+  openPage,
+  operatorKey,
+  screen,
+  signIn,
+} from './browser.mjs'
 
 const INTO = process.env.COFFER_SCREENSHOTS
 mkdirSync(INTO, { recursive: true })
@@ -46,37 +59,78 @@ const write = (path, text) => `cat > ${path} <<'TEXT'\n${text}TEXT\n`
 const say = (...lines) => lines.map((line) => `echo "${line}"; sleep 0.2`).join('\n') + '\n'
 
 const AGENTS = {
-  careful: say('Reading money.py and its tests.', 'parse() fails with a bare ValueError, and floats lose cents.', 'Using Decimal, and an error that names the text.') + write('money.py', CHECKED) + say('python3 -m unittest: OK', 'Errors name the text now, and no cent is lost.'),
+  careful:
+    say(
+      'Reading money.py and its tests.',
+      'parse() fails with a bare ValueError, and floats lose cents.',
+      'Using Decimal, and an error that names the text.',
+    ) +
+    write('money.py', CHECKED) +
+    say('python3 -m unittest: OK', 'Errors name the text now, and no cent is lost.'),
   quick: say('Looking at money.py.', 'Adding a check for empty text.') + write('money.py', QUICK) + say('Done.'),
-  hasty: say('Rewriting money.py.') + "echo 'def parse(text): return text.spilt(' > money.py\n" + say('Looks right to me.'),
+  hasty:
+    say('Rewriting money.py.') + "echo 'def parse(text): return text.spilt(' > money.py\n" + say('Looks right to me.'),
 }
 // Works until it is told to stop, so that the board has something in progress.
-const WAITING = say('Reading the slow tests.', 'test_import takes 41 s of 63 s: it builds the catalogue each time.', 'Moving the catalogue into a fixture of the session.') + 'until [ -e /tmp/go ]; do sleep 0.2; done\n'
+const WAITING =
+  say(
+    'Reading the slow tests.',
+    'test_import takes 41 s of 63 s: it builds the catalogue each time.',
+    'Moving the catalogue into a fixture of the session.',
+  ) + 'until [ -e /tmp/go ]; do sleep 0.2; done\n'
 
 async function demo() {
-  await makeRepository('shop', { 'money.py': PARSER, 'test_money.py': TEST, 'README.md': '# Shop\n', '.gitignore': '__pycache__/\n' })
+  await makeRepository('shop', {
+    'money.py': PARSER,
+    'test_money.py': TEST,
+    'README.md': '# Shop\n',
+    '.gitignore': '__pycache__/\n',
+  })
   const ids = {}
-  for (const [name, script] of Object.entries({ ...AGENTS, patient: WAITING })) ids[name] = await makeAgent(name, script)
+  for (const [name, script] of Object.entries({ ...AGENTS, patient: WAITING }))
+    ids[name] = await makeAgent(name, script)
   const check = 'python3 -m unittest -q'
-  const task = (title, more = {}) => api('POST', '/api/v1/tasks', { title, repository: 'shop', check_command: check, budget: 0.5, ...more })
+  const task = (title, more = {}) =>
+    api('POST', '/api/v1/tasks', { title, repository: 'shop', check_command: check, budget: 0.5, ...more })
   await task('Ship the catalogue as one file', { priority: 'low', labels: ['build'] })
-  await task('Rounding differs between cart and invoice', { priority: 'urgent', labels: ['money', 'bug'], agent_id: ids.careful })
+  await task('Rounding differs between cart and invoice', {
+    priority: 'urgent',
+    labels: ['money', 'bug'],
+    agent_id: ids.careful,
+  })
   await task('Explain the price rules in the README', { labels: ['docs'] })
   await task('Retry the payment gateway with backoff', { priority: 'high', labels: ['payments'] })
-  for (const title of ['Close the connection pool on shutdown', 'Type hints for the cart', 'Drop Python 3.9']) await task(title, { state: 'done', labels: ['chores'] })
+  for (const title of ['Close the connection pool on shutdown', 'Type hints for the cart', 'Drop Python 3.9'])
+    await task(title, { state: 'done', labels: ['chores'] })
   const slow = await task('The tests take a minute', { priority: 'high', labels: ['tests'], agent_id: ids.patient })
   await api('POST', `/api/v1/tasks/${slow.id}/start`, {})
-  const work = await task('Errors of the money parser name what is wrong', { labels: ['money'], agent_id: ids.careful, description: 'parse("12,50 EUR") fails with "could not convert string to float".\nSay which text it was, and do not lose cents on the way.' })
+  const work = await task('Errors of the money parser name what is wrong', {
+    labels: ['money'],
+    agent_id: ids.careful,
+    description:
+      'parse("12,50 EUR") fails with "could not convert string to float".\nSay which text it was, and do not lose cents on the way.',
+  })
   await api('POST', `/api/v1/tasks/${work.id}/start`, {})
   const entries = Object.keys(AGENTS).map((name) => ({ agent_id: ids[name], label: name }))
-  const fork = await api('POST', '/api/v1/sandboxes/fork', { title: 'Errors of the money parser', prompt: 'Errors must name the text that is no amount. Cents must not get lost.', repository: 'shop', check_command: check, entries })
+  const fork = await api('POST', '/api/v1/sandboxes/fork', {
+    title: 'Errors of the money parser',
+    prompt: 'Errors must name the text that is no amount. Cents must not get lost.',
+    repository: 'shop',
+    check_command: check,
+    entries,
+  })
   for (const name of ['nightly import', 'docs preview']) await makeSandbox({ metadata: { name } })
   const box = await makeSandbox({ metadata: { name: 'try the parser' } })
   const files = { 'shop/money.py': PARSER, 'shop/test_money.py': TEST, 'shop/README.md': '# Shop\n' }
   for (const [path, body] of Object.entries(files)) {
-    await fetch(`${BASE}/api/v1/sandboxes/${box.id}/files/home/user/${path}`, { method: 'PUT', headers: { 'x-api-key': KEY }, body })
+    await fetch(`${BASE}/api/v1/sandboxes/${box.id}/files/home/user/${path}`, {
+      method: 'PUT',
+      headers: { 'x-api-key': KEY },
+      body,
+    })
   }
-  const commit = "cd shop && git init -qb main && git add . && git -c user.name=dev -c user.email=dev@localhost commit -qm 'feat: what there is'"
+  const commit =
+    "cd shop && git init -qb main && git add . && git -c user.name=dev -c user.email=dev@localhost commit -qm 'feat: what there is'"
   await api('POST', `/api/v1/sandboxes/${box.id}/exec`, { command: commit })
   await eventually(async () => (await api('GET', `/api/v1/tasks/${work.id}`)).state === 'in_review', 'a pull request')
   await eventually(async () => (await api('GET', `/api/v1/sandboxes/fork/${fork.id}`)).state === 'waiting', 'a ranking')
@@ -86,7 +140,10 @@ async function demo() {
 async function shoot(page, name) {
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme })
-    await page.waitForFunction((dark) => document.documentElement.classList.contains('dark') === dark, colorScheme === 'dark')
+    await page.waitForFunction(
+      (dark) => document.documentElement.classList.contains('dark') === dark,
+      colorScheme === 'dark',
+    )
     await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))))
     await page.screenshot({ path: `${INTO}/${name}-${colorScheme}.png` })
   }
@@ -119,7 +176,10 @@ for (const [line, shown] of [
   ['python3 -m unittest -q', 'FAILED'],
 ]) {
   await page.keyboard.type(`${line}\n`)
-  await eventually(async () => (await screen(page)).some((row) => row.includes(shown)), () => screen(page))
+  await eventually(
+    async () => (await screen(page)).some((row) => row.includes(shown)),
+    () => screen(page),
+  )
 }
 await shoot(page, 'terminal')
 await page.goto(`${process.env.COFFER_URL}/ui/sandboxes`)
@@ -134,7 +194,12 @@ await operator.waitForLoadState('networkidle')
 await operator.waitForFunction(() => !document.body.innerText.includes('Loading'))
 await shoot(operator, 'monitoring')
 // A phone: what is in progress, in one hand.
-const phone = await openPage({ viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true })
+const phone = await openPage({
+  viewport: { width: 390, height: 844 },
+  deviceScaleFactor: 2,
+  isMobile: true,
+  hasTouch: true,
+})
 await signIn(phone, `/ui/tasks/${made.work}`)
 await phone.getByRole('heading', { name: 'Errors of the money parser name what is wrong' }).waitFor()
 await phone.getByRole('region', { name: 'Changes of money.py' }).waitFor()

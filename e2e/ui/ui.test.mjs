@@ -4,7 +4,19 @@ import { createHash } from 'node:crypto'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { after, test } from 'node:test'
-import { BASE, KEY, api, closeBrowser, eventually, makeSandbox, openPage, operatorKey, screen, serverPid, signIn } from './browser.mjs'
+import {
+  BASE,
+  KEY,
+  api,
+  closeBrowser,
+  eventually,
+  makeSandbox,
+  openPage,
+  operatorKey,
+  screen,
+  serverPid,
+  signIn,
+} from './browser.mjs'
 
 after(closeBrowser)
 
@@ -63,8 +75,14 @@ test('a sandbox is made in the form, and two browsers see it', async () => {
   await other.getByRole('row').filter({ hasText: 'made by hand' }).getByText('running').waitFor()
   await page.locator('[data-terminal=live]').waitFor()
   await page.keyboard.type('echo "$GREETING" from $((40 + 2)); printf "\\033[38;5;208mcolour\\033[0m\\n"\n')
-  await eventually(async () => (await screen(page)).includes('hello there from 42'), () => screen(page))
-  const colour = await page.locator('.xterm-rows span', { hasText: 'colour' }).last().evaluate((span) => getComputedStyle(span).color)
+  await eventually(
+    async () => (await screen(page)).includes('hello there from 42'),
+    () => screen(page),
+  )
+  const colour = await page
+    .locator('.xterm-rows span', { hasText: 'colour' })
+    .last()
+    .evaluate((span) => getComputedStyle(span).color)
   assert.equal(colour, 'rgb(255, 135, 0)')
 
   const id = page.url().match(/sandboxes\/([a-z0-9]+)/)[1]
@@ -84,24 +102,38 @@ test('a terminal loses no byte when the server is killed, nor when the page is r
   await signIn(page, `/ui/sandboxes/${id}/terminal`)
   await page.locator('[data-terminal=live]').waitFor()
   // The shell waits for us, not for a clock: half of the lines come before the kill, half while the server is away.
-  await page.keyboard.type('PS1=; clear; for n in $(seq 1 120); do echo "line $n."; [ $n != 60 ] || until [ -e /tmp/go ]; do sleep 0.05; done; sleep 0.02; done; echo all of them\n')
+  await page.keyboard.type(
+    'PS1=; clear; for n in $(seq 1 120); do echo "line $n."; [ $n != 60 ] || until [ -e /tmp/go ]; do sleep 0.05; done; sleep 0.02; done; echo all of them\n',
+  )
   const numbered = async () => (await screen(page)).filter((row) => /^line \d+\.$/.test(row))
-  await eventually(async () => (await numbered()).length === 60, () => screen(page))
+  await eventually(
+    async () => (await numbered()).length === 60,
+    () => screen(page),
+  )
   await api('PUT', `/api/v1/sandboxes/${id}/files/tmp/soon`, undefined)
   await api('POST', `/api/v1/sandboxes/${id}/exec`, { command: '(sleep 1; touch /tmp/go) >/dev/null 2>&1 &' })
   const pid = serverPid()
   process.kill(pid, 'SIGKILL')
   await page.locator('[data-terminal=reconnecting]').waitFor()
-  await eventually(async () => (await screen(page)).includes('all of them'), () => screen(page))
+  await eventually(
+    async () => (await screen(page)).includes('all of them'),
+    () => screen(page),
+  )
   const expected = Array.from({ length: 120 }, (_, at) => `line ${at + 1}.`)
   assert.deepEqual(await numbered(), expected)
   assert.notEqual(serverPid(), pid)
 
   await page.keyboard.type('echo still $((20 + 3))\n')
-  await eventually(async () => (await screen(page)).includes('still 23'), () => screen(page))
+  await eventually(
+    async () => (await screen(page)).includes('still 23'),
+    () => screen(page),
+  )
   await page.reload()
   await page.locator('[data-terminal=live]').waitFor()
-  await eventually(async () => (await screen(page)).includes('still 23'), () => screen(page))
+  await eventually(
+    async () => (await screen(page)).includes('still 23'),
+    () => screen(page),
+  )
   assert.deepEqual(await numbered(), expected, 'the same shell, from what is kept')
   assert.deepEqual(page.complaints, [])
   await page.context().close()
@@ -114,7 +146,10 @@ test('nothing wakes a paused sandbox but a click', async () => {
   await signIn(page, `/ui/sandboxes/${id}/terminal`)
   await page.locator('[data-terminal=live]').waitFor()
   await page.keyboard.type('MARK=$((50 + 5)); echo marked $MARK\n')
-  await eventually(async () => (await screen(page)).includes('marked 55'), () => screen(page))
+  await eventually(
+    async () => (await screen(page)).includes('marked 55'),
+    () => screen(page),
+  )
   await page.getByRole('button', { name: 'Pause', exact: true }).click()
   await page.getByText('This sandbox is paused').waitFor()
   const tabs = page.getByRole('navigation', { name: 'Sandbox', exact: true })
@@ -127,7 +162,10 @@ test('nothing wakes a paused sandbox but a click', async () => {
   await page.locator('main').getByRole('button', { name: 'Resume' }).last().click()
   await page.locator('[data-terminal=live]').waitFor()
   await page.keyboard.type('echo again $MARK\n')
-  await eventually(async () => (await screen(page)).includes('again 55'), () => screen(page))
+  await eventually(
+    async () => (await screen(page)).includes('again 55'),
+    () => screen(page),
+  )
   assert.deepEqual(page.complaints, [])
   await page.context().close()
   await api('DELETE', `/api/v1/sandboxes/${id}`)
@@ -144,7 +182,10 @@ test('over quota, people are told what and why', async () => {
     const alert = page.getByRole('dialog').getByRole('alert')
     await alert.getByText(`quota \`sandboxes\` is ${used.sandboxes}`).waitFor()
     assert.match(await alert.innerText(), /Request [a-z0-9]+/)
-    assert.ok(await page.getByRole('dialog').getByRole('button', { name: 'Create' }).isEnabled(), 'it can be tried again')
+    assert.ok(
+      await page.getByRole('dialog').getByRole('button', { name: 'Create' }).isEnabled(),
+      'it can be tried again',
+    )
     await page.context().close()
   } finally {
     await api('PUT', `/api/v1/projects/${project}/quotas`, {}, operatorKey())
@@ -170,10 +211,14 @@ test('files: names and contents are text, whatever they say', async () => {
   await page.keyboard.type('edited')
   await page.keyboard.press('Control+s')
   await page.getByText('Saved', { exact: true }).waitFor()
-  const saved = await fetch(`${BASE}/api/v1/sandboxes/${id}/files/home/user/page.html`, { headers: { 'x-api-key': KEY } })
+  const saved = await fetch(`${BASE}/api/v1/sandboxes/${id}/files/home/user/page.html`, {
+    headers: { 'x-api-key': KEY },
+  })
   assert.equal(await saved.text(), '<script>window.pwned=1</script>edited')
   await page.getByRole('button', { name: 'Back to the directory' }).click()
-  await page.locator('input[type=file]').setInputFiles({ name: 'upload.bin', mimeType: 'x/y', buffer: Buffer.alloc(300_000, 7) })
+  await page
+    .locator('input[type=file]')
+    .setInputFiles({ name: 'upload.bin', mimeType: 'x/y', buffer: Buffer.alloc(300_000, 7) })
   await page.getByRole('button', { name: 'upload.bin', exact: true }).waitFor()
   const download = page.waitForEvent('download')
   await page.getByRole('button', { name: 'Download upload.bin' }).click()
@@ -192,11 +237,17 @@ test('files: names and contents are text, whatever they say', async () => {
 test('it is served strictly, and is in nobody else’s way', async () => {
   const page = await fetch(`${BASE}/ui/sandboxes/abc`)
   assert.equal(page.headers.get('content-type'), 'text/html; charset=utf-8')
-  assert.match(page.headers.get('content-security-policy'), /default-src 'none'; script-src [^ ;']+\/ui\/ 'sha256-[^']+';/)
+  assert.match(
+    page.headers.get('content-security-policy'),
+    /default-src 'none'; script-src [^ ;']+\/ui\/ 'sha256-[^']+';/,
+  )
   assert.equal(page.headers.get('cache-control'), 'no-cache')
   const script = /src="(\/ui\/assets\/[^"]+\.js)"/.exec(await page.text())[1]
   const served = await fetch(`${BASE}${script}`, { headers: { 'accept-encoding': 'br' } })
-  assert.deepEqual([served.headers.get('content-encoding'), served.headers.get('cache-control')], ['br', 'public, max-age=31536000, immutable'])
+  assert.deepEqual(
+    [served.headers.get('content-encoding'), served.headers.get('cache-control')],
+    ['br', 'public, max-age=31536000, immutable'],
+  )
   assert.equal((await fetch(`${BASE}/ui/assets/gone.js`)).status, 404)
   const { id } = await makeSandbox()
   const { envdAccessToken: token } = await api('GET', `/sandboxes/${id}`)
@@ -228,7 +279,8 @@ test('the board: moved by mouse and by keys, and another browser sees it', async
   await column(other, 'To do').filter({ hasText: 'third thing' }).waitFor()
   t.diagnostic(`another browser shows a new task after ${Math.round(performance.now() - added)} ms`)
 
-  const order = async () => (await column(other, 'To do').getByRole('link').allInnerTexts()).map((title) => title.split(' ')[0])
+  const order = async () =>
+    (await column(other, 'To do').getByRole('link').allInnerTexts()).map((title) => title.split(' ')[0])
   const before = await order()
   await page.getByRole('button', { name: `Move ${before[0]} thing` }).focus()
   await page.keyboard.press('Space')
@@ -280,7 +332,10 @@ test('a task is changed in the drawer beside the board, and what it is not is sa
   await form.getByRole('button', { name: 'Save' }).click()
   await form.waitFor({ state: 'detached' })
   const { title, priority, labels } = await api('GET', `/api/v1/tasks/${id}`)
-  assert.deepEqual({ title, priority, labels }, { title: 'paint the door green', priority: 'high', labels: ['colour', 'outside'] })
+  assert.deepEqual(
+    { title, priority, labels },
+    { title: 'paint the door green', priority: 'high', labels: ['colour', 'outside'] },
+  )
   await page.keyboard.press('Escape')
   await page.getByRole('region', { name: 'To do', exact: true }).getByText('paint the door green').waitFor()
   assert.deepEqual(page.complaints, [])

@@ -113,8 +113,8 @@ def bootstrap(recipe: Recipe, tree: pathlib.Path) -> list:
     command = ["mmdebstrap", "--mode=root", "--variant=apt", "--architectures=amd64", f"--include={packages}"]
     command += [f"--aptopt={setting}" for setting in apt_settings()]
     command += [f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "man", "locale", "info")]
-    command += [f"--essential-hook={HERE / 'guest'} early \"$1\""]
-    command += [f"--customize-hook={HERE / 'guest'} late \"$1\" {public_key()} {recipe.suites[0]}"]
+    command += [f'--essential-hook={HERE / "guest"} early "$1"']
+    command += [f'--customize-hook={HERE / "guest"} late "$1" {public_key()} {recipe.suites[0]}']
     sources = [f"deb [signed-by={KEYRING}] {mirror()} {suite} main" for suite in recipe.suites]
     return [*command, recipe.suites[0], tree, *sources]
 

@@ -109,7 +109,9 @@ def install(machine: Machine):
     machine.run("systemctl start mnt-payload.mount var-cache-coffer-templates.mount")
     machine.run("install -m 755 /mnt/payload/coffer /usr/bin/coffer")
     machine.run("install -D -m 644 /mnt/payload/coffer.service /etc/systemd/system/coffer.service")
-    machine.run("mkdir -p /usr/local/lib/coffer && { [ ! -d /mnt/payload/criu ] || cp -a /mnt/payload/criu /usr/local/lib/coffer/; }")
+    machine.run(
+        "mkdir -p /usr/local/lib/coffer && { [ ! -d /mnt/payload/criu ] || cp -a /mnt/payload/criu /usr/local/lib/coffer/; }"
+    )
     write(machine, "/etc/systemd/system/coffer.service.d/vm.conf", DROP_IN)
     write(machine, "/etc/coffer/coffer.toml", SETTINGS)
     machine.run("systemctl daemon-reload && systemctl enable coffer")

@@ -204,7 +204,9 @@ class Machine:
     def _await_boot(self, also=lambda: True):
         def answers() -> bool:
             if not self.alive():
-                raise RuntimeError(f"{self.name}: QEMU ended:\n{(self.home / 'qemu.log').read_text()}{self._last_words()}")
+                raise RuntimeError(
+                    f"{self.name}: QEMU ended:\n{(self.home / 'qemu.log').read_text()}{self._last_words()}"
+                )
             try:
                 return self.run("true", check=False, timeout_s=30).returncode == 0 and also()
             except (subprocess.TimeoutExpired, RuntimeError):

@@ -98,7 +98,9 @@ def test_a_restart_keeps_sandboxes_and_says_nothing_wrong(machine, sandbox):
     handle = sandbox.commands.connect(pid, request_timeout=PATIENCE_S)
     handle.disconnect()
     said = machine.run(f"journalctl -u coffer --no-pager -o cat --after-cursor '{mark}'").stdout
-    wrong = [line for line in said.splitlines() if " ERROR " in line or "left-over" in line or "starting it again" in line]
+    wrong = [
+        line for line in said.splitlines() if " ERROR " in line or "left-over" in line or "starting it again" in line
+    ]
     assert not wrong, wrong
 
 

@@ -38,7 +38,9 @@ export interface AuditSearch {
 
 /** Those of an address that are text. A word of digits is read as a number, and is text all the same. */
 function words<K extends string>(search: Record<string, unknown>, names: K[]): Partial<Record<K, string>> {
-  const found = names.filter((name) => (typeof search[name] === "string" && search[name] !== "") || typeof search[name] === "number");
+  const found = names.filter(
+    (name) => (typeof search[name] === "string" && search[name] !== "") || typeof search[name] === "number",
+  );
   return Object.fromEntries(found.map((name) => [name, String(search[name])])) as Partial<Record<K, string>>;
 }
 
@@ -139,7 +141,8 @@ const logs = createRoute({
   getParentRoute: () => shell,
   path: "/logs",
   component: lazyRouteComponent(() => import("./pages/LogSearch"), "LogSearch"),
-  validateSearch: (search: Record<string, unknown>): LogSearchQuery => words(search, ["q", "level", "source", "from", "until"]),
+  validateSearch: (search: Record<string, unknown>): LogSearchQuery =>
+    words(search, ["q", "level", "source", "from", "until"]),
 });
 
 const audit = createRoute({

@@ -74,7 +74,12 @@ async function post(agent: Agent, method: string, type: string, body: BodyInit, 
   let response: Response;
   try {
     // The project's key is not for sandboxes to see: agentd's own token is.
-    response = await fetch(`/${method}`, { ...more, method: "POST", body, headers: { ...headers(agent, type), ...extra } });
+    response = await fetch(`/${method}`, {
+      ...more,
+      method: "POST",
+      body,
+      headers: { ...headers(agent, type), ...extra },
+    });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw unreachable();

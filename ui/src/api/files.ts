@@ -49,7 +49,12 @@ export async function saveAnswer(answer: Response, name: string) {
 export const LARGEST_SHOWN = 1 << 20;
 
 const PICTURES: Record<string, string> = {
-  png: "image/png", jpg: "image/jpeg", jpeg: "image/jpeg", gif: "image/gif", webp: "image/webp", avif: "image/avif",
+  png: "image/png",
+  jpg: "image/jpeg",
+  jpeg: "image/jpeg",
+  gif: "image/gif",
+  webp: "image/webp",
+  avif: "image/avif",
 };
 
 export type Content =
@@ -81,11 +86,13 @@ export function decoded(bytes: Uint8Array, whole: boolean): string {
 export async function readFile(id: string, path: string): Promise<Content> {
   const picture = PICTURES[path.split(".").at(-1)?.toLowerCase() ?? ""];
   const most = picture === undefined ? LARGEST_SHOWN : 8 * LARGEST_SHOWN;
-  const answer = await raw(contentPath(id, path), { headers: { range: `bytes=0-${most - 1}` } }).catch((error: unknown) => {
-    // An empty file has no first byte to ask for.
-    if (error instanceof ApiError && error.status === 416) return new Response("");
-    throw error;
-  });
+  const answer = await raw(contentPath(id, path), { headers: { range: `bytes=0-${most - 1}` } }).catch(
+    (error: unknown) => {
+      // An empty file has no first byte to ask for.
+      if (error instanceof ApiError && error.status === 416) return new Response("");
+      throw error;
+    },
+  );
   const bytes = new Uint8Array(await answer.arrayBuffer());
   const total = Number(answer.headers.get("content-range")?.split("/").at(-1) ?? bytes.length);
   const whole = !(total > bytes.length);

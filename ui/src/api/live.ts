@@ -67,7 +67,8 @@ class Freshener {
     if (kinds.has("execution") || kinds.has("command")) void this.stale("executions", "processes");
     if (kinds.has("budget")) void this.stale("budgets");
     if (kinds.has("project")) void this.stale("quotas", "settings");
-    if (["repository", "pull", "forge", "issue", "status"].some((kind) => kinds.has(kind))) void this.stale("repositories");
+    if (["repository", "pull", "forge", "issue", "status"].some((kind) => kinds.has(kind)))
+      void this.stale("repositories");
     if (kinds.has("snapshot")) void this.stale("snapshots", "lineage");
     if (kinds.has("task") || kinds.has("run")) void this.stale("tasks", "queue");
     if (kinds.has("competition")) void this.stale("forks");
@@ -85,7 +86,9 @@ class Freshener {
 
   private async look(id: string) {
     const key = session()?.project?.projectId;
-    const { data } = await api.GET("/api/v1/sandboxes/{id}", { params: { path: { id } } }).catch(() => ({ data: undefined }));
+    const { data } = await api
+      .GET("/api/v1/sandboxes/{id}", { params: { path: { id } } })
+      .catch(() => ({ data: undefined }));
     if (data === undefined || key !== session()?.project?.projectId) return;
     this.queries.setQueryData(["sandbox", id], data);
     for (const [queryKey, list] of this.queries.getQueriesData<SandboxPages>({ queryKey: ["sandboxes"] })) {

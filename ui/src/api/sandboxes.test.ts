@@ -1,8 +1,12 @@
 import { expect, test } from "vitest";
 import { placed, type Sandbox, type SandboxPages } from "./sandboxes";
 
-const one = (id: string, state: string, minute: number) => ({ id, state, created_at: new Date(minute * 60_000).toISOString() }) as Sandbox;
-const list = (next: string | undefined, ...items: Sandbox[]): SandboxPages => ({ pages: [{ items, next }], pageParams: [undefined] });
+const one = (id: string, state: string, minute: number) =>
+  ({ id, state, created_at: new Date(minute * 60_000).toISOString() }) as Sandbox;
+const list = (next: string | undefined, ...items: Sandbox[]): SandboxPages => ({
+  pages: [{ items, next }],
+  pageParams: [undefined],
+});
 const ids = (pages: SandboxPages) => pages.pages.map((page) => page.items.map(({ id, state }) => `${id} ${state}`));
 
 test("one that is in a list is replaced there, and nowhere else", () => {
@@ -20,5 +24,7 @@ test("what does not belong is not put in, nor what is further down than was load
   const ended = list("more", one("c", "error", 3));
   expect(placed(ended, "ended", one("d", "running", 4))).toBe(ended);
   expect(placed(ended, "ended", one("a", "terminated", 1))).toBe(ended);
-  expect(ids(placed(list(undefined, one("c", "error", 3)), "all", one("a", "running", 1)))).toEqual([["c error", "a running"]]);
+  expect(ids(placed(list(undefined, one("c", "error", 3)), "all", one("a", "running", 1)))).toEqual([
+    ["c error", "a running"],
+  ]);
 });

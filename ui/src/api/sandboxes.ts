@@ -41,7 +41,10 @@ export function placed(list: SandboxPages, shown: Shown, sandbox: Sandbox): Sand
     const place = before === -1 ? items.length : before;
     return [...items.slice(0, place), sandbox, ...items.slice(place)];
   };
-  return { ...list, pages: list.pages.map((page, index) => (index === at ? { ...page, items: put(page.items) } : page)) };
+  return {
+    ...list,
+    pages: list.pages.map((page, index) => (index === at ? { ...page, items: put(page.items) } : page)),
+  };
 }
 
 /** More than this of live sandboxes are loaded by scrolling. */

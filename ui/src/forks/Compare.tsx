@@ -29,7 +29,12 @@ function Half({ side, path, who }: { side: Side | null | undefined; path: string
           "left alone"
         )}
       </p>
-      {side && (hunks.length === 0 ? <p className="px-4 py-3 text-dim">No lines to show.</p> : <PatchLines file={{ path, hunks }} label={`Changes of ${path} by ${who}`} />)}
+      {side &&
+        (hunks.length === 0 ? (
+          <p className="px-4 py-3 text-dim">No lines to show.</p>
+        ) : (
+          <PatchLines file={{ path, hunks }} label={`Changes of ${path} by ${who}`} />
+        ))}
     </div>
   );
 }
@@ -40,16 +45,31 @@ export function Compare({ competition }: { competition: Competition }) {
   const made = competition.entries.filter((entry) => entry.diff).sort(byRank);
   const [chosen, setChosen] = useState<{ left?: number; right?: number }>({});
   const left = made.find((entry) => entry.number === chosen.left) ?? made[0];
-  const right = made.find((entry) => entry.number === chosen.right && entry !== left) ?? made.find((entry) => entry !== left);
+  const right =
+    made.find((entry) => entry.number === chosen.right && entry !== left) ?? made.find((entry) => entry !== left);
   const pair = { left: left?.number ?? 0, right: right?.number ?? 0 };
   const query = useQuery({
     queryKey: ["forks", "compare", competition.id, pair.left, pair.right],
-    queryFn: () => take(api.GET("/api/v1/sandboxes/fork/{fork}/compare", { params: { path: { fork: competition.id }, query: pair } })),
+    queryFn: () =>
+      take(
+        api.GET("/api/v1/sandboxes/fork/{fork}/compare", { params: { path: { fork: competition.id }, query: pair } }),
+      ),
     enabled: left !== undefined && right !== undefined,
   });
   if (left === undefined || right === undefined) return null;
   const choose = (side: "left" | "right", label: string, value: number, other: number) => (
-    <SelectField label={label} hideLabel value={value} onChange={(event) => setChosen({ ...pair, [side]: Number(event.target.value), ...(Number(event.target.value) === other ? { [side === "left" ? "right" : "left"]: value } : {}) })}>
+    <SelectField
+      label={label}
+      hideLabel
+      value={value}
+      onChange={(event) =>
+        setChosen({
+          ...pair,
+          [side]: Number(event.target.value),
+          ...(Number(event.target.value) === other ? { [side === "left" ? "right" : "left"]: value } : {}),
+        })
+      }
+    >
       {made.map((entry) => (
         <option key={entry.number} value={entry.number}>
           {`${entry.number} ${plainText(entry.label)}`}
@@ -65,7 +85,14 @@ export function Compare({ competition }: { competition: Competition }) {
           {choose("left", "On the left", pair.left, pair.right)}
           <span className="text-dim">and</span>
           {choose("right", "On the right", pair.right, pair.left)}
-          <CopyAs recipe={{ curl: curl("GET", `/api/v1/sandboxes/fork/${competition.id}/compare?left=${pair.left}&right=${pair.right}`) }} />
+          <CopyAs
+            recipe={{
+              curl: curl(
+                "GET",
+                `/api/v1/sandboxes/fork/${competition.id}/compare?left=${pair.left}&right=${pair.right}`,
+              ),
+            }}
+          />
         </span>
       }
     >

@@ -37,11 +37,13 @@ export function CompetitionPage() {
   const [picking, setPicking] = useState<number>();
   const competition = query.data;
   const pick = useMutation({
-    mutationFn: (entry: number) => take(api.POST("/api/v1/sandboxes/fork/{fork}/winner", { params: { path: { fork: id } }, body: { entry } })),
+    mutationFn: (entry: number) =>
+      take(api.POST("/api/v1/sandboxes/fork/{fork}/winner", { params: { path: { fork: id } }, body: { entry } })),
     onSuccess: fresh,
     onError: toastError,
   });
-  if (competition === undefined) return query.error === null ? <Loading /> : <ErrorBox error={query.error} className="m-5" />;
+  if (competition === undefined)
+    return query.error === null ? <Loading /> : <ErrorBox error={query.error} className="m-5" />;
   const amount = (cost: number) => money(cost, prices?.currency ?? "USD");
   const waiting = competition.state === "waiting";
   const allowed = may("write");
@@ -66,7 +68,12 @@ export function CompetitionPage() {
         <>
           <CopyAs recipe={{ curl: curl("GET", `/api/v1/sandboxes/fork/${id}`) }} />
           {!isOver(competition) && (
-            <Button tone="danger" disabled={!allowed} onClick={() => setCancelling(true)} icon={<Square aria-hidden className="size-4" />}>
+            <Button
+              tone="danger"
+              disabled={!allowed}
+              onClick={() => setCancelling(true)}
+              icon={<Square aria-hidden className="size-4" />}
+            >
               Cancel
             </Button>
           )}
@@ -77,7 +84,8 @@ export function CompetitionPage() {
         <div role="status" className="flex gap-3 rounded-lg border border-info/40 bg-info-soft p-4">
           <Trophy aria-hidden className="mt-0.5 size-4 shrink-0 text-info" />
           <p>
-            <span className="font-medium text-info">Pick one.</span> It becomes a pull request; the others stay as revisions to look at.
+            <span className="font-medium text-info">Pick one.</span> It becomes a pull request; the others stay as
+            revisions to look at.
             {competition.decide_by && (
               <>
                 {" "}
@@ -100,26 +108,62 @@ export function CompetitionPage() {
       )}
       <div className="grid gap-3 [grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr))]">
         {competition.entries.map((entry) => (
-          <EntryCard key={entry.number} entry={entry} labels={labels} won={entry.number === competition.winner} amount={amount} onPick={waiting && allowed ? () => setPicking(entry.number) : undefined} />
+          <EntryCard
+            key={entry.number}
+            entry={entry}
+            labels={labels}
+            won={entry.number === competition.winner}
+            amount={amount}
+            onPick={waiting && allowed ? () => setPicking(entry.number) : undefined}
+          />
         ))}
       </div>
       <Compare competition={competition} />
       {competition.run_id && <Artifacts of={{ run_id: competition.run_id }} />}
       <Card title="What was asked">
-        {competition.prompt !== "" && <p className="border-b border-line p-4 whitespace-pre-wrap">{paragraphs(competition.prompt)}</p>}
+        {competition.prompt !== "" && (
+          <p className="border-b border-line p-4 whitespace-pre-wrap">{paragraphs(competition.prompt)}</p>
+        )}
         <Facts
           facts={[
             ["Repository", plainText(competition.repository ?? "") || "–"],
-            ["From", plainText([competition.base_branch, competition.base_commit?.slice(0, 10)].filter(Boolean).join(" at ")) || "–"],
-            ["Before the fork", competition.prepare_command ? <code className="font-mono text-xs">{plainText(competition.prepare_command)}</code> : "nothing"],
-            ["Check", competition.check_command ? <code className="font-mono text-xs">{plainText(competition.check_command)}</code> : "none"],
+            [
+              "From",
+              plainText(
+                [competition.base_branch, competition.base_commit?.slice(0, 10)].filter(Boolean).join(" at "),
+              ) || "–",
+            ],
+            [
+              "Before the fork",
+              competition.prepare_command ? (
+                <code className="font-mono text-xs">{plainText(competition.prepare_command)}</code>
+              ) : (
+                "nothing"
+              ),
+            ],
+            [
+              "Check",
+              competition.check_command ? (
+                <code className="font-mono text-xs">{plainText(competition.check_command)}</code>
+              ) : (
+                "none"
+              ),
+            ],
             ["Who decides", competition.rule === "best" ? "the best whose checks passed" : "a person"],
-            ["Cost so far", `${amount(competition.cost ?? 0)}${competition.budget ? ` of ${amount(competition.budget)}` : ""}`],
+            [
+              "Cost so far",
+              `${amount(competition.cost ?? 0)}${competition.budget ? ` of ${amount(competition.budget)}` : ""}`,
+            ],
             ["Begun", <Ago key="begun" at={competition.created_at} />],
             [
               "Task",
               competition.task_id ? (
-                <Link key="task" to="/tasks/$task" params={{ task: competition.task_id }} className="text-accent underline">
+                <Link
+                  key="task"
+                  to="/tasks/$task"
+                  params={{ task: competition.task_id }}
+                  className="text-accent underline"
+                >
                   its page
                 </Link>
               ) : (
@@ -139,7 +183,8 @@ export function CompetitionPage() {
           if (picked !== undefined) await pick.mutateAsync(picked.number);
         }}
       >
-        Its branch is pushed and a pull request opened. The sandboxes of all forks end; what the others changed can still be looked at.
+        Its branch is pushed and a pull request opened. The sandboxes of all forks end; what the others changed can
+        still be looked at.
       </Confirm>
       <Confirm
         open={cancelling}

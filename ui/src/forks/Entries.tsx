@@ -32,17 +32,25 @@ export function toEntries(drafts: Draft[]): NewEntry[] {
 export function Entries({ drafts, onChange }: { drafts: Draft[]; onChange: (drafts: Draft[]) => void }) {
   const agents = useAgents();
   const runnable = agents.data?.items.filter((agent) => agent.definition) ?? [];
-  const change = (at: number, next: Partial<Draft>) => onChange(drafts.map((draft, place) => (place === at ? { ...draft, ...next } : draft)));
+  const change = (at: number, next: Partial<Draft>) =>
+    onChange(drafts.map((draft, place) => (place === at ? { ...draft, ...next } : draft)));
   return (
     <fieldset className="space-y-3">
       <legend className="mb-2 font-medium">Who competes</legend>
-      {agents.data !== undefined && runnable.length === 0 && <p className="text-warn">No agent can work by itself yet: define one under Settings, Agents.</p>}
+      {agents.data !== undefined && runnable.length === 0 && (
+        <p className="text-warn">No agent can work by itself yet: define one under Settings, Agents.</p>
+      )}
       <ol className="space-y-3">
         {drafts.map((draft, at) => (
           <li key={at} className="space-y-3 rounded-lg border border-line p-3">
             <div className="flex items-end gap-2">
               <div className="grid min-w-0 flex-1 gap-3 sm:grid-cols-3">
-                <SelectField label={`Agent of fork ${at + 1}`} required value={draft.agent} onChange={(event) => change(at, { agent: event.target.value })}>
+                <SelectField
+                  label={`Agent of fork ${at + 1}`}
+                  required
+                  value={draft.agent}
+                  onChange={(event) => change(at, { agent: event.target.value })}
+                >
                   <option value="">Choose one</option>
                   {runnable.map((agent) => (
                     <option key={agent.id} value={agent.id}>
@@ -50,8 +58,18 @@ export function Entries({ drafts, onChange }: { drafts: Draft[]; onChange: (draf
                     </option>
                   ))}
                 </SelectField>
-                <TextField label={`Model of fork ${at + 1}`} value={draft.model} onChange={(event) => change(at, { model: event.target.value })} placeholder="the agent's own" />
-                <TextField label={`Name of fork ${at + 1}`} value={draft.label} onChange={(event) => change(at, { label: event.target.value })} placeholder="the agent's" />
+                <TextField
+                  label={`Model of fork ${at + 1}`}
+                  value={draft.model}
+                  onChange={(event) => change(at, { model: event.target.value })}
+                  placeholder="the agent's own"
+                />
+                <TextField
+                  label={`Name of fork ${at + 1}`}
+                  value={draft.label}
+                  onChange={(event) => change(at, { label: event.target.value })}
+                  placeholder="the agent's"
+                />
               </div>
               <Button
                 tone="ghost"
@@ -75,7 +93,11 @@ export function Entries({ drafts, onChange }: { drafts: Draft[]; onChange: (draf
           </li>
         ))}
       </ol>
-      <Button disabled={drafts.length >= MOST} onClick={() => onChange([...drafts, blank(drafts.at(-1)?.agent)])} icon={<Plus aria-hidden className="size-4" />}>
+      <Button
+        disabled={drafts.length >= MOST}
+        onClick={() => onChange([...drafts, blank(drafts.at(-1)?.agent)])}
+        icon={<Plus aria-hidden className="size-4" />}
+      >
         Another fork
       </Button>
     </fieldset>

@@ -23,7 +23,10 @@ interface Props {
 function Figures({ entry, amount }: { entry: Entry; amount: Props["amount"] }) {
   const took = entry.duration_ms ?? undefined;
   const rows: [string, React.ReactNode][] = [
-    ["Time", took !== undefined ? duration(took) : entry.started_at && !entry.ended_at ? <Since at={entry.started_at} /> : "–"],
+    [
+      "Time",
+      took !== undefined ? duration(took) : entry.started_at && !entry.ended_at ? <Since at={entry.started_at} /> : "–",
+    ],
     ["Cost", entry.cost === null || entry.cost === undefined ? "–" : amount(entry.cost)],
     [
       "Changes",
@@ -50,7 +53,8 @@ function Figures({ entry, amount }: { entry: Entry; amount: Props["amount"] }) {
       ),
     ],
   ];
-  if (entry.input_tokens || entry.output_tokens) rows.push(["Tokens", `${entry.input_tokens ?? 0} in, ${entry.output_tokens ?? 0} out`]);
+  if (entry.input_tokens || entry.output_tokens)
+    rows.push(["Tokens", `${entry.input_tokens ?? 0} in, ${entry.output_tokens ?? 0} out`]);
   return (
     <dl className="grid grid-cols-2 gap-x-4 gap-y-2 px-4 py-3">
       {rows.map(([name, value]) => (
@@ -66,9 +70,15 @@ function Figures({ entry, amount }: { entry: Entry; amount: Props["amount"] }) {
 export function EntryCard({ entry, labels, won, amount, onPick }: Props) {
   const agent = useAgentNames().get(entry.agent_id);
   const label = plainText(entry.label);
-  const who = [agent === entry.label ? undefined : agent, entry.model].filter(Boolean).map((text) => plainText(text ?? "")).join(", ");
+  const who = [agent === entry.label ? undefined : agent, entry.model]
+    .filter(Boolean)
+    .map((text) => plainText(text ?? ""))
+    .join(", ");
   return (
-    <section aria-label={`Fork ${entry.number}: ${label}`} className={classes("flex min-w-0 flex-col rounded-lg border bg-surface", won ? "border-ok" : "border-line")}>
+    <section
+      aria-label={`Fork ${entry.number}: ${label}`}
+      className={classes("flex min-w-0 flex-col rounded-lg border bg-surface", won ? "border-ok" : "border-line")}
+    >
       <header className="flex min-h-11 flex-wrap items-center gap-2 border-b border-line px-4 py-2">
         <h2 className="min-w-0 flex-1 truncate font-semibold">
           <span className="text-dim">{entry.number}</span> {label}
@@ -94,8 +104,14 @@ export function EntryCard({ entry, labels, won, amount, onPick }: Props) {
           ))}
         </ul>
       )}
-      {entry.error && <p className="border-t border-line px-4 py-3 break-words text-bad">{plainText(entry.error.message)}</p>}
-      {entry.summary && <p className="border-t border-line px-4 py-3 break-words whitespace-pre-wrap">{paragraphs(entry.summary).slice(0, 2000)}</p>}
+      {entry.error && (
+        <p className="border-t border-line px-4 py-3 break-words text-bad">{plainText(entry.error.message)}</p>
+      )}
+      {entry.summary && (
+        <p className="border-t border-line px-4 py-3 break-words whitespace-pre-wrap">
+          {paragraphs(entry.summary).slice(0, 2000)}
+        </p>
+      )}
       {entry.prompt && (
         <details className="border-t border-line px-4 py-2">
           <summary className="text-dim">A prompt of its own</summary>
@@ -112,13 +128,23 @@ export function EntryCard({ entry, labels, won, amount, onPick }: Props) {
       <footer className="flex min-h-11 flex-wrap items-center justify-end gap-3 border-t border-line px-4 py-2">
         {entry.pull_url && <PullLink url={entry.pull_url} />}
         {entry.sandbox_id && ["forked", "working", "checking", "done"].includes(entry.state) && (
-          <Link to="/sandboxes/$id/terminal" params={{ id: entry.sandbox_id }} className="inline-flex items-center gap-1.5 text-accent underline">
+          <Link
+            to="/sandboxes/$id/terminal"
+            params={{ id: entry.sandbox_id }}
+            className="inline-flex items-center gap-1.5 text-accent underline"
+          >
             <SquareTerminal aria-hidden className="size-4" />
             Terminal
           </Link>
         )}
         {onPick !== undefined && (
-          <Button tone={entry.rank === 1 ? "primary" : "plain"} disabled={!entry.can_win} title={entry.can_win ? undefined : "It has nothing that could be merged"} onClick={onPick} icon={<Trophy aria-hidden className="size-4" />}>
+          <Button
+            tone={entry.rank === 1 ? "primary" : "plain"}
+            disabled={!entry.can_win}
+            title={entry.can_win ? undefined : "It has nothing that could be merged"}
+            onClick={onPick}
+            icon={<Trophy aria-hidden className="size-4" />}
+          >
             Pick {label.slice(0, 24)}
           </Button>
         )}

@@ -21,7 +21,12 @@ export function Forks() {
   const query = useCompetitions();
   const [making, setMaking] = useState(false);
   const begin = (
-    <Button tone="primary" disabled={!may("write")} onClick={() => setMaking(true)} icon={<Plus aria-hidden className="size-4" />}>
+    <Button
+      tone="primary"
+      disabled={!may("write")}
+      onClick={() => setMaking(true)}
+      icon={<Plus aria-hidden className="size-4" />}
+    >
       Let agents compete
     </Button>
   );
@@ -32,18 +37,24 @@ export function Forks() {
           {({ items }) =>
             items.length === 0 ? (
               <Empty icon={<GitFork aria-hidden className="size-7" />} title="Nothing was forked yet">
-                Give one task to several agents, models or prompts at once. Each works in a fork of one prepared sandbox; what they made is checked, ranked and
-                compared, and the winner becomes a pull request.
+                Give one task to several agents, models or prompts at once. Each works in a fork of one prepared
+                sandbox; what they made is checked, ranked and compared, and the winner becomes a pull request.
               </Empty>
             ) : (
               <Table label="Competitions" head={["What", "State", "Forks", "Winner", "Begun"]}>
                 {items.map((competition) => (
                   <tr key={competition.id}>
                     <Cell className="min-w-48">
-                      <Link to="/forks/$fork" params={{ fork: competition.id }} className="font-medium text-accent underline">
+                      <Link
+                        to="/forks/$fork"
+                        params={{ fork: competition.id }}
+                        className="font-medium text-accent underline"
+                      >
                         {plainText(competition.title)}
                       </Link>
-                      {competition.repository && <p className="text-xs text-dim">{plainText(competition.repository)}</p>}
+                      {competition.repository && (
+                        <p className="text-xs text-dim">{plainText(competition.repository)}</p>
+                      )}
                     </Cell>
                     <Cell>
                       <Badge tone={STATE_TONES[competition.state]}>{wordOf(competition.state)}</Badge>

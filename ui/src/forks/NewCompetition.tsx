@@ -35,8 +35,23 @@ function useTerms(agent?: string) {
           <option value="manual">You pick from the ranking</option>
           <option value="best">The best whose checks passed</option>
         </SelectField>
-        <TextField label="Budget for all of them" type="number" min="0" step="any" value={budget} onChange={(event) => setBudget(event.target.value)} placeholder="no limit" />
-        <TextField label="Before the fork" className="font-mono" value={prepare} onChange={(event) => setPrepare(event.target.value)} placeholder="npm ci" hint="Runs once, in the repository; every fork has what it made." />
+        <TextField
+          label="Budget for all of them"
+          type="number"
+          min="0"
+          step="any"
+          value={budget}
+          onChange={(event) => setBudget(event.target.value)}
+          placeholder="no limit"
+        />
+        <TextField
+          label="Before the fork"
+          className="font-mono"
+          value={prepare}
+          onChange={(event) => setPrepare(event.target.value)}
+          placeholder="npm ci"
+          hint="Runs once, in the repository; every fork has what it made."
+        />
       </div>
     </>
   );
@@ -73,12 +88,30 @@ export function NewCompetition({ onClose }: { onClose: () => void }) {
     make.mutate();
   };
   return (
-    <Dialog open onClose={onClose} title="Let agents compete" description="One prepared sandbox is forked; each fork has an agent that tries." wide>
+    <Dialog
+      open
+      onClose={onClose}
+      title="Let agents compete"
+      description="One prepared sandbox is forked; each fork has an agent that tries."
+      wide
+    >
       <form onSubmit={submit} className="space-y-4">
         <TextField label="Title" required autoFocus value={title} onChange={(event) => setTitle(event.target.value)} />
-        <TextArea label="What is to be done" required value={prompt} onChange={(event) => setPrompt(event.target.value)} className="min-h-24 font-sans" hint="Every agent reads this, unless its fork has a prompt of its own." />
+        <TextArea
+          label="What is to be done"
+          required
+          value={prompt}
+          onChange={(event) => setPrompt(event.target.value)}
+          className="min-h-24 font-sans"
+          hint="Every agent reads this, unless its fork has a prompt of its own."
+        />
         <div className="grid gap-4 sm:grid-cols-3">
-          <SelectField label="Repository" required value={repository} onChange={(event) => setRepository(event.target.value)}>
+          <SelectField
+            label="Repository"
+            required
+            value={repository}
+            onChange={(event) => setRepository(event.target.value)}
+          >
             <option value="">Choose one</option>
             {repositories.data?.items.map((one) => (
               <option key={one.id} value={one.name}>
@@ -86,8 +119,19 @@ export function NewCompetition({ onClose }: { onClose: () => void }) {
               </option>
             ))}
           </SelectField>
-          <TextField label="From branch" value={base} onChange={(event) => setBase(event.target.value)} placeholder="the default branch" />
-          <TextField label="Check" className="font-mono" value={check} onChange={(event) => setCheck(event.target.value)} placeholder="make test" />
+          <TextField
+            label="From branch"
+            value={base}
+            onChange={(event) => setBase(event.target.value)}
+            placeholder="the default branch"
+          />
+          <TextField
+            label="Check"
+            className="font-mono"
+            value={check}
+            onChange={(event) => setCheck(event.target.value)}
+            placeholder="make test"
+          />
         </div>
         {terms.fields}
         {make.error !== null && <ErrorBox error={make.error} />}
@@ -107,7 +151,13 @@ export function CompeteForTask({ task, onClose }: { task: Task; onClose: () => v
   const fresh = useFreshForks();
   const terms = useTerms(task.agent_id ?? undefined);
   const start = useMutation({
-    mutationFn: () => take(api.POST("/api/v1/tasks/{task}/start", { params: { path: { task: task.id } }, body: { compete: terms.body() } })),
+    mutationFn: () =>
+      take(
+        api.POST("/api/v1/tasks/{task}/start", {
+          params: { path: { task: task.id } },
+          body: { compete: terms.body() },
+        }),
+      ),
     onSuccess: async () => {
       await fresh();
       onClose();
@@ -118,7 +168,13 @@ export function CompeteForTask({ task, onClose }: { task: Task; onClose: () => v
     start.mutate();
   };
   return (
-    <Dialog open onClose={onClose} title="Let agents compete for it" description="Each tries in a fork of one prepared sandbox; what the winner made becomes the task's pull request." wide>
+    <Dialog
+      open
+      onClose={onClose}
+      title="Let agents compete for it"
+      description="Each tries in a fork of one prepared sandbox; what the winner made becomes the task's pull request."
+      wide
+    >
       <form onSubmit={submit} className="space-y-4">
         {terms.fields}
         {start.error !== null && <ErrorBox error={start.error} />}

@@ -16,7 +16,8 @@ import { useTyped } from "../ui/typed";
 export function Audit() {
   const filter = useSearch({ from: "/shell/audit" });
   const navigate = useNavigate({ from: "/audit" });
-  const look = (name: keyof AuditSearch, value: string) => void navigate({ search: (old) => ({ ...old, [name]: value || undefined }), replace: true });
+  const look = (name: keyof AuditSearch, value: string) =>
+    void navigate({ search: (old) => ({ ...old, [name]: value || undefined }), replace: true });
   const [actor, setActor] = useTyped(filter.actor ?? "", (typed) => look("actor", typed));
   const [action, setAction] = useTyped(filter.action ?? "", (typed) => look("action", typed));
   const [subject, setSubject] = useTyped(filter.subject ?? "", (typed) => look("subject", typed));
@@ -42,9 +43,24 @@ export function Audit() {
     <Page title="Audit log" actions={<CopyAs recipe={{ curl: curl("GET", "/api/v1/audit") }} />}>
       <p className="text-dim">Every request of a key that meant to change something, or was not allowed.</p>
       <div className="grid gap-2 sm:max-w-3xl sm:grid-cols-3">
-        <TextField label="Who" value={actor} onChange={(event) => setActor(event.target.value)} placeholder="key:… or agent:…" />
-        <TextField label="What" value={action} onChange={(event) => setAction(event.target.value)} placeholder="POST /api/v1/sandboxes" />
-        <TextField label="About" value={subject} onChange={(event) => setSubject(event.target.value)} placeholder="an id" />
+        <TextField
+          label="Who"
+          value={actor}
+          onChange={(event) => setActor(event.target.value)}
+          placeholder="key:… or agent:…"
+        />
+        <TextField
+          label="What"
+          value={action}
+          onChange={(event) => setAction(event.target.value)}
+          placeholder="POST /api/v1/sandboxes"
+        />
+        <TextField
+          label="About"
+          value={subject}
+          onChange={(event) => setSubject(event.target.value)}
+          placeholder="an id"
+        />
       </div>
       <Card>
         <Loaded query={query}>

@@ -50,13 +50,19 @@ function Found({ query }: { query: Omit<LogSearchQuery, "q"> & { search: string 
   const names = new Map(sandboxes.map((sandbox) => [sandbox.id, nameOf(sandbox)]));
   const found = useInfiniteQuery({
     queryKey: ["log-search", query],
-    queryFn: ({ pageParam }) => take(api.GET("/api/v1/logs", { params: { query: { ...query, limit: AT_ONCE, cursor: pageParam } } })),
+    queryFn: ({ pageParam }) =>
+      take(api.GET("/api/v1/logs", { params: { query: { ...query, limit: AT_ONCE, cursor: pageParam } } })),
     initialPageParam: undefined as string | undefined,
     getNextPageParam: (page) => page.next ?? undefined,
     maxPages: MOST_PAGES,
     refetchOnWindowFocus: false,
   });
-  if (found.data === undefined) return found.error === null ? <Loading what="Searching" /> : <ErrorBox error={found.error} retry={() => void found.refetch()} />;
+  if (found.data === undefined)
+    return found.error === null ? (
+      <Loading what="Searching" />
+    ) : (
+      <ErrorBox error={found.error} retry={() => void found.refetch()} />
+    );
   const lines = found.data.pages.flatMap((page) => page.items);
   return (
     <>
@@ -73,7 +79,11 @@ function Found({ query }: { query: Omit<LogSearchQuery, "q"> & { search: string 
           }
           actions={<span className="text-dim">{of.length === 1 ? "1 line" : `${of.length} lines`}</span>}
         >
-          <ul className="max-h-72 overflow-auto p-2 font-mono text-xs" tabIndex={0} aria-label={`Lines of ${names.get(id) ?? id}`}>
+          <ul
+            className="max-h-72 overflow-auto p-2 font-mono text-xs"
+            tabIndex={0}
+            aria-label={`Lines of ${names.get(id) ?? id}`}
+          >
             {of.map((line, at) => (
               <li key={at} className="flex gap-3 px-2 py-0.5">
                 <time dateTime={line.at} className="shrink-0 text-dim">
@@ -114,22 +124,48 @@ export function LogSearch() {
     <Page title="Logs">
       <form onSubmit={submit} className="flex flex-wrap items-end gap-2">
         <div className="w-full">
-          <TextField label="Text in the logs of all sandboxes" required maxLength={200} type="search" value={text} onChange={(event) => setText(event.target.value)} placeholder="error: could not" />
+          <TextField
+            label="Text in the logs of all sandboxes"
+            required
+            maxLength={200}
+            type="search"
+            value={text}
+            onChange={(event) => setText(event.target.value)}
+            placeholder="error: could not"
+          />
         </div>
-        <SelectField label="Level" value={narrowed.level ?? ""} onChange={(event) => narrow({ level: event.target.value || undefined })}>
+        <SelectField
+          label="Level"
+          value={narrowed.level ?? ""}
+          onChange={(event) => narrow({ level: event.target.value || undefined })}
+        >
           <option value="">Every level</option>
           <option value="warn">Warnings and errors</option>
           <option value="error">Errors</option>
         </SelectField>
-        <SelectField label="Source" value={narrowed.source ?? ""} onChange={(event) => narrow({ source: event.target.value || undefined })}>
+        <SelectField
+          label="Source"
+          value={narrowed.source ?? ""}
+          onChange={(event) => narrow({ source: event.target.value || undefined })}
+        >
           <option value="">Every source</option>
           <option value="stdout,stderr,pty">Output</option>
           <option value="stderr">stderr</option>
           <option value="process">Processes</option>
           <option value="sandbox">The sandbox itself</option>
         </SelectField>
-        <TextField label="From" type="datetime-local" value={localTime(narrowed.from)} onChange={(event) => narrow({ from: instant(event.target.value) })} />
-        <TextField label="Until" type="datetime-local" value={localTime(narrowed.until)} onChange={(event) => narrow({ until: instant(event.target.value) })} />
+        <TextField
+          label="From"
+          type="datetime-local"
+          value={localTime(narrowed.from)}
+          onChange={(event) => narrow({ from: instant(event.target.value) })}
+        />
+        <TextField
+          label="Until"
+          type="datetime-local"
+          value={localTime(narrowed.until)}
+          onChange={(event) => narrow({ until: instant(event.target.value) })}
+        />
         <Button type="submit" tone="primary" icon={<Search aria-hidden className="size-4" />}>
           Search
         </Button>

@@ -34,7 +34,9 @@ function Counts() {
   const count = (state: string) => live.sandboxes.filter((sandbox) => sandbox.state === state).length;
   const day = Date.now() - 86_400_000;
   const recent = [...live.sandboxes, ...ended.sandboxes].filter((sandbox) => Date.parse(sandbox.created_at) > day);
-  const errors = ended.sandboxes.filter((sandbox) => sandbox.state === "error" && Date.parse(sandbox.ended_at ?? sandbox.created_at) > day);
+  const errors = ended.sandboxes.filter(
+    (sandbox) => sandbox.state === "error" && Date.parse(sandbox.ended_at ?? sandbox.created_at) > day,
+  );
   const plus = ended.hasNextPage ? "+" : "";
   return (
     <div className="grid grid-cols-2 gap-3 sm:grid-cols-4">
@@ -153,16 +155,27 @@ function QueueCard() {
                 ["At work", `${running} of ${limits.per_project ?? "any number"}`],
                 ["Waiting", parked > 0 ? `${queued}, and ${parked} for a person` : queued],
                 ["The first has waited", waited ? span(waited * 1000) : "–"],
-                ["Elsewhere on this server", `${elsewhere.running} at work, ${elsewhere.queued} waiting, ${limits.in_all} at a time`],
+                [
+                  "Elsewhere on this server",
+                  `${elsewhere.running} at work, ${elsewhere.queued} waiting, ${limits.in_all} at a time`,
+                ],
               ]}
             />
             {runs.length > 0 && (
-              <ul className="max-h-60 divide-y divide-line overflow-y-auto border-t border-line" tabIndex={0} aria-label="Runs">
+              <ul
+                className="max-h-60 divide-y divide-line overflow-y-auto border-t border-line"
+                tabIndex={0}
+                aria-label="Runs"
+              >
                 {runs.map((run) => (
                   <li key={run.run_id} className="flex items-center gap-3 px-4 py-1.5">
                     <Badge tone={run.state === "running" ? "warn" : "dim"}>{run.state}</Badge>
                     {run.task_id ? (
-                      <Link to="/tasks/$task" params={{ task: run.task_id }} className="min-w-0 flex-1 truncate font-mono text-xs text-accent underline">
+                      <Link
+                        to="/tasks/$task"
+                        params={{ task: run.task_id }}
+                        className="min-w-0 flex-1 truncate font-mono text-xs text-accent underline"
+                      >
                         task {run.task_id}
                       </Link>
                     ) : (
@@ -191,7 +204,10 @@ function Spend() {
     refetchInterval: 30_000,
   });
   return (
-    <Card title="Used, by day" actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/usage?group=day&from=${from}`) }} />}>
+    <Card
+      title="Used, by day"
+      actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/usage?group=day&from=${from}`) }} />}
+    >
       <Loaded query={query}>
         {({ items }) => {
           const used = new Map(items.map((entry) => [entry.day, entry]));
@@ -212,12 +228,19 @@ function Spend() {
                   bars
                   label={priced ? "Cost by day" : "Running hours by day"}
                   times={days.map((entry) => Date.parse(entry.day) / 1000)}
-                  series={[{ name: priced ? "Cost" : "Hours", values: days.map((entry) => (priced ? entry.cost : entry.hours)) }]}
+                  series={[
+                    {
+                      name: priced ? "Cost" : "Hours",
+                      values: days.map((entry) => (priced ? entry.cost : entry.hours)),
+                    },
+                  ]}
                   format={(value) => (priced ? money(value, currency) : `${Number(value.toPrecision(3))} h`)}
                 />
               </Suspense>
               <p className="px-4 pb-3 text-dim">
-                {priced ? `${money(sum, currency)} in 30 days.` : "No prices are set, so hours are shown. The operator sets prices in [usage]."}
+                {priced
+                  ? `${money(sum, currency)} in 30 days.`
+                  : "No prices are set, so hours are shown. The operator sets prices in [usage]."}
               </p>
             </>
           );
@@ -230,7 +253,14 @@ function Spend() {
 function BudgetsCard() {
   const query = useBudgets();
   return (
-    <Card title="Budgets" actions={<Link to="/settings/budgets" className="text-accent underline">Change</Link>}>
+    <Card
+      title="Budgets"
+      actions={
+        <Link to="/settings/budgets" className="text-accent underline">
+          Change
+        </Link>
+      }
+    >
       <Loaded query={query}>
         {({ items }) =>
           items.length === 0 ? (
@@ -240,12 +270,18 @@ function BudgetsCard() {
               {items.map((budget) => (
                 <li key={budget.id} className="space-y-1.5 px-4 py-3">
                   <div className="flex justify-between gap-3">
-                    <span>{budget.sandbox_id ? `Sandbox ${budget.sandbox_id}` : "The project"}, each {budget.period}</span>
+                    <span>
+                      {budget.sandbox_id ? `Sandbox ${budget.sandbox_id}` : "The project"}, each {budget.period}
+                    </span>
                     <span className={budget.exceeded ? "font-medium text-bad" : "text-dim"}>
                       {money(budget.spent, budget.currency)} of {money(budget.amount, budget.currency)}
                     </span>
                   </div>
-                  <Meter value={budget.spent} top={budget.amount} label={`Spent of the budget of each ${budget.period}`} />
+                  <Meter
+                    value={budget.spent}
+                    top={budget.amount}
+                    label={`Spent of the budget of each ${budget.period}`}
+                  />
                 </li>
               ))}
             </ul>
@@ -299,8 +335,12 @@ function CommandTimes() {
       <Loaded query={query}>
         {({ items }) => {
           const ended = items.filter((one) => one.ended_at);
-          const times = ended.map((one) => Date.parse(one.ended_at ?? "") - Date.parse(one.started_at)).sort((a, b) => a - b);
-          const failed = items.filter((one) => one.state === "failed" || (one.state === "exited" && one.exit_code !== 0)).length;
+          const times = ended
+            .map((one) => Date.parse(one.ended_at ?? "") - Date.parse(one.started_at))
+            .sort((a, b) => a - b);
+          const failed = items.filter(
+            (one) => one.state === "failed" || (one.state === "exited" && one.exit_code !== 0),
+          ).length;
           const show = (share: number) => {
             const value = percentile(times, share);
             return value === undefined ? "–" : duration(value);
@@ -368,9 +408,17 @@ function Server({ operatorKey }: { operatorKey: string }) {
               <Card title="Host" className="lg:col-span-2">
                 <Facts
                   facts={[
-                    ["Node", <Badge key="node" tone={gauge(metrics, "coffer_node_up") === 1 ? "ok" : "bad"}>{gauge(metrics, "coffer_node_up") === 1 ? "up" : "away"}</Badge>],
+                    [
+                      "Node",
+                      <Badge key="node" tone={gauge(metrics, "coffer_node_up") === 1 ? "ok" : "bad"}>
+                        {gauge(metrics, "coffer_node_up") === 1 ? "up" : "away"}
+                      </Badge>,
+                    ],
                     ["Kept warm", gauge(metrics, "coffer_warm_sandboxes") ?? "–"],
-                    ["Disk for sandboxes", size === undefined || free === undefined ? "–" : `${bytes(size - free)} of ${bytes(size)}`],
+                    [
+                      "Disk for sandboxes",
+                      size === undefined || free === undefined ? "–" : `${bytes(size - free)} of ${bytes(size)}`,
+                    ],
                     ["Writes waiting", gauge(metrics, "coffer_store_write_queue") ?? "–"],
                     ["Open event streams", gauge(metrics, "coffer_event_readers") ?? "–"],
                     ["Version", ready.data?.version ?? "–"],

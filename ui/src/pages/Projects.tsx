@@ -64,11 +64,13 @@ export function Projects() {
   });
   const usage = useQuery({
     queryKey: ["admin-usage"],
-    queryFn: () => take(operatorApi.GET("/api/v1/admin/usage", { params: { query: { group: "project", limit: 200 } } })),
+    queryFn: () =>
+      take(operatorApi.GET("/api/v1/admin/usage", { params: { query: { group: "project", limit: 200 } } })),
     enabled: operating,
     refetchInterval: 30_000,
   });
-  if (!operating) return <Empty title="Projects are the operator's">Sign in with the operator's key to see them.</Empty>;
+  if (!operating)
+    return <Empty title="Projects are the operator's">Sign in with the operator's key to see them.</Empty>;
   const visit = async (project: Project) => {
     try {
       await visitProject(project.id, project.name);

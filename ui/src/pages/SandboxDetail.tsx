@@ -64,13 +64,7 @@ export function SandboxDetail() {
         </div>
         <Tabs label="Sandbox" className="pt-2">
           {TABS.map(([to, name]) => (
-            <Link
-              key={to}
-              to={to}
-              params={{ id }}
-              activeOptions={{ exact: to === "/sandboxes/$id" }}
-              className={TAB}
-            >
+            <Link key={to} to={to} params={{ id }} activeOptions={{ exact: to === "/sandboxes/$id" }} className={TAB}>
               {name}
             </Link>
           ))}

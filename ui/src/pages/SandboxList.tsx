@@ -28,7 +28,11 @@ function Row({ sandbox, trail, owner }: { sandbox: Sandbox; trail: Trail | undef
   const why = reasonText(sandbox.reason);
   return (
     // The link of the name covers the row, which stays a row for those who hear it.
-    <div role="row" title={why === "" ? undefined : why} className={classes(COLUMNS, "relative h-full border-b border-line hover:bg-raised")}>
+    <div
+      role="row"
+      title={why === "" ? undefined : why}
+      className={classes(COLUMNS, "relative h-full border-b border-line hover:bg-raised")}
+    >
       <span role="cell" className="min-w-0">
         <Link
           to="/sandboxes/$id"
@@ -57,9 +61,7 @@ function Row({ sandbox, trail, owner }: { sandbox: Sandbox; trail: Trail | undef
         {ended ? "ended" : sandbox.state === "paused" ? "–" : <Until at={sandbox.deadline} />}
       </span>
       <span role="cell" className="hidden md:block">
-        {cpu !== undefined && (
-          <Sparkline values={trail?.cpu ?? []} top={100} label={`CPU ${cpu.toFixed(0)} %`} />
-        )}
+        {cpu !== undefined && <Sparkline values={trail?.cpu ?? []} top={100} label={`CPU ${cpu.toFixed(0)} %`} />}
       </span>
       <span role="cell" className="hidden md:block">
         {memory !== undefined && (
@@ -85,7 +87,10 @@ export function SandboxList() {
   const shown: Shown = show;
   const query = useSandboxes(shown);
   const names = useAgentNames();
-  const [typed, setTyped] = useTyped(q, (text) => void navigate({ search: (old) => ({ ...old, q: text || undefined }), replace: true }));
+  const [typed, setTyped] = useTyped(
+    q,
+    (text) => void navigate({ search: (old) => ({ ...old, q: text || undefined }), replace: true }),
+  );
   const words = useMemo(() => typed.toLowerCase().split(/\s+/).filter(Boolean), [typed]);
   const found = useMemo(() => query.sandboxes.filter((sandbox) => matches(sandbox, words)), [query.sandboxes, words]);
 
@@ -156,14 +161,21 @@ export function SandboxList() {
           {words.length > 0 ? (
             <Empty title="No sandbox matches the filter" />
           ) : (
-            <Empty icon={<Box aria-hidden className="size-7" />} title={shown === "live" ? "No sandbox runs" : "None yet"}>
+            <Empty
+              icon={<Box aria-hidden className="size-7" />}
+              title={shown === "live" ? "No sandbox runs" : "None yet"}
+            >
               <p>A sandbox is a sealed place for one agent: its own files, processes and network.</p>
               {newButton}
             </Empty>
           )}
         </div>
       ) : (
-        <div role="table" aria-label="Sandboxes" className="flex min-h-0 flex-1 flex-col rounded-lg border border-line bg-surface">
+        <div
+          role="table"
+          aria-label="Sandboxes"
+          className="flex min-h-0 flex-1 flex-col rounded-lg border border-line bg-surface"
+        >
           <div role="rowgroup">
             <div role="row" className={classes(COLUMNS, "hidden h-9 border-b border-line text-xs text-dim md:grid")}>
               {["Name", "State", "Why", "Owner", "Age", "Deadline", "CPU", "Memory"].map((name) => (

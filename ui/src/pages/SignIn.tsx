@@ -74,8 +74,8 @@ export function SignIn() {
               autoComplete="current-password"
               hint={
                 <>
-                  It is in the file <code className="font-mono">env</code> of the data directory. This tab keeps it until
-                  you close it.
+                  It is in the file <code className="font-mono">env</code> of the data directory. This tab keeps it
+                  until you close it.
                 </>
               }
             />

@@ -39,27 +39,49 @@ const RANK = { critical: 0, warning: 1, info: 2 } as const;
 /** Receivers of webhooks that do not take what they are sent: the project's own by name, else how many there are anywhere. */
 function failingWebhooks(webhooks: Webhook[], metrics: Metrics, now_s: number): string | undefined {
   const failing = webhooks.filter(
-    ({ enabled, waiting, failing_since: since }) => enabled && waiting > 0 && since && now_s - Date.parse(since) / 1000 > LONG_FAILURE_S,
+    ({ enabled, waiting, failing_since: since }) =>
+      enabled && waiting > 0 && since && now_s - Date.parse(since) / 1000 > LONG_FAILURE_S,
   );
   if (failing.length > 0) return `Webhooks are not taken by ${failing.map(({ url }) => url).join(", ")}.`;
-  const [count, waited] = [gauge(metrics, "coffer_webhooks_failing") ?? 0, gauge(metrics, "coffer_webhook_oldest_wait_seconds") ?? 0];
+  const [count, waited] = [
+    gauge(metrics, "coffer_webhooks_failing") ?? 0,
+    gauge(metrics, "coffer_webhook_oldest_wait_seconds") ?? 0,
+  ];
   if (count === 0 || waited <= LONG_FAILURE_S) return undefined;
   return `${count === 1 ? "A receiver" : `${count} receivers`} of webhooks on this server ${count === 1 ? "does" : "do"} not take what is sent.`;
 }
 
-export function alertsOf({ budgets = [], quotas, attention = 0, waited_s: waited, webhooks = [], metrics = [], now_s: now }: Known): Alert[] {
+export function alertsOf({
+  budgets = [],
+  quotas,
+  attention = 0,
+  waited_s: waited,
+  webhooks = [],
+  metrics = [],
+  now_s: now,
+}: Known): Alert[] {
   const found: Alert[] = [];
   const add = (name: string, severity: Alert["severity"], text: string) => found.push({ name, severity, text });
-  if (gauge(metrics, "coffer_node_up") === 0) add("CofferNodeDown", "critical", "The host of the sandboxes does not answer: nothing can be made, paused or ended.");
+  if (gauge(metrics, "coffer_node_up") === 0)
+    add(
+      "CofferNodeDown",
+      "critical",
+      "The host of the sandboxes does not answer: nothing can be made, paused or ended.",
+    );
   const [size, free] = [gauge(metrics, "coffer_pool_size_bytes"), gauge(metrics, "coffer_pool_free_bytes")];
   if (size !== undefined && free !== undefined && size > 0 && 1 - free / size > NEARLY) {
     add("CofferPoolNearlyFull", "warning", `The disk of the sandboxes has ${bytes(free)} left of ${bytes(size)}.`);
   }
   const orphan = gauge(metrics, "sandbox_orphan_found_timestamp_seconds");
-  if (orphan !== undefined && now - orphan < ORPHAN_S) add("SandboxOrphanFound", "warning", "Something of a sandbox that no record explains was found and removed.");
+  if (orphan !== undefined && now - orphan < ORPHAN_S)
+    add("SandboxOrphanFound", "warning", "Something of a sandbox that no record explains was found and removed.");
   for (const sample of metrics) {
     if (sample.name === "coffer_circuit_breaker_state" && sample.value === 2) {
-      add("CircuitBreakerOpen", "warning", `${sample.labels.dependency ?? "Something"} is left alone for a while, because it failed.`);
+      add(
+        "CircuitBreakerOpen",
+        "warning",
+        `${sample.labels.dependency ?? "Something"} is left alone for a while, because it failed.`,
+      );
     }
   }
   for (const { spent, amount, currency, period, sandbox_id: sandbox } of budgets) {
@@ -69,10 +91,17 @@ export function alertsOf({ budgets = [], quotas, attention = 0, waited_s: waited
   }
   for (const [name, word] of Object.entries(QUOTAS) as [keyof typeof QUOTAS, string][]) {
     const limit = quotas?.limits[name];
-    if (quotas !== undefined && limit && quotas.used[name] >= limit) add("QuotaReached", "warning", `The quota of ${word} is used up: no more sandboxes can be made.`);
+    if (quotas !== undefined && limit && quotas.used[name] >= limit)
+      add("QuotaReached", "warning", `The quota of ${word} is used up: no more sandboxes can be made.`);
   }
-  if (attention > 0) add("TaskNeedsAttention", "warning", attention === 1 ? "A task waits for a person." : `${attention} tasks wait for a person.`);
-  if (waited && waited > LONG_WAIT_S) add("CofferRunsWait", "warning", `A run has waited for its turn for ${span(waited * 1000)}.`);
+  if (attention > 0)
+    add(
+      "TaskNeedsAttention",
+      "warning",
+      attention === 1 ? "A task waits for a person." : `${attention} tasks wait for a person.`,
+    );
+  if (waited && waited > LONG_WAIT_S)
+    add("CofferRunsWait", "warning", `A run has waited for its turn for ${span(waited * 1000)}.`);
   const untaken = failingWebhooks(webhooks, metrics, now);
   if (untaken !== undefined) add("CofferWebhooksFail", "info", untaken);
   return found.sort((a, b) => RANK[a.severity] - RANK[b.severity]);

@@ -50,7 +50,14 @@ function RemarkForm({ onSend, onClose }: { onSend: (body: string) => Promise<unk
   };
   return (
     <form onSubmit={submit} className="space-y-2 border-y border-line bg-surface p-3 font-sans">
-      <TextArea label="Comment on this line" required autoFocus value={body} onChange={(event) => setBody(event.target.value)} className="font-sans" />
+      <TextArea
+        label="Comment on this line"
+        required
+        autoFocus
+        value={body}
+        onChange={(event) => setBody(event.target.value)}
+        className="font-sans"
+      />
       <div className="flex justify-end gap-2">
         <Button onClick={onClose}>Cancel</Button>
         <Button type="submit" tone="primary" busy={busy}>
@@ -85,7 +92,9 @@ export function PatchLines({ file, remarks = [], onRemark, label = `Changes of $
             {lines.map((line, at) => {
               const place = placeOf(line);
               const key = `${hunk.head}${at}`;
-              const said = remarks.filter((one) => place !== undefined && one.line === place.line && (one.side ?? "right") === place.side);
+              const said = remarks.filter(
+                (one) => place !== undefined && one.line === place.line && (one.side ?? "right") === place.side,
+              );
               return (
                 <div key={key}>
                   <div className={classes("group flex min-w-max leading-5", LOOKS[line.kind])}>
@@ -117,7 +126,10 @@ export function PatchLines({ file, remarks = [], onRemark, label = `Changes of $
                     </div>
                   ))}
                   {writing === key && place !== undefined && onRemark !== undefined && (
-                    <RemarkForm onClose={() => setWriting(undefined)} onSend={(body) => onRemark({ path: file.path, ...place, body }, line.text)} />
+                    <RemarkForm
+                      onClose={() => setWriting(undefined)}
+                      onSend={(body) => onRemark({ path: file.path, ...place, body }, line.text)}
+                    />
                   )}
                 </div>
               );
@@ -140,8 +152,8 @@ export function DiffView({ diff, remarks, onRemark }: Props) {
   return (
     <div className="space-y-3">
       <p className="text-dim">
-        {diff.files.length} {diff.files.length === 1 ? "file" : "files"}, <span className="text-ok">+{diff.additions}</span>{" "}
-        <span className="text-bad">−{diff.deletions}</span>
+        {diff.files.length} {diff.files.length === 1 ? "file" : "files"},{" "}
+        <span className="text-ok">+{diff.additions}</span> <span className="text-bad">−{diff.deletions}</span>
         {diff.truncated && "; the diff is too long to be shown whole"}
       </p>
       {diff.files.map((file) => {

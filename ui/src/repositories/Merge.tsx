@@ -16,7 +16,15 @@ import { Card } from "../ui/layout";
 
 type Pull = Schemas["Pull"];
 
-export const PULL_TONES: Record<string, Tone> = { open: "ok", merged: "info", closed: "dim", success: "ok", failure: "bad", error: "bad", pending: "warn" };
+export const PULL_TONES: Record<string, Tone> = {
+  open: "ok",
+  merged: "info",
+  closed: "dim",
+  success: "ok",
+  failure: "bad",
+  error: "bad",
+  pending: "warn",
+};
 
 export function MergeActions({ repository, pull }: { repository: string; pull: Pull }) {
   const queries = useQueryClient();
@@ -33,7 +41,12 @@ export function MergeActions({ repository, pull }: { repository: string; pull: P
         <option value="merge">Merge commit</option>
         <option value="rebase">Rebase</option>
       </SelectField>
-      <Button tone="primary" disabled={!may("write")} onClick={() => setMerging(true)} icon={<GitMerge aria-hidden className="size-4" />}>
+      <Button
+        tone="primary"
+        disabled={!may("write")}
+        onClick={() => setMerging(true)}
+        icon={<GitMerge aria-hidden className="size-4" />}
+      >
         Merge
       </Button>
       <CopyAs recipe={{ curl: curl("POST", `/api/v1/repositories/${repository}/pulls/${pull.number}/merge`, body) }} />
@@ -44,12 +57,18 @@ export function MergeActions({ repository, pull }: { repository: string; pull: P
         action="Merge it"
         onConfirm={async () => {
           await take(api.POST("/api/v1/repositories/{repository}/pulls/{number}/merge", { params: { path }, body }));
-          await Promise.all([["repositories", repository], ["tasks"]].map((queryKey) => queries.invalidateQueries({ queryKey })));
+          await Promise.all(
+            [["repositories", repository], ["tasks"]].map((queryKey) => queries.invalidateQueries({ queryKey })),
+          );
           toast.success("Merged");
         }}
       >
-        {method === "squash" ? "As one commit." : method === "rebase" ? "Its commits, on top of the base." : "With a commit of two parents."} If the
-        branch has changed since you looked, it is refused.
+        {method === "squash"
+          ? "As one commit."
+          : method === "rebase"
+            ? "Its commits, on top of the base."
+            : "With a commit of two parents."}{" "}
+        If the branch has changed since you looked, it is refused.
       </Confirm>
     </>
   );
@@ -59,13 +78,26 @@ export function MergeActions({ repository, pull }: { repository: string; pull: P
 export function Checks({ repository, commit }: { repository: string; commit: string | undefined }) {
   const { data, error, isPending } = useQuery({
     queryKey: ["repositories", repository, "statuses", commit],
-    queryFn: () => take(api.GET("/api/v1/repositories/{repository}/commits/{commit}/statuses", { params: { path: { repository, commit: commit ?? "" } } })),
+    queryFn: () =>
+      take(
+        api.GET("/api/v1/repositories/{repository}/commits/{commit}/statuses", {
+          params: { path: { repository, commit: commit ?? "" } },
+        }),
+      ),
     enabled: commit !== undefined,
   });
   if (commit === undefined) return null;
   if (data === undefined) {
     // A check that failed and one that could not be looked up must not look alike, nor like none.
-    return <Card title="Checks">{error !== null ? <ErrorBox error={error} className="m-4" /> : isPending && <Loading what="Looking for checks" />}</Card>;
+    return (
+      <Card title="Checks">
+        {error !== null ? (
+          <ErrorBox error={error} className="m-4" />
+        ) : (
+          isPending && <Loading what="Looking for checks" />
+        )}
+      </Card>
+    );
   }
   if (data.statuses.length === 0) return null;
   return (

@@ -22,24 +22,51 @@ export function PullPage() {
   const path = { repository, number: Number(number) };
   const key = ["repositories", repository, "pull", number];
   const fresh = () => queries.invalidateQueries({ queryKey: ["repositories", repository] });
-  const query = useQuery({ queryKey: key, queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls/{number}", { params: { path } })) });
-  const diff = useQuery({ queryKey: [...key, "diff"], queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls/{number}/diff", { params: { path } })) });
+  const query = useQuery({
+    queryKey: key,
+    queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls/{number}", { params: { path } })),
+  });
+  const diff = useQuery({
+    queryKey: [...key, "diff"],
+    queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls/{number}/diff", { params: { path } })),
+  });
   const remarks = useQuery({
     queryKey: [...key, "remarks"],
-    queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls/{number}/line-comments", { params: { path, query: { limit: 200 } } })),
+    queryFn: () =>
+      take(
+        api.GET("/api/v1/repositories/{repository}/pulls/{number}/line-comments", {
+          params: { path, query: { limit: 200 } },
+        }),
+      ),
   });
   const comments = useQuery({
     queryKey: [...key, "comments"],
-    queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls/{number}/comments", { params: { path, query: { limit: 200 } } })),
+    queryFn: () =>
+      take(
+        api.GET("/api/v1/repositories/{repository}/pulls/{number}/comments", {
+          params: { path, query: { limit: 200 } },
+        }),
+      ),
   });
   const reviews = useQuery({
     queryKey: [...key, "reviews"],
-    queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls/{number}/reviews", { params: { path, query: { limit: 200 } } })),
+    queryFn: () =>
+      take(
+        api.GET("/api/v1/repositories/{repository}/pulls/{number}/reviews", {
+          params: { path, query: { limit: 200 } },
+        }),
+      ),
   });
   const head = query.data?.head_commit;
   const [text, setText] = useState("");
   const say = useMutation({
-    mutationFn: () => take(api.POST("/api/v1/repositories/{repository}/pulls/{number}/comments", { params: { path }, body: { body: text } })),
+    mutationFn: () =>
+      take(
+        api.POST("/api/v1/repositories/{repository}/pulls/{number}/comments", {
+          params: { path },
+          body: { body: text },
+        }),
+      ),
     onSuccess: () => {
       setText("");
       void fresh();
@@ -48,7 +75,12 @@ export function PullPage() {
   });
   const review = useMutation({
     mutationFn: (verdict: string) =>
-      take(api.POST("/api/v1/repositories/{repository}/pulls/{number}/reviews", { params: { path }, body: { verdict, body: text, commit: head } })),
+      take(
+        api.POST("/api/v1/repositories/{repository}/pulls/{number}/reviews", {
+          params: { path },
+          body: { verdict, body: text, commit: head },
+        }),
+      ),
     onSuccess: () => {
       setText("");
       void fresh();
@@ -102,7 +134,12 @@ export function PullPage() {
                 : async (remark) => {
                     const body = { verdict: "comment", body: "", commit: head, comments: [remark] };
                     try {
-                      await take(api.POST("/api/v1/repositories/{repository}/pulls/{number}/reviews", { params: { path }, body }));
+                      await take(
+                        api.POST("/api/v1/repositories/{repository}/pulls/{number}/reviews", {
+                          params: { path },
+                          body,
+                        }),
+                      );
                       await fresh();
                     } catch (error) {
                       toastError(error);
@@ -123,7 +160,9 @@ export function PullPage() {
                 <p className="flex flex-wrap items-center gap-2 text-dim">
                   <span className="font-medium text-ink">{plainText(one.author)}</span>
                   {one.verdict !== undefined && (
-                    <Badge tone={one.verdict === "approve" ? "ok" : one.verdict === "request_changes" ? "bad" : "dim"}>{one.verdict.replaceAll("_", " ")}</Badge>
+                    <Badge tone={one.verdict === "approve" ? "ok" : one.verdict === "request_changes" ? "bad" : "dim"}>
+                      {one.verdict.replaceAll("_", " ")}
+                    </Badge>
                   )}
                   <Ago at={one.created_at} />
                 </p>
@@ -134,14 +173,28 @@ export function PullPage() {
         )}
         {allowed && (
           <form onSubmit={submit} className="space-y-2 border-t border-line p-4">
-            <TextArea label="Say something" value={text} onChange={(event) => setText(event.target.value)} className="font-sans" />
+            <TextArea
+              label="Say something"
+              value={text}
+              onChange={(event) => setText(event.target.value)}
+              className="font-sans"
+            />
             <div className="flex flex-wrap justify-end gap-2">
-              <Button type="submit" busy={say.isPending} disabled={text === ""} icon={<MessageSquare aria-hidden className="size-4" />}>
+              <Button
+                type="submit"
+                busy={say.isPending}
+                disabled={text === ""}
+                icon={<MessageSquare aria-hidden className="size-4" />}
+              >
                 Comment
               </Button>
               {open && (
                 <>
-                  <Button onClick={() => review.mutate("request_changes")} disabled={text === ""} icon={<X aria-hidden className="size-4" />}>
+                  <Button
+                    onClick={() => review.mutate("request_changes")}
+                    disabled={text === ""}
+                    icon={<X aria-hidden className="size-4" />}
+                  >
                     Ask for changes
                   </Button>
                   <Button onClick={() => review.mutate("approve")} icon={<Check aria-hidden className="size-4" />}>

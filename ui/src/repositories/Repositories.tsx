@@ -35,7 +35,12 @@ function NewRepository({ onClose }: { onClose: () => void }) {
     make.mutate();
   };
   return (
-    <Dialog open onClose={onClose} title="New repository" description="Kept by this server: no network and no account is needed.">
+    <Dialog
+      open
+      onClose={onClose}
+      title="New repository"
+      description="Kept by this server: no network and no account is needed."
+    >
       <form onSubmit={submit} className="space-y-4">
         <TextField label="Name" required autoFocus value={name} onChange={(event) => setName(event.target.value)} />
         {make.error !== null && <ErrorBox error={make.error} />}
@@ -58,7 +63,12 @@ export function Repositories() {
     <Page
       title="Repositories"
       actions={
-        <Button tone="primary" disabled={!may("write")} onClick={() => setMaking(true)} icon={<Plus aria-hidden className="size-4" />}>
+        <Button
+          tone="primary"
+          disabled={!may("write")}
+          onClick={() => setMaking(true)}
+          icon={<Plus aria-hidden className="size-4" />}
+        >
           New repository
         </Button>
       }
@@ -75,7 +85,11 @@ export function Repositories() {
                 {items.map((repository) => (
                   <tr key={repository.id}>
                     <Cell>
-                      <Link to="/repositories/$repository" params={{ repository: repository.id }} className="font-medium text-accent underline">
+                      <Link
+                        to="/repositories/$repository"
+                        params={{ repository: repository.id }}
+                        className="font-medium text-accent underline"
+                      >
                         {plainText(repository.name)}
                       </Link>
                     </Cell>

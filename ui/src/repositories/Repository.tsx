@@ -15,15 +15,35 @@ import { Card, Cell, Page, Table } from "../ui/layout";
 import { Ago } from "../ui/time";
 import { PULL_TONES } from "./Merge";
 
-function OpenPull({ repository, branches, base, onClose }: { repository: string; branches: string[]; base: string; onClose: () => void }) {
+function OpenPull({
+  repository,
+  branches,
+  base,
+  onClose,
+}: {
+  repository: string;
+  branches: string[];
+  base: string;
+  onClose: () => void;
+}) {
   const navigate = useNavigate();
   const heads = branches.filter((branch) => branch !== base);
   const [head, setHead] = useState(heads[0] ?? "");
   const [title, setTitle] = useState("");
   const [body, setBody] = useState("");
   const open = useMutation({
-    mutationFn: () => take(api.POST("/api/v1/repositories/{repository}/pulls", { params: { path: { repository } }, body: { head, title, body } })),
-    onSuccess: (pull) => void navigate({ to: "/repositories/$repository/pulls/$number", params: { repository, number: String(pull.number) } }),
+    mutationFn: () =>
+      take(
+        api.POST("/api/v1/repositories/{repository}/pulls", {
+          params: { path: { repository } },
+          body: { head, title, body },
+        }),
+      ),
+    onSuccess: (pull) =>
+      void navigate({
+        to: "/repositories/$repository/pulls/$number",
+        params: { repository, number: String(pull.number) },
+      }),
   });
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -32,7 +52,12 @@ function OpenPull({ repository, branches, base, onClose }: { repository: string;
   return (
     <Dialog open onClose={onClose} title="Open a pull request" wide>
       <form onSubmit={submit} className="space-y-4">
-        <SelectField label={`Into ${plainText(base)} from`} required value={head} onChange={(event) => setHead(event.target.value)}>
+        <SelectField
+          label={`Into ${plainText(base)} from`}
+          required
+          value={head}
+          onChange={(event) => setHead(event.target.value)}
+        >
           {heads.map((branch) => (
             <option key={branch} value={branch}>
               {plainText(branch)}
@@ -40,7 +65,12 @@ function OpenPull({ repository, branches, base, onClose }: { repository: string;
           ))}
         </SelectField>
         <TextField label="Title" required autoFocus value={title} onChange={(event) => setTitle(event.target.value)} />
-        <TextArea label="Description" value={body} onChange={(event) => setBody(event.target.value)} className="font-sans" />
+        <TextArea
+          label="Description"
+          value={body}
+          onChange={(event) => setBody(event.target.value)}
+          className="font-sans"
+        />
         {open.error !== null && <ErrorBox error={open.error} />}
         <div className="flex justify-end gap-2">
           <CopyAs recipe={{ curl: curl("POST", `/api/v1/repositories/${repository}/pulls`, { head, title }) }} />
@@ -65,11 +95,17 @@ export function Repository() {
   });
   const branches = useQuery({
     queryKey: ["repositories", repository, "branches"],
-    queryFn: () => take(api.GET("/api/v1/repositories/{repository}/branches", { params: { path, query: { limit: 200 } } })),
+    queryFn: () =>
+      take(api.GET("/api/v1/repositories/{repository}/branches", { params: { path, query: { limit: 200 } } })),
   });
   const pulls = useQuery({
     queryKey: ["repositories", repository, "pulls", state],
-    queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls", { params: { path, query: { limit: 100, state: state || undefined } } })),
+    queryFn: () =>
+      take(
+        api.GET("/api/v1/repositories/{repository}/pulls", {
+          params: { path, query: { limit: 100, state: state || undefined } },
+        }),
+      ),
   });
   const base = one.data?.default_branch ?? "main";
   return (
@@ -87,14 +123,24 @@ export function Repository() {
         </span>
       }
       actions={
-        <Button tone="primary" disabled={!may("write") || (branches.data?.items.length ?? 0) < 2} onClick={() => setOpening(true)} icon={<GitPullRequest aria-hidden className="size-4" />}>
+        <Button
+          tone="primary"
+          disabled={!may("write") || (branches.data?.items.length ?? 0) < 2}
+          onClick={() => setOpening(true)}
+          icon={<GitPullRequest aria-hidden className="size-4" />}
+        >
           Open a pull request
         </Button>
       }
     >
       {one.error !== null && <ErrorBox error={one.error} />}
       {one.data?.clone_url && (
-        <Card title="Clone it" actions={<CopyAs recipe={{ curl: `git clone ${one.data.clone_url.replace("://", "://x:$COFFER_API_KEY@")}` }} />}>
+        <Card
+          title="Clone it"
+          actions={
+            <CopyAs recipe={{ curl: `git clone ${one.data.clone_url.replace("://", "://x:$COFFER_API_KEY@")}` }} />
+          }
+        >
           <code className="block px-4 py-3 font-mono text-xs break-all">{plainText(one.data.clone_url)}</code>
         </Card>
       )}
@@ -119,7 +165,11 @@ export function Repository() {
                   <tr key={pull.number}>
                     <Cell className="text-dim">#{pull.number}</Cell>
                     <Cell>
-                      <Link to="/repositories/$repository/pulls/$number" params={{ repository, number: String(pull.number) }} className="font-medium text-accent underline">
+                      <Link
+                        to="/repositories/$repository/pulls/$number"
+                        params={{ repository, number: String(pull.number) }}
+                        className="font-medium text-accent underline"
+                      >
                         {plainText(pull.title)}
                       </Link>
                     </Cell>
@@ -158,7 +208,12 @@ export function Repository() {
         </Loaded>
       </Card>
       {opening && branches.data !== undefined && (
-        <OpenPull repository={repository} branches={branches.data.items.map((branch) => branch.name)} base={base} onClose={() => setOpening(false)} />
+        <OpenPull
+          repository={repository}
+          branches={branches.data.items.map((branch) => branch.name)}
+          base={base}
+          onClose={() => setOpening(false)}
+        />
       )}
     </Page>
   );

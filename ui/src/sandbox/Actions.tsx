@@ -59,7 +59,11 @@ function Extend({ sandbox, onClose }: { sandbox: Sandbox; onClose: () => void })
   return (
     <Dialog open onClose={onClose} title="Move the deadline">
       <form onSubmit={submit} className="space-y-4">
-        <SelectField label="From now it may live for" value={seconds} onChange={(event) => setSeconds(event.target.value)}>
+        <SelectField
+          label="From now it may live for"
+          value={seconds}
+          onChange={(event) => setSeconds(event.target.value)}
+        >
           <option value="300">5 minutes</option>
           <option value="1800">30 minutes</option>
           <option value="3600">1 hour</option>

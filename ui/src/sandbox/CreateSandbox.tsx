@@ -78,7 +78,14 @@ export function CreateSandbox({ onClose }: { onClose: () => void }) {
     <Dialog open onClose={onClose} title="New sandbox" wide>
       <form onSubmit={submit} className="space-y-4">
         <div className="grid gap-4 sm:grid-cols-2">
-          <TextField label="Name" autoFocus maxLength={80} value={name} onChange={(event) => setName(event.target.value)} hint="Kept in its metadata." />
+          <TextField
+            label="Name"
+            autoFocus
+            maxLength={80}
+            value={name}
+            onChange={(event) => setName(event.target.value)}
+            hint="Kept in its metadata."
+          />
           <SelectField label="Template" value={template} onChange={(event) => setTemplate(event.target.value)}>
             <option value="">The default</option>
             {templates.data?.map((one) => (
@@ -100,7 +107,12 @@ export function CreateSandbox({ onClose }: { onClose: () => void }) {
               />
             </div>
             <div className="w-28">
-              <SelectField label="Unit" hideLabel value={unit} onChange={(event) => setUnit(event.target.value as keyof typeof UNITS)}>
+              <SelectField
+                label="Unit"
+                hideLabel
+                value={unit}
+                onChange={(event) => setUnit(event.target.value as keyof typeof UNITS)}
+              >
                 <option value="m">minutes</option>
                 <option value="h">hours</option>
               </SelectField>
@@ -112,7 +124,12 @@ export function CreateSandbox({ onClose }: { onClose: () => void }) {
             <option value="pause">It is paused, with memory</option>
             <option value="pause_files_only">It is paused, files only</option>
           </SelectField>
-          <SelectField label="Network" value={network} onChange={(event) => setNetwork(event.target.value)} hint="Refine it later in its tab.">
+          <SelectField
+            label="Network"
+            value={network}
+            onChange={(event) => setNetwork(event.target.value)}
+            hint="Refine it later in its tab."
+          >
             <option value="">The web (ports 80 and 443)</option>
             <option value="public">Everything public</option>
             <option value="none">Nothing</option>
@@ -129,8 +146,20 @@ export function CreateSandbox({ onClose }: { onClose: () => void }) {
         <details className="rounded-md border border-line">
           <summary className="px-3 py-2 text-sm font-medium">Environment and metadata</summary>
           <div className="grid gap-4 p-3 sm:grid-cols-2">
-            <TextArea label="Environment" value={env} onChange={(event) => setEnv(event.target.value)} placeholder={"NAME=value\nOTHER=value"} hint="One a line. Use secrets for what is secret." />
-            <TextArea label="Metadata" value={metadata} onChange={(event) => setMetadata(event.target.value)} placeholder="ticket=ABC-1" hint="One a line, to find it by." />
+            <TextArea
+              label="Environment"
+              value={env}
+              onChange={(event) => setEnv(event.target.value)}
+              placeholder={"NAME=value\nOTHER=value"}
+              hint="One a line. Use secrets for what is secret."
+            />
+            <TextArea
+              label="Metadata"
+              value={metadata}
+              onChange={(event) => setMetadata(event.target.value)}
+              placeholder="ticket=ABC-1"
+              hint="One a line, to find it by."
+            />
             <CheckField
               label="Wake it when it is used"
               checked={autoResume}

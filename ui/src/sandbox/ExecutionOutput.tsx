@@ -23,15 +23,28 @@ export function ExecutionOutput({ execution, onClose }: { execution: Execution; 
     maxPages: 20,
   });
   return (
-    <Dialog open onClose={onClose} title="Output" description={<code className="font-mono break-all">{plainText(execution.command)}</code>} wide>
+    <Dialog
+      open
+      onClose={onClose}
+      title="Output"
+      description={<code className="font-mono break-all">{plainText(execution.command)}</code>}
+      wide
+    >
       <Loaded query={query}>
         {({ pages }) => {
           const pieces = pages.flatMap((page) => page.items);
           if (pieces.length === 0) return <Empty title="It wrote nothing" />;
           return (
-            <pre tabIndex={0} aria-label="Output" className="max-h-[60vh] overflow-auto rounded-md bg-raised p-3 font-mono text-xs break-words whitespace-pre-wrap">
+            <pre
+              tabIndex={0}
+              aria-label="Output"
+              className="max-h-[60vh] overflow-auto rounded-md bg-raised p-3 font-mono text-xs break-words whitespace-pre-wrap"
+            >
               {pieces.map((piece) => (
-                <span key={`${piece.stream}${piece.offset}${piece.kind}`} className={classes(piece.stream === "stderr" && "text-bad")}>
+                <span
+                  key={`${piece.stream}${piece.offset}${piece.kind}`}
+                  className={classes(piece.stream === "stderr" && "text-bad")}
+                >
                   {pieceText(piece)}
                 </span>
               ))}

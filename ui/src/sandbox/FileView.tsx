@@ -5,7 +5,14 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
 import { highlightSelectionMatches, search, searchKeymap } from "@codemirror/search";
 import { Compartment, EditorState } from "@codemirror/state";
-import { drawSelection, EditorView, highlightActiveLine, highlightSpecialChars, keymap, lineNumbers } from "@codemirror/view";
+import {
+  drawSelection,
+  EditorView,
+  highlightActiveLine,
+  highlightSpecialChars,
+  keymap,
+  lineNumbers,
+} from "@codemirror/view";
 import { ArrowLeft, Download, Save } from "lucide-react";
 import { toast } from "sonner";
 import { download, fileVersion, readFile, writeFile, type Content } from "../api/files";
@@ -17,7 +24,19 @@ import { Empty, Loaded, toastError } from "../ui/feedback";
 import { plainText } from "../ui/format";
 import { lineSeparator } from "./lineEnds";
 
-function Editor({ text, editable, path, onChange, onSave }: { text: string; editable: boolean; path: string; onChange: (text: string) => void; onSave: () => void }) {
+function Editor({
+  text,
+  editable,
+  path,
+  onChange,
+  onSave,
+}: {
+  text: string;
+  editable: boolean;
+  path: string;
+  onChange: (text: string) => void;
+  onSave: () => void;
+}) {
   const box = useRef<HTMLDivElement>(null);
   const dark = useDark();
   const theme = useRef(new Compartment());
@@ -45,8 +64,16 @@ function Editor({ text, editable, path, onChange, onSave }: { text: string; edit
           EditorState.readOnly.of(!editable),
           EditorView.contentAttributes.of({ "aria-label": `Contents of ${plainText(path)}` }),
           theme.current.of(EditorView.theme({}, { dark: false })),
-          keymap.of([{ key: "Mod-s", run: save, preventDefault: true }, indentWithTab, ...searchKeymap, ...historyKeymap, ...defaultKeymap]),
-          EditorView.updateListener.of((update) => update.docChanged && callbacks.current.onChange(update.state.sliceDoc())),
+          keymap.of([
+            { key: "Mod-s", run: save, preventDefault: true },
+            indentWithTab,
+            ...searchKeymap,
+            ...historyKeymap,
+            ...defaultKeymap,
+          ]),
+          EditorView.updateListener.of(
+            (update) => update.docChanged && callbacks.current.onChange(update.state.sliceDoc()),
+          ),
         ],
       }),
     });
@@ -66,13 +93,31 @@ type Text = Extract<Content, { kind: "text" }>;
 /** What was written and not saved, with what it was made of. Here, so that a sandbox that pauses takes none of it away. */
 const drafts = new Map<string, { text: string; opened: Text }>();
 
-function Head({ id, path, onClose, children }: { id: string; path: string; onClose: () => void; children?: ReactNode }) {
+function Head({
+  id,
+  path,
+  onClose,
+  children,
+}: {
+  id: string;
+  path: string;
+  onClose: () => void;
+  children?: ReactNode;
+}) {
   return (
     <div className="flex flex-wrap items-center gap-2 border-b border-line bg-surface px-3 py-2">
-      <Button tone="ghost" aria-label="Back to the directory" onClick={onClose} icon={<ArrowLeft aria-hidden className="size-4" />} />
+      <Button
+        tone="ghost"
+        aria-label="Back to the directory"
+        onClick={onClose}
+        icon={<ArrowLeft aria-hidden className="size-4" />}
+      />
       <h2 className="min-w-0 flex-1 truncate font-mono">{plainText(path)}</h2>
       {children}
-      <Button onClick={() => void download(id, path).catch(toastError)} icon={<Download aria-hidden className="size-4" />}>
+      <Button
+        onClick={() => void download(id, path).catch(toastError)}
+        icon={<Download aria-hidden className="size-4" />}
+      >
         Download
       </Button>
     </div>
@@ -134,12 +179,20 @@ function TextFile({ id, path, content, onClose }: { id: string; path: string; co
       <Head id={id} path={path} onClose={onClose}>
         {draft !== undefined && <span className="text-dim">changed</span>}
         {editable && (
-          <Button tone="primary" disabled={draft === undefined} busy={save.isPending} onClick={store} icon={<Save aria-hidden className="size-4" />}>
+          <Button
+            tone="primary"
+            disabled={draft === undefined}
+            busy={save.isPending}
+            onClick={store}
+            icon={<Save aria-hidden className="size-4" />}
+          >
             Save
           </Button>
         )}
       </Head>
-      {!opened.whole && <p className="bg-warn-soft px-4 py-1.5 text-warn">The first MiB is shown. Download the file for all of it.</p>}
+      {!opened.whole && (
+        <p className="bg-warn-soft px-4 py-1.5 text-warn">The first MiB is shown. Download the file for all of it.</p>
+      )}
       <Editor text={first} editable={editable} path={path} onChange={write} onSave={store} />
       <Confirm
         open={changed}
@@ -156,7 +209,12 @@ function TextFile({ id, path, content, onClose }: { id: string; path: string; co
 }
 
 export function FileView({ id, path, onClose }: { id: string; path: string; onClose: () => void }) {
-  const query = useQuery({ queryKey: ["content", id, path], queryFn: () => readFile(id, path), staleTime: 0, gcTime: 0 });
+  const query = useQuery({
+    queryKey: ["content", id, path],
+    queryFn: () => readFile(id, path),
+    staleTime: 0,
+    gcTime: 0,
+  });
   const content = query.data;
   useEffect(() => {
     if (content?.kind !== "picture") return;

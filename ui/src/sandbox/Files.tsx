@@ -170,11 +170,25 @@ function Browser({ id }: { id: string }) {
       )}
       <div className="flex flex-wrap items-center gap-2 border-b border-line px-3 py-2">
         <Crumbs path={path} go={go} />
-        <input ref={picker} type="file" multiple hidden onChange={(event) => event.target.files && void send(event.target.files)} />
-        <Button disabled={!allowed} onClick={() => picker.current?.click()} icon={<Upload aria-hidden className="size-4" />}>
+        <input
+          ref={picker}
+          type="file"
+          multiple
+          hidden
+          onChange={(event) => event.target.files && void send(event.target.files)}
+        />
+        <Button
+          disabled={!allowed}
+          onClick={() => picker.current?.click()}
+          icon={<Upload aria-hidden className="size-4" />}
+        >
           Upload
         </Button>
-        <Button disabled={!allowed} onClick={() => setMaking(true)} icon={<FolderPlus aria-hidden className="size-4" />}>
+        <Button
+          disabled={!allowed}
+          onClick={() => setMaking(true)}
+          icon={<FolderPlus aria-hidden className="size-4" />}
+        >
           Directory
         </Button>
         <CopyAs
@@ -207,15 +221,24 @@ function Browser({ id }: { id: string }) {
                         <button
                           type="button"
                           className="flex max-w-full items-center gap-2 text-left"
-                          onClick={() => (directory ? go(entry.path) : void navigate({ search: { path, open: entry.path } }))}
+                          onClick={() =>
+                            directory ? go(entry.path) : void navigate({ search: { path, open: entry.path } })
+                          }
                         >
-                          <Icon aria-hidden className={classes("size-4 shrink-0", directory ? "text-accent" : "text-dim")} />
+                          <Icon
+                            aria-hidden
+                            className={classes("size-4 shrink-0", directory ? "text-accent" : "text-dim")}
+                          />
                           <span className="truncate">{plainText(entry.name)}</span>
-                          {entry.symlink_target && <span className="truncate text-xs text-dim">→ {plainText(entry.symlink_target)}</span>}
+                          {entry.symlink_target && (
+                            <span className="truncate text-xs text-dim">→ {plainText(entry.symlink_target)}</span>
+                          )}
                         </button>
                       </Cell>
                       <Cell className="whitespace-nowrap text-dim">{directory ? "–" : bytes(entry.size_bytes)}</Cell>
-                      <Cell className="whitespace-nowrap text-dim">{entry.modified_at ? <Ago at={entry.modified_at} /> : "–"}</Cell>
+                      <Cell className="whitespace-nowrap text-dim">
+                        {entry.modified_at ? <Ago at={entry.modified_at} /> : "–"}
+                      </Cell>
                       <Cell className="text-dim">{plainText(entry.owner)}</Cell>
                       <Cell className="font-mono text-xs text-dim">{entry.permissions}</Cell>
                       <Cell>
@@ -259,9 +282,11 @@ function Browser({ id }: { id: string }) {
           await queries.invalidateQueries({ queryKey: ["files", id] });
         }}
       >
-        {removing?.kind === "directory" ? "The directory and all that is in it are gone." : "The file is gone."} There is no
-        undo.
-        <code className="mt-2 block font-mono text-xs break-all">{curl("DELETE", contentPath(id, removing?.path ?? ""))}</code>
+        {removing?.kind === "directory" ? "The directory and all that is in it are gone." : "The file is gone."} There
+        is no undo.
+        <code className="mt-2 block font-mono text-xs break-all">
+          {curl("DELETE", contentPath(id, removing?.path ?? ""))}
+        </code>
       </Confirm>
     </div>
   );

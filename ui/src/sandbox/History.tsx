@@ -43,10 +43,19 @@ export function History() {
     queryFn: () => take(api.GET("/api/v1/sandboxes/{id}/history", { params: { path: { id } } })),
   });
   // What was read at an earlier visit says nothing of what came between: it is read anew, while events are listened to.
-  const events = useQuery({ queryKey: ["events-of", id], queryFn: () => eventsOf(id), staleTime: 0, gcTime: 0, refetchOnMount: "always" });
+  const events = useQuery({
+    queryKey: ["events-of", id],
+    queryFn: () => eventsOf(id),
+    staleTime: 0,
+    gcTime: 0,
+    refetchOnMount: "always",
+  });
   const [since, setSince] = useState<Event[]>([]);
   const last = events.data?.events.at(-1)?.sequence ?? 0;
-  useEffect(() => onEvent((event) => event.subject === id && setSince((all) => [...all, event].slice(-4 * MOST))), [id]);
+  useEffect(
+    () => onEvent((event) => event.subject === id && setSince((all) => [...all, event].slice(-4 * MOST))),
+    [id],
+  );
   // Once they are read from the server those that came meanwhile need not be kept; and there may be many.
   const fresh = since.filter((event) => event.sequence > last);
   const { refetch, isFetching, error, data } = events;
@@ -81,18 +90,28 @@ export function History() {
             if (all.length === 0) return <Empty title="No events" />;
             return (
               <>
-                {unread && <p className="bg-warn-soft px-4 py-1.5 text-warn">There are more events than are read here: some between these and the newest are missing.</p>}
+                {unread && (
+                  <p className="bg-warn-soft px-4 py-1.5 text-warn">
+                    There are more events than are read here: some between these and the newest are missing.
+                  </p>
+                )}
                 <Table label="Events, newest first" head={["Number", "What", "Details", "When"]}>
                   {all.map((event) => (
                     <tr key={event.sequence}>
                       <Cell className="font-mono text-dim">{event.sequence}</Cell>
                       <Cell className="font-mono whitespace-nowrap">{plainText(event.kind)}</Cell>
-                      <Cell className="max-w-xl min-w-64 font-mono text-xs break-all text-dim">{plainText(JSON.stringify(event.payload)).slice(0, 400)}</Cell>
+                      <Cell className="max-w-xl min-w-64 font-mono text-xs break-all text-dim">
+                        {plainText(JSON.stringify(event.payload)).slice(0, 400)}
+                      </Cell>
                       <Cell className="whitespace-nowrap text-dim">{moment(event.at)}</Cell>
                     </tr>
                   ))}
                 </Table>
-                {cut && <p className="border-t border-line px-4 py-2 text-dim">The newest {MOST} are shown; the API has those before.</p>}
+                {cut && (
+                  <p className="border-t border-line px-4 py-2 text-dim">
+                    The newest {MOST} are shown; the API has those before.
+                  </p>
+                )}
               </>
             );
           }}

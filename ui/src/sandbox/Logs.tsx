@@ -109,22 +109,44 @@ export function Logs() {
     <div className="flex h-full min-h-0 flex-col gap-2 p-3 sm:p-5">
       <div className="flex flex-wrap items-center gap-2">
         <div className="min-w-40 flex-1 sm:max-w-xs">
-          <TextField label="Search the log" hideLabel type="search" placeholder="Search" value={typed} onChange={(event) => setTyped(event.target.value)} />
+          <TextField
+            label="Search the log"
+            hideLabel
+            type="search"
+            placeholder="Search"
+            value={typed}
+            onChange={(event) => setTyped(event.target.value)}
+          />
         </div>
-        <SelectField label="Level" hideLabel value={filter.level ?? ""} onChange={(event) => setFilter({ ...filter, level: event.target.value || undefined })}>
+        <SelectField
+          label="Level"
+          hideLabel
+          value={filter.level ?? ""}
+          onChange={(event) => setFilter({ ...filter, level: event.target.value || undefined })}
+        >
           <option value="">Every level</option>
           <option value="info">Info and above</option>
           <option value="warn">Warnings and errors</option>
           <option value="error">Errors</option>
         </SelectField>
-        <SelectField label="Source" hideLabel value={filter.source ?? ""} onChange={(event) => setFilter({ ...filter, source: event.target.value || undefined })}>
+        <SelectField
+          label="Source"
+          hideLabel
+          value={filter.source ?? ""}
+          onChange={(event) => setFilter({ ...filter, source: event.target.value || undefined })}
+        >
           <option value="">Every source</option>
           <option value="stdout,stderr,pty">Output</option>
           <option value="stderr">stderr</option>
           <option value="process">Processes</option>
           <option value="sandbox">The sandbox itself</option>
         </SelectField>
-        <Button aria-pressed={follow} className={follow ? "text-accent" : undefined} onClick={toggleFollow} icon={<ArrowDownToLine aria-hidden className="size-4" />}>
+        <Button
+          aria-pressed={follow}
+          className={follow ? "text-accent" : undefined}
+          onClick={toggleFollow}
+          icon={<ArrowDownToLine aria-hidden className="size-4" />}
+        >
           Follow
         </Button>
         <Button onClick={() => void save()} icon={<Download aria-hidden className="size-4" />}>
@@ -132,7 +154,9 @@ export function Logs() {
         </Button>
         <CopyAs recipe={{ cli: `e2b sandbox logs -f ${id}`, curl: curl("GET", `/api/v1/sandboxes/${id}/logs`) }} />
         {filter.from !== undefined && (
-          <Button onClick={() => setFilter({ ...filter, from: undefined })}>From {clock(filter.from).slice(0, 8)} on: show all</Button>
+          <Button onClick={() => setFilter({ ...filter, from: undefined })}>
+            From {clock(filter.from).slice(0, 8)} on: show all
+          </Button>
         )}
         <span role="status" className="text-dim">
           {pages.count.toLocaleString()} lines{pages.next !== undefined && " so far"}
@@ -160,7 +184,10 @@ export function Logs() {
               return (
                 <div
                   key={row}
-                  className={classes("absolute flex h-5 items-center gap-3 px-3 whitespace-pre", LEVELS[line?.level ?? ""] ?? SOURCES[line?.source ?? ""])}
+                  className={classes(
+                    "absolute flex h-5 items-center gap-3 px-3 whitespace-pre",
+                    LEVELS[line?.level ?? ""] ?? SOURCES[line?.source ?? ""],
+                  )}
                   style={{ transform: `translateY(${row * ROW}px)` }}
                 >
                   {line === undefined ? (

@@ -48,8 +48,22 @@ function Editor({ id, policy, live }: { id: string; policy: Policy; live: boolea
         {!["web", "public", "none"].includes(policy.base) && <option value={policy.base}>{policy.base}</option>}
       </SelectField>
       <div className="grid gap-4 sm:grid-cols-2">
-        <TextArea label="And allowed" value={allow} disabled={!allowed} onChange={(event) => setAllow(event.target.value)} placeholder={"*.example.com\n10.0.0.7:5432"} hint="Names, addresses or networks, one a line." />
-        <TextArea label="But denied" value={deny} disabled={!allowed} onChange={(event) => setDeny(event.target.value)} placeholder="ads.example.com" hint="Wins over what is allowed by the choice above." />
+        <TextArea
+          label="And allowed"
+          value={allow}
+          disabled={!allowed}
+          onChange={(event) => setAllow(event.target.value)}
+          placeholder={"*.example.com\n10.0.0.7:5432"}
+          hint="Names, addresses or networks, one a line."
+        />
+        <TextArea
+          label="But denied"
+          value={deny}
+          disabled={!allowed}
+          onChange={(event) => setDeny(event.target.value)}
+          placeholder="ads.example.com"
+          hint="Wins over what is allowed by the choice above."
+        />
       </div>
       {(policy.headers?.length ?? 0) > 0 && (
         <p className="text-dim">{policy.headers?.length} rules put headers into requests; they stay as they are.</p>
@@ -82,7 +96,9 @@ function Refused({ reach }: { reach: Reach }) {
           </tr>
         ))}
       </Table>
-      {reach.forgotten > 0 && <p className="border-t border-line px-4 py-2 text-dim">{reach.forgotten} older ones are in the events.</p>}
+      {reach.forgotten > 0 && (
+        <p className="border-t border-line px-4 py-2 text-dim">{reach.forgotten} older ones are in the events.</p>
+      )}
     </>
   );
 }
@@ -98,7 +114,8 @@ export function Network() {
     refetchInterval: sandbox?.state === "running" ? 5000 : false,
   });
   if (sandbox === undefined) return null;
-  if (!live) return <Empty title="This sandbox has no network any more">What it was refused is among its events.</Empty>;
+  if (!live)
+    return <Empty title="This sandbox has no network any more">What it was refused is among its events.</Empty>;
   return (
     <Loaded query={query}>
       {(reach) => (

@@ -79,16 +79,30 @@ export function Overview() {
           <Empty title="Measured while it runs" />
         ) : (
           <Suspense fallback={<Loading what="Measuring" />}>
-            <Chart label="Processor use in percent" times={times} top={100} unit=" %" series={[{ name: "CPU", values: series.map((sample) => sample.cpuUsedPct) }]} />
+            <Chart
+              label="Processor use in percent"
+              times={times}
+              top={100}
+              unit=" %"
+              series={[{ name: "CPU", values: series.map((sample) => sample.cpuUsedPct) }]}
+            />
           </Suspense>
         )}
       </Card>
-      <Card title="Memory" actions={<span className="text-dim">{last && `${bytes(last.memUsed)} of ${bytes(last.memTotal)}`}</span>}>
+      <Card
+        title="Memory"
+        actions={<span className="text-dim">{last && `${bytes(last.memUsed)} of ${bytes(last.memTotal)}`}</span>}
+      >
         {sandbox.state !== "running" ? (
           <Empty title="Measured while it runs" />
         ) : (
           <Suspense fallback={<Loading what="Measuring" />}>
-            <Chart label="Memory use" times={times} format={bytes} series={[{ name: "Memory", values: series.map((sample) => sample.memUsed) }]} />
+            <Chart
+              label="Memory use"
+              times={times}
+              format={bytes}
+              series={[{ name: "Memory", values: series.map((sample) => sample.memUsed) }]}
+            />
           </Suspense>
         )}
       </Card>

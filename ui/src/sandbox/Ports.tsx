@@ -33,7 +33,12 @@ async function ports(id: string): Promise<number[]> {
 export function Ports({ sandbox }: { sandbox: Sandbox }) {
   const { id } = sandbox;
   const running = sandbox.state === "running";
-  const query = useQuery({ queryKey: ["ports", id], queryFn: () => ports(id), enabled: running, refetchInterval: 10_000 });
+  const query = useQuery({
+    queryKey: ["ports", id],
+    queryFn: () => ports(id),
+    enabled: running,
+    refetchInterval: 10_000,
+  });
   return (
     <Card title="Ports" className="lg:col-span-2">
       {!running ? (
@@ -55,7 +60,12 @@ export function Ports({ sandbox }: { sandbox: Sandbox }) {
                       {address === undefined ? (
                         <span className="flex-1 text-dim">Reachable with headers; a domain would give it a link.</span>
                       ) : (
-                        <a href={address} target="_blank" rel="noopener noreferrer" className="flex min-w-0 flex-1 items-center gap-1.5 text-accent underline">
+                        <a
+                          href={address}
+                          target="_blank"
+                          rel="noopener noreferrer"
+                          className="flex min-w-0 flex-1 items-center gap-1.5 text-accent underline"
+                        >
                           <span className="truncate">{address}</span>
                           <ExternalLink aria-hidden className="size-3.5 shrink-0" />
                         </a>

@@ -27,7 +27,8 @@ function Running({ id }: { id: string }) {
   const queries = useQueryClient();
   const query = useQuery({
     queryKey: ["processes", id],
-    queryFn: () => take(api.GET("/api/v1/sandboxes/{id}/processes", { params: { path: { id }, query: { watch: true } } })),
+    queryFn: () =>
+      take(api.GET("/api/v1/sandboxes/{id}/processes", { params: { path: { id }, query: { watch: true } } })),
     refetchInterval: 10_000,
   });
   const [killing, setKilling] = useState<Process>();
@@ -80,8 +81,8 @@ function Running({ id }: { id: string }) {
                 await queries.invalidateQueries({ queryKey: ["processes", id] });
               }}
             >
-              <code className="font-mono break-all">{killing && commandLine(killing)}</code> and its group get no chance to
-              save anything.
+              <code className="font-mono break-all">{killing && commandLine(killing)}</code> and its group get no chance
+              to save anything.
             </Confirm>
           </>
         )
@@ -93,7 +94,10 @@ function Running({ id }: { id: string }) {
 function outcome(execution: Execution) {
   if (execution.state !== "exited") return <StateBadge state={execution.state} />;
   if (execution.exit_code === 0) return <Badge tone="ok">exit 0</Badge>;
-  const text = execution.exit_code === null || execution.exit_code === undefined ? (execution.status ?? "ended") : `exit ${execution.exit_code}`;
+  const text =
+    execution.exit_code === null || execution.exit_code === undefined
+      ? (execution.status ?? "ended")
+      : `exit ${execution.exit_code}`;
   return <Badge tone="bad">{text}</Badge>;
 }
 
@@ -117,7 +121,11 @@ export function Executions({ id, onOpen }: { id?: string; onOpen: (execution: Ex
                 <Cell className="max-w-md">
                   <div className="truncate font-mono">{plainText(execution.command)}</div>
                   {id === undefined && (
-                    <Link to="/sandboxes/$id" params={{ id: execution.sandbox }} className="font-mono text-xs text-accent underline">
+                    <Link
+                      to="/sandboxes/$id"
+                      params={{ id: execution.sandbox }}
+                      className="font-mono text-xs text-accent underline"
+                    >
                       {execution.sandbox}
                     </Link>
                   )}
@@ -127,7 +135,9 @@ export function Executions({ id, onOpen }: { id?: string; onOpen: (execution: Ex
                   <Ago at={execution.started_at} />
                 </Cell>
                 <Cell className="whitespace-nowrap text-dim">
-                  {execution.ended_at ? duration(Date.parse(execution.ended_at) - Date.parse(execution.started_at)) : "–"}
+                  {execution.ended_at
+                    ? duration(Date.parse(execution.ended_at) - Date.parse(execution.started_at))
+                    : "–"}
                 </Cell>
                 <Cell className="whitespace-nowrap text-dim">
                   {bytes(execution.output_bytes_total)}
@@ -154,14 +164,24 @@ export function Processes() {
     <div className="mx-auto grid max-w-[1400px] gap-4 p-3 sm:p-5">
       <Card
         title="Running"
-        actions={<CopyAs recipe={{ python: `Sandbox.connect("${id}").commands.list()`, curl: curl("GET", `/api/v1/sandboxes/${id}/processes`) }} />}
+        actions={
+          <CopyAs
+            recipe={{
+              python: `Sandbox.connect("${id}").commands.list()`,
+              curl: curl("GET", `/api/v1/sandboxes/${id}/processes`),
+            }}
+          />
+        }
       >
         <Awake sandbox={sandbox} what="Its processes are frozen with it.">
           <Running id={id} />
         </Awake>
       </Card>
       {sandbox.state === "running" && may("write") && <RunCommand id={id} />}
-      <Card title="What has run" actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/sandboxes/${id}/executions`) }} />}>
+      <Card
+        title="What has run"
+        actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/sandboxes/${id}/executions`) }} />}
+      >
         <Executions id={id} onOpen={setOpen} />
       </Card>
       {open !== undefined && <ExecutionOutput execution={open} onClose={() => setOpen(undefined)} />}

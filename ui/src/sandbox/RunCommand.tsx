@@ -15,7 +15,9 @@ export function RunCommand({ id }: { id: string }) {
   const run = useMutation({
     mutationFn: async () => {
       const body = { command, max_output_bytes: 256 * 1024 };
-      return (await take(api.POST("/api/v1/sandboxes/{id}/exec", { params: { path: { id } }, body }))) as Schemas["Ran"];
+      return (await take(
+        api.POST("/api/v1/sandboxes/{id}/exec", { params: { path: { id } }, body }),
+      )) as Schemas["Ran"];
     },
   });
   const submit = (event: FormEvent) => {
@@ -38,7 +40,15 @@ export function RunCommand({ id }: { id: string }) {
     >
       <form onSubmit={submit} className="flex gap-2 p-4">
         <div className="min-w-0 flex-1">
-          <TextField label="Command" hideLabel required className="font-mono" placeholder="make test" value={command} onChange={(event) => setCommand(event.target.value)} />
+          <TextField
+            label="Command"
+            hideLabel
+            required
+            className="font-mono"
+            placeholder="make test"
+            value={command}
+            onChange={(event) => setCommand(event.target.value)}
+          />
         </div>
         <Button type="submit" tone="primary" busy={run.isPending} icon={<Play aria-hidden className="size-4" />}>
           Run
@@ -48,10 +58,18 @@ export function RunCommand({ id }: { id: string }) {
       {ran !== undefined && (
         <div className="border-t border-line p-4" role="status">
           <p className="mb-2 flex items-center gap-2">
-            {ran.timed_out ? <Badge tone="bad">timed out</Badge> : <Badge tone={ran.exit_code === 0 ? "ok" : "bad"}>exit {ran.exit_code}</Badge>}
+            {ran.timed_out ? (
+              <Badge tone="bad">timed out</Badge>
+            ) : (
+              <Badge tone={ran.exit_code === 0 ? "ok" : "bad"}>exit {ran.exit_code}</Badge>
+            )}
             <span className="text-dim">{duration(ran.duration_ms)}</span>
           </p>
-          <pre tabIndex={0} aria-label="Output" className="max-h-80 overflow-auto rounded-md bg-raised p-3 font-mono text-xs whitespace-pre-wrap">
+          <pre
+            tabIndex={0}
+            aria-label="Output"
+            className="max-h-80 overflow-auto rounded-md bg-raised p-3 font-mono text-xs whitespace-pre-wrap"
+          >
             {text(ran.stdout)}
             {ran.stderr !== "" && <span className="text-bad">{text(ran.stderr)}</span>}
             {(ran.stdout_truncated || ran.stderr_truncated) && "\n[cut here; all of it is in the logs]"}

@@ -24,7 +24,11 @@ type Fork = Schemas["Fork"];
 function useFresh() {
   const queries = useQueryClient();
   return () =>
-    Promise.all(["snapshots", "lineage", "sandboxes", "sandbox", "history"].map((name) => queries.invalidateQueries({ queryKey: [name] })));
+    Promise.all(
+      ["snapshots", "lineage", "sandboxes", "sandbox", "history"].map((name) =>
+        queries.invalidateQueries({ queryKey: [name] }),
+      ),
+    );
 }
 
 function NewSnapshot({ id, onClose }: { id: string; onClose: () => void }) {
@@ -46,10 +50,21 @@ function NewSnapshot({ id, onClose }: { id: string; onClose: () => void }) {
   return (
     <Dialog open onClose={onClose} title="New snapshot" description="The files as they are now. The sandbox goes on.">
       <form onSubmit={submit} className="space-y-4">
-        <TextField label="Name" autoFocus value={name} onChange={(event) => setName(event.target.value)} hint="May be left out. Lower-case letters, digits and dashes." />
+        <TextField
+          label="Name"
+          autoFocus
+          value={name}
+          onChange={(event) => setName(event.target.value)}
+          hint="May be left out. Lower-case letters, digits and dashes."
+        />
         {make.error !== null && <ErrorBox error={make.error} />}
         <div className="flex justify-end gap-2">
-          <CopyAs recipe={{ python: `Sandbox.connect("${id}").create_snapshot()`, curl: curl("POST", `/api/v1/sandboxes/${id}/snapshots`, body) }} />
+          <CopyAs
+            recipe={{
+              python: `Sandbox.connect("${id}").create_snapshot()`,
+              curl: curl("POST", `/api/v1/sandboxes/${id}/snapshots`, body),
+            }}
+          />
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" tone="primary" busy={make.isPending}>
             Make it
@@ -102,10 +117,29 @@ function NewForks({ id, onClose }: { id: string; onClose: () => void }) {
     make.mutate();
   };
   return (
-    <Dialog open onClose={onClose} title="Fork this sandbox" description="New sandboxes that begin as this one is now. This one keeps everything.">
+    <Dialog
+      open
+      onClose={onClose}
+      title="Fork this sandbox"
+      description="New sandboxes that begin as this one is now. This one keeps everything."
+    >
       <form onSubmit={submit} className="space-y-4">
-        <TextField label="How many" type="number" min="1" max="20" required autoFocus value={count} onChange={(event) => setCount(event.target.value)} />
-        <CheckField label="With its secrets" checked={secrets} onChange={(event) => setSecrets(event.target.checked)} hint="Otherwise the forks have none of them." />
+        <TextField
+          label="How many"
+          type="number"
+          min="1"
+          max="20"
+          required
+          autoFocus
+          value={count}
+          onChange={(event) => setCount(event.target.value)}
+        />
+        <CheckField
+          label="With its secrets"
+          checked={secrets}
+          onChange={(event) => setSecrets(event.target.checked)}
+          hint="Otherwise the forks have none of them."
+        />
         {make.error !== null && <ErrorBox error={make.error} />}
         {make.data !== undefined && <Outcome fork={make.data} />}
         {make.data?.note && <p className="text-dim">{make.data.note}</p>}
@@ -129,21 +163,32 @@ function Tree({ id }: { id: string }) {
   return (
     <Loaded query={query}>
       {({ nodes, truncated }) => {
-        if (nodes.length < 2) return <Empty title="It stands alone">It came from a template, and nothing came from it yet.</Empty>;
+        if (nodes.length < 2)
+          return <Empty title="It stands alone">It came from a template, and nothing came from it yet.</Empty>;
         return (
           <ul className="p-2" aria-label="Family of sandboxes">
             {nodes.map((node) => (
               <li
                 key={node.id}
-                className={classes("flex flex-wrap items-center gap-3 rounded-md px-3 py-1.5", node.id === id && "bg-accent-soft")}
+                className={classes(
+                  "flex flex-wrap items-center gap-3 rounded-md px-3 py-1.5",
+                  node.id === id && "bg-accent-soft",
+                )}
                 style={{ marginLeft: Math.min(12, node.depth) * 20 }}
               >
                 {node.depth > 0 && <GitFork aria-hidden className="size-4 text-dim" />}
-                <Link to="/sandboxes/$id/snapshots" params={{ id: node.id }} aria-current={node.id === id ? "true" : undefined} className="font-mono text-accent underline">
+                <Link
+                  to="/sandboxes/$id/snapshots"
+                  params={{ id: node.id }}
+                  aria-current={node.id === id ? "true" : undefined}
+                  className="font-mono text-accent underline"
+                >
                   {node.id}
                 </Link>
                 <StateBadge state={node.state} />
-                <span className="sr-only">level {node.depth + 1}, {node.origin}</span>
+                <span className="sr-only">
+                  level {node.depth + 1}, {node.origin}
+                </span>
               </li>
             ))}
             {truncated && <li className="px-3 py-1.5 text-dim">There are more than are shown.</li>}
@@ -169,7 +214,11 @@ export function Snapshots() {
   const [rolling, setRolling] = useState<Snapshot>();
   const start = useMutation({
     mutationFn: (snapshot: Snapshot) =>
-      take(api.POST("/api/v1/sandboxes", { body: { template: snapshot.id, metadata: { name: `from ${snapshot.name ?? snapshot.id}` } } })),
+      take(
+        api.POST("/api/v1/sandboxes", {
+          body: { template: snapshot.id, metadata: { name: `from ${snapshot.name ?? snapshot.id}` } },
+        }),
+      ),
     onSuccess: (made) => void navigate({ to: "/sandboxes/$id", params: { id: made.id } }),
     onError: toastError,
   });
@@ -182,10 +231,18 @@ export function Snapshots() {
         title="Snapshots"
         actions={
           <div className="flex flex-wrap gap-2">
-            <Button disabled={!running || !may("write")} onClick={() => setMaking(true)} icon={<Camera aria-hidden className="size-4" />}>
+            <Button
+              disabled={!running || !may("write")}
+              onClick={() => setMaking(true)}
+              icon={<Camera aria-hidden className="size-4" />}
+            >
               Snapshot
             </Button>
-            <Button disabled={!running || !may("write")} onClick={() => setForking(true)} icon={<GitFork aria-hidden className="size-4" />}>
+            <Button
+              disabled={!running || !may("write")}
+              onClick={() => setForking(true)}
+              icon={<GitFork aria-hidden className="size-4" />}
+            >
               Fork
             </Button>
           </div>
@@ -202,7 +259,9 @@ export function Snapshots() {
                 {items.map((snapshot) => (
                   <tr key={snapshot.id}>
                     <Cell>
-                      <span className="block font-medium">{plainText(snapshot.full_name ?? snapshot.name ?? "unnamed")}</span>
+                      <span className="block font-medium">
+                        {plainText(snapshot.full_name ?? snapshot.name ?? "unnamed")}
+                      </span>
                       <span className="font-mono text-xs text-dim">{snapshot.id}</span>
                     </Cell>
                     <Cell className="whitespace-nowrap text-dim">
@@ -220,7 +279,11 @@ export function Snapshots() {
                             curl: curl("POST", "/api/v1/sandboxes", { template: snapshot.id }),
                           }}
                         />
-                        <Button disabled={!may("write")} busy={start.isPending && start.variables?.id === snapshot.id} onClick={() => start.mutate(snapshot)}>
+                        <Button
+                          disabled={!may("write")}
+                          busy={start.isPending && start.variables?.id === snapshot.id}
+                          onClick={() => start.mutate(snapshot)}
+                        >
                           Start one
                         </Button>
                         {live && (
@@ -240,7 +303,10 @@ export function Snapshots() {
           }
         </Loaded>
       </Card>
-      <Card title="Where it comes from, and what came from it" actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/sandboxes/${id}/lineage`) }} />}>
+      <Card
+        title="Where it comes from, and what came from it"
+        actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/sandboxes/${id}/lineage`) }} />}
+      >
         <Tree id={id} />
       </Card>
       {making && <NewSnapshot id={id} onClose={() => setMaking(false)} />}
@@ -252,7 +318,9 @@ export function Snapshots() {
         action="Delete it"
         danger
         onConfirm={async () => {
-          await take(api.DELETE("/api/v1/snapshots/{snapshot}", { params: { path: { snapshot: removing?.id ?? "" } } }));
+          await take(
+            api.DELETE("/api/v1/snapshots/{snapshot}", { params: { path: { snapshot: removing?.id ?? "" } } }),
+          );
           await fresh();
         }}
       >

@@ -8,7 +8,19 @@ function opened(doc: string) {
 }
 
 describe("a file that is opened and saved", () => {
-  const texts = ["", "a", "a\nb\n", "a\r\nb\r\n", "a\r\nb", "a\rb\r", "a\r\nb\nc\rd", "\n\r\n", "\r\n\r\n", "a\r\n\n", "\ufeffa\r\nb\r\n"];
+  const texts = [
+    "",
+    "a",
+    "a\nb\n",
+    "a\r\nb\r\n",
+    "a\r\nb",
+    "a\rb\r",
+    "a\r\nb\nc\rd",
+    "\n\r\n",
+    "\r\n\r\n",
+    "a\r\n\n",
+    "\ufeffa\r\nb\r\n",
+  ];
   it.each(texts)("has the bytes that it had: %j", (text) => {
     expect(opened(text).sliceDoc()).toBe(text);
   });

@@ -15,7 +15,8 @@ function lines(page: number): Line[] {
 describe("LogPages", () => {
   it("holds a few pages of a million lines, and finds each again", () => {
     const pages = new LogPages();
-    for (let page = 0; page < 2000; page += 1) pages.append(page === 0 ? undefined : String(page), lines(page), String(page + 1));
+    for (let page = 0; page < 2000; page += 1)
+      pages.append(page === 0 ? undefined : String(page), lines(page), String(page + 1));
     expect(pages.count).toBe(1_000_000);
     expect(pages.held).toBe(MOST_PAGES);
     expect(pages.line(999_999)?.message).toBe("line 999999");

@@ -27,7 +27,10 @@ it("rests longer and longer while it is refused, and not at all when somebody wa
 
 it("does not ask any more once it was stopped, and has no line twice", async () => {
   const answers: ((page: { items: ReturnType<typeof line>[]; next: null }) => void)[] = [];
-  const reader = new LogReader(() => new Promise((done) => answers.push(done)), () => undefined);
+  const reader = new LogReader(
+    () => new Promise((done) => answers.push(done)),
+    () => undefined,
+  );
   reader.start();
   void reader.loadNext();
   void reader.loadNext();

@@ -6,7 +6,8 @@ export type Piece = Schemas["Piece"];
 
 export function pieceText(piece: Piece): string {
   if (piece.text !== null && piece.text !== undefined) return paragraphs(piece.text);
-  if (piece.base64 !== null && piece.base64 !== undefined) return `[${Math.floor((piece.base64.length * 3) / 4)} bytes that are not text]`;
+  if (piece.base64 !== null && piece.base64 !== undefined)
+    return `[${Math.floor((piece.base64.length * 3) / 4)} bytes that are not text]`;
   return piece.missing_bytes ? `\n[${piece.missing_bytes} bytes were not kept]\n` : "";
 }
 

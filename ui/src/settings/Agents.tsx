@@ -20,7 +20,11 @@ export function Agents() {
   const queries = useQueryClient();
   const query = useAgents();
   const presets = useQuery({ queryKey: ["presets"], queryFn: () => take(api.GET("/api/v1/agent-presets")) });
-  const secrets = useQuery({ queryKey: ["secrets"], queryFn: () => take(api.GET("/api/v1/secrets")), enabled: may("admin") });
+  const secrets = useQuery({
+    queryKey: ["secrets"],
+    queryFn: () => take(api.GET("/api/v1/secrets")),
+    enabled: may("admin"),
+  });
   const [name, setName] = useState("");
   const [preset, setPreset] = useState("");
   const [model, setModel] = useState("");
@@ -54,9 +58,28 @@ export function Agents() {
   });
   return (
     <SettingsFrame admin={false}>
-      <NewForm title="New agent" recipe={{ curl: curl("POST", "/api/v1/agents", body()) }} action="Add" make={make} columns={3}>
-        <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} disabled={!may("admin")} hint="Give it a key of its own under Keys." />
-        <SelectField label="What it runs" value={preset} onChange={(event) => setPreset(event.target.value)} disabled={!may("admin")} hint="So that it can work on tasks by itself.">
+      <NewForm
+        title="New agent"
+        recipe={{ curl: curl("POST", "/api/v1/agents", body()) }}
+        action="Add"
+        make={make}
+        columns={3}
+      >
+        <TextField
+          label="Name"
+          required
+          value={name}
+          onChange={(event) => setName(event.target.value)}
+          disabled={!may("admin")}
+          hint="Give it a key of its own under Keys."
+        />
+        <SelectField
+          label="What it runs"
+          value={preset}
+          onChange={(event) => setPreset(event.target.value)}
+          disabled={!may("admin")}
+          hint="So that it can work on tasks by itself."
+        >
           <option value="">Nothing: it only owns sandboxes</option>
           {presets.data?.map((one) => (
             <option key={one.preset} value={one.preset}>
@@ -64,7 +87,14 @@ export function Agents() {
             </option>
           ))}
         </SelectField>
-        {chosen?.takes_model && <TextField label="Model" value={model} onChange={(event) => setModel(event.target.value)} placeholder="its own choice" />}
+        {chosen?.takes_model && (
+          <TextField
+            label="Model"
+            value={model}
+            onChange={(event) => setModel(event.target.value)}
+            placeholder="its own choice"
+          />
+        )}
         {chosen !== undefined && (
           <>
             <TextField
@@ -76,7 +106,13 @@ export function Agents() {
               placeholder={chosen.command.join(" ").slice(0, 60)}
               hint="A program and its words, no shell; quotes hold words together, {prompt} and {model} are filled in."
             />
-            <TextField label="Variable for its key" className="font-mono" value={wanted} onChange={(event) => setVariable(event.target.value)} placeholder="ANTHROPIC_API_KEY" />
+            <TextField
+              label="Variable for its key"
+              className="font-mono"
+              value={wanted}
+              onChange={(event) => setVariable(event.target.value)}
+              placeholder="ANTHROPIC_API_KEY"
+            />
             <SelectField label="Secret with the key" value={secret} onChange={(event) => setSecret(event.target.value)}>
               <option value="">None</option>
               {secrets.data?.items.map((one) => (
@@ -86,11 +122,22 @@ export function Agents() {
           </>
         )}
       </NewForm>
-      <List title="Agents" query={query} head={["Name", "Runs", "Id", "Made", ""]} empty={{ icon: <Bot aria-hidden className="size-6" />, title: "No agents yet", text: "An agent owns sandboxes; its key touches no others." }}>
+      <List
+        title="Agents"
+        query={query}
+        head={["Name", "Runs", "Id", "Made", ""]}
+        empty={{
+          icon: <Bot aria-hidden className="size-6" />,
+          title: "No agents yet",
+          text: "An agent owns sandboxes; its key touches no others.",
+        }}
+      >
         {(agent) => (
           <tr key={agent.id}>
             <Cell className="font-medium">{agent.name}</Cell>
-            <Cell>{agent.definition ? [agent.definition.preset, agent.definition.model].filter(Boolean).join(", ") : "–"}</Cell>
+            <Cell>
+              {agent.definition ? [agent.definition.preset, agent.definition.model].filter(Boolean).join(", ") : "–"}
+            </Cell>
             <Cell className="font-mono text-xs">{agent.id}</Cell>
             <Cell className="whitespace-nowrap text-dim">{moment(agent.created_at)}</Cell>
             <Cell>
@@ -107,7 +154,12 @@ export function Agents() {
         )}
       </List>
       {changing !== undefined && presets.data !== undefined && (
-        <EditAgent agent={changing} presets={presets.data} secrets={secrets.data?.items.map((one) => one.name) ?? []} onClose={() => setChanging(undefined)} />
+        <EditAgent
+          agent={changing}
+          presets={presets.data}
+          secrets={secrets.data?.items.map((one) => one.name) ?? []}
+          onClose={() => setChanging(undefined)}
+        />
       )}
       <Removal
         thing={removing}

@@ -32,7 +32,8 @@ function PricesCard() {
         ]}
       />
       <p className="border-t border-line px-4 py-3 text-dim">
-        {cpu + memory + sandbox === 0 ? "Nothing costs anything, so no budget is ever spent. " : ""}The operator sets them in <code className="font-mono">[usage]</code> of the configuration.
+        {cpu + memory + sandbox === 0 ? "Nothing costs anything, so no budget is ever spent. " : ""}The operator sets
+        them in <code className="font-mono">[usage]</code> of the configuration.
       </p>
     </Card>
   );
@@ -40,34 +41,72 @@ function PricesCard() {
 
 export function Budgets() {
   const queries = useQueryClient();
-  const query = useQuery({ queryKey: ["budgets"], queryFn: () => take(api.GET("/api/v1/budgets", { params: { query: { limit: 200 } } })) });
+  const query = useQuery({
+    queryKey: ["budgets"],
+    queryFn: () => take(api.GET("/api/v1/budgets", { params: { query: { limit: 200 } } })),
+  });
   const [amount, setAmount] = useState("50");
   const [period, setPeriod] = useState<NewBudget["period"]>("month");
   const [action, setAction] = useState<NonNullable<NewBudget["action"]>>("pause");
   const [warn, setWarn] = useState("50, 80");
   const [removing, setRemoving] = useState<Budget>();
   const fresh = () => queries.invalidateQueries({ queryKey: ["budgets"] });
-  const body = (): NewBudget => ({ amount: Number(amount), period, action, warn_at: warn.split(/[\s,]+/).filter(Boolean).map(Number) });
+  const body = (): NewBudget => ({
+    amount: Number(amount),
+    period,
+    action,
+    warn_at: warn
+      .split(/[\s,]+/)
+      .filter(Boolean)
+      .map(Number),
+  });
   const make = useMutation({
     mutationFn: () => take(api.POST("/api/v1/budgets", { body: body() })),
     onSuccess: fresh,
   });
   return (
     <SettingsFrame admin={false}>
-      <NewForm title="New budget" recipe={{ curl: curl("POST", "/api/v1/budgets", body()) }} action="Set it" make={make} columns={4}>
-        <TextField label="Amount" type="number" min="0" step="any" required value={amount} onChange={(event) => setAmount(event.target.value)} />
-        <SelectField label="For each" value={period} onChange={(event) => setPeriod(event.target.value as NewBudget["period"])}>
+      <NewForm
+        title="New budget"
+        recipe={{ curl: curl("POST", "/api/v1/budgets", body()) }}
+        action="Set it"
+        make={make}
+        columns={4}
+      >
+        <TextField
+          label="Amount"
+          type="number"
+          min="0"
+          step="any"
+          required
+          value={amount}
+          onChange={(event) => setAmount(event.target.value)}
+        />
+        <SelectField
+          label="For each"
+          value={period}
+          onChange={(event) => setPeriod(event.target.value as NewBudget["period"])}
+        >
           <option value="day">day</option>
           <option value="month">month</option>
           <option value="total">all time</option>
         </SelectField>
-        <SelectField label="When it is spent" value={action} onChange={(event) => setAction(event.target.value as typeof action)}>
+        <SelectField
+          label="When it is spent"
+          value={action}
+          onChange={(event) => setAction(event.target.value as typeof action)}
+        >
           <option value="pause">pause what runs</option>
           <option value="end">destroy what runs</option>
         </SelectField>
         <TextField label="Warn at percent" value={warn} onChange={(event) => setWarn(event.target.value)} />
       </NewForm>
-      <List title="Budgets" query={query} head={["For", "Each", "Spent", "", "Then", ""]} empty={{ icon: <Wallet aria-hidden className="size-6" />, title: "No budget is set" }}>
+      <List
+        title="Budgets"
+        query={query}
+        head={["For", "Each", "Spent", "", "Then", ""]}
+        empty={{ icon: <Wallet aria-hidden className="size-6" />, title: "No budget is set" }}
+      >
         {(budget) => (
           <tr key={budget.id}>
             <Cell>{budget.sandbox_id ?? "the project"}</Cell>

@@ -18,7 +18,9 @@ type Rule = Schemas["CommandRule"];
 
 function Check({ policy }: { policy: Policy }) {
   const [command, setCommand] = useState("");
-  const check = useMutation({ mutationFn: () => take(api.POST("/api/v1/policy/check", { body: { command, policy } })) });
+  const check = useMutation({
+    mutationFn: () => take(api.POST("/api/v1/policy/check", { body: { command, policy } })),
+  });
   const submit = (event: FormEvent) => {
     event.preventDefault();
     check.mutate();
@@ -27,7 +29,15 @@ function Check({ policy }: { policy: Policy }) {
     <Card title="Try a command on these rules">
       <form onSubmit={submit} className="flex gap-2 p-4">
         <div className="min-w-0 flex-1">
-          <TextField label="Command" hideLabel required className="font-mono" placeholder="git push origin main" value={command} onChange={(event) => setCommand(event.target.value)} />
+          <TextField
+            label="Command"
+            hideLabel
+            required
+            className="font-mono"
+            placeholder="git push origin main"
+            value={command}
+            onChange={(event) => setCommand(event.target.value)}
+          />
         </div>
         <Button type="submit" busy={check.isPending}>
           Check
@@ -65,7 +75,8 @@ function Editor({ policy }: { policy: Tagged<Policy> }) {
     // Whoever was late keeps what they wrote, and the next try knows what it writes over.
     onError: () => void queries.invalidateQueries({ queryKey: ["policy"] }),
   });
-  const change = (at: number, next: Partial<Rule>) => setRules(rules.map((rule, place) => (place === at ? { ...rule, ...next } : rule)));
+  const change = (at: number, next: Partial<Rule>) =>
+    setRules(rules.map((rule, place) => (place === at ? { ...rule, ...next } : rule)));
   const move = (at: number, by: number) => {
     const next = [...rules];
     const [rule] = next.splice(at, 1);
@@ -84,30 +95,73 @@ function Editor({ policy }: { policy: Tagged<Policy> }) {
           <ol className="divide-y divide-line p-2">
             {rules.map((rule, at) => (
               <li key={at} className="flex flex-wrap items-end gap-2 p-2">
-                <SelectField label={`Rule ${at + 1}`} disabled={disabled} value={rule.effect} onChange={(event) => change(at, { effect: event.target.value as Rule["effect"] })}>
+                <SelectField
+                  label={`Rule ${at + 1}`}
+                  disabled={disabled}
+                  value={rule.effect}
+                  onChange={(event) => change(at, { effect: event.target.value as Rule["effect"] })}
+                >
                   <option value="allow">allow</option>
                   <option value="deny">deny</option>
                 </SelectField>
                 <div className="min-w-40 flex-1">
-                  <TextField label="Pattern" className="font-mono" disabled={disabled} value={rule.pattern} onChange={(event) => change(at, { pattern: event.target.value })} />
+                  <TextField
+                    label="Pattern"
+                    className="font-mono"
+                    disabled={disabled}
+                    value={rule.pattern}
+                    onChange={(event) => change(at, { pattern: event.target.value })}
+                  />
                 </div>
                 <div className="min-w-40 flex-1">
-                  <TextField label="Note" disabled={disabled} value={rule.note ?? ""} onChange={(event) => change(at, { note: event.target.value || null })} />
+                  <TextField
+                    label="Note"
+                    disabled={disabled}
+                    value={rule.note ?? ""}
+                    onChange={(event) => change(at, { note: event.target.value || null })}
+                  />
                 </div>
-                <Button tone="ghost" aria-label={`Move rule ${at + 1} up`} disabled={disabled || at === 0} onClick={() => move(at, -1)} icon={<ArrowUp aria-hidden className="size-4" />} />
-                <Button tone="ghost" aria-label={`Move rule ${at + 1} down`} disabled={disabled || at === rules.length - 1} onClick={() => move(at, 1)} icon={<ArrowDown aria-hidden className="size-4" />} />
-                <Button tone="ghost" aria-label={`Remove rule ${at + 1}`} disabled={disabled} onClick={() => setRules(rules.filter((_, place) => place !== at))} icon={<Trash2 aria-hidden className="size-4" />} />
+                <Button
+                  tone="ghost"
+                  aria-label={`Move rule ${at + 1} up`}
+                  disabled={disabled || at === 0}
+                  onClick={() => move(at, -1)}
+                  icon={<ArrowUp aria-hidden className="size-4" />}
+                />
+                <Button
+                  tone="ghost"
+                  aria-label={`Move rule ${at + 1} down`}
+                  disabled={disabled || at === rules.length - 1}
+                  onClick={() => move(at, 1)}
+                  icon={<ArrowDown aria-hidden className="size-4" />}
+                />
+                <Button
+                  tone="ghost"
+                  aria-label={`Remove rule ${at + 1}`}
+                  disabled={disabled}
+                  onClick={() => setRules(rules.filter((_, place) => place !== at))}
+                  icon={<Trash2 aria-hidden className="size-4" />}
+                />
               </li>
             ))}
           </ol>
         )}
         <div className="flex flex-wrap items-end gap-2 border-t border-line p-4">
-          <SelectField label="Where no rule fits" disabled={disabled} value={usual} onChange={(event) => setUsual(event.target.value as "allow" | "deny")}>
+          <SelectField
+            label="Where no rule fits"
+            disabled={disabled}
+            value={usual}
+            onChange={(event) => setUsual(event.target.value as "allow" | "deny")}
+          >
             <option value="allow">allow</option>
             <option value="deny">deny</option>
           </SelectField>
           <div className="flex-1" />
-          <Button disabled={disabled} onClick={() => setRules([...rules, { effect: "deny", pattern: "" }])} icon={<Plus aria-hidden className="size-4" />}>
+          <Button
+            disabled={disabled}
+            onClick={() => setRules([...rules, { effect: "deny", pattern: "" }])}
+            icon={<Plus aria-hidden className="size-4" />}
+          >
             Add a rule
           </Button>
           <Button tone="primary" disabled={disabled} busy={save.isPending} onClick={() => save.mutate()}>

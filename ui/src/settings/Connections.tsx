@@ -32,7 +32,13 @@ function Check({ connection }: { connection: Connection }) {
   return (
     <div className="w-full space-y-2">
       <form onSubmit={submit} className="flex flex-wrap items-end gap-2">
-        <TextField label="What may it do with" required value={repository} onChange={(event) => setRepository(event.target.value)} placeholder="owner/name" />
+        <TextField
+          label="What may it do with"
+          required
+          value={repository}
+          onChange={(event) => setRepository(event.target.value)}
+          placeholder="owner/name"
+        />
         <Button type="submit" busy={check.isPending}>
           Check
         </Button>
@@ -65,7 +71,11 @@ export function Connections() {
     queryFn: () => take(api.GET("/api/v1/forge/connections", { params: { query: { limit: 200 } } })),
     enabled: may("admin"),
   });
-  const secrets = useQuery({ queryKey: ["secrets"], queryFn: () => take(api.GET("/api/v1/secrets")), enabled: may("admin") });
+  const secrets = useQuery({
+    queryKey: ["secrets"],
+    queryFn: () => take(api.GET("/api/v1/secrets")),
+    enabled: may("admin"),
+  });
   const [name, setName] = useState("github");
   const [secret, setSecret] = useState("");
   const [hook, setHook] = useState("");
@@ -78,20 +88,45 @@ export function Connections() {
     ...(hook === "" ? {} : { webhook_secret: hook }),
     ...(address === "" ? {} : { base_url: address }),
   });
-  const make = useMutation({ mutationFn: () => take(api.POST("/api/v1/forge/connections", { body: body() })), onSuccess: fresh });
+  const make = useMutation({
+    mutationFn: () => take(api.POST("/api/v1/forge/connections", { body: body() })),
+    onSuccess: fresh,
+  });
   const names = secrets.data?.items.map((one) => one.name) ?? [];
   return (
     <SettingsFrame>
-      <NewForm title="Connect GitHub" recipe={{ curl: curl("POST", "/api/v1/forge/connections", body()) }} action="Connect" make={make}>
+      <NewForm
+        title="Connect GitHub"
+        recipe={{ curl: curl("POST", "/api/v1/forge/connections", body()) }}
+        action="Connect"
+        make={make}
+      >
         <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} />
-        <TextField label="Address of its API" value={address} onChange={(event) => setAddress(event.target.value)} placeholder="GitHub's own" hint="For GitHub Enterprise: https://HOST/api/v3" />
-        <SelectField label="Secret with the token" required value={secret} onChange={(event) => setSecret(event.target.value)} hint="Store it under Secrets first.">
+        <TextField
+          label="Address of its API"
+          value={address}
+          onChange={(event) => setAddress(event.target.value)}
+          placeholder="GitHub's own"
+          hint="For GitHub Enterprise: https://HOST/api/v3"
+        />
+        <SelectField
+          label="Secret with the token"
+          required
+          value={secret}
+          onChange={(event) => setSecret(event.target.value)}
+          hint="Store it under Secrets first."
+        >
           <option value="">Choose one</option>
           {names.map((one) => (
             <option key={one}>{one}</option>
           ))}
         </SelectField>
-        <SelectField label="Secret that webhooks are signed with" value={hook} onChange={(event) => setHook(event.target.value)} hint="Without one none are taken.">
+        <SelectField
+          label="Secret that webhooks are signed with"
+          value={hook}
+          onChange={(event) => setHook(event.target.value)}
+          hint="Without one none are taken."
+        >
           <option value="">None</option>
           {names.map((one) => (
             <option key={one}>{one}</option>
@@ -112,7 +147,8 @@ export function Connections() {
                     <div className="min-w-0 flex-1">
                       <p className="font-medium">{plainText(connection.name)}</p>
                       <p className="text-xs break-all text-dim">
-                        {plainText(connection.base_url)} · secret {plainText(connection.secret)} · webhooks at {plainText(connection.webhook_path)}
+                        {plainText(connection.base_url)} · secret {plainText(connection.secret)} · webhooks at{" "}
+                        {plainText(connection.webhook_path)}
                       </p>
                     </div>
                     <Button tone="danger" onClick={() => setRemoving(connection)}>

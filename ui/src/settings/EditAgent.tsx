@@ -72,8 +72,18 @@ export function EditAgent({ agent, presets, secrets, onClose }: Props) {
               </option>
             ))}
           </SelectField>
-          <TextField label="Model" value={model} onChange={(event) => setModel(event.target.value)} placeholder="its own choice" />
-          <TextField label="Variable for its key" className="font-mono" value={name} onChange={(event) => setVariable(event.target.value)} />
+          <TextField
+            label="Model"
+            value={model}
+            onChange={(event) => setModel(event.target.value)}
+            placeholder="its own choice"
+          />
+          <TextField
+            label="Variable for its key"
+            className="font-mono"
+            value={name}
+            onChange={(event) => setVariable(event.target.value)}
+          />
           <SelectField label="Secret with the key" value={secret} onChange={(event) => setSecret(event.target.value)}>
             <option value="">None</option>
             {[...new Set([...secrets, ...(secret === "" ? [] : [secret])])].map((one) => (
@@ -90,7 +100,13 @@ export function EditAgent({ agent, presets, secrets, onClose }: Props) {
           placeholder={chosen?.command.join(" ").slice(0, 60)}
           hint="A program and its words, no shell; quotes hold words together, {prompt} and {model} are filled in."
         />
-        <TextArea label="What it is told" value={prompt} onChange={(event) => setPrompt(event.target.value)} placeholder="the usual" hint="{{title}}, {{description}}, {{messages}}, {{branch}} and {{check}} are filled in." />
+        <TextArea
+          label="What it is told"
+          value={prompt}
+          onChange={(event) => setPrompt(event.target.value)}
+          placeholder="the usual"
+          hint="{{title}}, {{description}}, {{messages}}, {{branch}} and {{check}} are filled in."
+        />
         {save.error !== null && <ErrorBox error={save.error} />}
         <div className="flex justify-end gap-2">
           <CopyAs recipe={{ curl: curl("PUT", `/api/v1/agents/${agent.id}/definition`, wanted()) }} />

@@ -21,10 +21,19 @@ type Key = Schemas["Key"];
 /** The one time a key is shown. */
 function Shown({ secret, onClose }: { secret: string; onClose: () => void }) {
   return (
-    <Dialog open onClose={onClose} title="Copy the key now" description="It is not shown again: the server keeps only its digest.">
+    <Dialog
+      open
+      onClose={onClose}
+      title="Copy the key now"
+      description="It is not shown again: the server keeps only its digest."
+    >
       <div className="flex items-center gap-2 rounded-md bg-raised p-3">
         <code className="min-w-0 flex-1 font-mono text-sm break-all">{secret}</code>
-        <Button aria-label="Copy the key" onClick={() => void copyText(secret, "the key")} icon={<Copy aria-hidden className="size-4" />} />
+        <Button
+          aria-label="Copy the key"
+          onClick={() => void copyText(secret, "the key")}
+          icon={<Copy aria-hidden className="size-4" />}
+        />
       </div>
       <div className="mt-4 flex justify-end">
         <Button tone="primary" onClick={onClose}>
@@ -43,7 +52,12 @@ function NewKey({ onClose, onMade }: { onClose: () => void; onMade: (secret: str
   const [kind, setKind] = useState("service");
   const [agent, setAgent] = useState("");
   const [life, setLife] = useState("2592000");
-  const body = { name, role, ...(agent === "" ? { kind } : { agent_id: agent }), ...(life === "" ? {} : { expires_in_s: Number(life) }) };
+  const body = {
+    name,
+    role,
+    ...(agent === "" ? { kind } : { agent_id: agent }),
+    ...(life === "" ? {} : { expires_in_s: Number(life) }),
+  };
   const make = useMutation({
     mutationFn: () => take(api.POST("/api/v1/keys", { body })),
     onSuccess: (made) => {
@@ -58,17 +72,37 @@ function NewKey({ onClose, onMade }: { onClose: () => void; onMade: (secret: str
   return (
     <Dialog open onClose={onClose} title="New key">
       <form onSubmit={submit} className="space-y-4">
-        <TextField label="Name" required autoFocus value={name} onChange={(event) => setName(event.target.value)} hint="To tell it from others." />
+        <TextField
+          label="Name"
+          required
+          autoFocus
+          value={name}
+          onChange={(event) => setName(event.target.value)}
+          hint="To tell it from others."
+        />
         <SelectField label="It may" value={role} onChange={(event) => setRole(event.target.value)}>
           <option value="read">look at the project</option>
           <option value="write">also make, use and end sandboxes</option>
-          <option value="admin" disabled={agent !== ""}>also change the project</option>
+          <option value="admin" disabled={agent !== ""}>
+            also change the project
+          </option>
         </SelectField>
-        <SelectField label="Held by" value={kind} disabled={agent !== ""} onChange={(event) => setKind(event.target.value)} hint="Only approvals of people count.">
+        <SelectField
+          label="Held by"
+          value={kind}
+          disabled={agent !== ""}
+          onChange={(event) => setKind(event.target.value)}
+          hint="Only approvals of people count."
+        >
           <option value="service">a service</option>
           <option value="person">a person</option>
         </SelectField>
-        <SelectField label="Agent" value={agent} onChange={(event) => setAgent(event.target.value)} hint="An agent's key touches only its own sandboxes.">
+        <SelectField
+          label="Agent"
+          value={agent}
+          onChange={(event) => setAgent(event.target.value)}
+          hint="An agent's key touches only its own sandboxes."
+        >
           <option value="">None</option>
           {agents.data?.items.map((one) => (
             <option key={one.id} value={one.id}>
@@ -112,7 +146,12 @@ export function Keys() {
   return (
     <SettingsFrame
       actions={
-        <Button tone="primary" disabled={!may("admin")} onClick={() => setMaking(true)} icon={<Plus aria-hidden className="size-4" />}>
+        <Button
+          tone="primary"
+          disabled={!may("admin")}
+          onClick={() => setMaking(true)}
+          icon={<Plus aria-hidden className="size-4" />}
+        >
           New key
         </Button>
       }
@@ -121,7 +160,12 @@ export function Keys() {
         title="Keys"
         actions={
           <label className="flex items-center gap-2 text-dim">
-            <input type="checkbox" checked={old} onChange={(event) => setOld(event.target.checked)} className="accent-(--accent)" />
+            <input
+              type="checkbox"
+              checked={old}
+              onChange={(event) => setOld(event.target.checked)}
+              className="accent-(--accent)"
+            />
             Show those that are over
           </label>
         }
@@ -140,7 +184,9 @@ export function Keys() {
                       <Badge tone={key.role === "admin" ? "warn" : "dim"}>{key.role}</Badge>
                     </Cell>
                     <Cell className="text-dim">{key.agent_id ? (names.get(key.agent_id) ?? key.agent_id) : "–"}</Cell>
-                    <Cell className="whitespace-nowrap text-dim">{key.last_used_at ? <Ago at={key.last_used_at} /> : "not yet"}</Cell>
+                    <Cell className="whitespace-nowrap text-dim">
+                      {key.last_used_at ? <Ago at={key.last_used_at} /> : "not yet"}
+                    </Cell>
                     <Cell className="whitespace-nowrap text-dim">
                       {key.revoked_at ? "revoked" : key.expires_at ? moment(key.expires_at) : "never"}
                     </Cell>

@@ -40,7 +40,13 @@ function NameForm({ project }: { project: Tagged<Project> }) {
     <form onSubmit={submit} className="space-y-3 p-4">
       <div className="flex items-end gap-2">
         <div className="flex-1">
-          <TextField label="Name" required value={name} onChange={(event) => setDraft(event.target.value)} disabled={!may("admin")} />
+          <TextField
+            label="Name"
+            required
+            value={name}
+            onChange={(event) => setDraft(event.target.value)}
+            disabled={!may("admin")}
+          />
         </div>
         <Button type="submit" busy={save.isPending} disabled={!may("admin") || name === project.value.name}>
           Rename
@@ -76,10 +82,19 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
   const kept = Object.fromEntries(KEPT.map(([name]) => [name, shown(name, text(own.retention?.[name]))]));
   const atEnd = shown("on_timeout", own.on_timeout ?? "");
   const numbers = (all: Record<string, string>) =>
-    Object.fromEntries(Object.entries(all).filter(([, value]) => value !== "").map(([name, value]) => [name, Number(value)]));
+    Object.fromEntries(
+      Object.entries(all)
+        .filter(([, value]) => value !== "")
+        .map(([name, value]) => [name, Number(value)]),
+    );
   // It is written as a whole: what this form does not show stays as it is.
   const { timeout_s: _t, idle_s: _i, max_lifetime_s: _m, on_timeout: _o, retention: _r, ...rest } = own;
-  const wanted = () => ({ ...rest, ...numbers(times), retention: numbers(kept), ...(atEnd === "" ? {} : { on_timeout: atEnd }) });
+  const wanted = () => ({
+    ...rest,
+    ...numbers(times),
+    retention: numbers(kept),
+    ...(atEnd === "" ? {} : { on_timeout: atEnd }),
+  });
   const save = useMutation({
     mutationFn: () => writeTagged<Settings>("PUT", "/api/v1/project/settings", wanted(), settings.tag),
     onSuccess: (next) => {
@@ -98,9 +113,25 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
     <form onSubmit={submit} className="space-y-5 p-4">
       <div className="grid gap-4 sm:grid-cols-2 lg:grid-cols-4">
         {TIMES.map(([name, label]) => (
-          <TextField key={name} label={label} type="number" min="0" disabled={disabled} value={times[name] ?? ""} onChange={(event) => write(name, event.target.value)} placeholder="the server's default" hint={`In force: ${force[name] ?? "no limit"}`} />
+          <TextField
+            key={name}
+            label={label}
+            type="number"
+            min="0"
+            disabled={disabled}
+            value={times[name] ?? ""}
+            onChange={(event) => write(name, event.target.value)}
+            placeholder="the server's default"
+            hint={`In force: ${force[name] ?? "no limit"}`}
+          />
         ))}
-        <SelectField label="At its deadline it is" disabled={disabled} value={atEnd} onChange={(event) => write("on_timeout", event.target.value)} hint={`In force: ${force.on_timeout ?? "kill"}`}>
+        <SelectField
+          label="At its deadline it is"
+          disabled={disabled}
+          value={atEnd}
+          onChange={(event) => write("on_timeout", event.target.value)}
+          hint={`In force: ${force.on_timeout ?? "kill"}`}
+        >
           <option value="">The server's default</option>
           <option value="kill">destroyed</option>
           <option value="pause">paused, with memory</option>
@@ -111,7 +142,17 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
         <legend className="mb-2 font-medium">How long things are kept</legend>
         <div className="grid gap-4 sm:grid-cols-2 lg:grid-cols-4">
           {KEPT.map(([name, label]) => (
-            <TextField key={name} label={label} type="number" min="0" disabled={disabled} value={kept[name] ?? ""} onChange={(event) => write(name, event.target.value)} placeholder="the server's default" hint={`In force: ${force.retention?.[name] ?? "for ever"}`} />
+            <TextField
+              key={name}
+              label={label}
+              type="number"
+              min="0"
+              disabled={disabled}
+              value={kept[name] ?? ""}
+              onChange={(event) => write(name, event.target.value)}
+              placeholder="the server's default"
+              hint={`In force: ${force.retention?.[name] ?? "for ever"}`}
+            />
           ))}
         </div>
       </fieldset>
@@ -129,7 +170,10 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
 export function ProjectSettings() {
   const operating = useSession()?.operatorKey !== undefined;
   const project = useQuery({ queryKey: ["project"], queryFn: () => readTagged<Project>("/api/v1/project") });
-  const settings = useQuery({ queryKey: ["settings"], queryFn: () => readTagged<Settings>("/api/v1/project/settings") });
+  const settings = useQuery({
+    queryKey: ["settings"],
+    queryFn: () => readTagged<Settings>("/api/v1/project/settings"),
+  });
   const queue = useQuery({ queryKey: ["queue"], queryFn: () => take(api.GET("/api/v1/queue")) }).data;
   const quotas = useQuery({ queryKey: ["quotas"], queryFn: () => take(api.GET("/api/v1/quotas")) });
   return (
@@ -147,10 +191,18 @@ export function ProjectSettings() {
               facts={[
                 ["Sandboxes", `${used.sandboxes} of ${limits.sandboxes ?? "no limit"}`],
                 ["Processors", `${used.cpus} of ${limits.cpus ?? "no limit"}`],
-                ["Memory", `${mebibytes(used.memory_mib)} of ${limits.memory_mib ? mebibytes(limits.memory_mib) : "no limit"}`],
+                [
+                  "Memory",
+                  `${mebibytes(used.memory_mib)} of ${limits.memory_mib ? mebibytes(limits.memory_mib) : "no limit"}`,
+                ],
                 ["Disk", `${mebibytes(used.disk_mib)} of ${limits.disk_mib ? mebibytes(limits.disk_mib) : "no limit"}`],
                 ["Forks at a time", limits.forks ?? "no limit"],
-                ["Attempts at a time", queue === undefined ? "–" : `${queue.limits.per_project ?? "any number"}, of ${queue.limits.in_all} on this server`],
+                [
+                  "Attempts at a time",
+                  queue === undefined
+                    ? "–"
+                    : `${queue.limits.per_project ?? "any number"}, of ${queue.limits.in_all} on this server`,
+                ],
               ]}
             />
           )}

@@ -28,7 +28,9 @@ function Form({ project, state }: { project: string; state: Tagged<State> }) {
   const { own, limits } = state.value;
   // Only what was written here: the rest follows what others change, and whoever was late keeps their text.
   const [drafts, setDrafts] = useState<Record<string, string>>({});
-  const texts: Record<string, string> = Object.fromEntries(FIELDS.map(([name]) => [name, drafts[name] ?? String(own[name] ?? "")]));
+  const texts: Record<string, string> = Object.fromEntries(
+    FIELDS.map(([name]) => [name, drafts[name] ?? String(own[name] ?? "")]),
+  );
   const wanted = (): Shape =>
     Object.fromEntries(FIELDS.filter(([name]) => texts[name] !== "").map(([name]) => [name, Number(texts[name])]));
   const path = `/api/v1/projects/${project}/quotas`;
@@ -64,7 +66,11 @@ function Form({ project, state }: { project: string; state: Tagged<State> }) {
       </div>
       {save.error !== null && <ErrorBox error={save.error} />}
       <div className="flex justify-end gap-2">
-        <CopyAs recipe={{ curl: `curl -sS -X PUT -H "X-API-KEY: $(cat data/operator-key)" "$COFFER_URL${path}" -d '${JSON.stringify(wanted())}'` }} />
+        <CopyAs
+          recipe={{
+            curl: `curl -sS -X PUT -H "X-API-KEY: $(cat data/operator-key)" "$COFFER_URL${path}" -d '${JSON.stringify(wanted())}'`,
+          }}
+        />
         <Button type="submit" tone="primary" busy={save.isPending}>
           Put in force
         </Button>

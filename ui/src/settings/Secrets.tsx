@@ -16,7 +16,11 @@ type Secret = Schemas["Secret"];
 
 export function Secrets() {
   const queries = useQueryClient();
-  const query = useQuery({ queryKey: ["secrets"], queryFn: () => take(api.GET("/api/v1/secrets")), enabled: may("admin") });
+  const query = useQuery({
+    queryKey: ["secrets"],
+    queryFn: () => take(api.GET("/api/v1/secrets")),
+    enabled: may("admin"),
+  });
   const [name, setName] = useState("");
   const [value, setValue] = useState("");
   /** As they were written; before that they are those that the secret of this name has. */
@@ -49,14 +53,44 @@ export function Secrets() {
   };
   return (
     <SettingsFrame>
-      <NewForm title="Store a secret" recipe={{ curl: curl("PUT", `/api/v1/secrets/${name || "NAME"}`, { value: "…" }) }} action="Store" make={put}>
-        <TextField label="Name" required value={name} onChange={(event) => setName(event.target.value)} placeholder="GITHUB_TOKEN" hint="One that exists gets a new value and keeps its hosts." />
-        <TextField label="Only for these hosts" value={hosts} onChange={(event) => setWritten(event.target.value)} placeholder="api.github.com" hint="Where it may be put into headers; separate by spaces." />
+      <NewForm
+        title="Store a secret"
+        recipe={{ curl: curl("PUT", `/api/v1/secrets/${name || "NAME"}`, { value: "…" }) }}
+        action="Store"
+        make={put}
+      >
+        <TextField
+          label="Name"
+          required
+          value={name}
+          onChange={(event) => setName(event.target.value)}
+          placeholder="GITHUB_TOKEN"
+          hint="One that exists gets a new value and keeps its hosts."
+        />
+        <TextField
+          label="Only for these hosts"
+          value={hosts}
+          onChange={(event) => setWritten(event.target.value)}
+          placeholder="api.github.com"
+          hint="Where it may be put into headers; separate by spaces."
+        />
         <div className="sm:col-span-2">
-          <TextArea label="Value" required value={value} onChange={(event) => setValue(event.target.value)} autoComplete="off" hint="Encrypted at rest, replaced by [redacted] in logs, never shown again." />
+          <TextArea
+            label="Value"
+            required
+            value={value}
+            onChange={(event) => setValue(event.target.value)}
+            autoComplete="off"
+            hint="Encrypted at rest, replaced by [redacted] in logs, never shown again."
+          />
         </div>
       </NewForm>
-      <List title="Secrets" query={query} head={["Name", "Hosts", "Version", "Changed", ""]} empty={{ icon: <Lock aria-hidden className="size-6" />, title: "No secrets yet" }}>
+      <List
+        title="Secrets"
+        query={query}
+        head={["Name", "Hosts", "Version", "Changed", ""]}
+        empty={{ icon: <Lock aria-hidden className="size-6" />, title: "No secrets yet" }}
+      >
         {(secret) => (
           <tr key={secret.name}>
             <Cell className="font-mono">{secret.name}</Cell>

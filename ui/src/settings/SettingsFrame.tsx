@@ -16,7 +16,15 @@ const TABS = [
   ["/settings/policy", "Command policy"],
 ] as const;
 
-export function SettingsFrame({ admin = true, actions, children }: { admin?: boolean; actions?: ReactNode; children: ReactNode }) {
+export function SettingsFrame({
+  admin = true,
+  actions,
+  children,
+}: {
+  admin?: boolean;
+  actions?: ReactNode;
+  children: ReactNode;
+}) {
   const path = useRouterState({ select: (state) => state.location.pathname });
   const tab = TABS.find(([to]) => path.endsWith(to))?.[1] ?? "Project";
   return (

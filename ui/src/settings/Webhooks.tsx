@@ -21,11 +21,20 @@ type Webhook = Schemas["Webhook"];
 type Delivery = Schemas["WebhookDelivery"];
 
 const TONES: Record<string, Tone> = { waiting: "warn", delivered: "ok", failed: "bad" };
-const WHY: Record<string, string> = { failing: "it failed for too long", gone: "it answered that it is gone", asked: "somebody turned it off" };
+const WHY: Record<string, string> = {
+  failing: "it failed for too long",
+  gone: "it answered that it is gone",
+  asked: "somebody turned it off",
+};
 
 function ShownOnce({ secret, onClose }: { secret: string; onClose: () => void }) {
   return (
-    <Dialog open onClose={onClose} title="What deliveries are signed with" description="It is shown this once. The receiver checks signatures with it.">
+    <Dialog
+      open
+      onClose={onClose}
+      title="What deliveries are signed with"
+      description="It is shown this once. The receiver checks signatures with it."
+    >
       <div className="space-y-4">
         <code className="block rounded-md bg-raised p-3 font-mono text-sm break-all">{secret}</code>
         <div className="flex justify-end gap-2">
@@ -48,7 +57,8 @@ function DeliveryRow({ webhook, delivery, onAgain }: { webhook: string; delivery
     enabled: open,
   });
   const again = useMutation({
-    mutationFn: () => take(api.POST("/api/v1/webhooks/{webhook}/deliveries/{delivery}/redeliver", { params: { path } })),
+    mutationFn: () =>
+      take(api.POST("/api/v1/webhooks/{webhook}/deliveries/{delivery}/redeliver", { params: { path } })),
     onSuccess: onAgain,
     onError: toastError,
   });
@@ -61,13 +71,17 @@ function DeliveryRow({ webhook, delivery, onAgain }: { webhook: string; delivery
         <Cell className="font-mono text-xs">{plainText(delivery.kind)}</Cell>
         <Cell>
           {delivery.response_status ?? "–"}
-          {delivery.error && <span className="block min-w-32 max-w-xs text-xs break-words text-bad">{plainText(delivery.error)}</span>}
+          {delivery.error && (
+            <span className="block min-w-32 max-w-xs text-xs break-words text-bad">{plainText(delivery.error)}</span>
+          )}
         </Cell>
         <Cell className="whitespace-nowrap text-dim">
           {delivery.tries} {delivery.tries === 1 ? "try" : "tries"}
           {delivery.next_try_at && `, next at ${moment(delivery.next_try_at)}`}
         </Cell>
-        <Cell className="whitespace-nowrap text-dim">{delivery.duration_ms ? duration(delivery.duration_ms) : "–"}</Cell>
+        <Cell className="whitespace-nowrap text-dim">
+          {delivery.duration_ms ? duration(delivery.duration_ms) : "–"}
+        </Cell>
         <Cell className="whitespace-nowrap text-dim">
           <Ago at={delivery.created_at} />
         </Cell>
@@ -76,7 +90,14 @@ function DeliveryRow({ webhook, delivery, onAgain }: { webhook: string; delivery
             <Button tone="ghost" aria-expanded={open} onClick={() => setOpen(!open)}>
               {open ? "Less" : "More"}
             </Button>
-            <Button disabled={!may("admin")} busy={again.isPending} aria-label={`Send ${delivery.kind} again`} title="Send again" onClick={() => again.mutate()} icon={<RotateCw aria-hidden className="size-4" />} />
+            <Button
+              disabled={!may("admin")}
+              busy={again.isPending}
+              aria-label={`Send ${delivery.kind} again`}
+              title="Send again"
+              onClick={() => again.mutate()}
+              icon={<RotateCw aria-hidden className="size-4" />}
+            />
           </div>
         </Cell>
       </tr>
@@ -86,14 +107,20 @@ function DeliveryRow({ webhook, delivery, onAgain }: { webhook: string; delivery
             <Loaded query={detail}>
               {(whole) => (
                 <div className="grid gap-3 lg:grid-cols-2">
-                  {[["What was sent", whole.body] as const, ["What came back", whole.response] as const].map(([name, text]) => (
-                    <div key={name} className="min-w-0">
-                      <p className="mb-1 text-xs text-dim">{name}</p>
-                      <pre tabIndex={0} aria-label={name} className="max-h-60 overflow-auto rounded-md bg-raised p-3 font-mono text-xs break-words whitespace-pre-wrap">
-                        {text ? paragraphs(String(text)) : "nothing"}
-                      </pre>
-                    </div>
-                  ))}
+                  {[["What was sent", whole.body] as const, ["What came back", whole.response] as const].map(
+                    ([name, text]) => (
+                      <div key={name} className="min-w-0">
+                        <p className="mb-1 text-xs text-dim">{name}</p>
+                        <pre
+                          tabIndex={0}
+                          aria-label={name}
+                          className="max-h-60 overflow-auto rounded-md bg-raised p-3 font-mono text-xs break-words whitespace-pre-wrap"
+                        >
+                          {text ? paragraphs(String(text)) : "nothing"}
+                        </pre>
+                      </div>
+                    ),
+                  )}
                 </div>
               )}
             </Loaded>
@@ -126,7 +153,13 @@ function Deliveries({ webhook, onClose }: { webhook: Webhook; onClose: () => voi
     onError: toastError,
   });
   return (
-    <Dialog open onClose={onClose} title="Deliveries" description={<span className="break-all">{plainText(webhook.url)}</span>} wide="very">
+    <Dialog
+      open
+      onClose={onClose}
+      title="Deliveries"
+      description={<span className="break-all">{plainText(webhook.url)}</span>}
+      wide="very"
+    >
       <div className="mb-3 flex flex-wrap items-center gap-2">
         <SelectField label="State" hideLabel value={state} onChange={(event) => setState(event.target.value)}>
           <option value="">All</option>
@@ -145,7 +178,12 @@ function Deliveries({ webhook, onClose }: { webhook: Webhook; onClose: () => voi
           return (
             <Table label="Deliveries" head={["State", "Event", "Answer", "Tries", "Took", "When", ""]}>
               {items.map((delivery) => (
-                <DeliveryRow key={delivery.id} webhook={webhook.id} delivery={delivery} onAgain={() => void query.refetch()} />
+                <DeliveryRow
+                  key={delivery.id}
+                  webhook={webhook.id}
+                  delivery={delivery}
+                  onAgain={() => void query.refetch()}
+                />
               ))}
             </Table>
           );
@@ -169,8 +207,15 @@ function health(webhook: Webhook): { tone: Tone; word: string; why?: string } {
 export function Webhooks() {
   const queries = useQueryClient();
   const fresh = () => queries.invalidateQueries({ queryKey: ["webhooks"] });
-  const query = useQuery({ queryKey: ["webhooks"], queryFn: () => take(api.GET("/api/v1/webhooks", { params: { query: { limit: 200 } } })) });
-  const secrets = useQuery({ queryKey: ["secrets"], queryFn: () => take(api.GET("/api/v1/secrets")), enabled: may("admin") });
+  const query = useQuery({
+    queryKey: ["webhooks"],
+    queryFn: () => take(api.GET("/api/v1/webhooks", { params: { query: { limit: 200 } } })),
+  });
+  const secrets = useQuery({
+    queryKey: ["secrets"],
+    queryFn: () => take(api.GET("/api/v1/secrets")),
+    enabled: may("admin"),
+  });
   const [url, setUrl] = useState("");
   const [events, setEvents] = useState("task.*, run.ended");
   const [secret, setSecret] = useState("");
@@ -193,12 +238,14 @@ export function Webhooks() {
     },
   });
   const change = useMutation({
-    mutationFn: ({ id, enabled }: { id: string; enabled: boolean }) => take(api.PATCH("/api/v1/webhooks/{webhook}", { params: { path: { webhook: id } }, body: { enabled } })),
+    mutationFn: ({ id, enabled }: { id: string; enabled: boolean }) =>
+      take(api.PATCH("/api/v1/webhooks/{webhook}", { params: { path: { webhook: id } }, body: { enabled } })),
     onSuccess: fresh,
     onError: toastError,
   });
   const rotate = useMutation({
-    mutationFn: (id: string) => take(api.POST("/api/v1/webhooks/{webhook}/rotate", { params: { path: { webhook: id } } })),
+    mutationFn: (id: string) =>
+      take(api.POST("/api/v1/webhooks/{webhook}/rotate", { params: { path: { webhook: id } } })),
     onSuccess: (made) => setOnce(made.signing_secret),
     onError: toastError,
   });
@@ -206,22 +253,44 @@ export function Webhooks() {
   return (
     <SettingsFrame admin={false}>
       <NewForm title="New webhook" recipe={{ curl: curl("POST", "/api/v1/webhooks", body()) }} action="Add" make={make}>
-        <TextField label="Address" type="url" required value={url} onChange={(event) => setUrl(event.target.value)} placeholder="https://example.com/hook" />
-        <TextField label="Events" required className="font-mono" value={events} onChange={(event) => setEvents(event.target.value)} hint="Kinds, separated by commas; * stands for any: task.*" />
+        <TextField
+          label="Address"
+          type="url"
+          required
+          value={url}
+          onChange={(event) => setUrl(event.target.value)}
+          placeholder="https://example.com/hook"
+        />
+        <TextField
+          label="Events"
+          required
+          className="font-mono"
+          value={events}
+          onChange={(event) => setEvents(event.target.value)}
+          hint="Kinds, separated by commas; * stands for any: task.*"
+        />
         <SelectField label="Signed with" value={secret} onChange={(event) => setSecret(event.target.value)}>
           <option value="">A new secret, shown once</option>
           {secrets.data?.items.map((one) => (
             <option key={one.name}>{one.name}</option>
           ))}
         </SelectField>
-        <TextField label="What it is for" value={description} onChange={(event) => setDescription(event.target.value)} />
+        <TextField
+          label="What it is for"
+          value={description}
+          onChange={(event) => setDescription(event.target.value)}
+        />
       </NewForm>
       {change.error !== null && <ErrorBox error={change.error} />}
       <List
         title="Webhooks"
         query={query}
         head={["Address", "Events", "State", "Last success", ""]}
-        empty={{ icon: <Hook aria-hidden className="size-6" />, title: "Nobody is told yet", text: "Signed requests tell other services what happens here, and are tried again until they are taken." }}
+        empty={{
+          icon: <Hook aria-hidden className="size-6" />,
+          title: "Nobody is told yet",
+          text: "Signed requests tell other services what happens here, and are tried again until they are taken.",
+        }}
       >
         {(webhook) => {
           const { tone, word, why } = health(webhook);
@@ -229,23 +298,39 @@ export function Webhooks() {
             <tr key={webhook.id}>
               <Cell className="max-w-xs min-w-48">
                 <span className="font-medium break-all">{plainText(webhook.url)}</span>
-                {webhook.description !== "" && <span className="block text-xs text-dim">{plainText(webhook.description)}</span>}
+                {webhook.description !== "" && (
+                  <span className="block text-xs text-dim">{plainText(webhook.description)}</span>
+                )}
               </Cell>
               <Cell className="font-mono text-xs">{webhook.events.map(plainText).join(", ")}</Cell>
               <Cell>
                 <Badge tone={tone}>{word}</Badge>
                 {why !== undefined && <span className="block text-xs whitespace-nowrap text-dim">{why}</span>}
               </Cell>
-              <Cell className="whitespace-nowrap text-dim">{webhook.last_success_at ? <Ago at={webhook.last_success_at} /> : "never"}</Cell>
+              <Cell className="whitespace-nowrap text-dim">
+                {webhook.last_success_at ? <Ago at={webhook.last_success_at} /> : "never"}
+              </Cell>
               <Cell>
                 <div className="flex justify-end gap-2">
                   <Button onClick={() => setLooking(webhook)}>Deliveries</Button>
                   {!webhook.secret && (
-                    <Button disabled={!allowed} onClick={() => rotate.mutate(webhook.id)} title="The old secret is good for nothing from then on">
+                    <Button
+                      disabled={!allowed}
+                      onClick={() => rotate.mutate(webhook.id)}
+                      title="The old secret is good for nothing from then on"
+                    >
                       New secret
                     </Button>
                   )}
-                  <Button disabled={!allowed} onClick={() => change.mutate({ id: webhook.id, enabled: !webhook.enabled }, { onSuccess: () => toast.success(webhook.enabled ? "Turned off" : "Turned on") })}>
+                  <Button
+                    disabled={!allowed}
+                    onClick={() =>
+                      change.mutate(
+                        { id: webhook.id, enabled: !webhook.enabled },
+                        { onSuccess: () => toast.success(webhook.enabled ? "Turned off" : "Turned on") },
+                      )
+                    }
+                  >
                     {webhook.enabled ? "Turn off" : "Turn on"}
                   </Button>
                   <Button tone="danger" disabled={!allowed} onClick={() => setRemoving(webhook)}>

@@ -11,7 +11,13 @@ export async function readTagged<T>(path: string, key?: string): Promise<Tagged<
   return { value: (await answer.json()) as T, tag: answer.headers.get("etag") };
 }
 
-export async function writeTagged<T>(method: "PUT" | "PATCH", path: string, body: unknown, tag: string | null, key?: string): Promise<Tagged<T>> {
+export async function writeTagged<T>(
+  method: "PUT" | "PATCH",
+  path: string,
+  body: unknown,
+  tag: string | null,
+  key?: string,
+): Promise<Tagged<T>> {
   const headers: Record<string, string> = { "content-type": "application/json" };
   if (tag !== null) headers["if-match"] = tag;
   const answer = await raw(path, { method, key, headers, body: JSON.stringify(body) });

@@ -63,10 +63,7 @@ export function Palette({ onClose }: { onClose: () => void }) {
       <Command.List className="max-h-[50vh] overflow-y-auto p-1.5 [&_[cmdk-group-heading]]:px-3 [&_[cmdk-group-heading]]:py-1.5 [&_[cmdk-group-heading]]:text-xs [&_[cmdk-group-heading]]:text-dim">
         <Command.Empty className="p-4 text-center text-dim">Nothing of that name.</Command.Empty>
         <Command.Group heading="Do">
-          <Command.Item
-            className={ITEM}
-            onSelect={go(() => navigate({ to: "/sandboxes", search: { create: true } }))}
-          >
+          <Command.Item className={ITEM} onSelect={go(() => navigate({ to: "/sandboxes", search: { create: true } }))}>
             Create a sandbox
           </Command.Item>
           <Command.Item className={ITEM} onSelect={go(() => setTheme("light"))}>

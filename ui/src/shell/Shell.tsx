@@ -210,7 +210,9 @@ export function Shell() {
         <Button onClick={() => setPalette(true)} className="text-dim" aria-keyshortcuts="Control+K">
           <Search aria-hidden className="size-4" />
           <span className="sr-only sm:not-sr-only">Find or do</span>
-          <kbd aria-hidden className="hidden rounded border border-line px-1 text-[11px] sm:inline">Ctrl K</kbd>
+          <kbd aria-hidden className="hidden rounded border border-line px-1 text-[11px] sm:inline">
+            Ctrl K
+          </kbd>
         </Button>
         <Account />
       </header>

@@ -19,12 +19,21 @@ import { Tail } from "../work/Tail";
 import { SoFar } from "./SoFar";
 import type { Task } from "./tasks";
 
-const Terminals = lazy(() => import("../terminal/TerminalTab").then((module) => ({ default: module.SandboxTerminals })));
+const Terminals = lazy(() =>
+  import("../terminal/TerminalTab").then((module) => ({ default: module.SandboxTerminals })),
+);
 
 export type Attempt = Schemas["Attempt"];
 type Step = Schemas["RunStep"];
 
-const RUN_TONES: Record<string, Tone> = { queued: "dim", running: "warn", done: "ok", failed: "bad", cancelled: "dim", stuck: "bad" };
+const RUN_TONES: Record<string, Tone> = {
+  queued: "dim",
+  running: "warn",
+  done: "ok",
+  failed: "bad",
+  cancelled: "dim",
+  stuck: "bad",
+};
 
 const MARKS: Record<string, [typeof Check, string]> = {
   under_way: [LoaderCircle, "animate-spin text-warn"],
@@ -48,7 +57,11 @@ function StepLine({ step }: { step: Step }) {
         </span>
       )}
       <span className="ml-auto text-dim tabular-nums">
-        {step.ended_at ? duration(Date.parse(step.ended_at) - Date.parse(step.started_at)) : <Since at={step.started_at} />}
+        {step.ended_at ? (
+          duration(Date.parse(step.ended_at) - Date.parse(step.started_at))
+        ) : (
+          <Since at={step.started_at} />
+        )}
       </span>
       {step.error && <p className="w-full pl-7 break-words text-bad">{plainText(step.error.message)}</p>}
     </li>
@@ -60,7 +73,13 @@ function useCost(attempt: Attempt): { sandbox?: number; agent?: number } {
   const { data } = useQuery({
     queryKey: ["usage", "sandbox", attempt.sandbox_id],
     queryFn: () =>
-      take(api.GET("/api/v1/usage", { params: { query: { group: "sandbox", sandbox: attempt.sandbox_id ?? "", from: attempt.created_at.slice(0, 10) } } })),
+      take(
+        api.GET("/api/v1/usage", {
+          params: {
+            query: { group: "sandbox", sandbox: attempt.sandbox_id ?? "", from: attempt.created_at.slice(0, 10) },
+          },
+        }),
+      ),
     enabled: Boolean(attempt.sandbox_id),
     refetchInterval: attempt.ended_at ? false : 5000,
   });
@@ -74,7 +93,9 @@ function Cost({ attempt, budget }: { attempt: Attempt; budget: number | null | u
   const sum = (sandbox ?? 0) + (agent ?? 0);
   return (
     <>
-      <span title={`Sandbox ${money(sandbox ?? 0, currency)}, agent ${agent === undefined ? "does not tell" : money(agent, "USD")}`}>
+      <span
+        title={`Sandbox ${money(sandbox ?? 0, currency)}, agent ${agent === undefined ? "does not tell" : money(agent, "USD")}`}
+      >
         {money(sum, currency)}
         {budget ? ` of ${money(budget, currency)}` : ""}
       </span>
@@ -107,7 +128,11 @@ function TerminalHere({ sandbox }: { sandbox: string }) {
   return (
     <div className="border-t border-line">
       <div className="flex justify-end px-4 py-2">
-        <Button aria-expanded={open} onClick={() => setOpen(!open)} icon={<SquareTerminal aria-hidden className="size-4" />}>
+        <Button
+          aria-expanded={open}
+          onClick={() => setOpen(!open)}
+          icon={<SquareTerminal aria-hidden className="size-4" />}
+        >
           {open ? "Close the terminal" : "Open a terminal"}
         </Button>
       </div>
@@ -128,7 +153,10 @@ function Inside({ attempt, task }: { attempt: Attempt; task: Task }) {
     queryKey: ["tasks", "steps", attempt.run_id],
     queryFn: () => take(api.GET("/api/v1/runs/{run}/steps", { params: { path: { run: attempt.run_id } } })),
   });
-  const tokens = attempt.input_tokens || attempt.output_tokens ? `${attempt.input_tokens ?? 0} in, ${attempt.output_tokens ?? 0} out` : "–";
+  const tokens =
+    attempt.input_tokens || attempt.output_tokens
+      ? `${attempt.input_tokens ?? 0} in, ${attempt.output_tokens ?? 0} out`
+      : "–";
   return (
     <>
       <Facts
@@ -147,9 +175,16 @@ function Inside({ attempt, task }: { attempt: Attempt; task: Task }) {
           ],
           ["Cost so far", <Cost key="cost" attempt={attempt} budget={task.budget} />],
           ["Tokens, as it says", tokens],
-          ["Branch", <code key="branch" className="font-mono text-xs">{plainText(attempt.branch ?? "–")}</code>],
+          [
+            "Branch",
+            <code key="branch" className="font-mono text-xs">
+              {plainText(attempt.branch ?? "–")}
+            </code>,
+          ],
           ["Sandbox", attempt.sandbox_id ? <Ways key="sandbox" sandbox={attempt.sandbox_id} /> : "–"],
-          ...(attempt.pull_url ? [["Pull request", <PullLink key="pull" url={attempt.pull_url} />] as [string, React.ReactNode]] : []),
+          ...(attempt.pull_url
+            ? [["Pull request", <PullLink key="pull" url={attempt.pull_url} />] as [string, React.ReactNode]]
+            : []),
         ]}
       />
       {attempt.fork_id && (
@@ -160,7 +195,9 @@ function Inside({ attempt, task }: { attempt: Attempt; task: Task }) {
           </Link>
         </p>
       )}
-      {attempt.summary && <p className="border-t border-line px-4 py-3 break-words whitespace-pre-wrap">{paragraphs(attempt.summary)}</p>}
+      {attempt.summary && (
+        <p className="border-t border-line px-4 py-3 break-words whitespace-pre-wrap">{paragraphs(attempt.summary)}</p>
+      )}
       {attempt.error && (
         <p className="border-t border-line px-4 py-3 break-words text-bad">
           {plainText(attempt.error.message)}
@@ -170,7 +207,10 @@ function Inside({ attempt, task }: { attempt: Attempt; task: Task }) {
       <Loaded query={steps}>
         {(lines) =>
           lines.length === 0 ? null : (
-            <ol aria-label={`Steps of attempt ${attempt.number}`} className="border-t border-line py-1.5 md:columns-2 md:gap-0">
+            <ol
+              aria-label={`Steps of attempt ${attempt.number}`}
+              className="border-t border-line py-1.5 md:columns-2 md:gap-0"
+            >
               {lines.map((step) => (
                 <StepLine key={step.name} step={step} />
               ))}
@@ -181,7 +221,11 @@ function Inside({ attempt, task }: { attempt: Attempt; task: Task }) {
       {attempt.execution_id && (
         <div className="border-t border-line">
           <p className="px-4 py-1.5 text-xs text-dim">What the agent writes</p>
-          <Tail execution={attempt.execution_id} label={`What the agent of attempt ${attempt.number} writes`} className="max-h-72 min-h-16" />
+          <Tail
+            execution={attempt.execution_id}
+            label={`What the agent of attempt ${attempt.number} writes`}
+            className="max-h-72 min-h-16"
+          />
         </div>
       )}
       {attempt.sandbox_id && !attempt.ended_at && <SoFar sandbox={attempt.sandbox_id} />}

@@ -54,7 +54,11 @@ export function Attention() {
     const off = onEvent((event) => {
       if (event.kind !== "task.needs_attention") return;
       const { attention } = (event.payload ?? {}) as { attention?: { code?: string; message?: string } | null };
-      void announce(event.subject, attention?.message ?? attention?.code ?? "", (task) => void navigate({ to: "/tasks/$task", params: { task } }));
+      void announce(
+        event.subject,
+        attention?.message ?? attention?.code ?? "",
+        (task) => void navigate({ to: "/tasks/$task", params: { task } }),
+      );
       sound();
       if (document.hidden) {
         waiting += 1;

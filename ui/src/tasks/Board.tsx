@@ -15,7 +15,12 @@ import {
   type DragEndEvent,
   type UniqueIdentifier,
 } from "@dnd-kit/core";
-import { SortableContext, sortableKeyboardCoordinates, useSortable, verticalListSortingStrategy } from "@dnd-kit/sortable";
+import {
+  SortableContext,
+  sortableKeyboardCoordinates,
+  useSortable,
+  verticalListSortingStrategy,
+} from "@dnd-kit/sortable";
 import { GripVertical, Plus, TriangleAlert } from "lucide-react";
 import { useAgentNames } from "../api/agents";
 import type { BoardSearch } from "../router";
@@ -31,13 +36,27 @@ import { Page } from "../ui/layout";
 import { useTyped } from "../ui/typed";
 import { Drawer } from "./Drawer";
 import { NewTask } from "./NewTask";
-import { COLUMNS, PRIORITIES, PRIORITY_TONES, useColumns, useFreshTasks, useMove, type Place, type Task, type TaskState } from "./tasks";
+import {
+  COLUMNS,
+  PRIORITIES,
+  PRIORITY_TONES,
+  useColumns,
+  useFreshTasks,
+  useMove,
+  type Place,
+  type Task,
+  type TaskState,
+} from "./tasks";
 
 function Face({ task, agent, handle }: { task: Task; agent?: string; handle?: React.ReactNode }) {
   return (
     <div className="space-y-2 rounded-md border border-line bg-surface p-2.5 shadow-xs">
       <div className="flex items-start gap-1">
-        <Link to="/board" search={(old) => ({ ...old, task: task.id })} className="min-w-0 flex-1 font-medium break-words hover:underline">
+        <Link
+          to="/board"
+          search={(old) => ({ ...old, task: task.id })}
+          className="min-w-0 flex-1 font-medium break-words hover:underline"
+        >
           {plainText(task.title)}
         </Link>
         {handle}
@@ -61,7 +80,10 @@ function Face({ task, agent, handle }: { task: Task; agent?: string; handle?: Re
 }
 
 const CardOf = memo(function CardOf({ task, agent, movable }: { task: Task; agent?: string; movable: boolean }) {
-  const { setNodeRef, attributes, listeners, transform, transition, isDragging } = useSortable({ id: task.id, disabled: !movable });
+  const { setNodeRef, attributes, listeners, transform, transition, isDragging } = useSortable({
+    id: task.id,
+    disabled: !movable,
+  });
   const handle = movable && (
     <button
       type="button"
@@ -77,7 +99,10 @@ const CardOf = memo(function CardOf({ task, agent, movable }: { task: Task; agen
     <li
       ref={setNodeRef}
       className={classes("[content-visibility:auto] [contain-intrinsic-size:auto_72px]", isDragging && "opacity-40")}
-      style={{ transform: transform === null ? undefined : `translate3d(${transform.x}px, ${transform.y}px, 0)`, transition }}
+      style={{
+        transform: transform === null ? undefined : `translate3d(${transform.x}px, ${transform.y}px, 0)`,
+        transition,
+      }}
     >
       <Face task={task} agent={agent} handle={handle} />
     </li>
@@ -102,9 +127,21 @@ function QuickAdd() {
   return (
     <form onSubmit={submit} className="flex gap-1.5">
       <div className="min-w-0 flex-1">
-        <TextField label="New task to do" hideLabel required placeholder="Add a task" value={title} onChange={(event) => setTitle(event.target.value)} />
+        <TextField
+          label="New task to do"
+          hideLabel
+          required
+          placeholder="Add a task"
+          value={title}
+          onChange={(event) => setTitle(event.target.value)}
+        />
       </div>
-      <Button type="submit" aria-label="Add the task" busy={add.isPending} icon={<Plus aria-hidden className="size-4" />} />
+      <Button
+        type="submit"
+        aria-label="Add the task"
+        busy={add.isPending}
+        icon={<Plus aria-hidden className="size-4" />}
+      />
     </form>
   );
 }
@@ -117,7 +154,10 @@ function useGrowing() {
   const [most, setMost] = useState(AT_ONCE);
   const end = useCallback((mark: HTMLElement | null) => {
     if (mark === null) return;
-    const watch = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && setMost((old) => old + AT_ONCE), { rootMargin: "400px" });
+    const watch = new IntersectionObserver(
+      (seen) => seen.some((one) => one.isIntersecting) && setMost((old) => old + AT_ONCE),
+      { rootMargin: "400px" },
+    );
     watch.observe(mark);
     return () => watch.disconnect();
   }, []);
@@ -137,7 +177,10 @@ function Column({ state, name, tasks, names, movable }: ColumnProps) {
   const { most, end } = useGrowing();
   const drawn = tasks.slice(0, most);
   return (
-    <section aria-label={name} className="flex w-[280px] shrink-0 flex-col rounded-lg bg-raised lg:w-auto lg:min-w-[220px] lg:flex-1">
+    <section
+      aria-label={name}
+      className="flex w-[280px] shrink-0 flex-col rounded-lg bg-raised lg:w-auto lg:min-w-[220px] lg:flex-1"
+    >
       <h2 className="flex items-center gap-2 px-3 pt-3 pb-2 font-semibold">
         {name} <span className="font-normal text-dim">{tasks.length}</span>
       </h2>
@@ -147,9 +190,20 @@ function Column({ state, name, tasks, names, movable }: ColumnProps) {
         </div>
       )}
       <SortableContext items={drawn.map((task) => task.id)} strategy={verticalListSortingStrategy}>
-        <ul ref={setNodeRef} className={classes("min-h-24 flex-1 space-y-2 overflow-y-auto rounded-lg p-2 pt-0", isOver && "outline-2 outline-accent")}>
+        <ul
+          ref={setNodeRef}
+          className={classes(
+            "min-h-24 flex-1 space-y-2 overflow-y-auto rounded-lg p-2 pt-0",
+            isOver && "outline-2 outline-accent",
+          )}
+        >
           {drawn.map((task) => (
-            <CardOf key={task.id} task={task} agent={task.agent_id ? (names.get(task.agent_id) ?? undefined) : undefined} movable={movable} />
+            <CardOf
+              key={task.id}
+              task={task}
+              agent={task.agent_id ? (names.get(task.agent_id) ?? undefined) : undefined}
+              movable={movable}
+            />
           ))}
           {/* Another mark each time: one that stays in view is told of once. */}
           {drawn.length < tasks.length && <li key={most} ref={end} aria-hidden className="h-px" />}
@@ -161,7 +215,13 @@ function Column({ state, name, tasks, names, movable }: ColumnProps) {
 
 export function Board() {
   // What is looked at is in the address, so that it can be sent to somebody, and come back to.
-  const { task: looked, q = "", priority = "", waiting = false, all: hidden = false } = useSearch({ from: "/shell/board" });
+  const {
+    task: looked,
+    q = "",
+    priority = "",
+    waiting = false,
+    all: hidden = false,
+  } = useSearch({ from: "/shell/board" });
   const navigate = useNavigate({ from: "/board" });
   const look = (next: BoardSearch) => void navigate({ search: (old) => ({ ...old, ...next }), replace: true });
   const [text, setText] = useTyped(q, (typed) => look({ q: typed || undefined }));
@@ -182,8 +242,13 @@ export function Board() {
   );
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const wanted = (task: Task) => {
-    const all = `${task.title} ${task.labels.join(" ")} ${task.repository ?? ""} ${names.get(task.agent_id ?? "") ?? ""}`.toLowerCase();
-    return words.every((word) => all.includes(word)) && (priority === "" || task.priority === priority) && (!waiting || Boolean(task.needs_attention));
+    const all =
+      `${task.title} ${task.labels.join(" ")} ${task.repository ?? ""} ${names.get(task.agent_id ?? "") ?? ""}`.toLowerCase();
+    return (
+      words.every((word) => all.includes(word)) &&
+      (priority === "" || task.priority === priority) &&
+      (!waiting || Boolean(task.needs_attention))
+    );
   };
   const find = (id: string) => [...columns.values()].flat().find((task) => task.id === id);
 
@@ -219,8 +284,12 @@ export function Board() {
   };
   const announcements: Announcements = {
     onDragStart: ({ active }) => `Picked up ${titleOf(active.id)}, in ${columnOf(find(String(active.id))?.state)}.`,
-    onDragOver: ({ active, over }) => `${titleOf(active.id)} is over ${over === null ? "no column" : placeOf(over.id)}.`,
-    onDragEnd: ({ active, over }) => (over === null ? `${titleOf(active.id)} stays where it was.` : `${titleOf(active.id)} was dropped on ${placeOf(over.id)}.`),
+    onDragOver: ({ active, over }) =>
+      `${titleOf(active.id)} is over ${over === null ? "no column" : placeOf(over.id)}.`,
+    onDragEnd: ({ active, over }) =>
+      over === null
+        ? `${titleOf(active.id)} stays where it was.`
+        : `${titleOf(active.id)} was dropped on ${placeOf(over.id)}.`,
     onDragCancel: ({ active }) => `${titleOf(active.id)} stays where it was.`,
   };
 
@@ -231,25 +300,50 @@ export function Board() {
       fill
       title="Board"
       actions={
-        <Button tone="primary" disabled={!may("write")} onClick={() => setMaking(true)} icon={<Plus aria-hidden className="size-4" />}>
+        <Button
+          tone="primary"
+          disabled={!may("write")}
+          onClick={() => setMaking(true)}
+          icon={<Plus aria-hidden className="size-4" />}
+        >
           New task
         </Button>
       }
     >
       <div className="flex flex-wrap items-center gap-2">
         <div className="min-w-40 flex-1 sm:max-w-xs">
-          <TextField label="Filter" hideLabel type="search" placeholder="Filter by title, label, agent" value={text} onChange={(event) => setText(event.target.value)} />
+          <TextField
+            label="Filter"
+            hideLabel
+            type="search"
+            placeholder="Filter by title, label, agent"
+            value={text}
+            onChange={(event) => setText(event.target.value)}
+          />
         </div>
-        <SelectField label="Priority" hideLabel value={priority} onChange={(event) => look({ priority: event.target.value || undefined })}>
+        <SelectField
+          label="Priority"
+          hideLabel
+          value={priority}
+          onChange={(event) => look({ priority: event.target.value || undefined })}
+        >
           <option value="">Every priority</option>
           {PRIORITIES.map((one) => (
             <option key={one}>{one}</option>
           ))}
         </SelectField>
-        <Button aria-pressed={waiting} className={waiting ? "text-accent" : undefined} onClick={() => look({ waiting: !waiting || undefined })}>
+        <Button
+          aria-pressed={waiting}
+          className={waiting ? "text-accent" : undefined}
+          onClick={() => look({ waiting: !waiting || undefined })}
+        >
           Needs a person
         </Button>
-        <Button aria-pressed={hidden} className={hidden ? "text-accent" : undefined} onClick={() => look({ all: !hidden || undefined })}>
+        <Button
+          aria-pressed={hidden}
+          className={hidden ? "text-accent" : undefined}
+          onClick={() => look({ all: !hidden || undefined })}
+        >
           Backlog and cancelled
         </Button>
       </div>
@@ -266,7 +360,12 @@ export function Board() {
           onDragCancel={() => setDragged(undefined)}
           onDragEnd={drop}
         >
-          <div className="flex min-h-0 flex-1 gap-3 overflow-x-auto pb-2" tabIndex={0} role="region" aria-label="Columns">
+          <div
+            className="flex min-h-0 flex-1 gap-3 overflow-x-auto pb-2"
+            tabIndex={0}
+            role="region"
+            aria-label="Columns"
+          >
             {shown.map((column) => (
               <Column
                 key={column.state}
@@ -282,7 +381,13 @@ export function Board() {
         </DndContext>
       )}
       {making && <NewTask onClose={() => setMaking(false)} />}
-      {looked !== undefined && <Drawer key={looked} id={looked} onClose={() => void navigate({ search: (old) => ({ ...old, task: undefined }) })} />}
+      {looked !== undefined && (
+        <Drawer
+          key={looked}
+          id={looked}
+          onClose={() => void navigate({ search: (old) => ({ ...old, task: undefined }) })}
+        />
+      )}
     </Page>
   );
 }

@@ -18,7 +18,11 @@ import { useFreshTasks, type Task } from "./tasks";
 
 /** What this page says of a task already is left out of the words of its pull request: they are for forges. */
 const SAID_HERE = /^\s*\|\s*(Task|Agent|Commit)\s*\|/;
-const withoutIds = (body: string) => body.split("\n").filter((line) => !SAID_HERE.test(line)).join("\n");
+const withoutIds = (body: string) =>
+  body
+    .split("\n")
+    .filter((line) => !SAID_HERE.test(line))
+    .join("\n");
 
 /** The pull request of a task: by its address, or by the branch of its attempts. */
 function usePull(task: Task) {
@@ -27,14 +31,23 @@ function usePull(task: Task) {
   const repository = own?.repository ?? task.repository?.split("/").at(-1) ?? "";
   const named = useQuery({
     queryKey: ["repositories", repository, "pull", own?.number],
-    queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls/{number}", { params: { path: { repository, number: Number(own?.number) } } })),
+    queryFn: () =>
+      take(
+        api.GET("/api/v1/repositories/{repository}/pulls/{number}", {
+          params: { path: { repository, number: Number(own?.number) } },
+        }),
+      ),
     enabled: own !== undefined,
     retry: false,
   });
   const found = useQuery({
     queryKey: ["repositories", repository, "of-branch", task.branch],
     queryFn: () =>
-      take(api.GET("/api/v1/repositories/{repository}/pulls", { params: { path: { repository }, query: { head: task.branch ?? "" } } })),
+      take(
+        api.GET("/api/v1/repositories/{repository}/pulls", {
+          params: { path: { repository }, query: { head: task.branch ?? "" } },
+        }),
+      ),
     enabled: own === undefined && repository !== "" && Boolean(task.branch),
     retry: false,
   });
@@ -46,7 +59,12 @@ export function Changes({ task }: { task: Task }) {
   const diff = useQuery({
     // Another commit is another diff.
     queryKey: ["repositories", repository, "pull", pull?.number, "diff", pull?.head_commit],
-    queryFn: () => take(api.GET("/api/v1/repositories/{repository}/pulls/{number}/diff", { params: { path: { repository, number: pull?.number ?? 0 } } })),
+    queryFn: () =>
+      take(
+        api.GET("/api/v1/repositories/{repository}/pulls/{number}/diff", {
+          params: { path: { repository, number: pull?.number ?? 0 } },
+        }),
+      ),
     enabled: pull !== undefined,
   });
   const reviewed = useQuery({
@@ -77,7 +95,12 @@ export function Changes({ task }: { task: Task }) {
   // A comment here is for the agent: its next turn.
   const toAgent = async (remark: NewRemark, text: string) => {
     try {
-      await take(api.POST("/api/v1/tasks/{task}/messages", { params: { path: { task: task.id } }, body: toMessage(remark, text) }));
+      await take(
+        api.POST("/api/v1/tasks/{task}/messages", {
+          params: { path: { task: task.id } },
+          body: toMessage(remark, text),
+        }),
+      );
       toast.success("The agent will read it");
       await fresh();
     } catch (error) {

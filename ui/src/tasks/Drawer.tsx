@@ -23,15 +23,28 @@ export function Drawer({ id, onClose }: { id: string; onClose: () => void }) {
           className="fixed inset-y-0 right-0 z-50 flex w-full max-w-[600px] flex-col border-l border-line bg-bg shadow-xl outline-none"
         >
           <div className="flex items-start gap-2 border-b border-line bg-surface px-4 py-3">
-            <Radix.Title className="min-w-0 flex-1 pt-1 text-lg font-semibold break-words">{plainText(task?.title ?? "…")}</Radix.Title>
-            <Link to="/tasks/$task" params={{ task: id }} aria-label="Open its page" title="Open its page" className="rounded-md p-2 text-dim hover:bg-raised hover:text-ink">
+            <Radix.Title className="min-w-0 flex-1 pt-1 text-lg font-semibold break-words">
+              {plainText(task?.title ?? "…")}
+            </Radix.Title>
+            <Link
+              to="/tasks/$task"
+              params={{ task: id }}
+              aria-label="Open its page"
+              title="Open its page"
+              className="rounded-md p-2 text-dim hover:bg-raised hover:text-ink"
+            >
               <Maximize2 aria-hidden className="size-4" />
             </Link>
             <Radix.Close asChild>
               <Button tone="ghost" aria-label="Close" icon={<X aria-hidden className="size-4" />} />
             </Radix.Close>
           </div>
-          <div className="min-h-0 flex-1 space-y-4 overflow-y-auto p-4" tabIndex={0} role="region" aria-label="The task">
+          <div
+            className="min-h-0 flex-1 space-y-4 overflow-y-auto p-4"
+            tabIndex={0}
+            role="region"
+            aria-label="The task"
+          >
             {error !== null && <ErrorBox error={error} />}
             {task === undefined && error === null && <Loading />}
             {task !== undefined && (

@@ -23,7 +23,8 @@ function place(about: unknown): string | undefined {
 export function useMessages(task: string) {
   return useQuery({
     queryKey: ["tasks", "messages", task],
-    queryFn: () => take(api.GET("/api/v1/tasks/{task}/messages", { params: { path: { task }, query: { limit: 200 } } })),
+    queryFn: () =>
+      take(api.GET("/api/v1/tasks/{task}/messages", { params: { path: { task }, query: { limit: 200 } } })),
   });
 }
 
@@ -33,7 +34,8 @@ export function Messages({ task }: { task: Task }) {
   const [start, setStart] = useState(false);
   const query = useMessages(task.id);
   const say = useMutation({
-    mutationFn: () => take(api.POST("/api/v1/tasks/{task}/messages", { params: { path: { task: task.id } }, body: { body, start } })),
+    mutationFn: () =>
+      take(api.POST("/api/v1/tasks/{task}/messages", { params: { path: { task: task.id } }, body: { body, start } })),
     onSuccess: () => {
       setBody("");
       void fresh();
@@ -44,7 +46,12 @@ export function Messages({ task }: { task: Task }) {
     say.mutate();
   };
   return (
-    <Card title="Said to the agent" actions={<CopyAs recipe={{ curl: curl("POST", `/api/v1/tasks/${task.id}/messages`, { body: body || "why?" }) }} />}>
+    <Card
+      title="Said to the agent"
+      actions={
+        <CopyAs recipe={{ curl: curl("POST", `/api/v1/tasks/${task.id}/messages`, { body: body || "why?" }) }} />
+      }
+    >
       <Loaded query={query}>
         {({ items }) =>
           items.length === 0 ? (
@@ -57,7 +64,9 @@ export function Messages({ task }: { task: Task }) {
                     <span className="font-medium text-ink">{plainText(message.author)}</span>
                     <Ago at={message.created_at} />
                   </p>
-                  {place(message.about) !== undefined && <p className="mt-1 font-mono text-xs break-all text-dim">{place(message.about)}</p>}
+                  {place(message.about) !== undefined && (
+                    <p className="mt-1 font-mono text-xs break-all text-dim">{place(message.about)}</p>
+                  )}
                   <p className="mt-1 whitespace-pre-wrap">{paragraphs(message.body)}</p>
                 </li>
               ))}
@@ -67,8 +76,19 @@ export function Messages({ task }: { task: Task }) {
       </Loaded>
       {may("write") && (
         <form onSubmit={submit} className="space-y-3 border-t border-line p-4">
-          <TextArea label="Say something" required value={body} onChange={(event) => setBody(event.target.value)} className="font-sans" hint="While it works this is its next turn; later it is the next attempt's." />
-          <CheckField label="And start another attempt" checked={start} onChange={(event) => setStart(event.target.checked)} />
+          <TextArea
+            label="Say something"
+            required
+            value={body}
+            onChange={(event) => setBody(event.target.value)}
+            className="font-sans"
+            hint="While it works this is its next turn; later it is the next attempt's."
+          />
+          <CheckField
+            label="And start another attempt"
+            checked={start}
+            onChange={(event) => setStart(event.target.checked)}
+          />
           {say.error !== null && <ErrorBox error={say.error} />}
           <div className="flex justify-end">
             <Button type="submit" tone="primary" busy={say.isPending}>
@@ -80,4 +100,3 @@ export function Messages({ task }: { task: Task }) {
     </Card>
   );
 }
-

@@ -27,9 +27,24 @@ interface Values {
   priority: Priority;
 }
 
-const BLANK: Values = { title: "", description: "", repository: "", base: "", agent: "", model: "", check: "", labels: "", budget: "", priority: "medium" };
+const BLANK: Values = {
+  title: "",
+  description: "",
+  repository: "",
+  base: "",
+  agent: "",
+  model: "",
+  check: "",
+  labels: "",
+  budget: "",
+  priority: "medium",
+};
 
-const toLabels = (text: string) => text.split(",").map((label) => label.trim()).filter(Boolean);
+const toLabels = (text: string) =>
+  text
+    .split(",")
+    .map((label) => label.trim())
+    .filter(Boolean);
 
 interface Props {
   title: string;
@@ -44,7 +59,8 @@ interface Props {
 function TaskForm({ title, action, values, onChange, make, recipe, onClose }: Props) {
   const agents = useAgents();
   const repositories = useRepositories();
-  const set = (name: keyof Values) => (event: { target: { value: string } }) => onChange({ ...values, [name]: event.target.value });
+  const set = (name: keyof Values) => (event: { target: { value: string } }) =>
+    onChange({ ...values, [name]: event.target.value });
   const submit = (event: FormEvent) => {
     event.preventDefault();
     make.mutate();
@@ -54,11 +70,19 @@ function TaskForm({ title, action, values, onChange, make, recipe, onClose }: Pr
     <Dialog open onClose={onClose} title={title} wide>
       <form onSubmit={submit} className="space-y-4">
         <TextField label="Title" required autoFocus value={values.title} onChange={set("title")} />
-        <TextArea label="What is to be done" value={values.description} onChange={set("description")} className="min-h-32 font-sans" hint="The agent reads this." />
+        <TextArea
+          label="What is to be done"
+          value={values.description}
+          onChange={set("description")}
+          className="min-h-32 font-sans"
+          hint="The agent reads this."
+        />
         <div className="grid gap-4 sm:grid-cols-2">
           <SelectField label="Repository" value={values.repository} onChange={set("repository")}>
             <option value="">None yet</option>
-            {!known && values.repository !== "" && <option value={values.repository}>{plainText(values.repository)}</option>}
+            {!known && values.repository !== "" && (
+              <option value={values.repository}>{plainText(values.repository)}</option>
+            )}
             {repositories.data?.items.map((one) => (
               <option key={one.id} value={one.name}>
                 {plainText(one.name)}
@@ -81,8 +105,23 @@ function TaskForm({ title, action, values, onChange, make, recipe, onClose }: Pr
             ))}
           </SelectField>
           <TextField label="Labels" value={values.labels} onChange={set("labels")} placeholder="bug, parser" />
-          <TextField label="Check" className="font-mono" value={values.check} onChange={set("check")} placeholder="make test" hint="Must succeed before the pull request." />
-          <TextField label="Budget" type="number" min="0" step="any" value={values.budget} onChange={set("budget")} hint="What one attempt may cost." />
+          <TextField
+            label="Check"
+            className="font-mono"
+            value={values.check}
+            onChange={set("check")}
+            placeholder="make test"
+            hint="Must succeed before the pull request."
+          />
+          <TextField
+            label="Budget"
+            type="number"
+            min="0"
+            step="any"
+            value={values.budget}
+            onChange={set("budget")}
+            hint="What one attempt may cost."
+          />
         </div>
         {make.error !== null && <ErrorBox error={make.error} />}
         <div className="flex justify-end gap-2">
@@ -122,7 +161,17 @@ export function NewTask({ onClose }: { onClose: () => void }) {
       await navigate({ to: "/tasks/$task", params: { task: task.id } });
     },
   });
-  return <TaskForm title="New task" action="Make it" values={values} onChange={setValues} make={make} recipe={{ curl: curl("POST", "/api/v1/tasks", body()) }} onClose={onClose} />;
+  return (
+    <TaskForm
+      title="New task"
+      action="Make it"
+      values={values}
+      onChange={setValues}
+      make={make}
+      recipe={{ curl: curl("POST", "/api/v1/tasks", body()) }}
+      onClose={onClose}
+    />
+  );
 }
 
 export function EditTask({ task, onClose }: { task: Task; onClose: () => void }) {
@@ -154,7 +203,11 @@ export function EditTask({ task, onClose }: { task: Task; onClose: () => void })
     budget: values.budget === "" ? null : Number(values.budget),
   };
   // Only what was changed: some of it is refused while an attempt is under way.
-  const body = Object.fromEntries(Object.entries(all).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(task[name as keyof Task] ?? null)));
+  const body = Object.fromEntries(
+    Object.entries(all).filter(
+      ([name, value]) => JSON.stringify(value) !== JSON.stringify(task[name as keyof Task] ?? null),
+    ),
+  );
   const save = useMutation({
     // What somebody else has changed meanwhile is not written over.
     mutationFn: () => writeTagged<Task>("PATCH", `/api/v1/tasks/${task.id}`, body, `"${version}"`),
@@ -163,5 +216,15 @@ export function EditTask({ task, onClose }: { task: Task; onClose: () => void })
       onClose();
     },
   });
-  return <TaskForm title="Change the task" action="Save" values={values} onChange={setValues} make={save} recipe={{ curl: curl("PATCH", `/api/v1/tasks/${task.id}`, body) }} onClose={onClose} />;
+  return (
+    <TaskForm
+      title="Change the task"
+      action="Save"
+      values={values}
+      onChange={setValues}
+      make={save}
+      recipe={{ curl: curl("PATCH", `/api/v1/tasks/${task.id}`, body) }}
+      onClose={onClose}
+    />
+  );
 }

@@ -10,7 +10,9 @@ import { ErrorBox } from "../ui/feedback";
 import { plainText } from "../ui/format";
 
 export function SoFar({ sandbox }: { sandbox: string }) {
-  const diff = useMutation({ mutationFn: () => take(api.GET("/api/v1/sandboxes/{id}/diff", { params: { path: { id: sandbox } } })) });
+  const diff = useMutation({
+    mutationFn: () => take(api.GET("/api/v1/sandboxes/{id}/diff", { params: { path: { id: sandbox } } })),
+  });
   // One that is paused stays so.
   if (useSandbox(sandbox).data?.state !== "running") return null;
   const files = diff.data === undefined ? [] : parsePatch(diff.data.patch);
@@ -18,7 +20,11 @@ export function SoFar({ sandbox }: { sandbox: string }) {
     <div className="border-t border-line">
       <div className="flex flex-wrap items-center justify-between gap-2 px-4 py-2">
         <p role="status" className="text-dim">
-          {diff.data === undefined ? "" : files.length === 0 ? "Nothing differs from the last commit." : `${files.length === 1 ? "1 file differs" : `${files.length} files differ`} from the last commit${diff.data.truncated ? "; there is more than is shown" : ""}.`}
+          {diff.data === undefined
+            ? ""
+            : files.length === 0
+              ? "Nothing differs from the last commit."
+              : `${files.length === 1 ? "1 file differs" : `${files.length} files differ`} from the last commit${diff.data.truncated ? "; there is more than is shown" : ""}.`}
         </p>
         <Button busy={diff.isPending} onClick={() => diff.mutate()} icon={<FileDiff aria-hidden className="size-4" />}>
           {diff.data === undefined ? "What it has changed so far" : "Look again"}

@@ -38,7 +38,12 @@ export function StartDialog({ task, onClose }: { task: Task; onClose: () => void
             </option>
           ))}
         </SelectField>
-        <TextField label="Model" value={model} onChange={(event) => setModel(event.target.value)} placeholder="the agent's own" />
+        <TextField
+          label="Model"
+          value={model}
+          onChange={(event) => setModel(event.target.value)}
+          placeholder="the agent's own"
+        />
         {start.error !== null && <ErrorBox error={start.error} />}
         <div className="flex justify-end gap-2">
           <CopyAs recipe={{ curl: curl("POST", `/api/v1/tasks/${task.id}/start`, body) }} />

@@ -27,7 +27,10 @@ const ITEM = "rounded-md px-2 py-1.5 outline-none data-[highlighted]:bg-raised";
 export function NeedsAttention({ task }: { task: Task }) {
   const fresh = useFreshTasks();
   const seen = useMutation({
-    mutationFn: () => take(api.PATCH("/api/v1/tasks/{task}", { params: { path: { task: task.id } }, body: { needs_attention: false } })),
+    mutationFn: () =>
+      take(
+        api.PATCH("/api/v1/tasks/{task}", { params: { path: { task: task.id } }, body: { needs_attention: false } }),
+      ),
     onSuccess: fresh,
     onError: toastError,
   });
@@ -36,7 +39,8 @@ export function NeedsAttention({ task }: { task: Task }) {
     <div role="status" className="flex gap-3 rounded-lg border border-warn/40 bg-warn-soft p-4">
       <TriangleAlert aria-hidden className="mt-0.5 size-4 shrink-0 text-warn" />
       <p className="min-w-0 flex-1 break-words">
-        <span className="font-medium text-warn">{plainText(task.needs_attention.code).replaceAll("_", " ")}.</span> {plainText(task.needs_attention.message)}
+        <span className="font-medium text-warn">{plainText(task.needs_attention.code).replaceAll("_", " ")}.</span>{" "}
+        {plainText(task.needs_attention.message)}
       </p>
       {may("write") && (
         <Button busy={seen.isPending} onClick={() => seen.mutate()}>
@@ -52,16 +56,32 @@ export function Wanted({ task }: { task: Task }) {
   const currency = usePrices()?.currency ?? "USD";
   return (
     <Card title="What is wanted">
-      {task.description !== "" && <p className="border-b border-line p-4 break-words whitespace-pre-wrap">{paragraphs(task.description)}</p>}
+      {task.description !== "" && (
+        <p className="border-b border-line p-4 break-words whitespace-pre-wrap">{paragraphs(task.description)}</p>
+      )}
       <Facts
         facts={[
-          ["Priority", <Badge key="priority" tone={PRIORITY_TONES[task.priority]}>{task.priority}</Badge>],
+          [
+            "Priority",
+            <Badge key="priority" tone={PRIORITY_TONES[task.priority]}>
+              {task.priority}
+            </Badge>,
+          ],
           ["Labels", task.labels.map(plainText).join(", ") || "–"],
           ["Repository", plainText(task.repository ?? "") || "none yet"],
           ["From branch", plainText(task.base_branch ?? "") || "the default"],
           ["Agent", plainText(task.agent_id ? (names.get(task.agent_id) ?? task.agent_id) : "nobody yet")],
           ["Model", plainText(task.model ?? "") || "the agent's own"],
-          ["Check", task.check_command ? <code key="check" className="font-mono text-xs">{plainText(task.check_command)}</code> : "none"],
+          [
+            "Check",
+            task.check_command ? (
+              <code key="check" className="font-mono text-xs">
+                {plainText(task.check_command)}
+              </code>
+            ) : (
+              "none"
+            ),
+          ],
           ["Budget", task.budget === null || task.budget === undefined ? "none" : money(task.budget, currency)],
           ["Made", <Ago key="made" at={task.created_at} />],
         ]}
@@ -82,7 +102,9 @@ export function History({ id }: { id: string }) {
           <ol className="divide-y divide-line">
             {[...moves].reverse().map((step) => (
               <li key={`${step.at}${step.to}`} className="flex flex-wrap gap-x-3 px-4 py-2">
-                <span className="font-medium">{COLUMNS.find((column) => column.state === step.to)?.name ?? step.to}</span>
+                <span className="font-medium">
+                  {COLUMNS.find((column) => column.state === step.to)?.name ?? step.to}
+                </span>
                 <span className="min-w-0 flex-1 text-dim">{plainText(step.reason)}</span>
                 <time dateTime={step.at} title={moment(step.at)} className="text-dim">
                   <Ago at={step.at} />
@@ -109,13 +131,15 @@ export function useTaskWork(id: string) {
   const [open, setOpen] = useState<"start" | "cancel" | "edit" | "compete" | "remove">();
   const close = () => setOpen(undefined);
   const move = useMutation({
-    mutationFn: (state: Task["state"]) => take(api.PATCH("/api/v1/tasks/{task}", { params: { path: { task: id } }, body: { state } })),
+    mutationFn: (state: Task["state"]) =>
+      take(api.PATCH("/api/v1/tasks/{task}", { params: { path: { task: id } }, body: { state } })),
     onSuccess: (next) => queries.setQueryData(["tasks", "one", id], next),
     onError: toastError,
     onSettled: fresh,
   });
   const archive = useMutation({
-    mutationFn: (archived: boolean) => take(api.PATCH("/api/v1/tasks/{task}", { params: { path: { task: id } }, body: { archived } })),
+    mutationFn: (archived: boolean) =>
+      take(api.PATCH("/api/v1/tasks/{task}", { params: { path: { task: id } }, body: { archived } })),
     onSuccess: (next) => {
       queries.setQueryData(["tasks", "one", id], next);
       toast.success(next.archived_at ? "Archived; its address still shows it" : "It is on the board again");
@@ -129,7 +153,13 @@ export function useTaskWork(id: string) {
   const allowed = may("write");
   const actions = task !== undefined && (
     <>
-      <SelectField label="State" hideLabel value={task.state} disabled={!allowed || working} onChange={(event) => move.mutate(event.target.value as Task["state"])}>
+      <SelectField
+        label="State"
+        hideLabel
+        value={task.state}
+        disabled={!allowed || working}
+        onChange={(event) => move.mutate(event.target.value as Task["state"])}
+      >
         {COLUMNS.map((column) => (
           <option key={column.state} value={column.state}>
             {column.name}
@@ -140,15 +170,29 @@ export function useTaskWork(id: string) {
         Edit
       </Button>
       {working ? (
-        <Button tone="danger" disabled={!allowed} onClick={() => setOpen("cancel")} icon={<Square aria-hidden className="size-4" />}>
+        <Button
+          tone="danger"
+          disabled={!allowed}
+          onClick={() => setOpen("cancel")}
+          icon={<Square aria-hidden className="size-4" />}
+        >
           Cancel
         </Button>
       ) : (
         <>
-          <Button disabled={!allowed} onClick={() => setOpen("compete")} icon={<GitFork aria-hidden className="size-4" />}>
+          <Button
+            disabled={!allowed}
+            onClick={() => setOpen("compete")}
+            icon={<GitFork aria-hidden className="size-4" />}
+          >
             Compete
           </Button>
-          <Button tone="primary" disabled={!allowed} onClick={() => setOpen("start")} icon={<Play aria-hidden className="size-4" />}>
+          <Button
+            tone="primary"
+            disabled={!allowed}
+            onClick={() => setOpen("start")}
+            icon={<Play aria-hidden className="size-4" />}
+          >
             {task.attempts > 0 ? "Try again" : "Start"}
           </Button>
         </>
@@ -156,14 +200,26 @@ export function useTaskWork(id: string) {
       {task.archived_at && <Badge>archived</Badge>}
       <DropdownMenu.Root>
         <DropdownMenu.Trigger asChild>
-          <Button tone="ghost" aria-label="More" disabled={!allowed} icon={<Ellipsis aria-hidden className="size-4" />} />
+          <Button
+            tone="ghost"
+            aria-label="More"
+            disabled={!allowed}
+            icon={<Ellipsis aria-hidden className="size-4" />}
+          />
         </DropdownMenu.Trigger>
         <DropdownMenu.Portal>
-          <DropdownMenu.Content align="end" className="z-50 w-44 rounded-lg border border-line bg-surface p-1 shadow-lg">
+          <DropdownMenu.Content
+            align="end"
+            className="z-50 w-44 rounded-lg border border-line bg-surface p-1 shadow-lg"
+          >
             <DropdownMenu.Item onSelect={() => archive.mutate(!task.archived_at)} className={ITEM}>
               {task.archived_at ? "Bring it back" : "Archive"}
             </DropdownMenu.Item>
-            <DropdownMenu.Item disabled={working} onSelect={() => setOpen("remove")} className={`${ITEM} text-bad data-[disabled]:opacity-50`}>
+            <DropdownMenu.Item
+              disabled={working}
+              onSelect={() => setOpen("remove")}
+              className={`${ITEM} text-bad data-[disabled]:opacity-50`}
+            >
               Delete
             </DropdownMenu.Item>
           </DropdownMenu.Content>

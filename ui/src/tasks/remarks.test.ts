@@ -1,12 +1,24 @@
 import { expect, test } from "vitest";
 import { toMessage, toRemark } from "./remarks";
 
-const kept = (body: string, about: Record<string, unknown>, run_id?: string) => ({ number: 1, author: "key", created_at: "", body, about: about as never, run_id });
+const kept = (body: string, about: Record<string, unknown>, run_id?: string) => ({
+  number: 1,
+  author: "key",
+  created_at: "",
+  body,
+  about: about as never,
+  run_id,
+});
 
 test("a line that is there is told by its number", () => {
   const message = toMessage({ path: "door.txt", line: 3, side: "right", body: "wider" }, "open");
   expect(message).toEqual({ body: "wider", file: "door.txt", line: 3 });
-  expect(toRemark(kept(message.body, { file: "door.txt", line: 3 }))).toMatchObject({ path: "door.txt", line: 3, side: "right", body: "wider" });
+  expect(toRemark(kept(message.body, { file: "door.txt", line: 3 }))).toMatchObject({
+    path: "door.txt",
+    line: 3,
+    side: "right",
+    body: "wider",
+  });
 });
 
 test("a line that was removed is told in words, and found again on its side", () => {
@@ -15,7 +27,11 @@ test("a line that was removed is told in words, and found again on its side", ()
     expect(message.line).toBeUndefined();
     expect(message.body).toContain("line 7 of it as it was before");
     if (text !== "") expect(message.body).toContain(`> ${text}\n`);
-    expect(toRemark(kept(message.body, { file: "door.txt" }))).toMatchObject({ line: 7, side: "left", body: "why?\n\nreally" });
+    expect(toRemark(kept(message.body, { file: "door.txt" }))).toMatchObject({
+      line: 7,
+      side: "left",
+      body: "why?\n\nreally",
+    });
   }
 });
 

@@ -27,5 +27,7 @@ export function toRemark(message: Message): Remark | undefined {
   const remark = { id: `message-${number}`, author, created_at, path: file };
   if (typeof line === "number") return { ...remark, line, side: "right", body };
   const removed = REMOVED.exec(body);
-  return removed === null ? undefined : { ...remark, line: Number(removed[1]), side: "left", body: body.slice(removed[0].length) };
+  return removed === null
+    ? undefined
+    : { ...remark, line: Number(removed[1]), side: "left", body: body.slice(removed[0].length) };
 }

@@ -28,7 +28,9 @@ async function column(state: TaskState): Promise<Task[]> {
   const tasks: Task[] = [];
   let cursor: string | undefined;
   do {
-    const page = await take(api.GET("/api/v1/tasks", { params: { query: { state, order: "board", limit: 200, cursor } } }));
+    const page = await take(
+      api.GET("/api/v1/tasks", { params: { query: { state, order: "board", limit: 200, cursor } } }),
+    );
     tasks.push(...page.items);
     cursor = page.next ?? undefined;
   } while (cursor !== undefined && tasks.length < MOST);
@@ -36,7 +38,9 @@ async function column(state: TaskState): Promise<Task[]> {
 }
 
 export function useColumns(states: TaskState[]) {
-  return useQueries({ queries: states.map((state) => ({ queryKey: ["tasks", "column", state], queryFn: () => column(state) })) });
+  return useQueries({
+    queries: states.map((state) => ({ queryKey: ["tasks", "column", state], queryFn: () => column(state) })),
+  });
 }
 
 export function useTask(id: string) {
@@ -47,10 +51,16 @@ export function useTask(id: string) {
 }
 
 /** Where a task lies after a move, without waiting for the server. */
-export function moved(columns: Map<TaskState, Task[]>, task: Task, to: TaskState, place: Place): Map<TaskState, Task[]> {
+export function moved(
+  columns: Map<TaskState, Task[]>,
+  task: Task,
+  to: TaskState,
+  place: Place,
+): Map<TaskState, Task[]> {
   const next = new Map([...columns].map(([state, tasks]) => [state, tasks.filter((one) => one.id !== task.id)]));
   const target = next.get(to) ?? [];
-  const at = place === "first" ? 0 : place === "last" ? target.length : target.findIndex((one) => one.id === place.after) + 1;
+  const at =
+    place === "first" ? 0 : place === "last" ? target.length : target.findIndex((one) => one.id === place.after) + 1;
   next.set(to, [...target.slice(0, at), { ...task, state: to }, ...target.slice(at)]);
   return next;
 }

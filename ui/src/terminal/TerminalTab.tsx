@@ -46,7 +46,8 @@ export function SandboxTerminals({ id }: { id: string }) {
 function Found({ id }: { id: string }) {
   const query = useQuery({
     queryKey: ["terminals", id],
-    queryFn: () => take(api.GET("/api/v1/sandboxes/{id}/processes", { params: { path: { id }, query: { watch: true } } })),
+    queryFn: () =>
+      take(api.GET("/api/v1/sandboxes/{id}/processes", { params: { path: { id }, query: { watch: true } } })),
     staleTime: 0,
     gcTime: 0,
     refetchOnMount: "always",

@@ -9,14 +9,34 @@ import { Button } from "../ui/Button";
 import { Pty, type PtyState } from "./pty";
 
 const DARK = {
-  background: "#14181f", foreground: "#e8ecf1", cursor: "#57c7bc", selectionBackground: "#2f5a57",
-  black: "#2c343f", brightBlack: "#7d8896",
+  background: "#14181f",
+  foreground: "#e8ecf1",
+  cursor: "#57c7bc",
+  selectionBackground: "#2f5a57",
+  black: "#2c343f",
+  brightBlack: "#7d8896",
 };
 const LIGHT = {
-  background: "#ffffff", foreground: "#151a21", cursor: "#0f6b66", selectionBackground: "#bfe3df",
-  black: "#151a21", red: "#b3202a", green: "#17692f", yellow: "#7d5000", blue: "#1d5aa8", magenta: "#86309a",
-  cyan: "#0f6b66", white: "#535d6b", brightBlack: "#535d6b", brightRed: "#c92a35", brightGreen: "#1d7f3a",
-  brightYellow: "#8f5c00", brightBlue: "#2567be", brightMagenta: "#9a3bb0", brightCyan: "#147c76", brightWhite: "#151a21",
+  background: "#ffffff",
+  foreground: "#151a21",
+  cursor: "#0f6b66",
+  selectionBackground: "#bfe3df",
+  black: "#151a21",
+  red: "#b3202a",
+  green: "#17692f",
+  yellow: "#7d5000",
+  blue: "#1d5aa8",
+  magenta: "#86309a",
+  cyan: "#0f6b66",
+  white: "#535d6b",
+  brightBlack: "#535d6b",
+  brightRed: "#c92a35",
+  brightGreen: "#1d7f3a",
+  brightYellow: "#8f5c00",
+  brightBlue: "#2567be",
+  brightMagenta: "#9a3bb0",
+  brightCyan: "#147c76",
+  brightWhite: "#151a21",
 };
 
 /** What may wait to be drawn; beyond it the sandbox waits. */
@@ -191,9 +211,7 @@ export function TerminalView({ sandbox, tag, pid, visible, readable, onTitle, on
         {(state.name === "ended" || state.name === "failed") && (
           <span className="pointer-events-auto flex items-center gap-3 rounded-lg border border-line bg-raised px-3 py-1.5 text-sm shadow">
             {state.text}
-            {state.name === "failed" && (
-              <Button onClick={() => made.current?.pty.attach()}>Try again</Button>
-            )}
+            {state.name === "failed" && <Button onClick={() => made.current?.pty.attach()}>Try again</Button>}
           </span>
         )}
       </div>

@@ -168,7 +168,11 @@ export class Pty {
   private async follow(signal: AbortSignal, connected: () => void): Promise<string> {
     const agent = this.agent as Agent;
     const shell = {
-      process: { cmd: "/bin/bash", args: ["-i", "-l"], envs: { TERM: "xterm-256color", LANG: "C.UTF-8", LC_ALL: "C.UTF-8" } },
+      process: {
+        cmd: "/bin/bash",
+        args: ["-i", "-l"],
+        envs: { TERM: "xterm-256color", LANG: "C.UTF-8", LC_ALL: "C.UTF-8" },
+      },
       pty: { size: this.size },
       tag: this.tag,
       offsets: true,
@@ -208,7 +212,8 @@ export class Pty {
         this.have = Math.max(this.have, offset + bytes.length);
         if (fresh.length > 0) await this.events.data(fresh);
       }
-      if (event.end !== undefined) return `The shell has ended (${event.end.status ?? `exit ${event.end.exitCode ?? 0}`}).`;
+      if (event.end !== undefined)
+        return `The shell has ended (${event.end.status ?? `exit ${event.end.exitCode ?? 0}`}).`;
     }
     return "The shell has ended.";
   }

@@ -31,7 +31,11 @@ export function Chart({ label, times, series, top, unit = "", format, bars = fal
     const place = box.current as HTMLDivElement;
     const style = getComputedStyle(document.documentElement);
     const colour = (name: string) => style.getPropertyValue(name).trim();
-    const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+    const axis = {
+      stroke: colour("--dim"),
+      grid: { stroke: colour("--line"), width: 1 },
+      ticks: { stroke: colour("--line"), width: 1 },
+    };
     const made = new uPlot(
       {
         width: place.clientWidth,

@@ -25,7 +25,10 @@ export async function copyText(text: string, what: string) {
 
 /** A request to our API as a line for a shell that has sourced `DIR/env`. */
 export function curl(method: string, path: string, body?: unknown): string {
-  const data = body === undefined ? "" : ` \\\n  -H 'content-type: application/json' -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`;
+  const data =
+    body === undefined
+      ? ""
+      : ` \\\n  -H 'content-type: application/json' -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`;
   const verb = method === "GET" ? "" : ` -X ${method}`;
   return `curl -sS${verb} -H "X-API-KEY: $COFFER_API_KEY" "$COFFER_URL${path}"${data}`;
 }

@@ -52,7 +52,10 @@ export function Prose({ text, className }: { text: string; className?: string })
     if (line.trim() === "") continue;
     const quoted = /^>\s?(.*)$/.exec(line);
     blocks.push(
-      <p key={blocks.length} className={quoted === null ? "break-words" : "border-l-2 border-line pl-3 break-words text-dim"}>
+      <p
+        key={blocks.length}
+        className={quoted === null ? "break-words" : "border-l-2 border-line pl-3 break-words text-dim"}
+      >
         {inline(quoted?.[1] ?? line)}
       </p>,
     );

@@ -1,5 +1,11 @@
 // Fields of forms: a label, what it means, and what is wrong with it.
-import { useId, type InputHTMLAttributes, type ReactNode, type SelectHTMLAttributes, type TextareaHTMLAttributes } from "react";
+import {
+  useId,
+  type InputHTMLAttributes,
+  type ReactNode,
+  type SelectHTMLAttributes,
+  type TextareaHTMLAttributes,
+} from "react";
 import { classes } from "./classes";
 
 const BOX =
@@ -27,7 +33,13 @@ function Labelled({ id, label, hint, hideLabel, children }: Common & { id: strin
   );
 }
 
-export function TextField({ label, hint, hideLabel, className, ...rest }: Common & InputHTMLAttributes<HTMLInputElement>) {
+export function TextField({
+  label,
+  hint,
+  hideLabel,
+  className,
+  ...rest
+}: Common & InputHTMLAttributes<HTMLInputElement>) {
   const id = useId();
   return (
     <Labelled id={id} label={label} hint={hint} hideLabel={hideLabel}>
@@ -43,7 +55,13 @@ export function TextField({ label, hint, hideLabel, className, ...rest }: Common
   );
 }
 
-export function TextArea({ label, hint, hideLabel, className, ...rest }: Common & TextareaHTMLAttributes<HTMLTextAreaElement>) {
+export function TextArea({
+  label,
+  hint,
+  hideLabel,
+  className,
+  ...rest
+}: Common & TextareaHTMLAttributes<HTMLTextAreaElement>) {
   const id = useId();
   return (
     <Labelled id={id} label={label} hint={hint} hideLabel={hideLabel}>
@@ -58,7 +76,14 @@ export function TextArea({ label, hint, hideLabel, className, ...rest }: Common 
   );
 }
 
-export function SelectField({ label, hint, hideLabel, className, children, ...rest }: Common & SelectHTMLAttributes<HTMLSelectElement>) {
+export function SelectField({
+  label,
+  hint,
+  hideLabel,
+  className,
+  children,
+  ...rest
+}: Common & SelectHTMLAttributes<HTMLSelectElement>) {
   const id = useId();
   return (
     <Labelled id={id} label={label} hint={hint} hideLabel={hideLabel}>

@@ -3,7 +3,8 @@ import { bytes, percentile, plainText, shellWord, span } from "./format";
 
 describe("plainText", () => {
   it("leaves no way to move, colour, retitle or turn text around", () => {
-    const hostile = "a\u001b[31mred\u001b[0m\u001b]0;title\u0007b\u001b]8;;http://x\u001b\\c\u0008\r\u009b31m\u202egnp.exe";
+    const hostile =
+      "a\u001b[31mred\u001b[0m\u001b]0;title\u0007b\u001b]8;;http://x\u001b\\c\u0008\r\u009b31m\u202egnp.exe";
     expect(plainText(hostile)).toBe("aredbc31m\ufffdgnp.exe");
   });
   it("keeps what people write", () => {

@@ -11,7 +11,13 @@ interface PageProps {
   fill?: boolean;
 }
 
-export function Page({ title, name = typeof title === "string" ? title : "", actions, children, fill = false }: PageProps) {
+export function Page({
+  title,
+  name = typeof title === "string" ? title : "",
+  actions,
+  children,
+  fill = false,
+}: PageProps) {
   useTitle(name);
   return (
     <div className={classes("mx-auto flex w-full max-w-[1400px] flex-col gap-4 p-3 sm:p-5", fill && "h-full min-h-0")}>
@@ -24,7 +30,17 @@ export function Page({ title, name = typeof title === "string" ? title : "", act
   );
 }
 
-export function Card({ title, actions, children, className }: { title?: ReactNode; actions?: ReactNode; children: ReactNode; className?: string }) {
+export function Card({
+  title,
+  actions,
+  children,
+  className,
+}: {
+  title?: ReactNode;
+  actions?: ReactNode;
+  children: ReactNode;
+  className?: string;
+}) {
   return (
     <section className={classes("min-w-0 rounded-lg border border-line bg-surface", className)}>
       {title !== undefined && (

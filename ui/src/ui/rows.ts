@@ -18,7 +18,12 @@ export function useRows(count: number, height: number, beyond = 30) {
   const [at, setAt] = useState({ top: 0, seen: 800 });
   const look = useCallback(() => {
     const now = box.current;
-    if (now !== null) setAt((old) => (old.top === now.scrollTop && old.seen === now.clientHeight ? old : { top: now.scrollTop, seen: now.clientHeight }));
+    if (now !== null)
+      setAt((old) =>
+        old.top === now.scrollTop && old.seen === now.clientHeight
+          ? old
+          : { top: now.scrollTop, seen: now.clientHeight },
+      );
   }, []);
   // The box may come and go, and changes its size with the page's.
   const [watched, setWatched] = useState<HTMLDivElement | null>(null);

@@ -36,19 +36,36 @@ export function Artifacts({ of }: { of: { task_id: string } | { run_id: string }
           <li key={artifact.id} className="flex items-center gap-3 px-4 py-2">
             <div className="min-w-0 flex-1">
               {artifact.url && address(artifact.url) !== undefined ? (
-                <a href={address(artifact.url)} target="_blank" rel="noopener noreferrer" title={plainText(artifact.url)} className="font-medium break-all text-accent underline">
+                <a
+                  href={address(artifact.url)}
+                  target="_blank"
+                  rel="noopener noreferrer"
+                  title={plainText(artifact.url)}
+                  className="font-medium break-all text-accent underline"
+                >
                   {plainText(artifact.name)}
                 </a>
               ) : (
                 <span className="font-medium break-all">{plainText(artifact.name)}</span>
               )}
               <p className="text-xs break-words text-dim">
-                {[plainText(artifact.kind), artifact.url ? plainText(artifact.url) : bytes(artifact.size_bytes), plainText(artifact.description)].filter(Boolean).join(" · ")} ·{" "}
-                <Ago at={artifact.created_at} />
+                {[
+                  plainText(artifact.kind),
+                  artifact.url ? plainText(artifact.url) : bytes(artifact.size_bytes),
+                  plainText(artifact.description),
+                ]
+                  .filter(Boolean)
+                  .join(" · ")}{" "}
+                · <Ago at={artifact.created_at} />
               </p>
             </div>
             {!artifact.url && (
-              <Button tone="ghost" aria-label={`Save ${plainText(artifact.name)}`} onClick={() => void save(artifact).catch(toastError)} icon={<Download aria-hidden className="size-4" />} />
+              <Button
+                tone="ghost"
+                aria-label={`Save ${plainText(artifact.name)}`}
+                onClick={() => void save(artifact).catch(toastError)}
+                icon={<Download aria-hidden className="size-4" />}
+              />
             )}
           </li>
         ))}

@@ -33,7 +33,11 @@ function useTail(execution: string) {
           const params = { path: { execution }, query: { cursor } };
           const page = await take(api.GET("/api/v1/executions/{execution}/output", { params, signal: stop.signal }));
           if (stop.signal.aborted) return;
-          const fresh = page.items.map((piece) => ({ key: `${piece.stream}${piece.offset}${piece.kind}`, text: pieceText(piece), bad: piece.stream === "stderr" }));
+          const fresh = page.items.map((piece) => ({
+            key: `${piece.stream}${piece.offset}${piece.kind}`,
+            text: pieceText(piece),
+            bad: piece.stream === "stderr",
+          }));
           if (fresh.length > 0) setParts((all) => newest([...all, ...fresh], MOST_CHARACTERS));
           setTrouble(undefined);
           if (page.next === null || page.next === undefined) return setOver(true);
@@ -44,7 +48,8 @@ function useTail(execution: string) {
         if (stop.signal.aborted) return;
         setTrouble(described(failed).title);
         // What is gone stays gone; a server that is away comes back.
-        if (failed instanceof ApiError && failed.status >= 400 && failed.status < 500 && failed.status !== 429) return setOver(true);
+        if (failed instanceof ApiError && failed.status >= 400 && failed.status < 500 && failed.status !== 429)
+          return setOver(true);
       }
       timer = setTimeout(() => void step(), wait);
     };
@@ -81,7 +86,9 @@ export function Tail({ execution, label, className }: { execution: string; label
           {part.text}
         </span>
       ))}
-      {parts.length === 0 && trouble === undefined && <span className="text-dim">{over ? "It wrote nothing." : "Nothing yet."}</span>}
+      {parts.length === 0 && trouble === undefined && (
+        <span className="text-dim">{over ? "It wrote nothing." : "Nothing yet."}</span>
+      )}
       {trouble !== undefined && <span className="text-dim">{trouble}</span>}
     </pre>
   );
