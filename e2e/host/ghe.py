@@ -16,7 +16,7 @@ from coffer_up import ROOT
 
 # The name must be one that this machine knows too: the server asks the machine, egress asks the nameserver below.
 NAME = "localhost"
-DESCRIPTION = json.loads((ROOT / "crates/coffer-forge/tests/github/openapi.json").read_text())["operations"]
+DESCRIPTION = json.loads((ROOT / "crates/coffer-testkit/src/github/openapi.json").read_text())["operations"]
 PLAIN = {
     "PATH": os.environ["PATH"],
     "HOME": "/nonexistent",

@@ -2,6 +2,7 @@
 //!
 //! - [`TestDatabase`]: a fresh database of either kind.
 //! - [`engine`]: an engine without a kernel; [`agentd`] and [`guest`] are what answers in its sandboxes.
+//! - [`github`]: a GitHub that holds every request to the published description and has real git behind it.
 //! - [`engine_contract`]: what every engine has to do, as tests that run on any.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "tests fail where they stand, and this is a part of them")]
@@ -10,6 +11,7 @@ pub mod agentd;
 mod database;
 pub mod engine;
 pub mod engine_contract;
+pub mod github;
 pub mod guest;
 mod postgres;
 

@@ -1,10 +1,6 @@
 //! GitHub's client against a server that holds every request to GitHub's published description.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands, helpers included")]
 
-mod description;
-mod fake;
-
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,35 +18,13 @@ use coffer_store::{
     Secret, SecretName, Store,
 };
 use coffer_testkit::TestDatabase;
+use coffer_testkit::github::{FakeGitHub, Mood, git, operations};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use fake::{Fake, Mood};
-
-/// Runs git as somebody; it must succeed.
-pub(crate) async fn git(at: &Path, args: &[&str]) -> String {
-    let output = tokio::process::Command::new("git")
-        .current_dir(at)
-        .args(args)
-        .envs([
-            ("GIT_CONFIG_GLOBAL", "/dev/null"),
-            ("GIT_CONFIG_NOSYSTEM", "1"),
-            ("GIT_TERMINAL_PROMPT", "0"),
-            ("GIT_AUTHOR_NAME", "Ada"),
-            ("GIT_AUTHOR_EMAIL", "ada@example.com"),
-            ("GIT_COMMITTER_NAME", "Ada"),
-            ("GIT_COMMITTER_EMAIL", "ada@example.com"),
-        ])
-        .output()
-        .await
-        .unwrap();
-    assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).trim().to_string()
-}
-
 /// A project with a connection to the fake.
 struct Stage {
-    fake: Fake,
+    fake: FakeGitHub,
     forges: Forges,
     store: Store,
     scope: ProjectScope,
@@ -70,7 +44,8 @@ impl Stage {
 
     /// With these forges at private addresses.
     async fn vouched(credential: Credential, value: &str, hosts: &[&str]) -> Self {
-        let (fake, database, dir) = (Fake::start().await, TestDatabase::sqlite(), TempDir::new().unwrap());
+        let (fake, database, dir) =
+            (FakeGitHub::start().await, TestDatabase::sqlite(), TempDir::new().unwrap());
         let store = database.open().await;
         let operator = store.operator();
         let project = store.create_project(&operator, "one").await.unwrap();
@@ -256,7 +231,7 @@ async fn refusals_say_what_is_missing() {
         other => panic!("{other:?}"),
     }
     // The check asks for the repository, its pull requests and its issues: the second is refused.
-    let mut repository = description::operations()[0].example.clone();
+    let mut repository = operations()[0].example.clone();
     repository["permissions"] = json!({"push": false});
     stage.fake.mood(Mood::Answer(200, Vec::new(), repository));
     stage.fake.mood(Mood::Answer(403, scope, body));

@@ -2,16 +2,17 @@
 
 use serde_json::Value;
 
-pub(crate) struct Operation {
-    pub(crate) method: String,
-    pub(crate) path: String,
+#[derive(Debug)]
+pub struct Operation {
+    pub method: String,
+    pub path: String,
     query: Value,
     body: Value,
-    pub(crate) status: u16,
-    pub(crate) example: Value,
+    pub status: u16,
+    pub example: Value,
 }
 
-pub(crate) fn operations() -> Vec<Operation> {
+pub fn operations() -> Vec<Operation> {
     let told: Value = serde_json::from_str(include_str!("openapi.json")).unwrap();
     assert!(told["version"].is_string());
     let text = |value: &Value| value.as_str().unwrap().to_string();
@@ -29,7 +30,7 @@ pub(crate) fn operations() -> Vec<Operation> {
 
 impl Operation {
     /// The named parts of a path that is this operation's.
-    pub(crate) fn matches(&self, method: &str, path: &str) -> Option<Vec<String>> {
+    pub fn matches(&self, method: &str, path: &str) -> Option<Vec<String>> {
         let (ours, theirs): (Vec<_>, Vec<_>) = (self.path.split('/').collect(), path.split('/').collect());
         if method != self.method || ours.len() != theirs.len() {
             return None;
@@ -46,7 +47,7 @@ impl Operation {
     }
 
     /// What is wrong with a request by the description.
-    pub(crate) fn flaws(&self, query: &[(String, String)], body: Option<&Value>) -> Vec<String> {
+    pub fn flaws(&self, query: &[(String, String)], body: Option<&Value>) -> Vec<String> {
         let mut flaws = Vec::new();
         for (name, value) in query {
             match self.query.get(name) {

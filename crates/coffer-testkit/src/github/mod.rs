@@ -1,6 +1,8 @@
 //! A GitHub of the test's own: it refuses what the published description does not allow, answers with its examples, and
 //! has real git behind it.
 
+mod description;
+
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -19,25 +21,24 @@ use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
-use crate::description::{Operation, operations};
-use crate::git;
+pub use description::{Operation, operations};
 
 /// What it does instead of answering, once.
 #[derive(Debug, Clone)]
-pub(crate) enum Mood {
+pub enum Mood {
     Answer(u16, Vec<(&'static str, String)>, Value),
     /// Closes the connection.
     HangUp,
 }
 
-#[derive(Default)]
-pub(crate) struct World {
-    pub(crate) tokens: Vec<String>,
-    pub(crate) moods: VecDeque<Mood>,
-    pub(crate) flaws: Vec<String>,
-    pub(crate) asked: Vec<String>,
-    pub(crate) minted: u32,
-    pub(crate) proofs: Vec<String>,
+#[derive(Debug, Default)]
+pub struct World {
+    pub tokens: Vec<String>,
+    pub moods: VecDeque<Mood>,
+    pub flaws: Vec<String>,
+    pub asked: Vec<String>,
+    pub minted: u32,
+    pub proofs: Vec<String>,
     pulls: Vec<Value>,
     issues: Vec<Value>,
     comments: Vec<Value>,
@@ -46,15 +47,16 @@ pub(crate) struct World {
     statuses: Vec<Value>,
 }
 
-pub(crate) struct Fake {
-    pub(crate) url: String,
-    pub(crate) world: Arc<Mutex<World>>,
-    pub(crate) dir: TempDir,
+#[derive(Debug)]
+pub struct FakeGitHub {
+    pub url: String,
+    pub world: Arc<Mutex<World>>,
+    pub dir: TempDir,
 }
 
-impl Fake {
+impl FakeGitHub {
     /// With one repository, `octo/app`, that has a commit on `main`.
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         let dir = TempDir::new().unwrap();
         let bare = dir.path().join("octo/app.git");
         std::fs::create_dir_all(&bare).unwrap();
@@ -89,20 +91,20 @@ impl Fake {
         Self { url, world, dir }
     }
 
-    pub(crate) fn bare(&self) -> PathBuf {
+    pub fn bare(&self) -> PathBuf {
         self.dir.path().join("octo/app.git")
     }
 
-    pub(crate) fn mood(&self, mood: Mood) {
+    pub fn mood(&self, mood: Mood) {
         self.world.lock().unwrap().moods.push_back(mood);
     }
 
-    pub(crate) fn asked(&self, what: &str) -> usize {
+    pub fn asked(&self, what: &str) -> usize {
         self.world.lock().unwrap().asked.iter().filter(|asked| asked.starts_with(what)).count()
     }
 
     /// Every request was one that GitHub describes.
-    pub(crate) fn assert_no_flaws(&self) {
+    pub fn assert_no_flaws(&self) {
         let flaws = &self.world.lock().unwrap().flaws;
         assert!(flaws.is_empty(), "{flaws:#?}");
     }
@@ -445,4 +447,25 @@ async fn serve_git(
         };
     }
     reply.body(Full::new(Bytes::copy_from_slice(&out[end + 4..]))).unwrap()
+}
+
+/// Runs git as a fixed author; it must succeed.
+pub async fn git(at: &Path, args: &[&str]) -> String {
+    let output = tokio::process::Command::new("git")
+        .current_dir(at)
+        .args(args)
+        .envs([
+            ("GIT_CONFIG_GLOBAL", "/dev/null"),
+            ("GIT_CONFIG_NOSYSTEM", "1"),
+            ("GIT_TERMINAL_PROMPT", "0"),
+            ("GIT_AUTHOR_NAME", "Ada"),
+            ("GIT_AUTHOR_EMAIL", "ada@example.com"),
+            ("GIT_COMMITTER_NAME", "Ada"),
+            ("GIT_COMMITTER_EMAIL", "ada@example.com"),
+        ])
+        .output()
+        .await
+        .unwrap();
+    assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_string()
 }
