@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use super::projects::{changed_meanwhile, wanted_version};
 use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Read};
@@ -22,6 +22,7 @@ use crate::error::ApiError;
 use crate::names::check_name;
 use crate::query::Query;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::clock::rfc3339;
 
 #[derive(Debug, Deserialize, ToSchema)]

@@ -19,7 +19,7 @@ use tokio_util::io::ReaderStream;
 use utoipa::{IntoParams, ToSchema};
 
 use super::files::{copied_out, path_in_body};
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use crate::app::App;
 use crate::auth::{Caller, Id, Read, Write};
 use crate::body::Checked;
@@ -27,6 +27,7 @@ use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_work::artifacts::{KeepError, Label, OpenError};

@@ -6,42 +6,15 @@ use axum::Json;
 use axum::extract::State;
 use coffer_core::AuditId;
 use coffer_store::{AuditFilter, AuditRecord};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use crate::app::App;
 use crate::auth::{Admin, Caller};
 use crate::error::ApiError;
 use crate::query::Query;
+use coffer_api_types::audit::{AuditQuery, Audited};
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::clock::rfc3339;
-
-/// A request that changed something, was not allowed, or read files, logs, output or artifacts; or the use of a secret.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Audited {
-    id: String,
-    /// `key:<id>`, `agent:<id>`, `operator:<id>`, `token:<sandbox>`, `sandbox:<id>`, `server` or `unknown`.
-    actor: String,
-    /// The method and the route; `secret.used` where a sandbox was given the secret `subject`; `audit.dropped` where as many
-    /// reads as `subject` says did not fit.
-    #[schema(example = "POST /api/v1/sandboxes")]
-    action: String,
-    /// The id of what it was about.
-    subject: Option<String>,
-    status: u16,
-    /// The refusal's code.
-    code: Option<String>,
-    request_id: String,
-    at: String,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct AuditQuery {
-    actor: Option<String>,
-    action: Option<String>,
-    subject: Option<String>,
-}
 
 fn shown(record: AuditRecord) -> Audited {
     Audited {

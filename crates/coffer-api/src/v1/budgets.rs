@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::{BudgetId, SandboxId};
+use coffer_core::BudgetId;
 use coffer_store::{Budget as BudgetRow, BudgetAction, BudgetPeriod, BudgetTerms};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use super::projects::wanted_version;
 use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Read};
@@ -19,6 +17,8 @@ use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::budgets::{Action, Budget, ChangedBudget, NewBudget, Period};
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 use coffer_fleet::usage::first_day;
@@ -26,73 +26,6 @@ use coffer_fleet::usage::first_day;
 const LARGEST: f64 = 1e9;
 const SMALLEST: f64 = 1e-9;
 const MOST_WARNINGS: usize = 10;
-
-/// What a budget is for: each day, each month (both in UTC), or all time.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Period {
-    Day,
-    Month,
-    Total,
-}
-
-/// What happens to running sandboxes when it is spent.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Action {
-    #[default]
-    Pause,
-    End,
-}
-
-/// A budget to be made.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewBudget {
-    /// The one sandbox that it is for; the whole project by default.
-    #[schema(value_type = Option<String>)]
-    sandbox_id: Option<SandboxId>,
-    period: Period,
-    /// How much may be spent, in the server's currency.
-    #[schema(minimum = 0, maximum = 1_000_000_000)]
-    amount: f64,
-    /// Percentages at which `budget.warned` is told; 80 by default.
-    warn_at: Option<Vec<i64>>,
-    /// `pause` by default.
-    #[serde(default)]
-    action: Action,
-}
-
-/// Another text for a budget.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ChangedBudget {
-    /// How much may be spent, in the server's currency.
-    #[schema(minimum = 0, maximum = 1_000_000_000)]
-    amount: f64,
-    /// Percentages at which `budget.warned` is told; 80 by default.
-    warn_at: Option<Vec<i64>>,
-    /// `pause` by default.
-    #[serde(default)]
-    action: Action,
-}
-
-/// A budget and how it stands.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Budget {
-    id: String,
-    sandbox_id: Option<String>,
-    period: Period,
-    amount: f64,
-    warn_at: Vec<i64>,
-    action: Action,
-    /// Spent in the period that runs now.
-    spent: f64,
-    currency: String,
-    /// Whether it keeps sandboxes from running.
-    exceeded: bool,
-    created_at: String,
-}
 
 fn checked(amount: f64, warn_at: Option<Vec<i64>>, action: Action) -> Result<BudgetTerms, ApiError> {
     if !(SMALLEST..=LARGEST).contains(&amount) {
@@ -205,7 +138,7 @@ pub(super) async fn list(
     let rows =
         app.store.budgets(&caller.scope, part.after, part.to_fetch()).await.map_err(ApiError::store)?;
     let page = part.page(rows, |row| row.id.to_string(), |row| row);
-    let (rows, next) = page.into_parts();
+    let Page { items: rows, next } = page;
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {
         items.push(shown(&app, row).await?);

@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use super::tasks::by_people;
 use crate::app::App;
 use crate::auth::{Caller, Id, Need, Read, Write};
@@ -26,6 +26,7 @@ use crate::error::ApiError;
 use crate::query::Query;
 pub(super) use ask::{check_size, checked_terms};
 use coffer_api_types::ErrorShape;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 pub(super) use shape::Terms;
 use shape::{Comparison, Competition, Diff, NewCompetition};
@@ -146,7 +147,7 @@ pub(super) async fn list(
         limit: part.to_fetch(),
     };
     let rows = app.store.competitions(&caller.scope, &filter).await.map_err(ApiError::store)?;
-    let (rows, next) = part.page(rows, |row| row.id.to_string(), |row| row).into_parts();
+    let Page { items: rows, next } = part.page(rows, |row| row.id.to_string(), |row| row);
     let ids: Vec<CompetitionId> = rows.iter().map(|row| row.id).collect();
     let found = app.store.entries_of_competitions(&caller.scope, &ids).await;
     let mut entries = found.map_err(ApiError::store)?;

@@ -16,7 +16,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use super::repositories::field;
 use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Read};
@@ -26,6 +26,7 @@ use crate::error::ApiError;
 use crate::names::check_name;
 use crate::query::Query;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_proxy::Client;

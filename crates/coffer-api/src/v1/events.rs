@@ -11,17 +11,17 @@ use axum::response::sse;
 use coffer_store::{EventFilter, Secret, Store};
 use futures_util::Stream;
 use http::HeaderMap;
-use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
-use utoipa::IntoParams;
 
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use crate::app::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
 use crate::query::{Query, names};
 use coffer_api_types::ErrorShape;
 use coffer_api_types::Event;
+use coffer_api_types::events::{AfterQuery, EventQuery};
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 use coffer_fleet::events::{self, Wanted};
 
@@ -33,26 +33,6 @@ const MOST_KINDS: usize = 100;
 
 /// How often a stream looks whether its key is still good.
 const KEY_LOOK: Duration = Duration::from_secs(3);
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct EventQuery {
-    /// Only what happened to this: the id of a sandbox, a task, a competition or another thing.
-    subject: Option<String>,
-    /// Only these kinds, joined by commas; one that ends in `.*` means all that begin so.
-    #[param(example = "sandbox.*")]
-    #[param(value_type = Option<String>)]
-    #[serde(default)]
-    kind: Vec<String>,
-}
-
-/// Where to begin.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct AfterQuery {
-    /// Begin after that sequence; at the newest by default.
-    after: Option<u64>,
-}
 
 pub(super) fn wanted(query: EventQuery) -> Wanted {
     Wanted { kinds: names(&query.kind).map(str::to_string).collect(), subject: query.subject }
@@ -98,7 +78,7 @@ pub(super) async fn list(
     let found = app.store.find_events(&caller.scope, &filter).await.map_err(ApiError::store)?;
     let page = part.page(found.events, |event| event.sequence.to_string(), |event| events::render(&event));
     // Where kinds are rare the look may end before the log does: there is a next part, however short this is.
-    let (items, next) = page.into_parts();
+    let Page { items, next } = page;
     Ok(Json(Page::new(items, next.or_else(|| found.looked_to.map(|to| to.to_string())))))
 }
 

@@ -20,7 +20,6 @@ use tokio::sync::mpsc;
 use utoipa::{IntoParams, ToSchema};
 
 use super::inside::{self, WatchQuery, guest};
-use super::page::Page;
 use crate::app::App;
 use crate::auth::{Id, Named, NamedId, Read, Write};
 use crate::body::Checked;
@@ -28,6 +27,7 @@ use crate::check;
 use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::Page;
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::exec::{self, Captured, End, ExecError, Run, Step};

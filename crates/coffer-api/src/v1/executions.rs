@@ -17,13 +17,14 @@ use http::{HeaderMap, header};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use crate::app::App;
 use crate::auth::{Caller, Id, NamedId, Read};
 use crate::error::ApiError;
 use crate::logs::stream_name;
 use crate::query::{Query, flag};
 use coffer_api_types::ErrorShape;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::output::{Kind, LogPage, LogRecord};

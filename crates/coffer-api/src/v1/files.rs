@@ -32,13 +32,14 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::exec::check_user;
 use super::inside::{self, WatchQuery, guest};
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use crate::app::App;
 use crate::auth::{Caller, Named, Read, Write};
 use crate::body::Checked;
 use crate::error::ApiError;
 use crate::query::{Query, flag};
 use coffer_api_types::ErrorShape;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 use coffer_guest::{Guest, GuestError, Reason, accepted};
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::exec::check_user;
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use super::repositories::field;
 use crate::app::App;
 use crate::auth::{NamedId, Need, Read, Write};
@@ -22,6 +22,7 @@ use crate::body::{Checked, MaybeChecked};
 use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::clock::rfc3339;
 use coffer_work::git::{
     BranchOrder, Branched, CloneOrder, Cloned, CommitOrder, Committed, DiffOrder, Git, GitError, PullOrder,

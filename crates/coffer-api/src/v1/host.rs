@@ -4,31 +4,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::auth::{Caller, Operating, Read};
 use crate::error::ApiError;
+use coffer_api_types::host::{Host, HostFailure, HostReport, KernelFeature};
 use coffer_core::clock::rfc3339;
-
-/// What the host of the sandboxes can and cannot do.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Host {
-    /// What runs the sandboxes.
-    engine: String,
-    /// Whether processes can be frozen where they are.
-    freeze: bool,
-    /// Whether memory can be put on disk: pauses that outlive the host, snapshots and forks with processes.
-    memory_snapshot: bool,
-    /// Why not, where it cannot.
-    memory_snapshot_lacks: Option<String>,
-    disk_quota: bool,
-    memory_limit: bool,
-    cpu_limit: bool,
-    process_limit: bool,
-    network: bool,
-}
 
 /// What the host of the sandboxes can do.
 #[utoipa::path(
@@ -49,35 +30,6 @@ pub(super) async fn show(State(app): State<Arc<App>>, _: Caller<Read>) -> Result
         process_limit: can.process_limit,
         network: can.network,
     }))
-}
-
-/// What an operator sees of the host.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct HostReport {
-    engine: String,
-    /// What this host lacks and what follows from it.
-    warnings: Vec<String>,
-    /// Every kernel feature that sandboxes use.
-    kernel: Vec<KernelFeature>,
-    /// The latest requests that the host failed, oldest first. Tenants are told `host_failed` and the request's id.
-    failures: Vec<HostFailure>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-struct KernelFeature {
-    name: String,
-    present: bool,
-    /// What the kernel said, where it is missing.
-    why: Option<String>,
-    /// What follows from that.
-    without: Option<String>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-struct HostFailure {
-    at: String,
-    request_id: Option<String>,
-    why: String,
 }
 
 /// What the host's kernel can do, and what the host failed lately. For operators.

@@ -4,13 +4,10 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::{AgentId, KeyId, KeyKind, Role};
+use coffer_core::{KeyId, KeyKind, Role};
 use coffer_store::{ApiKeyInfo, ApiKeySecret, NewKey};
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use super::page::Page;
 use crate::app::App;
 use crate::auth::{Admin, Caller, Id};
 use crate::body::{Checked, MaybeChecked};
@@ -18,66 +15,13 @@ use crate::context::Context;
 use crate::error::ApiError;
 use crate::names::check_name;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::Page;
+use coffer_api_types::keys::{Key, MadeKey, NewKeyRequest, RotateRequest};
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 
 const LONGEST_OVERLAP_S: i64 = 30 * 24 * 3600;
 const USUAL_OVERLAP_S: i64 = 24 * 3600;
-
-/// A key to be made.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewKeyRequest {
-    /// For people, to tell keys apart.
-    name: String,
-    /// What it may do; `write` by default.
-    #[schema(value_type = Option<String>, example = "write")]
-    role: Option<Role>,
-    /// What holds it: `service` (a program of yours, the default) or `person`, whose approvals of pull requests count.
-    /// Only people make keys for people.
-    #[schema(value_type = Option<String>, example = "service")]
-    kind: Option<KeyKind>,
-    /// Makes it the key of an agent, which can touch only what that agent owns.
-    #[schema(value_type = Option<String>)]
-    agent_id: Option<AgentId>,
-    /// Refused after so many seconds; never by default.
-    #[schema(minimum = 1)]
-    expires_in_s: Option<i64>,
-}
-
-/// A key, without its secret.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Key {
-    id: String,
-    name: String,
-    #[schema(value_type = String, example = "write")]
-    role: Role,
-    /// `person`, `service` or `agent`.
-    #[schema(value_type = String, example = "service")]
-    kind: KeyKind,
-    agent_id: Option<String>,
-    /// Its first characters, by which its owner knows it.
-    prefix: String,
-    created_at: String,
-    expires_at: Option<String>,
-    revoked_at: Option<String>,
-    last_used_at: Option<String>,
-}
-
-/// A new key. The secret is shown this once.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct MadeKey {
-    id: String,
-    key: String,
-}
-
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RotateRequest {
-    /// How long the old key goes on, in seconds; a day by default, 30 days at most.
-    #[schema(minimum = 0, maximum = 2_592_000)]
-    overlap_s: Option<i64>,
-}
 
 pub(super) fn made(secret: &ApiKeySecret) -> (StatusCode, Json<MadeKey>) {
     (StatusCode::CREATED, Json(MadeKey { id: secret.id().to_string(), key: secret.reveal().to_string() }))

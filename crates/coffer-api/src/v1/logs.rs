@@ -20,12 +20,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::executions::{expect_sandbox, time};
-use super::page::Page;
 use crate::app::App;
 use crate::auth::{NamedId, Read};
 use crate::error::ApiError;
 use crate::logs::{lines, stream_name};
 use crate::query::{Query, flag, names};
+use coffer_api_types::Page;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::output::{Kind, LogRecord};
 pub(super) use everywhere::*;

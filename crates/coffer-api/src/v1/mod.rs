@@ -42,14 +42,14 @@ use axum::Json;
 use axum::Router;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
-use serde::Serialize;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa::openapi::{RefOr, ResponseBuilder, Schema};
-use utoipa::{Modify, OpenApi, ToSchema};
+use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use coffer_api_types::ErrorShape;
+use coffer_api_types::host::Health;
 
 use super::app::App;
 use super::reach;
@@ -351,16 +351,14 @@ fn description() -> String {
     text
 }
 
-#[derive(Debug, Serialize, ToSchema)]
-struct Health {
-    status: &'static str,
-    version: &'static str,
+fn health_of(status: &str) -> Health {
+    Health { status: status.to_string(), version: env!("CARGO_PKG_VERSION").to_string() }
 }
 
 /// Whether the server runs.
 #[utoipa::path(get, path = "/api/v1/health", tag = "server", security(()), responses((status = 200, body = Health)))]
 async fn health() -> Json<Health> {
-    Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
+    Json(health_of("ok"))
 }
 
 /// Who asks whether the server is ready wants to know it soon.
@@ -381,7 +379,7 @@ async fn ready(
         super::error::ApiError::of(coffer_core::Code::Unavailable, message).retry_after(1)
     };
     answers.map_err(late)?.map_err(|error| super::error::ApiError::fleet(error, ""))?;
-    Ok(Json(Health { status: "ready", version: env!("CARGO_PKG_VERSION") }))
+    Ok(Json(health_of("ready")))
 }
 
 #[cfg(test)]

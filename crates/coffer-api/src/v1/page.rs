@@ -1,31 +1,10 @@
 //! Lists, page by page.
 
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
-
 use crate::error::ApiError;
+use coffer_api_types::{Page, PageQuery};
 
 const MOST: u32 = 200;
 const USUAL: u32 = 50;
-
-/// A part of a list.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Page<T> {
-    items: Vec<T>,
-    /// Pass it on as `cursor` to get the next part; null at the end.
-    next: Option<String>,
-}
-
-/// Which part of a list.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct PageQuery {
-    /// How many at most, 1 to 200; 50 by default.
-    #[param(minimum = 1, maximum = 200)]
-    limit: Option<u32>,
-    /// The `next` of the part before.
-    cursor: Option<String>,
-}
 
 /// The part that a request asks for, of a list that is walked by positions of type `C`.
 #[derive(Debug)]
@@ -62,15 +41,5 @@ impl<C: std::str::FromStr> Part<C> {
         rows.truncate(limit);
         let next = rows.last().filter(|_| more).map(position);
         Page { items: rows.into_iter().map(show).collect(), next }
-    }
-}
-
-impl<T> Page<T> {
-    pub(super) fn into_parts(self) -> (Vec<T>, Option<String>) {
-        (self.items, self.next)
-    }
-
-    pub(super) const fn new(items: Vec<T>, next: Option<String>) -> Self {
-        Self { items, next }
     }
 }

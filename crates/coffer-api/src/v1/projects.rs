@@ -7,11 +7,9 @@ use axum::extract::State;
 use coffer_core::ProjectId;
 use coffer_store::Project as ProjectRow;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use super::keys::{MadeKey, NewKeyRequest, checked, made};
-use super::page::{Page, PageQuery, Part};
+use super::keys::{checked, made};
+use super::page::Part;
 use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Operating, Read};
 use crate::body::Checked;
@@ -20,23 +18,11 @@ use crate::error::ApiError;
 use crate::names::check_name;
 use crate::query::Query;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::keys::{MadeKey, NewKeyRequest};
+use coffer_api_types::projects::{Project, ProjectName};
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ProjectName {
-    /// Of no other project.
-    name: String,
-}
-
-/// What everything belongs to.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Project {
-    id: String,
-    name: String,
-    created_at: String,
-}
 
 fn shown(project: ProjectRow) -> Project {
     Project { id: project.id.to_string(), name: project.name, created_at: rfc3339(project.created_ms) }

@@ -16,13 +16,13 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::page::{Page, PageQuery};
 use super::repositories::{Located, field, forge_part, listed};
 use crate::app::App;
 use crate::auth::{Read, Write};
 use crate::body::{Checked, MaybeChecked};
 use crate::error::ApiError;
 use crate::query::Query;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 use coffer_work::git::Branches;
 

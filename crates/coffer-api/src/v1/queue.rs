@@ -5,66 +5,16 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use coffer_store::{QueueLoad, QueuedRun, RunState};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
+use coffer_api_types::queue::{Queue, QueueCounts, QueueLimits, Run};
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 
 /// Runs of one project that are shown.
 const MOST_SHOWN: u32 = 500;
-
-/// How many runs may hold a slot at once.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct QueueLimits {
-    /// Of all projects.
-    in_all: u32,
-    /// Of this one.
-    per_project: Option<i64>,
-}
-
-/// How many there are.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct QueueCounts {
-    running: i64,
-    queued: i64,
-}
-
-/// A run that waits for a slot, holds one, or is parked without.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = QueueRun)]
-pub(super) struct Run {
-    run_id: String,
-    /// `task`, or another kind of run.
-    kind: String,
-    /// What it is about, for a task's.
-    task_id: Option<String>,
-    /// `queued`, `running` or `parked`.
-    state: &'static str,
-    /// Among the project's that wait, from 1 on.
-    position: Option<usize>,
-    created_at: String,
-    started_at: Option<String>,
-}
-
-/// The project's queue.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Queue {
-    limits: QueueLimits,
-    running: i64,
-    /// Those that wait for a person, as competitions do; they hold no slot.
-    parked: i64,
-    queued: i64,
-    /// How long the one has waited that waits longest.
-    oldest_wait_s: Option<i64>,
-    /// Those that have begun, then those that wait for a slot in the order in which they get one; the first 500.
-    runs: Vec<Run>,
-    /// Of all other projects together: they share the slots.
-    elsewhere: QueueCounts,
-}
 
 fn shown(runs: Vec<QueuedRun>) -> Vec<Run> {
     let mut waiting = 0;
@@ -75,7 +25,7 @@ fn shown(runs: Vec<QueuedRun>) -> Vec<Run> {
             run_id: run.id.to_string(),
             task_id: (run.kind == "task").then_some(run.subject),
             kind: run.kind,
-            state: run.state.as_str(),
+            state: run.state.as_str().to_string(),
             position: is_queued.then_some(waiting),
             created_at: rfc3339(run.created_ms),
             started_at: run.started_ms.map(rfc3339),

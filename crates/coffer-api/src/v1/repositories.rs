@@ -17,7 +17,7 @@ use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use crate::app::App;
 use crate::auth::{Admin, Caller, Need, Read, Write};
 use crate::body::Checked;
@@ -26,6 +26,7 @@ use crate::error::ApiError;
 use crate::here::{base_url, check_keeper};
 use crate::query::Query;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::clock::rfc3339;
 
 /// A repository to be.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::bounds::within;
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use crate::app::App;
 use crate::auth::{Caller, Named, NamedId, Operating, Read, Write, not_here};
 use crate::body::{Checked, MaybeChecked};
@@ -26,6 +26,7 @@ use crate::query::{Query, names};
 use crate::reach::PolicyShape;
 use crate::{check, kinds};
 use coffer_api_types::ErrorShape;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 use coffer_fleet::limits::InForce;

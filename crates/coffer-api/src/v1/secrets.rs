@@ -10,7 +10,6 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::page::Page;
 use super::tasks::named;
 use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Operating, Read};
@@ -18,6 +17,7 @@ use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::Page;
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 

@@ -6,43 +6,21 @@ use axum::extract::State;
 use axum::{Extension, Json};
 use coffer_store::Authenticated;
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use super::keys::{MadeKey, made};
+use super::keys::made;
 use crate::app::App;
 use crate::auth::Anyone;
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::keys::MadeKey;
+use coffer_api_types::session::{Identity, OwnProject, SignIn};
 use coffer_core::Code;
 use coffer_proxy::Client;
 
 /// How long a key that was got by a link lives: a working day.
 const SESSION_MS: i64 = 12 * 3600 * 1000;
-
-/// Whose a key is.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Identity {
-    /// `read`, `write` or `admin` in its project, or `operator`.
-    #[schema(example = "write")]
-    role: String,
-    key_id: String,
-    /// None where it is an operator's.
-    project: Option<OwnProject>,
-    /// The agent whose it is, which sees only its own sandboxes.
-    agent_id: Option<String>,
-    /// Where ports of sandboxes are reached, as `<port>-<id>.<domain>`.
-    domain: Option<String>,
-    version: &'static str,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct OwnProject {
-    id: String,
-    name: String,
-}
 
 /// Whose the key is that is shown.
 #[utoipa::path(
@@ -70,15 +48,8 @@ pub(super) async fn me(
         project,
         agent_id,
         domain: app.domain.clone(),
-        version: env!("CARGO_PKG_VERSION"),
+        version: env!("CARGO_PKG_VERSION").to_string(),
     }))
-}
-
-/// The token of a one-time link.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SignIn {
-    token: String,
 }
 
 /// Exchanges the token of a one-time link, as `coffer up` prints it, for a key that ends after 12 hours.

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use super::sandboxes::{self, Sandbox, usual_timeout_s};
 use crate::app::App;
 use crate::auth::{Caller, Id, Named, Read, Write};
@@ -21,6 +21,7 @@ use crate::query::Query;
 use crate::snapshots::{checked_name, full_name};
 use crate::templates;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::{FleetError, MemoryWish, SnapshotSpec};

@@ -17,12 +17,13 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::events::{AfterQuery, EventQuery, KeyWatch, after, wanted};
+use super::events::{KeyWatch, after, wanted};
 use crate::app::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
 use crate::query::{Query, form_pairs};
 use coffer_api_types::ErrorShape;
+use coffer_api_types::events::{AfterQuery, EventQuery};
 use coffer_fleet::events::Reader;
 
 /// What clients ask for by `Sec-WebSocket-Protocol`.

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use super::projects::{changed_meanwhile, wanted_version};
 use super::repositories::plain_name;
 use crate::app::App;
@@ -23,6 +23,7 @@ use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::{Query, flag};
 use coffer_api_types::ErrorShape;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 use shape::{ChangedTask, NewTask, OnReview, PlaceShape, Task};
 pub(super) use shape::{amount, check_text, check_title, named, nanos};

@@ -4,27 +4,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use serde::Serialize;
-use utoipa::ToSchema;
 
-use super::page::Page;
 use crate::app::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
-
-/// A template that sandboxes can be made from.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Template {
-    name: String,
-    /// Changes with every build.
-    build: String,
-    /// Whether sandboxes that name no template are made from it.
-    is_default: bool,
-    /// Whom commands run as unless they say otherwise.
-    user: String,
-    /// Where commands run unless they say otherwise; the user's home where it is null.
-    workdir: Option<String>,
-}
+use coffer_api_types::Page;
+use coffer_api_types::templates::Template;
 
 /// The templates of this host, by name. Snapshots can be named as templates too: `GET /api/v1/snapshots` lists those.
 #[utoipa::path(

@@ -4,72 +4,21 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::{ProjectId, SandboxId};
+use coffer_core::ProjectId;
 use coffer_store::{Amounts, Scope, UsageFilter, UsageGroup, UsageLine};
 use jiff::civil::Date;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use crate::app::App;
 use crate::auth::{Caller, Operating, Read};
 use crate::error::ApiError;
 use crate::query::Query;
+use coffer_api_types::usage::{Prices, ProjectQuery, UsageEntry, UsageQuery};
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::clock::now_ms;
 
 const DAY_MS: i64 = 86_400_000;
 const USUAL_DAYS: i64 = 30;
-
-/// Which usage to show.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct UsageQuery {
-    /// `day` (by default), `sandbox`; for operators `project` too.
-    group: Option<String>,
-    /// The first day, in UTC, such as `2026-11-01`; 30 days before the last by default.
-    from: Option<String>,
-    /// The last day; today by default.
-    to: Option<String>,
-    /// Only this sandbox's.
-    #[param(value_type = Option<String>)]
-    sandbox: Option<SandboxId>,
-}
-
-/// Whose usage to show.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ProjectQuery {
-    #[param(value_type = Option<String>)]
-    project: Option<ProjectId>,
-}
-
-/// What was used in one day, by one sandbox or by one project.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct UsageEntry {
-    /// The day, where lines are days.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    day: Option<String>,
-    /// The sandbox, where lines are sandboxes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sandbox_id: Option<String>,
-    /// The project, where lines are projects.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    project_id: Option<String>,
-    /// The agent that owned the sandbox.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    agent_id: Option<String>,
-    /// How long sandboxes ran; pauses do not count.
-    running_seconds: f64,
-    /// Processors that they might have used, times seconds.
-    cpu_seconds: f64,
-    /// Memory that they might have used, in GiB, times seconds.
-    memory_gib_seconds: f64,
-    /// Processor time that they really used.
-    cpu_used_seconds: f64,
-    /// At the prices of the time.
-    cost: f64,
-    currency: String,
-}
 
 fn shown(line: UsageLine, group: UsageGroup, currency: &str) -> UsageEntry {
     let Amounts { running_ms, cpu_ms, memory_mib_ms, cpu_used_us, cost_nanos } = line.amounts;
@@ -166,18 +115,6 @@ pub(super) async fn all(
     let groups =
         [("day", UsageGroup::Day), ("sandbox", UsageGroup::Sandbox), ("project", UsageGroup::Project)];
     listed(&app, &caller.operator, (page, query), &groups, whose.project).await
-}
-
-/// What running costs on this server.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Prices {
-    currency: String,
-    /// Of a processor that a sandbox may use, for each second that it runs.
-    cpu_second: f64,
-    /// Of a GiB of memory that it may use, likewise.
-    memory_gib_second: f64,
-    /// Of the sandbox itself, for each second that it runs.
-    sandbox_second: f64,
 }
 
 /// The prices by which sandboxes are counted. The operator sets them in `[usage]` of the configuration.

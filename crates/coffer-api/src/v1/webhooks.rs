@@ -14,7 +14,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::page::{Page, PageQuery, Part};
+use super::page::Part;
 use super::repositories::field;
 use super::tasks::named;
 use crate::app::App;
@@ -24,6 +24,7 @@ use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 use coffer_work::webhooks::{new_key, ping};

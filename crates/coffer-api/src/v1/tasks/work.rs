@@ -22,8 +22,9 @@ use crate::body::{Checked, MaybeChecked};
 use crate::error::ApiError;
 use crate::query::Query;
 use crate::v1::competitions::{self, Terms};
-use crate::v1::page::{Page, PageQuery, Part};
+use crate::v1::page::Part;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::{Page, PageQuery};
 use coffer_core::clock::rfc3339;
 
 const LONGEST_MESSAGE: usize = 32 * 1024;
