@@ -3,6 +3,8 @@
 //! Names come from clients and end up as arguments of git, so each has a grammar of its own that is narrower
 //! than git's: none begins with `-`, none climbs, none has a control character.
 
+pub mod records;
+
 use std::fmt;
 use std::str::FromStr;
 

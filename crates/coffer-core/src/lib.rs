@@ -20,6 +20,7 @@ pub mod event;
 pub mod forge;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod git;
 mod id;
 pub mod life;
 mod lifetime;

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+pub use coffer_core::forge::records::{
+    Branch, Comment, Diff, DiffFile, InlineComment, Issue, MissingPermission, Permissions, Protection, Pull,
+    RepositoryInfo, Review, Status, Statuses,
+};
 use coffer_core::forge::{
-    BranchName, CommitId, DiffSide, ForgeKind, IssueState, MergeMethod, ProtectionRules, PullState,
-    StatusContext, StatusState, Verdict,
+    BranchName, CommitId, DiffSide, IssueState, MergeMethod, StatusContext, StatusState, Verdict,
 };
 pub use coffer_core::forge::{PullChange, PullFilter};
 use coffer_store::Secret;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::ForgeError;
 
@@ -73,59 +74,6 @@ pub struct Listed<T> {
     pub next: Option<String>,
 }
 
-/// A repository as its forge knows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct RepositoryInfo {
-    #[schema(value_type = String, example = "local")]
-    pub forge: ForgeKind,
-    #[schema(value_type = String, example = "main")]
-    pub default_branch: BranchName,
-    /// Nothing was pushed to it yet.
-    pub empty: bool,
-    pub private: bool,
-    pub archived: bool,
-    pub description: Option<String>,
-    /// For people, where the forge has pages.
-    pub web_url: Option<String>,
-    pub size_bytes: Option<u64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Branch {
-    #[schema(value_type = String)]
-    pub name: BranchName,
-    #[schema(value_type = String)]
-    pub commit: CommitId,
-    pub protected: bool,
-}
-
-/// What protects a branch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Protection {
-    #[schema(value_type = String)]
-    pub branch: BranchName,
-    /// It moves by merged pull requests alone.
-    pub require_pull: bool,
-    /// Approvals that a pull request needs.
-    pub approvals: u32,
-    /// Statuses must be successes.
-    pub require_statuses: bool,
-    /// Which, where the forge names them.
-    pub contexts: Vec<String>,
-}
-
-impl Protection {
-    pub(crate) fn of(branch: BranchName, rules: ProtectionRules) -> Self {
-        Self {
-            branch,
-            require_pull: rules.require_pull,
-            approvals: rules.approvals,
-            require_statuses: rules.require_statuses,
-            contexts: Vec::new(),
-        }
-    }
-}
-
 /// A pull request to be.
 #[derive(Debug, Clone)]
 pub struct NewPull {
@@ -135,63 +83,6 @@ pub struct NewPull {
     /// The default branch, unless another is named.
     pub base: Option<BranchName>,
     pub draft: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Pull {
-    pub number: i64,
-    pub title: String,
-    pub body: String,
-    #[schema(value_type = String, example = "open")]
-    pub state: PullState,
-    pub draft: bool,
-    #[schema(value_type = String)]
-    pub head: BranchName,
-    #[schema(value_type = String)]
-    pub base: BranchName,
-    /// The head's commit as last seen.
-    #[schema(value_type = String)]
-    pub head_commit: CommitId,
-    #[schema(value_type = String)]
-    pub base_commit: CommitId,
-    #[schema(value_type = Option<String>)]
-    pub merge_commit: Option<CommitId>,
-    pub author: String,
-    pub web_url: Option<String>,
-    pub created_at: String,
-    pub updated_at: String,
-    /// When it was closed or merged.
-    pub closed_at: Option<String>,
-}
-
-/// What a pull request changes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Diff {
-    /// Where head and base parted.
-    #[schema(value_type = Option<String>)]
-    pub merge_base: Option<CommitId>,
-    #[schema(value_type = String)]
-    pub head_commit: CommitId,
-    pub files: Vec<DiffFile>,
-    pub additions: u64,
-    pub deletions: u64,
-    /// The patch as git writes it.
-    pub patch: String,
-    /// There is more than is shown.
-    pub truncated: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct DiffFile {
-    pub path: String,
-    /// What it was called before, where it was renamed or copied.
-    pub previous_path: Option<String>,
-    /// `added`, `modified`, `deleted`, `renamed`, `copied` or `changed`.
-    pub change: &'static str,
-    pub additions: u64,
-    pub deletions: u64,
-    /// It is not text, so lines are not counted.
-    pub binary: bool,
 }
 
 /// How a pull request is to be merged.
@@ -205,35 +96,12 @@ pub struct MergeOrder {
     pub message: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Issue {
-    pub number: i64,
-    pub title: String,
-    pub body: String,
-    #[schema(value_type = String, example = "open")]
-    pub state: IssueState,
-    pub author: String,
-    pub web_url: Option<String>,
-    pub created_at: String,
-    pub updated_at: String,
-    pub closed_at: Option<String>,
-}
-
 /// What of an issue is to change.
 #[derive(Debug, Clone, Default)]
 pub struct IssueChange {
     pub title: Option<String>,
     pub body: Option<String>,
     pub state: Option<IssueState>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-#[schema(as = ForgeComment)]
-pub struct Comment {
-    pub id: String,
-    pub body: String,
-    pub author: String,
-    pub created_at: String,
 }
 
 /// A verdict to be.
@@ -254,34 +122,6 @@ pub struct NewInlineComment {
     pub body: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Review {
-    pub id: String,
-    #[schema(value_type = String, example = "approve")]
-    pub verdict: Verdict,
-    pub body: String,
-    pub author: String,
-    #[schema(value_type = Option<String>)]
-    pub commit: Option<CommitId>,
-    pub created_at: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct InlineComment {
-    pub id: String,
-    pub body: String,
-    pub author: String,
-    pub path: String,
-    /// None where the line is no longer part of the diff.
-    pub line: Option<i64>,
-    #[schema(value_type = Option<String>, example = "right")]
-    pub side: Option<DiffSide>,
-    #[schema(value_type = Option<String>)]
-    pub commit: Option<CommitId>,
-    pub in_reply_to: Option<String>,
-    pub created_at: String,
-}
-
 /// What a check says now.
 #[derive(Debug, Clone)]
 pub struct NewStatus {
@@ -289,58 +129,6 @@ pub struct NewStatus {
     pub state: StatusState,
     pub description: String,
     pub target_url: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Status {
-    pub context: String,
-    #[schema(value_type = String, example = "success")]
-    pub state: StatusState,
-    pub description: String,
-    pub target_url: Option<String>,
-    pub changed_at: Option<String>,
-}
-
-/// All that is said of a commit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Statuses {
-    #[schema(value_type = String)]
-    pub commit: CommitId,
-    /// `failure` where one failed, else `pending` where one is pending or there is none, else `success`.
-    #[schema(value_type = String)]
-    pub state: StatusState,
-    pub statuses: Vec<Status>,
-}
-
-impl Statuses {
-    pub(crate) fn of(commit: CommitId, statuses: Vec<Status>) -> Self {
-        let any = |wanted: &[StatusState]| statuses.iter().any(|status| wanted.contains(&status.state));
-        let state = if any(&[StatusState::Failure, StatusState::Error]) {
-            StatusState::Failure
-        } else if statuses.is_empty() || any(&[StatusState::Pending]) {
-            StatusState::Pending
-        } else {
-            StatusState::Success
-        };
-        Self { commit, state, statuses }
-    }
-}
-
-/// Whether a credential suffices.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Permissions {
-    /// Nothing is missing.
-    pub sufficient: bool,
-    pub granted: Vec<String>,
-    pub missing: Vec<MissingPermission>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct MissingPermission {
-    /// What to give the token, as the forge calls it.
-    pub scope: String,
-    /// What cannot be done without it.
-    pub needed_to: String,
 }
 
 /// What git may do by an [`Upstream`].

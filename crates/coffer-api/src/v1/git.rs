@@ -24,9 +24,9 @@ use crate::query::Query;
 use coffer_api_types::ErrorShape;
 use coffer_api_types::{Page, PageQuery};
 use coffer_core::clock::rfc3339;
+use coffer_core::git::{Branched, Cloned, Committed, PullRequest, Pushed, WorkTree, WorkTreeDiff};
 use coffer_work::git::{
-    BranchOrder, Branched, CloneOrder, Cloned, CommitOrder, Committed, DiffOrder, Git, GitError, PullOrder,
-    PullRequest, PushOrder, Pushed, Session, Submodules, WorkTree, WorkTreeDiff,
+    BranchOrder, CloneOrder, CommitOrder, DiffOrder, Git, GitError, PullOrder, PushOrder, Session, Submodules,
 };
 
 const LONGEST_PATH: usize = 4096;

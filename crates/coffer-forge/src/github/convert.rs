@@ -190,7 +190,8 @@ pub(crate) fn file(told: &Value) -> Option<DiffFile> {
             Some("renamed") => "renamed",
             Some("copied") => "copied",
             _ => "changed",
-        },
+        }
+        .to_string(),
         additions: told["additions"].as_u64().unwrap_or(0),
         deletions: told["deletions"].as_u64().unwrap_or(0),
         binary: told["patch"].is_null() && told["changes"] == 0 && told["status"] == "modified",

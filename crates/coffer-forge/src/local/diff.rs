@@ -79,7 +79,14 @@ fn files(listed: &[u8]) -> Vec<DiffFile> {
                 'C' => "copied",
                 _ => "changed",
             };
-            files.push(DiffFile { path, previous_path, change, additions: 0, deletions: 0, binary: false });
+            files.push(DiffFile {
+                path,
+                previous_path,
+                change: change.to_string(),
+                additions: 0,
+                deletions: 0,
+                binary: false,
+            });
             continue;
         }
         let mut columns = part.splitn(3, '\t');

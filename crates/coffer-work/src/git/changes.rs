@@ -3,7 +3,8 @@
 use coffer_core::forge::CommitId;
 
 use super::GitError;
-use super::{DiffStat, Git, Run, Session, WorkTreeDiff};
+use super::{DiffStat, Git, Run, Session};
+use coffer_core::git::WorkTreeDiff;
 
 /// Of a patch that is kept.
 const MOST_KEPT: usize = 1024 * 1024;

@@ -26,12 +26,8 @@ use coffer_store::{GitOutcome, GitRemote, ProjectScope, RepositoryRow, Store, St
 use serde::Serialize;
 
 pub use error::{Cause, GitError};
-pub use orders::{
-    BranchOrder, Branched, CloneOrder, Cloned, CommitOrder, Committed, DiffOrder, PullOrder, PullRequest,
-    PushOrder, Pushed, WorkTreeDiff,
-};
+pub use orders::{BranchOrder, CloneOrder, CommitOrder, DiffOrder, PullOrder, PushOrder};
 pub use settings::ForgeSettings;
-pub use status::WorkTree;
 pub use submodules::Submodules;
 pub use work::{DiffStat, Signature};
 

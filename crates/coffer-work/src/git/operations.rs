@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use coffer_core::forge::{BranchName, CommitId, ForgeKind};
+use coffer_core::git::{Branched, Cloned, Committed, PullRequest, Pushed, WorkTree, WorkTreeDiff};
 use coffer_core::network::{GitObject, PushWindow};
 use coffer_forge::{ForgeError, NewPull};
 use coffer_store::{GitRemote, GitSettings};
 
 use super::GitError;
-use super::orders::{
-    BranchOrder, Branched, CloneOrder, Cloned, CommitOrder, Committed, DiffOrder, PullOrder, PullRequest,
-    PushOrder, Pushed, WorkTreeDiff,
-};
+use super::orders::{BranchOrder, CloneOrder, CommitOrder, DiffOrder, PullOrder, PushOrder};
 use super::routes::Opening;
-use super::status::WorkTree;
+use super::status::read_status;
 use super::{Branches, Git, Large, Place, Run, Session, Signature, Submodules, explain, gate_url};
 use coffer_core::clock::now_ms;
 use coffer_core::{Code, Refusal};
@@ -245,7 +243,7 @@ impl Git {
         } else {
             &returned.stdout[..]
         };
-        let mut status = WorkTree::read(whole)
+        let mut status = read_status(whole)
             .map_err(|_| Refusal::new(Code::GitFailed, "git told its status in a way that cannot be read"))?;
         status.truncated |= returned.is_cut;
         Ok(status)

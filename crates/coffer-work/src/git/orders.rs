@@ -1,9 +1,6 @@
-//! What is asked for, and what is answered.
+//! What is asked for.
 
 use coffer_core::forge::BranchName;
-use coffer_forge::Pull;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::Submodules;
 
@@ -18,40 +15,11 @@ pub struct CloneOrder {
     pub user: Option<String>,
 }
 
-/// A repository that is in a sandbox.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Cloned {
-    pub repository: String,
-    pub path: String,
-    /// Whether it was there already and is up to date now. A clean work tree is fast-forwarded.
-    pub updated: bool,
-    /// How many commits of its upstream the branch lacks: changes or commits of its own were in the way. Null where it
-    /// has no upstream.
-    pub behind: Option<u64>,
-    pub branch: Option<String>,
-    pub commit: Option<String>,
-    /// What of it is not there, and why: files of Git LFS, submodules.
-    pub notes: Vec<String>,
-}
-
 #[derive(Debug)]
 pub struct BranchOrder {
     pub repository: Option<String>,
     pub name: BranchName,
     pub base: Option<BranchName>,
-}
-
-/// A branch that is checked out.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Branched {
-    pub repository: String,
-    pub branch: String,
-    /// What it was made from; null where it existed.
-    pub base: Option<String>,
-    pub created: bool,
-    pub commit: Option<String>,
-    /// What of it is not there, and why: files of Git LFS.
-    pub notes: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -61,33 +29,12 @@ pub struct DiffOrder {
     pub base: Option<BranchName>,
 }
 
-/// What differs.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct WorkTreeDiff {
-    pub repository: String,
-    pub patch: String,
-    /// There is more than this.
-    pub truncated: bool,
-}
-
 #[derive(Debug)]
 pub struct CommitOrder {
     pub repository: Option<String>,
     pub message: String,
     /// What goes in; everything that was changed, where it is empty.
     pub paths: Vec<String>,
-}
-
-/// A commit that was made.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Committed {
-    pub repository: String,
-    pub commit: Option<String>,
-    pub branch: Option<String>,
-    /// As the message reads, where the project wants conventional commits.
-    pub kind: Option<String>,
-    pub scope: Option<String>,
-    pub breaking: bool,
 }
 
 #[derive(Debug)]
@@ -99,17 +46,6 @@ pub struct PushOrder {
     pub force: bool,
 }
 
-/// A branch as the forge has it now.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Pushed {
-    pub repository: String,
-    pub branch: String,
-    pub commit: String,
-    /// Where it was before; null where it is new.
-    pub previous: Option<String>,
-    pub attempts: u32,
-}
-
 #[derive(Debug)]
 pub struct PullOrder {
     pub repository: Option<String>,
@@ -118,13 +54,4 @@ pub struct PullOrder {
     pub head: Option<BranchName>,
     pub base: Option<BranchName>,
     pub draft: bool,
-}
-
-/// The pull request of a branch.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct PullRequest {
-    pub repository: String,
-    /// Whether it was opened now, or found.
-    pub created: bool,
-    pub pull: Pull,
 }

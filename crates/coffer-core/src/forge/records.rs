@@ -1,0 +1,233 @@
+//! What forges and our API show of repositories, pull requests and issues.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    BranchName, CommitId, DiffSide, ForgeKind, IssueState, ProtectionRules, PullState, StatusState, Verdict,
+};
+
+/// A repository as its forge knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RepositoryInfo {
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "local"))]
+    pub forge: ForgeKind,
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "main"))]
+    pub default_branch: BranchName,
+    /// Nothing was pushed to it yet.
+    pub empty: bool,
+    pub private: bool,
+    pub archived: bool,
+    pub description: Option<String>,
+    /// For people, where the forge has pages.
+    pub web_url: Option<String>,
+    pub size_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Branch {
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub name: BranchName,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub commit: CommitId,
+    pub protected: bool,
+}
+
+/// What protects a branch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Protection {
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub branch: BranchName,
+    /// It moves by merged pull requests alone.
+    pub require_pull: bool,
+    /// Approvals that a pull request needs.
+    pub approvals: u32,
+    /// Statuses must be successes.
+    pub require_statuses: bool,
+    /// Which, where the forge names them.
+    pub contexts: Vec<String>,
+}
+
+impl Protection {
+    pub fn of(branch: BranchName, rules: ProtectionRules) -> Self {
+        Self {
+            branch,
+            require_pull: rules.require_pull,
+            approvals: rules.approvals,
+            require_statuses: rules.require_statuses,
+            contexts: Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Pull {
+    pub number: i64,
+    pub title: String,
+    pub body: String,
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "open"))]
+    pub state: PullState,
+    pub draft: bool,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub head: BranchName,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub base: BranchName,
+    /// The head's commit as last seen.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub head_commit: CommitId,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub base_commit: CommitId,
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub merge_commit: Option<CommitId>,
+    pub author: String,
+    pub web_url: Option<String>,
+    pub created_at: String,
+    pub updated_at: String,
+    /// When it was closed or merged.
+    pub closed_at: Option<String>,
+}
+
+/// What a pull request changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Diff {
+    /// Where head and base parted.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub merge_base: Option<CommitId>,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub head_commit: CommitId,
+    pub files: Vec<DiffFile>,
+    pub additions: u64,
+    pub deletions: u64,
+    /// The patch as git writes it.
+    pub patch: String,
+    /// There is more than is shown.
+    pub truncated: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct DiffFile {
+    pub path: String,
+    /// What it was called before, where it was renamed or copied.
+    pub previous_path: Option<String>,
+    /// `added`, `modified`, `deleted`, `renamed`, `copied` or `changed`.
+    pub change: String,
+    pub additions: u64,
+    pub deletions: u64,
+    /// It is not text, so lines are not counted.
+    pub binary: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Issue {
+    pub number: i64,
+    pub title: String,
+    pub body: String,
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "open"))]
+    pub state: IssueState,
+    pub author: String,
+    pub web_url: Option<String>,
+    pub created_at: String,
+    pub updated_at: String,
+    pub closed_at: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = ForgeComment))]
+pub struct Comment {
+    pub id: String,
+    pub body: String,
+    pub author: String,
+    pub created_at: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Review {
+    pub id: String,
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "approve"))]
+    pub verdict: Verdict,
+    pub body: String,
+    pub author: String,
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub commit: Option<CommitId>,
+    pub created_at: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct InlineComment {
+    pub id: String,
+    pub body: String,
+    pub author: String,
+    pub path: String,
+    /// None where the line is no longer part of the diff.
+    pub line: Option<i64>,
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>, example = "right"))]
+    pub side: Option<DiffSide>,
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub commit: Option<CommitId>,
+    pub in_reply_to: Option<String>,
+    pub created_at: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Status {
+    pub context: String,
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "success"))]
+    pub state: StatusState,
+    pub description: String,
+    pub target_url: Option<String>,
+    pub changed_at: Option<String>,
+}
+
+/// All that is said of a commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Statuses {
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub commit: CommitId,
+    /// `failure` where one failed, else `pending` where one is pending or there is none, else `success`.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub state: StatusState,
+    pub statuses: Vec<Status>,
+}
+
+impl Statuses {
+    pub fn of(commit: CommitId, statuses: Vec<Status>) -> Self {
+        let any = |wanted: &[StatusState]| statuses.iter().any(|status| wanted.contains(&status.state));
+        let state = if any(&[StatusState::Failure, StatusState::Error]) {
+            StatusState::Failure
+        } else if statuses.is_empty() || any(&[StatusState::Pending]) {
+            StatusState::Pending
+        } else {
+            StatusState::Success
+        };
+        Self { commit, state, statuses }
+    }
+}
+
+/// Whether a credential suffices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Permissions {
+    /// Nothing is missing.
+    pub sufficient: bool,
+    pub granted: Vec<String>,
+    pub missing: Vec<MissingPermission>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct MissingPermission {
+    /// What to give the token, as the forge calls it.
+    pub scope: String,
+    /// What cannot be done without it.
+    pub needed_to: String,
+}
