@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// What a budget is for: each day, each month (both in UTC), or all time.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Period {
     Day,
@@ -14,7 +14,7 @@ pub enum Period {
 }
 
 /// What happens to running sandboxes when it is spent.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     #[default]
@@ -23,7 +23,7 @@ pub enum Action {
 }
 
 /// A budget to be made.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewBudget {
     /// The one sandbox that it is for; the whole project by default.
@@ -41,7 +41,7 @@ pub struct NewBudget {
 }
 
 /// Another text for a budget.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangedBudget {
     /// How much may be spent, in the server's currency.
@@ -55,7 +55,7 @@ pub struct ChangedBudget {
 }
 
 /// A budget and how it stands.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Budget {
     pub id: String,
     pub sandbox_id: Option<String>,

@@ -16,7 +16,7 @@ pub struct Event {
     pub at: String,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct EventQuery {
     /// Only what happened to this: the id of a sandbox, a task, a competition or another thing.
@@ -29,7 +29,7 @@ pub struct EventQuery {
 }
 
 /// Where to begin.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct AfterQuery {
     /// Begin after that sequence; at the newest by default.

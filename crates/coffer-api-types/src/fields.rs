@@ -1,7 +1,7 @@
 //! How fields are read that JSON or a query string writes in its own way.
 
-use serde::de::{Deserializer, Error as _};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
 
 /// `true` or `false`, also as `1` or `0`: a flag in a query string.
 pub(crate) fn flag<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {

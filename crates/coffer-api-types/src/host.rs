@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// What the host of the sandboxes can and cannot do.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Host {
     /// What runs the sandboxes.
     pub engine: String,
@@ -22,7 +22,7 @@ pub struct Host {
 }
 
 /// What an operator sees of the host.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HostReport {
     pub engine: String,
     /// What this host lacks and what follows from it.
@@ -33,7 +33,7 @@ pub struct HostReport {
     pub failures: Vec<HostFailure>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct KernelFeature {
     pub name: String,
     pub present: bool,
@@ -43,14 +43,14 @@ pub struct KernelFeature {
     pub without: Option<String>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HostFailure {
     pub at: String,
     pub request_id: Option<String>,
     pub why: String,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
     pub status: String,
     pub version: String,

@@ -5,18 +5,40 @@
 //! is an error; responses ignore them, so that an old client reads a new server.
 #![forbid(unsafe_code)]
 
+pub mod agents;
+pub mod artifacts;
+pub mod attempts;
 pub mod audit;
 pub mod budgets;
+pub mod competitions;
+pub mod connections;
 mod error;
 pub mod events;
+pub mod exec;
+pub mod executions;
+mod fields;
+pub mod files;
+pub mod forks;
+pub mod git;
 pub mod host;
 pub mod keys;
+pub mod limits;
+pub mod logs;
+pub mod network;
 pub mod page;
+pub mod policy;
 pub mod projects;
+pub mod pulls;
 pub mod queue;
+pub mod repositories;
+pub mod sandboxes;
+pub mod secrets;
 pub mod session;
+pub mod snapshots;
+pub mod tasks;
 pub mod templates;
 pub mod usage;
+pub mod webhooks;
 
 pub use error::ErrorShape;
 pub use events::Event;

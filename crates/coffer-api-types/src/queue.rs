@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// How many runs may hold a slot at once.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueueLimits {
     /// Of all projects.
     pub in_all: u32,
@@ -13,14 +13,14 @@ pub struct QueueLimits {
 }
 
 /// How many there are.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueueCounts {
     pub running: i64,
     pub queued: i64,
 }
 
 /// A run that waits for a slot, holds one, or is parked without.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = QueueRun)]
 pub struct Run {
     pub run_id: String,
@@ -37,7 +37,7 @@ pub struct Run {
 }
 
 /// The project's queue.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Queue {
     pub limits: QueueLimits,
     pub running: i64,

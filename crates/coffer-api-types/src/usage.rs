@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 /// Which usage to show.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct UsageQuery {
     /// `day` (by default), `sandbox`; for operators `project` too.
@@ -20,7 +20,7 @@ pub struct UsageQuery {
 }
 
 /// Whose usage to show.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct ProjectQuery {
     #[param(value_type = Option<String>)]
@@ -28,7 +28,7 @@ pub struct ProjectQuery {
 }
 
 /// What was used in one day, by one sandbox or by one project.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UsageEntry {
     /// The day, where lines are days.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ pub struct UsageEntry {
 }
 
 /// What running costs on this server.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Prices {
     pub currency: String,
     /// Of a processor that a sandbox may use, for each second that it runs.

@@ -10,8 +10,7 @@ use axum::response::{IntoResponse, Response};
 use http::Method;
 use http::request::Parts;
 use percent_encoding::percent_decode;
-use serde::Deserialize as _;
-use serde::de::{DeserializeOwned, Deserializer, Error as _};
+use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{OpenApi, RefOr};
@@ -52,15 +51,6 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
             None => ApiError::invalid(&name, format!("does not fit: {why}")),
         }
     })
-}
-
-/// `true` or `false`, also as `1` or `0`.
-pub(crate) fn flag<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
-    match String::deserialize(from)?.as_str() {
-        "true" | "1" => Ok(Some(true)),
-        "false" | "0" => Ok(Some(false)),
-        _ => Err(D::Error::custom("must be true or false")),
-    }
 }
 
 /// The names in parameters that may be repeated and may hold several, joined by commas.
@@ -179,6 +169,7 @@ pub(super) fn form_pairs(text: &str) -> Option<Vec<(String, String)>> {
 
 #[cfg(test)]
 mod tests {
+    use coffer_api_types::executions::OutputQuery;
     use serde::Deserialize;
 
     use super::*;
@@ -187,28 +178,21 @@ mod tests {
     #[serde(default)]
     struct Read {
         limit: Option<u32>,
-        #[serde(deserialize_with = "flag")]
-        raw: Option<bool>,
         kind: Vec<String>,
         text: Option<String>,
     }
 
     #[test]
     fn values_are_read_as_their_types() {
-        let read_all: Read = read("limit=5&raw=1&kind=a,b&kind=c&text=x+%C3%A9&other=7&empty=").unwrap();
-        let expected = Read {
-            limit: Some(5),
-            raw: Some(true),
-            kind: vec!["a,b".into(), "c".into()],
-            text: Some("x é".into()),
-        };
+        let read_all: Read = read("limit=5&kind=a,b&kind=c&text=x+%C3%A9&other=7&empty=").unwrap();
+        let expected =
+            Read { limit: Some(5), kind: vec!["a,b".into(), "c".into()], text: Some("x é".into()) };
         assert_eq!(read_all, expected);
         assert_eq!(names(&read_all.kind).collect::<Vec<_>>(), ["a", "b", "c"]);
-        assert_eq!(read::<Read>("limit=&raw=&text=&&kind").unwrap(), Read::default(), "empty is none");
+        assert_eq!(read::<Read>("limit=&text=&&kind").unwrap(), Read::default(), "empty is none");
         for (query, said) in [
             ("limit=x", "limit does not fit: "),
             ("limit=-1", "limit does not fit: "),
-            ("raw=maybe", "raw does not fit: must be true or false"),
             ("limit=1&limit=2", "limit does not fit: "),
             ("text=%ff", NOT_UTF8),
         ] {
@@ -216,6 +200,21 @@ mod tests {
             let (_, message, _) = refused.into_parts();
             assert!(message.starts_with(said), "{query}: {message}");
         }
+    }
+
+    #[test]
+    fn flags_are_true_or_false() {
+        for (query, expected) in [
+            ("raw=1", Some(true)),
+            ("raw=true", Some(true)),
+            ("raw=0", Some(false)),
+            ("raw=", None),
+            ("", None),
+        ] {
+            assert_eq!(read::<OutputQuery>(query).unwrap().raw, expected, "{query}");
+        }
+        let (_, message, _) = read::<OutputQuery>("raw=maybe").unwrap_err().into_parts();
+        assert_eq!(message, "raw does not fit: must be true or false");
     }
 
     #[test]

@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::agent::{AgentDefinition, AgentLimits, OutputFormat, Preset};
+use coffer_core::agent::{AgentDefinition, Preset};
 use coffer_core::{AgentId, SizeWish};
 use coffer_store::{AgentError, AgentRow, NewAgent as NewRow, ProjectScope, SecretName};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::page::Part;
 use super::projects::{changed_meanwhile, wanted_version};
@@ -21,151 +19,56 @@ use crate::context::Context;
 use crate::error::ApiError;
 use crate::names::check_name;
 use crate::query::Query;
-use coffer_api_types::ErrorShape;
-use coffer_api_types::{Page, PageQuery};
+use coffer_api_types::agents::{Agent, Definition, NewAgent, PresetInfo};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::clock::rfc3339;
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewAgent {
-    /// Of no other agent of the project.
-    name: String,
-    /// How it is run; without one it only owns sandboxes and acts by its keys.
-    #[serde(default)]
-    definition: Option<Definition>,
-}
-
-/// Which program it is.
-#[derive(Debug, ToSchema)]
-#[schema(as = AgentPreset, rename_all = "snake_case")]
-#[expect(dead_code, reason = "describes a type of another crate")]
-enum PresetShape {
-    ClaudeCode,
-    Codex,
-    Gemini,
-    Opencode,
-    Aider,
-    Goose,
-    Cursor,
-    Amp,
-    Qwen,
-    Copilot,
-    Custom,
-}
-
-/// How what it writes is read.
-#[derive(Debug, ToSchema)]
-#[schema(as = AgentOutput, rename_all = "snake_case")]
-#[expect(dead_code, reason = "describes a type of another crate")]
-enum OutputShape {
-    Text,
-    ClaudeStream,
-    CodexStream,
-    GeminiStream,
-    OpencodeStream,
-    GooseStream,
-    Aider,
-}
-
-/// What one attempt may use.
-#[derive(Debug, ToSchema)]
-#[schema(as = AgentLimits)]
-#[expect(dead_code, reason = "describes a type of another crate")]
-struct LimitsShape {
-    /// How long it may work; an hour by default.
-    #[schema(minimum = 1, maximum = 86400)]
-    timeout_s: Option<i64>,
-    /// Processors of its sandbox, within the project's quota `cpus`; the server's usual number by default.
-    #[schema(minimum = 1, maximum = 1024)]
-    cpu_count: Option<u32>,
-    /// Memory of its sandbox, within the project's quota `memory_mib`; the server's usual size by default.
-    #[schema(minimum = 64, maximum = 16777216)]
-    memory_mib: Option<u32>,
-}
-
-/// How an agent is run.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = AgentDefinition)]
-pub(super) struct Definition {
-    #[schema(value_type = PresetShape)]
-    preset: Preset,
-    /// A program and its arguments in place of the preset's, with `{prompt}` and, if wanted, `{model}` in them.
-    #[serde(default)]
-    command: Option<Vec<String>>,
-    #[serde(default)]
-    model: Option<String>,
-    /// What it is told; `{{title}}`, `{{description}}`, `{{messages}}`, `{{branch}}` and `{{check}}` are filled in.
-    #[serde(default)]
-    prompt: Option<String>,
-    /// Its environment. Values are not shown: they are null in answers, and null keeps the value there was.
-    #[serde(default)]
-    env: BTreeMap<String, Option<String>>,
-    /// Which variable has which secret of the project, by name.
-    #[serde(default)]
-    secrets: BTreeMap<String, String>,
-    /// Where it works, below the repository.
-    #[serde(default)]
-    working_directory: Option<String>,
-    #[serde(default)]
-    #[schema(value_type = Option<OutputShape>)]
-    output: Option<OutputFormat>,
-    /// The template of its sandboxes.
-    #[serde(default)]
-    template: Option<String>,
-    #[serde(default)]
-    #[schema(value_type = LimitsShape)]
-    limits: AgentLimits,
-}
-
-impl Definition {
-    /// Without the values of its environment.
-    fn of(definition: AgentDefinition) -> Self {
-        Self {
-            preset: definition.preset,
-            command: definition.command,
-            model: definition.model,
-            prompt: definition.prompt,
-            env: definition.env.into_keys().map(|name| (name, None)).collect(),
-            secrets: definition.secrets,
-            working_directory: definition.working_directory,
-            output: definition.output,
-            template: definition.template,
-            limits: definition.limits,
-        }
+/// Without the values of its environment.
+fn shown_definition(definition: AgentDefinition) -> Definition {
+    Definition {
+        preset: definition.preset,
+        command: definition.command,
+        model: definition.model,
+        prompt: definition.prompt,
+        env: definition.env.into_keys().map(|name| (name, None)).collect(),
+        secrets: definition.secrets,
+        working_directory: definition.working_directory,
+        output: definition.output,
+        template: definition.template,
+        limits: definition.limits,
     }
+}
 
-    /// As it is to be kept, with values from before where none are given.
-    fn checked(self, before: Option<&AgentDefinition>) -> Result<AgentDefinition, ApiError> {
-        let mut env = BTreeMap::new();
-        for (name, value) in self.env {
-            let known = || before.and_then(|before| before.env.get(&name).cloned());
-            let value = value.or_else(known);
-            let value = value.ok_or_else(|| {
-                ApiError::invalid(&format!("definition.env.{name}"), "has no value yet that could be kept")
-            })?;
-            env.insert(name, value);
-        }
-        for (variable, secret) in &self.secrets {
-            secret.parse::<SecretName>().map_err(|error| {
-                ApiError::invalid(&format!("definition.secrets.{variable}"), format!("does not fit: {error}"))
-            })?;
-        }
-        let definition = AgentDefinition {
-            preset: self.preset,
-            command: self.command,
-            model: self.model,
-            prompt: self.prompt,
-            env,
-            secrets: self.secrets,
-            working_directory: self.working_directory,
-            output: self.output,
-            template: self.template,
-            limits: self.limits,
-        };
-        definition.check().map_err(|bad| ApiError::invalid(&format!("definition.{}", bad.field), bad.why))?;
-        Ok(definition)
+/// As it is to be kept, with values from before where none are given.
+fn checked(new: Definition, before: Option<&AgentDefinition>) -> Result<AgentDefinition, ApiError> {
+    let mut env = BTreeMap::new();
+    for (name, value) in new.env {
+        let known = || before.and_then(|before| before.env.get(&name).cloned());
+        let value = value.or_else(known);
+        let value = value.ok_or_else(|| {
+            ApiError::invalid(&format!("definition.env.{name}"), "has no value yet that could be kept")
+        })?;
+        env.insert(name, value);
     }
+    for (variable, secret) in &new.secrets {
+        secret.parse::<SecretName>().map_err(|error| {
+            ApiError::invalid(&format!("definition.secrets.{variable}"), format!("does not fit: {error}"))
+        })?;
+    }
+    let definition = AgentDefinition {
+        preset: new.preset,
+        command: new.command,
+        model: new.model,
+        prompt: new.prompt,
+        env,
+        secrets: new.secrets,
+        working_directory: new.working_directory,
+        output: new.output,
+        template: new.template,
+        limits: new.limits,
+    };
+    definition.check().map_err(|bad| ApiError::invalid(&format!("definition.{}", bad.field), bad.why))?;
+    Ok(definition)
 }
 
 /// Refuses limits that no sandbox of the project could have.
@@ -193,23 +96,11 @@ async fn check_quotas(app: &App, scope: &ProjectScope, definition: &AgentDefinit
     Ok(())
 }
 
-/// Something that acts by itself: it may own sandboxes, and work on tasks where it has a definition.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Agent {
-    id: String,
-    name: String,
-    definition: Option<Definition>,
-    /// Whether it has a definition that cannot be read, because a master key is missing.
-    sealed: bool,
-    version: i64,
-    created_at: String,
-}
-
 fn shown(agent: AgentRow) -> Agent {
     Agent {
         id: agent.id.to_string(),
         name: agent.name,
-        definition: agent.definition.map(Definition::of),
+        definition: agent.definition.map(shown_definition),
         sealed: agent.sealed,
         version: agent.version,
         created_at: rfc3339(agent.created_ms),
@@ -233,7 +124,7 @@ pub(super) async fn create(
     Checked(request): Checked<NewAgent>,
 ) -> Result<(StatusCode, Json<Agent>), ApiError> {
     check_name(&request.name)?;
-    let definition = request.definition.map(|definition| definition.checked(None)).transpose()?;
+    let definition = request.definition.map(|definition| checked(definition, None)).transpose()?;
     if let Some(definition) = &definition {
         check_quotas(&app, &caller.scope, definition).await?;
     }
@@ -293,7 +184,7 @@ pub(super) async fn define(
     let version = wanted_version(&headers)?;
     let before = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
     let before = before.ok_or_else(|| ApiError::nothing("agent", agent))?;
-    let definition = definition.checked(before.definition.as_ref())?;
+    let definition = checked(definition, before.definition.as_ref())?;
     check_quotas(&app, &caller.scope, &definition).await?;
     let defined = app.store.define_agent(&caller.scope, agent, version, definition).await;
     defined.map(tagged).map_err(|error| match error {
@@ -317,22 +208,6 @@ pub(super) async fn remove(
     if removed { Ok(StatusCode::NO_CONTENT) } else { Err(ApiError::nothing("agent", agent)) }
 }
 
-/// An agent that people use.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct PresetInfo {
-    #[schema(value_type = PresetShape)]
-    preset: Preset,
-    title: &'static str,
-    /// Whether a model can be chosen for it.
-    takes_model: bool,
-    /// The variable that its key is usually in.
-    usual_secret: Option<&'static str>,
-    #[schema(value_type = OutputShape)]
-    output: OutputFormat,
-    /// Its command, for a prompt that is not there yet.
-    command: Vec<String>,
-}
-
 /// The agents that are known by name.
 #[utoipa::path(
     get, path = "/api/v1/agent-presets", tag = "agents",
@@ -341,9 +216,9 @@ pub(super) struct PresetInfo {
 pub(super) async fn presets(_caller: Caller<Read>) -> Json<Vec<PresetInfo>> {
     let known = Preset::ALL.iter().map(|&preset| PresetInfo {
         preset,
-        title: preset.title(),
+        title: preset.title().to_string(),
         takes_model: preset.takes_model(),
-        usual_secret: preset.usual_secret(),
+        usual_secret: preset.usual_secret().map(str::to_string),
         output: preset.output(),
         command: preset.command_shown(),
     });

@@ -9,14 +9,12 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use coffer_core::{ArtifactId, RunId, SandboxId, TaskId};
+use coffer_core::ArtifactId;
 use coffer_store::{ArtifactError, ArtifactFilter, ArtifactKind, ArtifactLinks, ArtifactRow, MOST_ARTIFACTS};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use http::{HeaderValue, StatusCode, header};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::{Deserialize, Serialize};
 use tokio_util::io::ReaderStream;
-use utoipa::{IntoParams, ToSchema};
 
 use super::files::{copied_out, path_in_body};
 use super::page::Part;
@@ -26,8 +24,8 @@ use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::Query;
-use coffer_api_types::ErrorShape;
-use coffer_api_types::{Page, PageQuery};
+use coffer_api_types::artifacts::{Artifact, ArtifactQuery, NewArtifact, UploadQuery};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_work::artifacts::{KeepError, Label, OpenError};
@@ -38,88 +36,10 @@ const LONGEST_TEXT: usize = 1000;
 const LONGEST_URL: usize = 2048;
 const UNKNOWN_TYPE: &str = "application/octet-stream";
 
-/// Something to keep: exactly one of `text`, `content_base64`, `path` and `url`.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewArtifact {
-    /// What a file is called that somebody downloads; no `/` in it. The last part of `path` by default.
-    #[schema(max_length = 255)]
-    name: Option<String>,
-    /// `file`, `diff`, `link`, `report`, `finding` or `log`; `link` for a `url`, `file` otherwise by default.
-    kind: Option<String>,
-    /// `text/plain` for a text, `application/octet-stream` otherwise by default.
-    content_type: Option<String>,
-    #[serde(default)]
-    description: String,
-    /// Contents as text; up to what a request may have (1 MiB).
-    text: Option<String>,
-    /// The same for any bytes.
-    content_base64: Option<String>,
-    /// A file of the sandbox `sandbox_id`, which is copied out.
-    path: Option<String>,
-    /// A place to be remembered, such as a pull request; `http` or `https`.
-    url: Option<String>,
-    #[schema(value_type = Option<String>)]
-    run_id: Option<RunId>,
-    /// That of the run by default.
-    #[schema(value_type = Option<String>)]
-    task_id: Option<TaskId>,
-    #[schema(value_type = Option<String>)]
-    sandbox_id: Option<SandboxId>,
-    /// A research task, a hypothesis: any name. That of the task by default.
-    #[schema(max_length = 1000)]
-    context_id: Option<String>,
-}
-
-/// Something that was kept.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Artifact {
-    id: String,
-    kind: &'static str,
-    name: String,
-    content_type: String,
-    size_bytes: i64,
-    /// Of the contents; null for a link.
-    sha256: Option<String>,
-    /// Of a link.
-    url: Option<String>,
-    description: String,
-    run_id: Option<String>,
-    task_id: Option<String>,
-    sandbox_id: Option<String>,
-    context_id: Option<String>,
-    /// The key or agent, or the task whose run made it.
-    created_by: String,
-    created_at: String,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ArtifactQuery {
-    kind: Option<String>,
-    #[param(value_type = Option<String>)]
-    run_id: Option<RunId>,
-    #[param(value_type = Option<String>)]
-    task_id: Option<TaskId>,
-    #[param(value_type = Option<String>)]
-    sandbox_id: Option<SandboxId>,
-    context_id: Option<String>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct UploadQuery {
-    /// What a file is called that somebody downloads; no `/` in it.
-    #[serde(default)]
-    #[param(required = true)]
-    name: String,
-    description: Option<String>,
-}
-
 fn shown(row: ArtifactRow) -> Artifact {
     Artifact {
         id: row.id.to_string(),
-        kind: row.kind.as_str(),
+        kind: row.kind.as_str().to_string(),
         name: row.name,
         content_type: row.content_type,
         size_bytes: row.size_bytes,

@@ -13,8 +13,6 @@ use coffer_store::{
     CompetitionError, CompetitionFilter, CompetitionRow, EntryPatch, EntryRow, NewCompetition as NewRow,
 };
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
 
 use super::page::Part;
 use super::tasks::by_people;
@@ -25,11 +23,11 @@ use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::Query;
 pub(super) use ask::{check_size, checked_terms};
-use coffer_api_types::ErrorShape;
-use coffer_api_types::{Page, PageQuery};
+use coffer_api_types::competitions::{
+    Cancel, CompareQuery, Comparison, Competition, CompetitionQuery, Diff, NewCompetition, Pick,
+};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::Code;
-pub(super) use shape::Terms;
-use shape::{Comparison, Competition, Diff, NewCompetition};
 
 const LONGEST_REASON: usize = 1000;
 
@@ -110,17 +108,7 @@ pub(super) async fn create(
     let place = format!("/api/v1/sandboxes/fork/{}", row.id);
     let place = HeaderValue::try_from(place).expect("letters and digits");
     let headers = HeaderMap::from_iter([(header::LOCATION, place)]);
-    Ok((StatusCode::ACCEPTED, headers, Json(Competition::of(row, entries))))
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct CompetitionQuery {
-    /// `queued`, `preparing`, `working`, `judging`, `waiting`, `publishing`, `decided`, `failed` or `cancelled`.
-    state: Option<String>,
-    #[param(value_type = Option<String>)]
-    task_id: Option<TaskId>,
-    context_id: Option<String>,
+    Ok((StatusCode::ACCEPTED, headers, Json(shape::shown(row, entries))))
 }
 
 /// The competitions of this project, the newest first.
@@ -153,7 +141,7 @@ pub(super) async fn list(
     let mut entries = found.map_err(ApiError::store)?;
     let shown = |row: CompetitionRow| {
         let entries = entries.remove(&row.id).unwrap_or_default();
-        Competition::of(row, entries)
+        shape::shown(row, entries)
     };
     Ok(Json(Page::new(rows.into_iter().map(shown).collect(), next)))
 }
@@ -169,7 +157,7 @@ pub(super) async fn detail(
     Id(competition): Id<CompetitionId>,
 ) -> Result<Json<Competition>, ApiError> {
     let (row, entries) = found(&app, &caller, competition).await?;
-    Ok(Json(Competition::of(row, entries)))
+    Ok(Json(shape::shown(row, entries)))
 }
 
 fn of_path(text: &str) -> Result<CompetitionId, ApiError> {
@@ -223,14 +211,6 @@ pub(super) async fn diff(
     }))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct CompareQuery {
-    /// The numbers of two entries.
-    left: i64,
-    right: i64,
-}
-
 /// Two entries against each other, file by file.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/fork/{fork}/compare", tag = "competitions",
@@ -250,14 +230,7 @@ pub(super) async fn compare(
     let CompareQuery { left, right } = query;
     let (left, ours) = patch_of(&app, &caller, competition, &entries, left).await?;
     let (right, theirs) = patch_of(&app, &caller, competition, &entries, right).await?;
-    Ok(Json(Comparison::of((left, &ours), (right, &theirs))))
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Pick {
-    /// The number of an entry whose `can_win` is true.
-    entry: i64,
+    Ok(Json(shape::compare((left, &ours), (right, &theirs))))
 }
 
 /// Picks the winner of a competition that waits for that; its pull request is opened.
@@ -280,15 +253,7 @@ pub(super) async fn winner(
     let row = picked.map_err(|error| refusal(error, competition))?;
     app.tasks.wake();
     let entries = entries(&app, &caller, competition).await?;
-    Ok((StatusCode::ACCEPTED, Json(Competition::of(row, entries))))
-}
-
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-#[schema(as = CompetitionCancel)]
-pub(super) struct Cancel {
-    /// For people.
-    reason: Option<String>,
+    Ok((StatusCode::ACCEPTED, Json(shape::shown(row, entries))))
 }
 
 /// Ends a competition: its sandboxes are given back, and what its entries changed so far stays on record.
@@ -312,5 +277,5 @@ pub(super) async fn cancel(
     let row = cancelled.map_err(|error| refusal(error, competition))?;
     app.tasks.wake();
     let entries = entries(&app, &caller, competition).await?;
-    Ok((StatusCode::ACCEPTED, Json(Competition::of(row, entries))))
+    Ok((StatusCode::ACCEPTED, Json(shape::shown(row, entries))))
 }

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
+use coffer_api_types::connections::{AppIds, Connection, NewConnection, Permissions, RemoteQuery, Taken};
 use coffer_core::ConnectionId;
 use coffer_core::forge::ForgeKind;
-use coffer_forge::{Delivery, GITHUB, Permissions, WebhookError};
+use coffer_forge::{Delivery, GITHUB, WebhookError};
 use coffer_store::{
     ConnectionRow, ConnectionTerms, Credential, ForgeRecordError, NewConnection as Row, SecretName,
 };
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use super::page::Part;
 use super::repositories::field;
@@ -25,8 +24,7 @@ use crate::context::Context;
 use crate::error::ApiError;
 use crate::names::check_name;
 use crate::query::Query;
-use coffer_api_types::ErrorShape;
-use coffer_api_types::{Page, PageQuery};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_proxy::Client;
@@ -34,65 +32,6 @@ use coffer_proxy::Client;
 /// No delivery is longer; GitHub's are a few tens of KiB as a rule.
 const LONGEST_DELIVERY: usize = 4 << 20;
 const DELIVERED_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
-
-/// A way to be.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewConnection {
-    name: String,
-    /// `github`.
-    #[schema(value_type = String, example = "github")]
-    kind: ForgeKind,
-    /// `https://api.github.com` unless said otherwise; `https://HOST/api/v3` for GitHub Enterprise.
-    base_url: Option<String>,
-    /// The secret with the token or, for an App, its private key.
-    #[schema(example = "github-token")]
-    secret: String,
-    /// For a GitHub App.
-    app: Option<AppIds>,
-    /// The secret that webhooks are signed with; without one none are taken.
-    webhook_secret: Option<String>,
-}
-
-#[derive(Debug, Deserialize, Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct AppIds {
-    app_id: i64,
-    installation_id: i64,
-}
-
-/// A way to a forge.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Connection {
-    id: String,
-    name: String,
-    kind: &'static str,
-    base_url: String,
-    /// The name of the secret with the token or key; never its value.
-    secret: String,
-    app: Option<AppIds>,
-    webhook_secret: Option<String>,
-    /// Where the forge is to send webhooks, below this server's address.
-    webhook_path: String,
-    created_at: String,
-}
-
-/// Which repository.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct RemoteQuery {
-    /// `owner/name`, as on the forge.
-    #[serde(default)]
-    #[param(required = true)]
-    repository: String,
-}
-
-/// What became of a delivery.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Taken {
-    /// `recorded`, `ignored` (it is about nothing here) or `repeated`.
-    outcome: &'static str,
-}
 
 fn shown(row: ConnectionRow) -> Connection {
     let (secret, app) = match row.terms.credential {
@@ -105,7 +44,7 @@ fn shown(row: ConnectionRow) -> Connection {
         webhook_path: format!("/api/v1/forge/webhooks/{}", row.id),
         id: row.id.to_string(),
         name: row.name,
-        kind: row.kind.as_str(),
+        kind: row.kind.as_str().to_string(),
         base_url: row.base_url,
         secret,
         app,
@@ -292,5 +231,5 @@ pub(super) async fn webhook(
         Delivery::Ignored => "ignored",
         Delivery::Repeated => "repeated",
     };
-    Ok(Json(Taken { outcome }))
+    Ok(Json(Taken { outcome: outcome.to_string() }))
 }

@@ -18,10 +18,8 @@ use crate::app::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
 use crate::query::{Query, names};
-use coffer_api_types::ErrorShape;
-use coffer_api_types::Event;
 use coffer_api_types::events::{AfterQuery, EventQuery};
-use coffer_api_types::{Page, PageQuery};
+use coffer_api_types::{ErrorShape, Event, Page, PageQuery};
 use coffer_core::Code;
 use coffer_fleet::events::{self, Wanted};
 

@@ -1,6 +1,5 @@
 //! Running commands.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,19 +14,17 @@ use coffer_wire::agentd::OutputStream;
 use coffer_wire::envd::process::Signal;
 use futures_util::Stream;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
-use utoipa::{IntoParams, ToSchema};
 
-use super::inside::{self, WatchQuery, guest};
+use super::inside::{self, guest};
 use crate::app::App;
 use crate::auth::{Id, Named, NamedId, Read, Write};
 use crate::body::Checked;
 use crate::check;
 use crate::error::ApiError;
 use crate::query::Query;
-use coffer_api_types::ErrorShape;
-use coffer_api_types::Page;
+use coffer_api_types::exec::{NewCommand, Process, Program, Ran, Running, SignalQuery, WatchQuery};
+use coffer_api_types::{ErrorShape, Page};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::exec::{self, Captured, End, ExecError, Run, Step};
@@ -42,109 +39,19 @@ const MOST_WORDS: usize = 10_000;
 const LONGEST_PATH: usize = 4096;
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// A command to run.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewCommand {
-    command: Program,
-    /// Where it runs; the user's home by default.
-    #[serde(default)]
-    cwd: Option<String>,
-    /// Beside the sandbox's own.
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    /// Who runs it; the template's user by default.
-    #[serde(default)]
-    user: Option<String>,
-    /// What it reads; nothing by default.
-    #[serde(default)]
-    stdin: Option<String>,
-    /// When it is killed with all that it started, in seconds: 300 by default, and never in the background.
-    #[serde(default)]
-    #[schema(minimum = 1, maximum = 86400)]
-    timeout_s: Option<i64>,
-    /// Answers as soon as it runs.
-    #[serde(default)]
-    background: bool,
-    /// How much of each of its streams is answered, from the beginning; 1 MiB by default.
-    #[serde(default)]
-    #[schema(minimum = 0, maximum = 8388608)]
-    max_output_bytes: Option<i64>,
-}
-
-/// A line for `/bin/bash -l -c`, or a program with its arguments.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(untagged)]
-#[schema(as = Command)]
-enum Program {
-    #[schema(example = "make test 2>&1 | tail -20")]
-    Line(String),
-    #[schema(example = json!(["git", "status"]))]
-    Words(Vec<String>),
-}
-
-impl Program {
-    fn words(&self) -> Vec<String> {
-        match self {
-            Self::Line(line) => ["/bin/bash", "-l", "-c", line].map(str::to_string).to_vec(),
-            Self::Words(words) => words.clone(),
-        }
-    }
-
-    /// On one line, for people.
-    fn shown(&self) -> String {
-        match self {
-            Self::Line(line) => line.clone(),
-            Self::Words(words) => words.join(" "),
-        }
+fn words(program: &Program) -> Vec<String> {
+    match program {
+        Program::Line(line) => ["/bin/bash", "-l", "-c", line].map(str::to_string).to_vec(),
+        Program::Words(words) => words.clone(),
     }
 }
 
-/// What a command did.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Ran {
-    execution_id: String,
-    pid: Option<u32>,
-    /// Null where it was killed because its time was up.
-    exit_code: Option<i64>,
-    timed_out: bool,
-    stdout: String,
-    stderr: String,
-    /// Whether it wrote more than is here.
-    stdout_truncated: bool,
-    stderr_truncated: bool,
-    /// How much it wrote in all.
-    stdout_bytes: u64,
-    stderr_bytes: u64,
-    started_at: String,
-    ended_at: String,
-    duration_ms: i64,
-}
-
-/// A command that runs.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Running {
-    execution_id: String,
-    pid: u32,
-    started_at: String,
-}
-
-/// A process that was started through an API and runs.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Process {
-    pid: u32,
-    program: String,
-    arguments: Vec<String>,
-    cwd: Option<String>,
-    /// By which its creator knows it; of executions of this API the id.
-    tag: Option<String>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct SignalQuery {
-    /// `KILL` (the default) or `TERM`.
-    signal: Option<String>,
+/// On one line, for people.
+fn on_one_line(program: &Program) -> String {
+    match program {
+        Program::Line(line) => line.clone(),
+        Program::Words(words) => words.join(" "),
+    }
 }
 
 /// A command whose form is right.
@@ -154,46 +61,44 @@ struct Order {
     background: bool,
 }
 
-impl NewCommand {
-    fn checked(self) -> Result<Order, ApiError> {
-        let words = self.command.words();
-        if words.first().is_none_or(String::is_empty) {
-            return Err(ApiError::invalid("command", "must name a program"));
-        }
-        if words.len() > MOST_WORDS {
-            return Err(ApiError::invalid("command", format!("may have at most {MOST_WORDS} words")));
-        }
-        let texts = words.iter().chain(&self.cwd).chain(&self.user);
-        if texts.into_iter().any(|text| text.contains('\0')) {
-            return Err(ApiError::invalid("command, cwd and user", "must not contain NUL"));
-        }
-        if self.cwd.as_ref().is_some_and(|cwd| cwd.len() > LONGEST_PATH) {
-            return Err(ApiError::invalid("cwd", "is too long"));
-        }
-        check_user(self.user.as_deref())?;
-        check::env(&self.env)?;
-        let timeout_s = self.timeout_s.or((!self.background).then_some(USUAL_TIMEOUT_S));
-        if timeout_s.is_some_and(|timeout| !(1..=LONGEST_TIMEOUT_S).contains(&timeout)) {
-            return Err(ApiError::invalid("timeout_s", format!("must be between 1 and {LONGEST_TIMEOUT_S}")));
-        }
-        let most = self.max_output_bytes.unwrap_or(USUAL_OUTPUT);
-        if !(0..=MOST_OUTPUT).contains(&most) {
-            let wanted = format!("must be between 0 and {MOST_OUTPUT}");
-            return Err(ApiError::invalid("max_output_bytes", wanted));
-        }
-        let background = self.background;
-        let command = exec::Command {
-            shown: Some(self.command.shown()),
-            words,
-            cwd: self.cwd.filter(|cwd| !cwd.is_empty()),
-            env: self.env,
-            user: self.user.filter(|user| !user.is_empty()),
-            stdin: self.stdin.map(Bytes::from),
-            timeout: timeout_s.map(|seconds| Duration::from_secs(seconds.unsigned_abs())),
-            most: usize::try_from(most).unwrap_or(0),
-        };
-        Ok(Order { command, background })
+fn checked(new: NewCommand) -> Result<Order, ApiError> {
+    let words = words(&new.command);
+    if words.first().is_none_or(String::is_empty) {
+        return Err(ApiError::invalid("command", "must name a program"));
     }
+    if words.len() > MOST_WORDS {
+        return Err(ApiError::invalid("command", format!("may have at most {MOST_WORDS} words")));
+    }
+    let texts = words.iter().chain(&new.cwd).chain(&new.user);
+    if texts.into_iter().any(|text| text.contains('\0')) {
+        return Err(ApiError::invalid("command, cwd and user", "must not contain NUL"));
+    }
+    if new.cwd.as_ref().is_some_and(|cwd| cwd.len() > LONGEST_PATH) {
+        return Err(ApiError::invalid("cwd", "is too long"));
+    }
+    check_user(new.user.as_deref())?;
+    check::env(&new.env)?;
+    let timeout_s = new.timeout_s.or((!new.background).then_some(USUAL_TIMEOUT_S));
+    if timeout_s.is_some_and(|timeout| !(1..=LONGEST_TIMEOUT_S).contains(&timeout)) {
+        return Err(ApiError::invalid("timeout_s", format!("must be between 1 and {LONGEST_TIMEOUT_S}")));
+    }
+    let most = new.max_output_bytes.unwrap_or(USUAL_OUTPUT);
+    if !(0..=MOST_OUTPUT).contains(&most) {
+        let wanted = format!("must be between 0 and {MOST_OUTPUT}");
+        return Err(ApiError::invalid("max_output_bytes", wanted));
+    }
+    let background = new.background;
+    let command = exec::Command {
+        shown: Some(on_one_line(&new.command)),
+        words,
+        cwd: new.cwd.filter(|cwd| !cwd.is_empty()),
+        env: new.env,
+        user: new.user.filter(|user| !user.is_empty()),
+        stdin: new.stdin.map(Bytes::from),
+        timeout: timeout_s.map(|seconds| Duration::from_secs(seconds.unsigned_abs())),
+        most: usize::try_from(most).unwrap_or(0),
+    };
+    Ok(Order { command, background })
 }
 
 /// A user's name goes into a header and a query.
@@ -260,7 +165,7 @@ async fn run(
     let record = app.fleet.find(&scope, named.id).ok_or_else(|| ApiError::no_sandbox(&named.text))?;
     let key = headers.get("idempotency-key").map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
     let idempotency = key.map(|key| check::idempotency(key, &named.caller.actor(), &command)).transpose()?;
-    let order = command.checked()?;
+    let order = checked(command)?;
     let failed = |error: ExecError| ApiError::exec(error, &named.text);
     let guest = app.exec.admit(&record, &order.command).await.map_err(failed)?;
     let id = ExecutionId::generate();

@@ -10,21 +10,19 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use coffer_core::{AgentId, ExecutionId, SandboxId};
+use coffer_core::{ExecutionId, SandboxId};
 use coffer_store::{ExecutionFilter, ExecutionRow, ExecutionState, ProjectScope};
 use coffer_wire::agentd::OutputStream;
 use http::{HeaderMap, header};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use super::page::Part;
 use crate::app::App;
 use crate::auth::{Caller, Id, NamedId, Read};
 use crate::error::ApiError;
 use crate::logs::stream_name;
-use crate::query::{Query, flag};
-use coffer_api_types::ErrorShape;
-use coffer_api_types::{Page, PageQuery};
+use crate::query::Query;
+use coffer_api_types::executions::{Execution, ExecutionQuery, OutputPage, OutputQuery, Piece};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::output::{Kind, LogPage, LogRecord};
@@ -32,40 +30,6 @@ use coffer_fleet::output::{Kind, LogPage, LogRecord};
 /// Of a log that is read for one answer, and of output in one page.
 const READ_AT_ONCE: usize = 512 << 10;
 const LARGEST_PAGE: usize = 256 << 10;
-
-/// A process that somebody started in a sandbox.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Execution {
-    id: String,
-    sandbox: String,
-    /// The agent that owned the sandbox.
-    agent: Option<String>,
-    /// The key that asked for it, where it came by this API.
-    actor: Option<String>,
-    /// `e2b` or `api`.
-    #[schema(example = "api")]
-    source: String,
-    /// `running`; `exited`; `failed`, where it never started; `lost`, where its sandbox ended first.
-    #[schema(example = "exited")]
-    state: String,
-    command: String,
-    cwd: Option<String>,
-    user: Option<String>,
-    pid: Option<u32>,
-    started_at: String,
-    ended_at: Option<String>,
-    exit_code: Option<i64>,
-    /// How it ended, in words.
-    status: Option<String>,
-    /// Bytes of output that are kept.
-    output_bytes: i64,
-    /// Bytes that it wrote, as far as is known.
-    output_bytes_total: i64,
-    /// Bytes of those that were never read, or too many to keep.
-    output_bytes_lost: i64,
-    /// Whether it wrote more than is kept of one execution.
-    truncated: bool,
-}
 
 pub(super) fn shown(row: ExecutionRow) -> Execution {
     Execution {
@@ -88,24 +52,6 @@ pub(super) fn shown(row: ExecutionRow) -> Execution {
         status: row.status,
         truncated: row.truncated,
     }
-}
-
-/// Which executions to show.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ExecutionQuery {
-    /// Those of this sandbox.
-    #[param(value_type = Option<String>)]
-    sandbox: Option<SandboxId>,
-    /// Those in sandboxes of this agent.
-    #[param(value_type = Option<String>)]
-    agent: Option<AgentId>,
-    /// `running`, `exited`, `failed` or `lost`.
-    state: Option<String>,
-    /// Those that started then or later.
-    from: Option<String>,
-    /// Those that started then or earlier.
-    until: Option<String>,
 }
 
 fn filter(
@@ -208,26 +154,6 @@ pub(super) async fn detail(
     find(&app, &caller, id).await.map(|row| Json(shown(row)))
 }
 
-/// Something that an execution wrote at once.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Piece {
-    /// `stdout`, `stderr` or `pty`.
-    #[schema(example = "stdout")]
-    pub(super) stream: String,
-    /// `output`; `gap`, where output was never heard of; `truncated`, where it became too much.
-    #[schema(example = "output")]
-    pub(super) kind: String,
-    /// Bytes that are kept of the stream before this.
-    pub(super) offset: i64,
-    pub(super) at: String,
-    /// What was written, where it is text.
-    pub(super) text: Option<String>,
-    /// What was written, where it is not.
-    pub(super) base64: Option<String>,
-    /// Bytes that a gap stands for.
-    pub(super) missing_bytes: Option<i64>,
-}
-
 /// A piece without the first `skip` bytes; nothing for what is no output.
 pub(super) fn piece(record: &LogRecord, skip: usize) -> Option<Piece> {
     let (kind, stream) = match record.kind {
@@ -248,31 +174,6 @@ pub(super) fn piece(record: &LogRecord, skip: usize) -> Option<Piece> {
         base64,
         missing_bytes: matches!(record.kind, Kind::Gap(_)).then(|| record.missed_bytes()),
     })
-}
-
-/// Which part of an execution's output.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct OutputQuery {
-    /// `stdout`, `stderr` or `pty`; all of them by default.
-    stream: Option<String>,
-    /// The offset in the stream to begin at; needs `stream`.
-    from: Option<u64>,
-    /// The `next` of the part before.
-    cursor: Option<String>,
-    /// The bytes themselves, to the end.
-    #[serde(default, deserialize_with = "flag")]
-    raw: Option<bool>,
-}
-
-/// Part of an execution's output.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct OutputPage {
-    items: Vec<Piece>,
-    /// Pass it on as `cursor`; null once the execution is over and all was read.
-    next: Option<String>,
-    /// Whether some of the output before these items is no longer kept.
-    pruned: bool,
 }
 
 /// What to read of an execution.

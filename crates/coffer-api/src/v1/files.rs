@@ -26,20 +26,19 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Frame, SizeHint};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::{Deserialize, Serialize};
 use tokio::time::Sleep;
-use utoipa::{IntoParams, ToSchema};
 
 use super::exec::check_user;
-use super::inside::{self, WatchQuery, guest};
+use super::inside::{self, guest};
 use super::page::Part;
 use crate::app::App;
 use crate::auth::{Caller, Named, Read, Write};
 use crate::body::Checked;
 use crate::error::ApiError;
-use crate::query::{Query, flag};
-use coffer_api_types::ErrorShape;
-use coffer_api_types::{Page, PageQuery};
+use crate::query::Query;
+use coffer_api_types::exec::WatchQuery;
+use coffer_api_types::files::{Entry, FileAction, ListQuery, RemoveQuery, UserQuery};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::Code;
 use coffer_guest::{Guest, GuestError, Reason, accepted};
 
@@ -72,58 +71,6 @@ const ASKED: [HeaderName; 6] = [
     header::IF_UNMODIFIED_SINCE,
 ];
 
-/// Something in a directory.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Entry {
-    name: String,
-    path: String,
-    /// `file`, `directory`, `symlink` or `other`.
-    kind: &'static str,
-    size_bytes: i64,
-    /// As `ls` shows them.
-    #[schema(example = "-rw-r--r--")]
-    permissions: String,
-    owner: String,
-    group: String,
-    modified_at: Option<String>,
-    symlink_target: Option<String>,
-}
-
-/// What to do with files.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum FileAction {
-    /// Makes a directory, and those above it that are missing.
-    Mkdir { path: String },
-    /// Moves a file or a directory; what stands at `to` is replaced where it can be.
-    Move { path: String, to: String },
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ListQuery {
-    /// The directory; the template's working directory by default. A relative one is below the user's home.
-    path: Option<String>,
-    /// How many levels of directories, 1 to 64; 1 by default.
-    #[param(minimum = 1, maximum = 64)]
-    depth: Option<u32>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct UserQuery {
-    /// Whose home `~` is, and who owns what is made; the template's user by default.
-    user: Option<String>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct RemoveQuery {
-    /// Whether a directory goes with all that is in it; without it, a directory is 409.
-    #[serde(default, deserialize_with = "flag")]
-    recursive: Option<bool>,
-}
-
 fn shown(entry: EntryInfo) -> Entry {
     let kind = match FileType::try_from(entry.r#type) {
         _ if entry.is_symlink => "symlink",
@@ -136,7 +83,7 @@ fn shown(entry: EntryInfo) -> Entry {
     Entry {
         name: entry.name,
         path: entry.path,
-        kind,
+        kind: kind.to_string(),
         size_bytes: entry.size,
         permissions: entry.permissions,
         owner: entry.owner,

@@ -7,10 +7,8 @@ use axum::Json;
 use axum::extract::State;
 use coffer_store::Relative;
 use http::{HeaderMap, StatusCode};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use super::sandboxes::{self, Sandbox, usual_timeout_s};
+use super::sandboxes::{self, usual_timeout_s};
 use crate::app::App;
 use crate::auth::{Caller, Named, NamedId, Read, Write};
 use crate::body::MaybeChecked;
@@ -18,94 +16,12 @@ use crate::check;
 use crate::error::ApiError;
 use crate::snapshots::MOST_CHILDREN;
 use coffer_api_types::ErrorShape;
-use coffer_core::Code;
+use coffer_api_types::forks::{Child, ChildError, Family, Fork, NewFork, Node};
 use coffer_core::clock::rfc3339;
 use coffer_fleet::{FleetError, ForkSpec, MemoryWish};
 
 /// More of a family is not told in one answer.
 const MOST_RELATIVES: u32 = 1000;
-
-/// A fork to be made.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct NewFork {
-    /// How many children; 1 by default.
-    #[schema(minimum = 1, maximum = 100)]
-    count: Option<u32>,
-    /// How long they live, in seconds; by default what the project says, or an hour.
-    #[schema(minimum = 1)]
-    timeout_s: Option<i64>,
-    /// Whether the children go on with the source's processes. True is refused where that cannot be; by default
-    /// they do where it can.
-    memory: Option<bool>,
-    /// Beside that of the source, or instead of it.
-    metadata: BTreeMap<String, String>,
-    /// Beside that of the source, or instead of it.
-    env: BTreeMap<String, String>,
-    /// Variables that get the value of a secret of the project in the children, by its name. What the source was
-    /// granted, they are not.
-    #[schema(example = json!({"GITHUB_TOKEN": "github"}))]
-    secrets: BTreeMap<String, String>,
-    /// Grants the children every secret that the source has, in its environment and in headers.
-    inherit_secrets: bool,
-}
-
-/// What became of a fork.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Fork {
-    /// One for each child that was asked for, in order.
-    children: Vec<Child>,
-    /// Whether they go on with the source's processes.
-    memory: bool,
-    /// Why not, where that was not asked for.
-    note: Option<String>,
-}
-
-/// A child, or why there is none.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Child {
-    sandbox: Option<Sandbox>,
-    error: Option<ChildError>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct ChildError {
-    code: Code,
-    message: String,
-    hint: Option<String>,
-}
-
-/// A sandbox with all that came from the same beginning.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Family {
-    sandbox_id: String,
-    /// The oldest ancestor that is remembered.
-    root_id: String,
-    /// From the root to the parent of the sandbox.
-    ancestors: Vec<String>,
-    /// The tree: parents before their children, each followed by all that came from it.
-    nodes: Vec<Node>,
-    /// Whether there are more than are told.
-    truncated: bool,
-}
-
-/// One sandbox in the tree.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Node {
-    id: String,
-    /// Null for the root, and where the parent is no longer remembered.
-    parent_id: Option<String>,
-    /// Steps from the root.
-    depth: u32,
-    /// `created`, `fork` or `snapshot`: how it came to be.
-    origin: &'static str,
-    /// Children of one fork have one in common.
-    snapshot_id: Option<String>,
-    fork_position: Option<i64>,
-    state: &'static str,
-    template: String,
-    created_at: String,
-}
 
 /// Makes sandboxes that begin as a running one is now. The source keeps everything.
 #[utoipa::path(
@@ -210,10 +126,10 @@ fn node(one: Relative) -> Node {
         id: one.id.to_string(),
         parent_id: one.origin.filter(|_| one.depth > 0).map(|origin| origin.parent.to_string()),
         depth: one.depth,
-        origin,
+        origin: origin.to_string(),
         snapshot_id: one.origin.map(|origin| origin.snapshot.to_string()),
         fork_position: one.origin.and_then(|origin| origin.fork_position),
-        state: one.state.as_str(),
+        state: one.state.as_str().to_string(),
         template: one.template,
         created_at: rfc3339(one.created_ms),
     }

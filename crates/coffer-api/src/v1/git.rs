@@ -10,8 +10,6 @@ use coffer_core::forge::BranchName;
 use coffer_core::{GitOperationId, Millis};
 use coffer_store::GitOperation as OperationRow;
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use super::exec::check_user;
 use super::page::Part;
@@ -21,10 +19,12 @@ use crate::auth::{NamedId, Need, Read, Write};
 use crate::body::{Checked, MaybeChecked};
 use crate::error::ApiError;
 use crate::query::Query;
-use coffer_api_types::ErrorShape;
-use coffer_api_types::{Page, PageQuery};
+use coffer_api_types::git::{
+    Branched, Cloned, Committed, DiffQuery, GitOperation, NewBranch, NewClone, NewCommit, NewPullRequest,
+    NewPush, PullRequest, Pushed, RepositoryQuery, WorkTree, WorkTreeDiff,
+};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::clock::rfc3339;
-use coffer_core::git::{Branched, Cloned, Committed, PullRequest, Pushed, WorkTree, WorkTreeDiff};
 use coffer_work::git::{
     BranchOrder, CloneOrder, CommitOrder, DiffOrder, Git, GitError, PullOrder, PushOrder, Session, Submodules,
 };
@@ -35,120 +35,13 @@ const LONGEST_TITLE: usize = 256;
 const LONGEST_TEXT: usize = 65_536;
 const DEEPEST: u32 = 1_000_000;
 
-/// A repository to be in the sandbox.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewClone {
-    /// The name or id of a repository of this project.
-    repository: String,
-    /// Where it goes; below the user's home, by its name, unless said otherwise.
-    path: Option<String>,
-    /// What is checked out at first; the default branch unless said otherwise.
-    branch: Option<String>,
-    /// How many commits of each branch; all unless said otherwise.
-    #[schema(minimum = 1, maximum = 1000000)]
-    depth: Option<u32>,
-    #[serde(default)]
-    submodules: bool,
-    /// Whose it is inside; the template's user by default.
-    user: Option<String>,
-}
-
-/// A branch to be checked out.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewBranch {
-    /// Of the sandbox's; needed where it has several.
-    repository: Option<String>,
-    /// Taken up where it exists, in the sandbox or on the forge.
-    #[schema(example = "task-42")]
-    name: String,
-    /// What it begins from where it does not; the default branch unless said otherwise.
-    base: Option<String>,
-}
-
-/// A commit to be.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewCommit {
-    repository: Option<String>,
-    /// A conventional commit, unless the project's settings say otherwise.
-    #[schema(example = "fix(api): answer 404 for unknown ids")]
-    message: String,
-    /// What goes in; everything that was changed by default.
-    #[serde(default)]
-    paths: Vec<String>,
-}
-
-/// A push to be.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct NewPush {
-    repository: Option<String>,
-    /// The one that is checked out, unless said otherwise.
-    branch: Option<String>,
-    /// Replaces what the forge has, where that is what the sandbox last saw there.
-    force: bool,
-}
-
-/// A pull request to be.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewPullRequest {
-    repository: Option<String>,
-    /// 1 to 256 characters on one line.
-    title: String,
-    #[serde(default)]
-    body: String,
-    /// The branch that is checked out, unless said otherwise.
-    head: Option<String>,
-    /// The default branch, unless said otherwise.
-    base: Option<String>,
-    #[serde(default)]
-    draft: bool,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct RepositoryQuery {
-    /// Which of the sandbox's repositories; needed where it has several.
-    repository: Option<String>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct DiffQuery {
-    /// Which of the sandbox's repositories; needed where it has several.
-    repository: Option<String>,
-    /// The branch to compare with, from where the two parted; the last commit by default.
-    base: Option<String>,
-}
-
-/// Something that was done with git.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct GitOperation {
-    id: String,
-    /// `clone`, `branch`, `commit`, `push` or `pr`.
-    kind: String,
-    repository: String,
-    /// `running`, `succeeded` or `failed`.
-    state: &'static str,
-    actor: String,
-    /// What came of it.
-    result: Option<serde_json::Value>,
-    error_code: Option<String>,
-    error: Option<String>,
-    started_at: String,
-    ended_at: Option<String>,
-}
-
 fn shown(row: OperationRow) -> GitOperation {
     let time = |ms: Millis| rfc3339(ms);
     GitOperation {
         id: row.id.to_string(),
         kind: row.kind,
         repository: row.repository,
-        state: row.state.as_str(),
+        state: row.state.as_str().to_string(),
         actor: row.actor,
         result: row.result,
         error_code: row.error_code,

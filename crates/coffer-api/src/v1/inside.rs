@@ -5,24 +5,14 @@ use std::sync::Arc;
 use coffer_fleet::Record;
 use coffer_fleet::exec::reach;
 use coffer_guest::{Guest, GuestError, Wake};
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::query::flag;
+use coffer_api_types::exec::WatchQuery;
 
 /// The agentd of a sandbox, which is resumed first where its settings say so.
 pub(super) async fn guest(app: &App, record: &Arc<Record>, id: &str) -> Result<Guest, ApiError> {
     guest_by(app, record, id, Wake::ByPolicy).await
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct WatchQuery {
-    /// `true` for who looks again and again: it wakes no sandbox, and is no use that keeps one from being idle.
-    #[serde(default, deserialize_with = "flag")]
-    watch: Option<bool>,
 }
 
 /// The agentd of a sandbox that may only be looked at, as the query has it.

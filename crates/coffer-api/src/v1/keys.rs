@@ -14,9 +14,8 @@ use crate::body::{Checked, MaybeChecked};
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::names::check_name;
-use coffer_api_types::ErrorShape;
-use coffer_api_types::Page;
 use coffer_api_types::keys::{Key, MadeKey, NewKeyRequest, RotateRequest};
+use coffer_api_types::{ErrorShape, Page};
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 

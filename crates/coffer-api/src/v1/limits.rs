@@ -4,24 +4,24 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::commit::CommitPolicy;
 use coffer_core::settings::Period;
-use coffer_core::{LifetimePolicy, OnTimeout, ProjectId};
+use coffer_core::{LifetimePolicy, ProjectId};
 use coffer_store::{
     GitSettings, ProjectQuotas, ProjectSettings, Quotas, Retention, Scope, VersionedSettings,
 };
 use http::{HeaderMap, HeaderValue, header};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::bounds::within;
 use super::projects::{changed_meanwhile, wanted_version};
-use super::sandboxes::AtTimeout;
+use super::sandboxes::{at_timeout, on_timeout};
 use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Named, Operating, Read, Write};
 use crate::body::Checked;
 use crate::error::ApiError;
 use coffer_api_types::ErrorShape;
+use coffer_api_types::limits::{
+    GitShape, Lease, QuotaState, QuotasShape, RetentionShape, Settings, SettingsShape, UseShape,
+};
 use coffer_core::clock::rfc3339;
 
 /// A century.
@@ -29,175 +29,58 @@ const MOST_DAYS: i64 = 36_500;
 /// Of a name or an address of mail.
 const LONGEST_IDENTITY: usize = 200;
 
-/// What holds for a project's sandboxes and records unless they say otherwise. What is left out or null is for
-/// the server to decide.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct SettingsShape {
-    /// How long a sandbox made by `/api/v1` lives unless its request says so, in seconds.
-    #[schema(minimum = 1)]
-    timeout_s: Option<i64>,
-    /// Sandboxes that nothing used for so long end, or pause, as `on_timeout` says; 0 is never.
-    #[schema(minimum = 0)]
-    idle_s: Option<i64>,
-    /// The longest that a sandbox may run, whatever is asked, in seconds.
-    #[schema(minimum = 1)]
-    max_lifetime_s: Option<i64>,
-    on_timeout: Option<AtTimeout>,
-    retention: RetentionShape,
-    git: GitShape,
+fn git_shape(git: GitSettings) -> GitShape {
+    GitShape { name: git.name, email: git.email, commits: git.commits }
 }
 
-/// How sandboxes commit.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct GitShape {
-    /// As whom; both are needed before anything can be committed.
-    #[schema(example = "Ada Lovelace")]
-    name: Option<String>,
-    #[schema(example = "ada@example.com")]
-    email: Option<String>,
-    /// What commit messages must be like.
-    #[schema(value_type = Object)]
-    commits: CommitPolicy,
-}
-
-impl From<GitSettings> for GitShape {
-    fn from(git: GitSettings) -> Self {
-        Self { name: git.name, email: git.email, commits: git.commits }
-    }
-}
-
-impl GitShape {
-    fn checked(self) -> Result<GitSettings, ApiError> {
-        for (field, text) in [("git.name", &self.name), ("git.email", &self.email)] {
-            let fits = |text: &String| {
-                (1..=LONGEST_IDENTITY).contains(&text.trim().len())
-                    && !text.contains(|c: char| c.is_control() || "<>".contains(c))
-            };
-            if !text.as_ref().is_none_or(fits) {
-                return Err(ApiError::invalid(field, "must be 1 to 200 characters without `<` and `>`"));
-            }
+fn checked_git(shape: GitShape) -> Result<GitSettings, ApiError> {
+    for (field, text) in [("git.name", &shape.name), ("git.email", &shape.email)] {
+        let fits = |text: &String| {
+            (1..=LONGEST_IDENTITY).contains(&text.trim().len())
+                && !text.contains(|c: char| c.is_control() || "<>".contains(c))
+        };
+        if !text.as_ref().is_none_or(fits) {
+            return Err(ApiError::invalid(field, "must be 1 to 200 characters without `<` and `>`"));
         }
-        self.commits.check().map_err(|why| ApiError::invalid("git.commits", why.to_string()))?;
-        Ok(GitSettings { name: self.name, email: self.email, commits: self.commits })
     }
+    shape.commits.check().map_err(|why| ApiError::invalid("git.commits", why.to_string()))?;
+    Ok(GitSettings { name: shape.name, email: shape.email, commits: shape.commits })
 }
 
-/// How many days what is over is kept.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct RetentionShape {
-    /// Output is compressed after these.
-    #[schema(minimum = 1, maximum = 36500)]
-    archive_logs_days: Option<i64>,
-    #[schema(minimum = 1, maximum = 36500)]
-    logs_days: Option<i64>,
-    /// Of sandboxes that have ended.
-    #[schema(minimum = 1, maximum = 36500)]
-    records_days: Option<i64>,
-    #[schema(minimum = 1, maximum = 36500)]
-    events_days: Option<i64>,
-    #[schema(minimum = 1, maximum = 36500)]
-    audit_days: Option<i64>,
-}
-
-/// The settings of a project, and what they come to.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Settings {
-    #[serde(flatten)]
-    own: SettingsShape,
-    /// What holds, with the server's own where the project has none.
-    in_force: SettingsShape,
-}
-
-/// How much of each a project may have at a time; null is for the server to decide.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct QuotasShape {
-    /// Sandboxes that run; paused ones count only by their disk.
-    #[schema(minimum = 0)]
-    sandboxes: Option<i64>,
-    #[schema(minimum = 0)]
-    cpus: Option<i64>,
-    #[schema(minimum = 0)]
-    memory_mib: Option<i64>,
-    /// Of all sandboxes, paused ones included.
-    #[schema(minimum = 0)]
-    disk_mib: Option<i64>,
-    /// Live forks of all sandboxes together.
-    #[schema(minimum = 0)]
-    forks: Option<i64>,
-    /// Attempts at tasks and competitions that are under way at once; others are queued.
-    runs: Option<i64>,
-    /// What repositories, Git LFS and artifacts keep together.
-    #[schema(minimum = 0)]
-    storage_mib: Option<i64>,
-}
-
-/// How much of each is in use.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct UseShape {
-    sandboxes: i64,
-    cpus: i64,
-    memory_mib: i64,
-    disk_mib: i64,
-    /// With room for what is being pushed or uploaded.
-    storage_mib: i64,
-}
-
-/// A project's quotas; null in `limits` is as much as there is.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct QuotaState {
-    limits: QuotasShape,
-    used: UseShape,
-    /// Those that an operator gave this project; the others are the server's.
-    own: QuotasShape,
-}
-
-/// Until when a sandbox is believed to be wanted.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Lease {
-    lease_s: i64,
-    expires_at: String,
-}
-
-impl SettingsShape {
-    fn checked(self, policy: &LifetimePolicy) -> Result<ProjectSettings, ApiError> {
-        let (longest_s, maximum_s) = (policy.longest_timeout_ms / 1000, policy.maximum_ms / 1000);
-        within("timeout_s", self.timeout_s, 1, longest_s)?;
-        within("idle_s", self.idle_s, 0, i64::MAX / 1000)?;
-        within("max_lifetime_s", self.max_lifetime_s, 1, maximum_s)?;
-        if let (Some(timeout_s), Some(maximum_s)) = (self.timeout_s, self.max_lifetime_s)
-            && timeout_s > maximum_s
-        {
-            return Err(ApiError::invalid("timeout_s", "must not be more than max_lifetime_s"));
-        }
-        let kept = self.retention;
-        for (name, days) in [
-            ("retention.archive_logs_days", kept.archive_logs_days),
-            ("retention.logs_days", kept.logs_days),
-            ("retention.records_days", kept.records_days),
-            ("retention.events_days", kept.events_days),
-            ("retention.audit_days", kept.audit_days),
-        ] {
-            within(name, days, 1, MOST_DAYS)?;
-        }
-        Ok(ProjectSettings {
-            timeout_s: self.timeout_s,
-            idle_s: self.idle_s,
-            max_lifetime_s: self.max_lifetime_s,
-            on_timeout: self.on_timeout.map(OnTimeout::from),
-            retention: Retention {
-                archive_logs_days: kept.archive_logs_days,
-                logs_days: kept.logs_days,
-                records_days: kept.records_days,
-                events_days: kept.events_days,
-                audit_days: kept.audit_days,
-            },
-            git: self.git.checked()?,
-        })
+fn checked_settings(shape: SettingsShape, policy: &LifetimePolicy) -> Result<ProjectSettings, ApiError> {
+    let (longest_s, maximum_s) = (policy.longest_timeout_ms / 1000, policy.maximum_ms / 1000);
+    within("timeout_s", shape.timeout_s, 1, longest_s)?;
+    within("idle_s", shape.idle_s, 0, i64::MAX / 1000)?;
+    within("max_lifetime_s", shape.max_lifetime_s, 1, maximum_s)?;
+    if let (Some(timeout_s), Some(maximum_s)) = (shape.timeout_s, shape.max_lifetime_s)
+        && timeout_s > maximum_s
+    {
+        return Err(ApiError::invalid("timeout_s", "must not be more than max_lifetime_s"));
     }
+    let kept = shape.retention;
+    for (name, days) in [
+        ("retention.archive_logs_days", kept.archive_logs_days),
+        ("retention.logs_days", kept.logs_days),
+        ("retention.records_days", kept.records_days),
+        ("retention.events_days", kept.events_days),
+        ("retention.audit_days", kept.audit_days),
+    ] {
+        within(name, days, 1, MOST_DAYS)?;
+    }
+    Ok(ProjectSettings {
+        timeout_s: shape.timeout_s,
+        idle_s: shape.idle_s,
+        max_lifetime_s: shape.max_lifetime_s,
+        on_timeout: shape.on_timeout.map(on_timeout),
+        retention: Retention {
+            archive_logs_days: kept.archive_logs_days,
+            logs_days: kept.logs_days,
+            records_days: kept.records_days,
+            events_days: kept.events_days,
+            audit_days: kept.audit_days,
+        },
+        git: checked_git(shape.git)?,
+    })
 }
 
 fn shown(app: &App, found: VersionedSettings) -> (HeaderMap, Json<Settings>) {
@@ -208,7 +91,7 @@ fn shown(app: &App, found: VersionedSettings) -> (HeaderMap, Json<Settings>) {
         timeout_s: Some(force.timeout_s),
         idle_s,
         max_lifetime_s: Some(force.max_lifetime_s.unwrap_or(i64::MAX).min(app.policy.maximum_ms / 1000)),
-        on_timeout: Some(force.on_timeout.into()),
+        on_timeout: Some(at_timeout(force.on_timeout)),
         retention: RetentionShape {
             archive_logs_days: days(kept.archive_logs),
             logs_days: days(kept.logs),
@@ -216,13 +99,13 @@ fn shown(app: &App, found: VersionedSettings) -> (HeaderMap, Json<Settings>) {
             events_days: days(kept.events),
             audit_days: days(kept.audit),
         },
-        git: own.git.clone().into(),
+        git: git_shape(own.git.clone()),
     };
     let own = SettingsShape {
         timeout_s: own.timeout_s,
         idle_s: own.idle_s,
         max_lifetime_s: own.max_lifetime_s,
-        on_timeout: own.on_timeout.map(AtTimeout::from),
+        on_timeout: own.on_timeout.map(at_timeout),
         retention: RetentionShape {
             archive_logs_days: own.retention.archive_logs_days,
             logs_days: own.retention.logs_days,
@@ -230,7 +113,7 @@ fn shown(app: &App, found: VersionedSettings) -> (HeaderMap, Json<Settings>) {
             events_days: own.retention.events_days,
             audit_days: own.retention.audit_days,
         },
-        git: own.git.into(),
+        git: git_shape(own.git),
     };
     (tag(found.version), Json(Settings { own, in_force }))
 }
@@ -259,7 +142,7 @@ async fn change(
     headers: &HeaderMap,
     shape: SettingsShape,
 ) -> Answer<Settings> {
-    let settings = shape.checked(&app.policy)?;
+    let settings = checked_settings(shape, &app.policy)?;
     let version = wanted_version(headers)?;
     let there = app.store.project(scope, project).await.map_err(ApiError::store)?;
     there.ok_or_else(|| ApiError::nothing("project", project))?;

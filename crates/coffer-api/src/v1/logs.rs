@@ -16,16 +16,15 @@ use coffer_core::{Millis, SandboxId, SandboxState};
 use coffer_store::{ProjectScope, Transition};
 use coffer_wire::e2b::LogLevel;
 use http::{HeaderMap, header};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use super::executions::{expect_sandbox, time};
 use crate::app::App;
 use crate::auth::{NamedId, Read};
 use crate::error::ApiError;
 use crate::logs::{lines, stream_name};
-use crate::query::{Query, flag, names};
+use crate::query::{Query, names};
 use coffer_api_types::Page;
+use coffer_api_types::logs::{FormQuery, LogLine, LogQuery};
 use coffer_core::clock::rfc3339;
 use coffer_fleet::output::{Kind, LogRecord};
 pub(super) use everywhere::*;
@@ -43,24 +42,23 @@ const LEAST_COUNTED: usize = 64 << 10;
 /// How long a sandbox may take to tell what it has not told yet.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A line of a sandbox's log.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct LogLine {
-    at: String,
-    /// `debug`, `info`, `warn` or `error`.
-    #[schema(value_type = String, example = "info")]
+/// A line, with what searches need of it.
+#[derive(Debug)]
+struct Line {
+    shown: LogLine,
     level: LogLevel,
-    /// `sandbox`, `process`, `stdout`, `stderr` or `pty`.
-    #[schema(example = "stdout")]
-    source: String,
-    /// What it is about, where that is an execution.
-    execution: Option<String>,
-    message: String,
-    #[serde(skip)]
     time_ms: Millis,
-    /// Where the log goes on after it.
-    #[serde(skip)]
+    /// Where reading goes on after it.
     place: Place,
+}
+
+const fn level_name(level: LogLevel) -> &'static str {
+    match level {
+        LogLevel::Debug => "debug",
+        LogLevel::Info => "info",
+        LogLevel::Warn => "warn",
+        LogLevel::Error => "error",
+    }
 }
 
 /// A place in the log: in what processes did, and in the sandbox's own history.
@@ -84,38 +82,6 @@ impl std::str::FromStr for Place {
         let number = |text: &str| text.parse().ok().filter(|&number: &i64| number >= 0).ok_or(());
         Ok(Self { position: number(position)?, transition: number(transition)? })
     }
-}
-
-/// Which lines to show.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct LogQuery {
-    /// Lines with this text in them.
-    search: Option<String>,
-    /// Lines of this level or above: `debug`, `info`, `warn` or `error`.
-    level: Option<String>,
-    /// Lines of these sources, separated by commas: `sandbox`, `process`, `stdout`, `stderr`, `pty`.
-    #[param(value_type = Option<String>)]
-    #[serde(default)]
-    source: Vec<String>,
-    /// Lines of then or later.
-    from: Option<String>,
-    /// Lines of then or earlier.
-    until: Option<String>,
-    /// How many at most, 1 to 1000; 200 by default.
-    #[param(minimum = 1, maximum = 1000)]
-    limit: Option<u32>,
-    /// The `next` of the part before.
-    cursor: Option<String>,
-}
-
-/// In what form.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct FormQuery {
-    /// All of it as a file of text.
-    #[serde(default, deserialize_with = "flag")]
-    download: Option<bool>,
 }
 
 #[derive(Debug)]
@@ -166,11 +132,11 @@ impl Search {
         })
     }
 
-    fn wants(&self, line: &LogLine) -> bool {
+    fn wants(&self, line: &Line) -> bool {
         line.level >= self.least
-            && (self.sources.is_empty() || self.sources.contains(&line.source))
+            && (self.sources.is_empty() || self.sources.contains(&line.shown.source))
             && (self.from_ms..=self.until_ms).contains(&line.time_ms)
-            && line.message.contains(&self.text)
+            && line.shown.message.contains(&self.text)
     }
 }
 
@@ -208,7 +174,7 @@ impl Walk {
     }
 
     /// The next lines, and how much of the log that was; nothing at the end.
-    async fn step(&mut self) -> Result<Option<(Vec<LogLine>, usize)>, ApiError> {
+    async fn step(&mut self) -> Result<Option<(Vec<Line>, usize)>, ApiError> {
         if self.at_end {
             return Ok(None);
         }
@@ -238,22 +204,21 @@ impl Walk {
         Ok(Some((lines, size.clamp(LEAST_COUNTED, READ_AT_ONCE))))
     }
 
-    fn transitions_until(&mut self, time_ms: Millis, lines: &mut Vec<LogLine>) {
+    fn transitions_until(&mut self, time_ms: Millis, lines: &mut Vec<Line>) {
         while let Some(transition) = self.transitions.next_if(|transition| transition.at_ms <= time_ms) {
             self.place.transition = transition.position;
             let level = match transition.to {
                 SandboxState::Error { .. } => LogLevel::Error,
                 _ => LogLevel::Info,
             };
-            lines.push(LogLine {
+            let shown = LogLine {
                 at: rfc3339(transition.at_ms),
-                level,
+                level: level_name(level).to_string(),
                 source: "sandbox".into(),
                 execution: None,
                 message: format!("sandbox {}: {}", transition.to.name().as_str(), transition.reason),
-                time_ms: transition.at_ms,
-                place: self.place,
-            });
+            };
+            lines.push(Line { shown, level, time_ms: transition.at_ms, place: self.place });
         }
     }
 }
@@ -263,17 +228,16 @@ const fn scope(named: &NamedId<Read>) -> &ProjectScope {
 }
 
 /// What a record says, with where the log goes on after each line.
-fn of_record(record: &LogRecord) -> Vec<(LogLine, i64)> {
+fn of_record(record: &LogRecord) -> Vec<(Line, i64)> {
     let line = |level, source: &str, message: String, end: usize| {
-        let line = LogLine {
+        let shown = LogLine {
             at: rfc3339(record.time_ms),
-            level,
+            level: level_name(level).to_string(),
             source: source.into(),
             execution: Some(record.execution.to_string()),
             message,
-            time_ms: record.time_ms,
-            place: Place::default(),
         };
+        let line = Line { shown, level, time_ms: record.time_ms, place: Place::default() };
         (line, record.position_of(end))
     };
     let whole = record.data.len();
@@ -336,21 +300,25 @@ pub(super) async fn search(
         ];
         return Ok((headers, file(walk, search)).into_response());
     }
-    let mut items: Vec<LogLine> = Vec::new();
+    let mut found: Vec<Line> = Vec::new();
     let mut gone_through = 0;
     while gone_through < MOST_SEARCHED
         && let Some((lines, size)) = walk.step().await?
     {
         gone_through += size;
-        items.extend(lines.into_iter().filter(|line| search.wants(line)));
-        if items.len() > search.limit {
-            items.truncate(search.limit);
-            let next = items.last().map(|last| last.place.to_string());
-            return Ok(Json(Page::new(items, next)).into_response());
+        found.extend(lines.into_iter().filter(|line| search.wants(line)));
+        if found.len() > search.limit {
+            found.truncate(search.limit);
+            let next = found.last().map(|last| last.place.to_string());
+            return Ok(page(found, next));
         }
     }
     let next = (!walk.at_end).then(|| walk.place.to_string());
-    Ok(Json(Page::new(items, next)).into_response())
+    Ok(page(found, next))
+}
+
+fn page(found: Vec<Line>, next: Option<String>) -> Response {
+    Json(Page::new(found.into_iter().map(|line| line.shown).collect(), next)).into_response()
 }
 
 fn file(walk: Walk, search: Search) -> Body {
@@ -358,9 +326,8 @@ fn file(walk: Walk, search: Search) -> Body {
         let (lines, _) = walk.step().await.ok()??;
         let mut text = String::new();
         for line in lines.iter().filter(|line| search.wants(line)) {
-            let level = serde_json::to_value(line.level).unwrap_or_default();
-            let level = level.as_str().unwrap_or_default();
-            let _infallible = writeln!(text, "{} {level} {} {}", line.at, line.source, line.message);
+            let LogLine { at, level, source, message, .. } = &line.shown;
+            let _infallible = writeln!(text, "{at} {level} {source} {message}");
         }
         Some((Ok::<_, Infallible>(Bytes::from(text)), (walk, search)))
     });

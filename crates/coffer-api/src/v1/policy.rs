@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::command::{CommandPolicy, Effect, Judged};
+use coffer_core::command::{CommandPolicy, Judged};
 use coffer_store::VersionedPolicy;
 use http::{HeaderMap, HeaderValue, header};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::projects::{changed_meanwhile, wanted_version};
 use crate::app::App;
@@ -16,91 +14,7 @@ use crate::auth::{Admin, Caller, Read};
 use crate::body::Checked;
 use crate::error::ApiError;
 use coffer_api_types::ErrorShape;
-
-/// Rules for commands: the first that fits decides, else the default. A line for a shell is refused when one of
-/// the commands in it is, or when it cannot be told what it runs.
-#[derive(Debug, ToSchema)]
-#[schema(as = CommandPolicy)]
-#[expect(dead_code, reason = "describes a type of another crate")]
-pub(super) struct PolicyShape {
-    /// For commands that no rule fits: `allow` unless said otherwise.
-    default: Option<EffectShape>,
-    #[schema(max_items = 100)]
-    rules: Option<Vec<RuleShape>>,
-}
-
-#[derive(Debug, ToSchema)]
-#[schema(as = CommandEffect, rename_all = "snake_case")]
-#[expect(dead_code, reason = "describes a type of another crate")]
-enum EffectShape {
-    Allow,
-    Deny,
-}
-
-#[derive(Debug, ToSchema)]
-#[schema(as = CommandRule)]
-#[expect(dead_code, reason = "describes a type of another crate")]
-struct RuleShape {
-    effect: EffectShape,
-    /// The words that a command begins with. `*` in a word stands for any letters, the word `**` for any words.
-    #[schema(example = "git push ** --force", max_length = 256)]
-    pattern: String,
-    /// Told to whoever is refused by it.
-    #[schema(max_length = 500)]
-    note: Option<String>,
-}
-
-/// A command, and what to hold against it.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Question {
-    /// A line for a shell, or a program with its arguments.
-    #[schema(value_type = CommandShape)]
-    command: Words,
-    /// Another policy than the project's, to try it out.
-    #[serde(default)]
-    #[schema(value_type = Option<PolicyShape>)]
-    policy: Option<CommandPolicy>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Words {
-    Line(String),
-    Words(Vec<String>),
-}
-
-#[derive(Debug, ToSchema)]
-#[serde(untagged)]
-#[schema(as = CommandWords)]
-#[expect(dead_code, reason = "describes what `Words` reads")]
-enum CommandShape {
-    Line(String),
-    Words(Vec<String>),
-}
-
-/// What would become of a command.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Answer {
-    allowed: bool,
-    /// Why not, as whoever asks for it is told.
-    reason: Option<String>,
-    /// The place of the rule that refuses it, from 0; null where the default does or it cannot be told.
-    rule: Option<usize>,
-    /// The commands that were found, up to the one that is refused.
-    commands: Vec<JudgedShape>,
-}
-
-/// What would become of one command of a line.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = JudgedCommand)]
-struct JudgedShape {
-    words: Vec<String>,
-    /// `allow` or `deny`.
-    effect: &'static str,
-    /// The place of the rule that decides, from 0; null where the default does.
-    rule: Option<usize>,
-}
+use coffer_api_types::policy::{Answer, CommandWords, JudgedShape, PolicyShape, Question};
 
 fn tagged(policy: VersionedPolicy) -> (HeaderMap, Json<CommandPolicy>) {
     let tag = HeaderValue::try_from(format!("\"{}\"", policy.version)).expect("digits in quotes");
@@ -150,8 +64,8 @@ pub(super) async fn check(
     Checked(question): Checked<Question>,
 ) -> Result<Json<Answer>, ApiError> {
     let words = match question.command {
-        Words::Line(line) => vec!["/bin/bash".into(), "-l".into(), "-c".into(), line],
-        Words::Words(words) => words,
+        CommandWords::Line(line) => vec!["/bin/bash".into(), "-l".into(), "-c".into(), line],
+        CommandWords::Words(words) => words,
     };
     let policy = match question.policy {
         Some(policy) => policy,
@@ -162,7 +76,7 @@ pub(super) async fn check(
     let refused = policy.refusal(&judgement);
     let shown = |judged: Judged| JudgedShape {
         words: judged.words,
-        effect: Effect::as_str(judged.effect),
+        effect: judged.effect.as_str().to_string(),
         rule: judged.rule,
     };
     Ok(Json(Answer {

@@ -17,10 +17,9 @@ use crate::context::Context;
 use crate::error::ApiError;
 use crate::names::check_name;
 use crate::query::Query;
-use coffer_api_types::ErrorShape;
 use coffer_api_types::keys::{MadeKey, NewKeyRequest};
 use coffer_api_types::projects::{Project, ProjectName};
-use coffer_api_types::{Page, PageQuery};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 

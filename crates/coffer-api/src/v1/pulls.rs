@@ -5,16 +5,11 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use coffer_core::KeyKind;
-use coffer_core::forge::{
-    BranchName, CommitId, DiffSide, IssueState, MergeMethod, PullState, StatusState, Verdict,
-};
+use coffer_core::forge::{BranchName, CommitId, DiffSide, IssueState, MergeMethod, PullState, Verdict};
 use coffer_forge::{
-    Comment, Diff, InlineComment, Issue, IssueChange, MergeOrder, NewInlineComment, NewPull, NewReview,
-    NewStatus, Pull, PullChange, PullFilter, Review, Status, Statuses,
+    IssueChange, MergeOrder, NewInlineComment, NewPull, NewReview, NewStatus, PullChange, PullFilter,
 };
 use http::StatusCode;
-use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
 
 use super::repositories::{Located, field, forge_part, listed};
 use crate::app::App;
@@ -22,6 +17,10 @@ use crate::auth::{Read, Write};
 use crate::body::{Checked, MaybeChecked};
 use crate::error::ApiError;
 use crate::query::Query;
+use coffer_api_types::pulls::{
+    ChangeIssue, ChangePull, Comment, Diff, GiveReview, InlineComment, Issue, IssueQuery, LineComment, Merge,
+    OpenIssue, OpenPull, Pull, PullQuery, Review, Say, SetStatus, Status, Statuses,
+};
 use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
 use coffer_work::git::Branches;
@@ -30,133 +29,6 @@ const LONGEST_TITLE: usize = 256;
 const LONGEST_TEXT: usize = 65_536;
 const LONGEST_PATH: usize = 4096;
 const MOST_LINE_COMMENTS: usize = 100;
-
-/// A pull request to be.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OpenPull {
-    /// 1 to 256 characters on one line.
-    title: String,
-    #[serde(default)]
-    body: String,
-    /// The branch with the changes.
-    head: String,
-    /// The branch they are for; the default branch unless said otherwise.
-    base: Option<String>,
-    #[serde(default)]
-    draft: bool,
-}
-
-/// What of a pull request is to change.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ChangePull {
-    title: Option<String>,
-    body: Option<String>,
-    base: Option<String>,
-    draft: Option<bool>,
-    /// `closed`, or `open` to open it again.
-    #[schema(value_type = Option<String>, example = "closed")]
-    state: Option<IssueState>,
-}
-
-/// How to merge.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Merge {
-    /// `merge` (a commit of two parents), `squash` or `rebase`; `merge` unless said otherwise.
-    #[schema(value_type = Option<String>, example = "squash")]
-    method: Option<MergeMethod>,
-    /// Refuses where the head has moved on from this commit.
-    expected_head: Option<String>,
-    /// The title of the commit.
-    title: Option<String>,
-    message: Option<String>,
-}
-
-/// Something to say.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Say {
-    /// 1 to 65536 bytes.
-    body: String,
-}
-
-/// A verdict on a pull request.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct GiveReview {
-    /// `approve`, `request_changes` or `comment`.
-    #[schema(value_type = String, example = "approve")]
-    verdict: Verdict,
-    #[serde(default)]
-    body: String,
-    /// What was looked at; the head unless said otherwise.
-    commit: Option<String>,
-    #[serde(default)]
-    comments: Vec<LineComment>,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct LineComment {
-    path: String,
-    #[schema(minimum = 1)]
-    line: u32,
-    /// `right` (what is) unless `left` (what was).
-    #[schema(value_type = Option<String>, example = "right")]
-    side: Option<DiffSide>,
-    body: String,
-}
-
-/// What a check says of a commit.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SetStatus {
-    #[schema(example = "ci/test")]
-    context: String,
-    /// `pending`, `success`, `failure` or `error`.
-    #[schema(value_type = String, example = "success")]
-    state: StatusState,
-    #[serde(default)]
-    description: String,
-    target_url: Option<String>,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OpenIssue {
-    title: String,
-    #[serde(default)]
-    body: String,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ChangeIssue {
-    title: Option<String>,
-    body: Option<String>,
-    /// `closed`, or `open` to open it again.
-    #[schema(value_type = Option<String>, example = "closed")]
-    state: Option<IssueState>,
-}
-
-/// Which pull requests.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct PullQuery {
-    /// `open`, `closed` or `merged`.
-    state: Option<String>,
-    head: Option<String>,
-    base: Option<String>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct IssueQuery {
-    /// `open` or `closed`.
-    state: Option<String>,
-}
 
 fn title(text: String) -> Result<String, ApiError> {
     let fits = (1..=LONGEST_TITLE).contains(&text.chars().count()) && !text.chars().any(char::is_control);

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, State};
+use coffer_api_types::repositories::{
+    Branch, ChangedRepository, NewProtection, NewRepository, Protection, Repository, RepositoryDetail,
+};
 use coffer_core::KeyKind;
 use coffer_core::forge::{BranchName, ProtectionRules, RepositoryName};
-use coffer_forge::{Branch, Forge, Listed, Part as ForgePart, Protection, RepositoryInfo};
+use coffer_forge::{Forge, Listed, Part as ForgePart};
 use coffer_store::{ProjectScope, RepositoryRow};
 use futures_util::StreamExt;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::page::Part;
 use crate::app::App;
@@ -25,77 +26,8 @@ use crate::context::Context;
 use crate::error::ApiError;
 use crate::here::{base_url, check_keeper};
 use crate::query::Query;
-use coffer_api_types::ErrorShape;
-use coffer_api_types::{Page, PageQuery};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::clock::rfc3339;
-
-/// A repository to be.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewRepository {
-    /// 1 to 64 letters, digits, `_`, `-` and `.`; of no other repository of the project.
-    #[schema(example = "app")]
-    name: String,
-    /// Of a local one, `main` unless said otherwise. The first push may change it.
-    default_branch: Option<String>,
-    /// The way to another forge, where the repository is there.
-    connection_id: Option<String>,
-    /// Its name there: `owner/name`.
-    #[schema(example = "octocat/hello-world")]
-    remote: Option<String>,
-}
-
-/// What is to change.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ChangedRepository {
-    /// A branch that there is.
-    default_branch: String,
-}
-
-/// A repository of the project.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Repository {
-    id: String,
-    name: String,
-    /// `local` where this server keeps it, else the kind of forge.
-    kind: &'static str,
-    connection_id: Option<String>,
-    /// Its name on the forge of its connection.
-    remote: Option<String>,
-    default_branch: String,
-    /// For `git clone`, of a local one. The password is an API key.
-    clone_url: Option<String>,
-    created_at: String,
-}
-
-/// A repository, and what its forge knows of it.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct RepositoryDetail {
-    #[serde(flatten)]
-    repository: Repository,
-    info: RepositoryInfo,
-}
-
-/// What protects a branch.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct NewProtection {
-    /// It moves by merged pull requests alone; true unless said otherwise.
-    require_pull: bool,
-    /// Approvals of its head that a pull request needs, by others than its author.
-    #[schema(maximum = 100)]
-    approvals: u32,
-    /// The statuses of its head must be successes, and there must be one.
-    require_statuses: bool,
-}
-
-impl Default for NewProtection {
-    fn default() -> Self {
-        let ProtectionRules { require_pull, approvals, require_statuses } = ProtectionRules::default();
-        Self { require_pull, approvals, require_statuses }
-    }
-}
 
 /// The repository that the path names, of a caller who may do what the handler needs.
 #[derive(Debug)]
@@ -154,7 +86,7 @@ fn shown(row: RepositoryRow, headers: &HeaderMap) -> Repository {
         clone_url: here.map(|here| format!("{here}{}", coffer_forge::git_path(&row))),
         id: row.id.to_string(),
         name: row.name.to_string(),
-        kind: row.kind.as_str(),
+        kind: row.kind.as_str().to_string(),
         connection_id: row.connection.map(|id| id.to_string()),
         remote: row.remote,
         default_branch: row.default_branch.to_string(),

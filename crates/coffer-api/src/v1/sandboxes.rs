@@ -1,19 +1,14 @@
 //! Sandboxes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use coffer_core::network::{Base, NetworkSettings, Policy};
-use coffer_core::{
-    AgentId, DestroyReason, Kept, OnTimeout, SandboxState, SizeWish, SnapshotId, StateName, TemplateRef,
-};
+use coffer_core::{DestroyReason, Kept, OnTimeout, SandboxState, SizeWish, StateName, TemplateRef};
 use coffer_store::{Bounds, Cursor, ListFilter, Order, SandboxRow, SnapshotState, Transition};
 use coffer_wire::e2b::Network;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use super::bounds::within;
 use super::page::Part;
@@ -23,10 +18,11 @@ use crate::body::{Checked, MaybeChecked};
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::{Query, names};
-use crate::reach::PolicyShape;
 use crate::{check, kinds};
-use coffer_api_types::ErrorShape;
-use coffer_api_types::{Page, PageQuery};
+use coffer_api_types::sandboxes::{
+    AtTimeout, Extension, LifeStep, NewSandbox, OwnedSandbox, PauseBody, ResumeBody, Sandbox, SandboxQuery,
+};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 use coffer_fleet::limits::InForce;
@@ -35,164 +31,20 @@ use coffer_fleet::{Boot, Connected, CreateSpec, FleetError, describe};
 /// The longest that an owner may be silent.
 const LONGEST_LEASE_S: i64 = 86_400;
 
-/// A sandbox to be made.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct NewSandbox {
-    /// `base` by default; the name of a snapshot also works.
-    template: Option<String>,
-    /// Begin with this snapshot of the project, instead of a template.
-    #[schema(value_type = Option<String>)]
-    snapshot_id: Option<SnapshotId>,
-    /// With a snapshot: whether its processes go on. By default they do if it has them; true is refused where
-    /// it has none.
-    memory: Option<bool>,
-    metadata: BTreeMap<String, String>,
-    /// For every process in it.
-    env: BTreeMap<String, String>,
-    /// Variables that get the value of a secret of the project, by its name.
-    #[schema(example = json!({"GITHUB_TOKEN": "github"}))]
-    secrets: BTreeMap<String, String>,
-    /// How long it lives unless that is changed, in seconds; by default what its project says, or an hour.
-    #[schema(minimum = 1)]
-    timeout_s: Option<i64>,
-    on_timeout: Option<AtTimeout>,
-    /// It ends, or pauses, when nothing used it for so many seconds; 0 is never.
-    #[schema(minimum = 0)]
-    idle_s: Option<i64>,
-    /// The longest it may run in all, in seconds; no more than its project allows.
-    #[schema(minimum = 1)]
-    max_lifetime_s: Option<i64>,
-    /// It ends, or pauses, when its owner sends no heartbeat for so many seconds.
-    #[schema(minimum = 1, maximum = 86400)]
-    lease_s: Option<i64>,
-    /// Whether traffic wakes it from a pause.
-    auto_resume: bool,
-    /// What it may reach; the web by default.
-    #[schema(value_type = Option<PolicyShape>)]
-    network: Option<Policy>,
-    /// The agent that is to own it; an agent's own key needs not say so.
-    #[schema(value_type = Option<String>)]
-    agent_id: Option<AgentId>,
-}
-
-/// What happens when the time is up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum AtTimeout {
-    Kill,
-    Pause,
-    PauseFilesOnly,
-}
-
-impl From<AtTimeout> for OnTimeout {
-    fn from(chosen: AtTimeout) -> Self {
-        match chosen {
-            AtTimeout::Kill => Self::Destroy,
-            AtTimeout::Pause => Self::Pause,
-            AtTimeout::PauseFilesOnly => Self::PauseFilesOnly,
-        }
+pub(super) const fn on_timeout(chosen: AtTimeout) -> OnTimeout {
+    match chosen {
+        AtTimeout::Kill => OnTimeout::Destroy,
+        AtTimeout::Pause => OnTimeout::Pause,
+        AtTimeout::PauseFilesOnly => OnTimeout::PauseFilesOnly,
     }
 }
 
-impl From<OnTimeout> for AtTimeout {
-    fn from(chosen: OnTimeout) -> Self {
-        match chosen {
-            OnTimeout::Destroy => Self::Kill,
-            OnTimeout::Pause => Self::Pause,
-            OnTimeout::PauseFilesOnly => Self::PauseFilesOnly,
-        }
+pub(super) const fn at_timeout(chosen: OnTimeout) -> AtTimeout {
+    match chosen {
+        OnTimeout::Destroy => AtTimeout::Kill,
+        OnTimeout::Pause => AtTimeout::Pause,
+        OnTimeout::PauseFilesOnly => AtTimeout::PauseFilesOnly,
     }
-}
-
-/// A sandbox.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Sandbox {
-    id: String,
-    /// `creating`, `running`, `paused`, `terminated` or `error`.
-    state: &'static str,
-    /// Why it ended, or what is kept while it is paused.
-    reason: Option<String>,
-    template: String,
-    agent_id: Option<String>,
-    metadata: BTreeMap<String, String>,
-    cpu_count: u32,
-    memory_mib: u64,
-    disk_mib: u64,
-    created_at: String,
-    started_at: String,
-    /// When its time is up.
-    deadline: String,
-    on_timeout: AtTimeout,
-    auto_resume: bool,
-    ended_at: Option<String>,
-    /// Seconds after which it is over when nothing used it.
-    idle_s: Option<i64>,
-    max_lifetime_s: Option<i64>,
-    lease_s: Option<i64>,
-    /// When it is over unless its owner sends a heartbeat.
-    lease_expires_at: Option<String>,
-    /// When it was last used, which its idle window counts from; null where this server does not hold it live.
-    last_activity_at: Option<String>,
-    /// The installation whose host holds it; null where the server has no name for itself.
-    installation: Option<String>,
-    /// The sandbox whose snapshot it began with.
-    parent_id: Option<String>,
-    /// The snapshot that it began with; children of one fork have one in common.
-    snapshot_id: Option<String>,
-    /// Which child of a fork it is, from 1.
-    fork_position: Option<i64>,
-}
-
-/// One step in a sandbox's life.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct LifeStep {
-    from: Option<&'static str>,
-    to: &'static str,
-    reason: String,
-    at: String,
-}
-
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct PauseBody {
-    /// Whether running processes are kept; true by default.
-    memory: Option<bool>,
-}
-
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct ResumeBody {
-    /// How long it lives from now on, in seconds; by default what its project says, or an hour.
-    #[schema(minimum = 1)]
-    timeout_s: Option<i64>,
-    /// False boots it from its files, and what its memory held is lost.
-    memory: Option<bool>,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Extension {
-    /// How long it lives from now on, in seconds.
-    #[schema(minimum = 1)]
-    timeout_s: i64,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct SandboxQuery {
-    /// Only those in one of these states, joined by commas; all by default.
-    #[param(example = "running,paused")]
-    #[param(value_type = Option<String>)]
-    #[serde(default)]
-    state: Vec<String>,
-    /// Only those of that template.
-    template: Option<String>,
-    /// Only those that this agent owns.
-    #[param(value_type = Option<String>)]
-    agent_id: Option<AgentId>,
-    /// `desc` (newest first, the default) or `asc`.
-    order: Option<String>,
 }
 
 pub(super) fn shown(app: &App, row: SandboxRow) -> Sandbox {
@@ -208,7 +60,7 @@ pub(super) fn shown(app: &App, row: SandboxRow) -> Sandbox {
     };
     Sandbox {
         id: row.id.to_string(),
-        state: row.state.name().as_str(),
+        state: row.state.name().as_str().to_string(),
         reason,
         template: row.template,
         agent_id: row.agent.map(|agent| agent.to_string()),
@@ -219,7 +71,7 @@ pub(super) fn shown(app: &App, row: SandboxRow) -> Sandbox {
         created_at: rfc3339(row.created_ms),
         started_at: rfc3339(row.lifetime.started_ms),
         deadline: rfc3339(row.lifetime.deadline_ms),
-        on_timeout: row.lifetime.on_timeout.into(),
+        on_timeout: at_timeout(row.lifetime.on_timeout),
         auto_resume: row.auto_resume,
         ended_at: row.ended_ms.map(rfc3339),
         idle_s: row.bounds.idle_s.filter(|idle_s| *idle_s > 0),
@@ -319,7 +171,7 @@ pub(super) async fn create(
     if let Some(both) = new.secrets.keys().find(|name| new.env.contains_key(*name)) {
         return Err(ApiError::invalid("secrets", format!("has '{both}', which env has too")));
     }
-    let on_timeout = new.on_timeout.unwrap_or_else(|| project.on_timeout.into());
+    let on_timeout = new.on_timeout.unwrap_or_else(|| at_timeout(project.on_timeout));
     if on_timeout == AtTimeout::PauseFilesOnly && new.auto_resume {
         return Err(ApiError::invalid("auto_resume", "cannot be combined with pause_files_only"));
     }
@@ -335,7 +187,7 @@ pub(super) async fn create(
         env_vars: new.env,
         secrets: new.secrets,
         timeout_ms: timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?,
-        on_timeout: on_timeout.into(),
+        on_timeout: self::on_timeout(on_timeout),
         auto_resume: new.auto_resume,
         secure: true,
         network,
@@ -382,13 +234,6 @@ pub(super) async fn list(
     let page = app.store.list(&caller.scope, &filter).await.map_err(ApiError::store)?;
     let next = page.next.map(|next| next.to_string());
     Ok(Json(Page::new(page.rows.into_iter().map(|row| shown(&app, row)).collect(), next)))
-}
-
-/// A sandbox and the project that it belongs to.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct OwnedSandbox {
-    project_id: String,
-    sandbox: Sandbox,
 }
 
 /// The live sandboxes of all projects. For operators.
@@ -447,8 +292,8 @@ pub(super) async fn history(
         return Err(ApiError::no_sandbox(&named.text));
     }
     let shown = |step: Transition| LifeStep {
-        from: step.from.map(StateName::as_str),
-        to: step.to.name().as_str(),
+        from: step.from.map(|from| from.as_str().to_string()),
+        to: step.to.name().as_str().to_string(),
         reason: step.reason,
         at: rfc3339(step.at_ms),
     };

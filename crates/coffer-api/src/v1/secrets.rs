@@ -5,19 +5,18 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use coffer_core::network::NamePattern;
-use coffer_store::{MOST_SECRETS, RotateError, Secret, SecretError, SecretInfo, SecretName, SecretTerms};
+use coffer_store::{
+    MOST_SECRETS, RotateError, Secret as Value, SecretError, SecretInfo, SecretName, SecretTerms,
+};
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use super::tasks::named;
 use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Operating, Read};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
-use coffer_api_types::ErrorShape;
-use coffer_api_types::Page;
+use coffer_api_types::secrets::{MasterKey, Missing, NewValue, Secret};
+use coffer_api_types::{ErrorShape, Page};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 
@@ -25,79 +24,19 @@ use coffer_core::clock::rfc3339;
 const LONGEST_VALUE: usize = 64 * 1024;
 const MOST_HOSTS: usize = 32;
 
-/// A value for a secret.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewValue {
-    /// Text of 1 to 65536 bytes without NUL. It is never shown again.
-    #[schema(min_length = 1, max_length = 65_536)]
-    value: String,
-    /// Makes it good for headers to these hosts alone (names, or `*.` and a name), and for no sandbox's
-    /// environment. Left out, one that exists keeps its hosts; `null` makes it good for any.
-    #[serde(default, deserialize_with = "named")]
-    #[schema(value_type = Option<Vec<String>>, example = json!(["api.example.com"]))]
-    hosts: Option<Option<Vec<String>>>,
-    /// Lets headers carry it over plain HTTP although it is limited to hosts; everyone on the way can read it then.
-    /// Left out, one that exists keeps its setting.
-    plain_http: Option<bool>,
-}
-
-impl std::fmt::Debug for NewValue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NewValue").field("hosts", &self.hosts).finish_non_exhaustive()
+fn shown_secret(info: SecretInfo) -> Secret {
+    Secret {
+        name: info.name,
+        version: info.version,
+        hosts: info.hosts,
+        plain_http: info.plain_http,
+        created_at: rfc3339(info.created_ms),
+        updated_at: rfc3339(info.updated_ms),
     }
-}
-
-/// A secret, without its value.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Secret)]
-pub(super) struct Shown {
-    name: String,
-    /// Counts its values from 1.
-    version: i64,
-    hosts: Option<Vec<String>>,
-    /// Whether headers may carry it over plain HTTP although it is limited to hosts.
-    plain_http: bool,
-    created_at: String,
-    updated_at: String,
-}
-
-impl From<SecretInfo> for Shown {
-    fn from(info: SecretInfo) -> Self {
-        Self {
-            name: info.name,
-            version: info.version,
-            hosts: info.hosts,
-            plain_http: info.plain_http,
-            created_at: rfc3339(info.created_ms),
-            updated_at: rfc3339(info.updated_ms),
-        }
-    }
-}
-
-/// The key that all secrets are sealed under, by its name.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct MasterKey {
-    id: String,
-    /// Earlier ones that are still at hand.
-    previous: Vec<String>,
-    /// `file`, which can be rotated here, or `setting`.
-    source: &'static str,
-    /// Master keys that are not here, and what cannot be read without them.
-    missing: Vec<Missing>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Missing {
-    id: String,
-    projects: i64,
-    secrets: i64,
-    /// Live sandboxes whose environment, tokens and network settings cannot be read.
-    sandboxes: i64,
 }
 
 /// The value, and what limits its use.
-fn checked(new: NewValue) -> Result<(Secret, SecretTerms), ApiError> {
+fn checked(new: NewValue) -> Result<(Value, SecretTerms), ApiError> {
     if new.value.is_empty() || new.value.len() > LONGEST_VALUE || new.value.contains('\0') {
         return Err(ApiError::invalid(
             "value",
@@ -114,7 +53,7 @@ fn checked(new: NewValue) -> Result<(Secret, SecretTerms), ApiError> {
         hosts.iter().map(|host| NamePattern::parse(host).map_err(wrong)).collect()
     });
     let terms = SecretTerms { hosts: hosts.transpose()?, plain_http: new.plain_http };
-    Ok((Secret::new(new.value), terms))
+    Ok((Value::new(new.value), terms))
 }
 
 /// Makes a secret, or replaces its value and leaves the hosts that it is for. Sandboxes get the new value at their
@@ -123,7 +62,7 @@ fn checked(new: NewValue) -> Result<(Secret, SecretTerms), ApiError> {
     put, path = "/api/v1/secrets/{secret}", tag = "secrets", params(("secret" = String, Path)),
     request_body = NewValue,
     responses(
-        (status = 200, body = Shown, description = "replaced"), (status = 201, body = Shown),
+        (status = 200, body = Secret, description = "replaced"), (status = 201, body = Secret),
         (status = 409, body = ErrorShape, description = "there are too many"),
         (status = 404, body = ErrorShape, description = "not a name for one")
     )
@@ -134,7 +73,7 @@ pub(super) async fn put(
     context: Context,
     Id(name): Id<SecretName>,
     Checked(new): Checked<NewValue>,
-) -> Result<(StatusCode, Json<Shown>), ApiError> {
+) -> Result<(StatusCode, Json<Secret>), ApiError> {
     let (value, terms) = checked(new)?;
     let put = app.store.put_secret_on(&caller.scope, &name, &value, terms).await;
     let (info, new) = put.map_err(|error| match error {
@@ -144,20 +83,20 @@ pub(super) async fn put(
     })?;
     context.made(&name);
     app.fleet.secrets_changed();
-    Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, Json(info.into())))
+    Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, Json(shown_secret(info))))
 }
 
 /// The project's secrets by name, without their values.
 #[utoipa::path(
     get, path = "/api/v1/secrets", tag = "secrets",
-    responses((status = 200, body = Page<Shown>))
+    responses((status = 200, body = Page<Secret>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
-) -> Result<Json<Page<Shown>>, ApiError> {
+) -> Result<Json<Page<Secret>>, ApiError> {
     let secrets = app.store.secrets(&caller.scope).await.map_err(ApiError::store)?;
-    Ok(Json(Page::new(secrets.into_iter().map(Shown::from).collect(), None)))
+    Ok(Json(Page::new(secrets.into_iter().map(shown_secret).collect(), None)))
 }
 
 /// Deletes a secret. Running sandboxes keep what they have in their environment; headers that refer to it are
@@ -226,7 +165,7 @@ async fn shown(app: &App, operating: &Operating) -> Result<Json<MasterKey>, ApiE
     Ok(Json(MasterKey {
         id: status.id,
         previous: status.previous,
-        source: if status.in_file { "file" } else { "setting" },
+        source: if status.in_file { "file" } else { "setting" }.to_string(),
         missing: missing.collect(),
     }))
 }

@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::{SandboxId, SnapshotId};
+use coffer_core::SnapshotId;
 use coffer_store::{SnapshotFilter, SnapshotRow};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use super::page::Part;
-use super::sandboxes::{self, Sandbox, usual_timeout_s};
+use super::sandboxes::{self, usual_timeout_s};
 use crate::app::App;
 use crate::auth::{Caller, Id, Named, Read, Write};
 use crate::body::{Checked, MaybeChecked};
@@ -20,88 +18,17 @@ use crate::error::ApiError;
 use crate::query::Query;
 use crate::snapshots::{checked_name, full_name};
 use crate::templates;
-use coffer_api_types::ErrorShape;
-use coffer_api_types::{Page, PageQuery};
+use coffer_api_types::sandboxes::Sandbox;
+use coffer_api_types::snapshots::{NewSnapshot, RollbackBody, Snapshot, SnapshotQuery};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::{FleetError, MemoryWish, SnapshotSpec};
 
-/// A snapshot to be made.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct NewSnapshot {
-    /// `name` or `name:tag`. From when it is made, the name stands for it and no longer for one before it.
-    #[schema(example = "built:v2")]
-    name: Option<String>,
-    /// Whether the processes are kept too. True is refused where that cannot be; by default they are kept where
-    /// it can.
-    memory: Option<bool>,
-    /// Whether values of secrets that the processes hold may be in it, and in every sandbox made from it. Without,
-    /// a sandbox that has some is kept without its processes.
-    inherit_secrets: bool,
-}
-
-/// What a sandbox was at one moment.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Snapshot {
-    id: String,
-    /// `creating`, `ready` or `deleting`.
-    state: &'static str,
-    /// The sandbox that it was made of, which may be over.
-    sandbox_id: String,
-    name: Option<String>,
-    tag: String,
-    /// The name in full, which a create takes as its `template`; null where there is none, or where it stands for
-    /// a newer snapshot.
-    full_name: Option<String>,
-    /// Whether sandboxes made from it go on with its processes.
-    memory: bool,
-    /// Why not, where that was not asked for.
-    note: Option<String>,
-    template: String,
-    cpu_count: u32,
-    memory_mib: u64,
-    disk_mib: u64,
-    files_bytes: u64,
-    memory_bytes: u64,
-    /// How long the sandbox stood still for it, in microseconds.
-    paused_us: u64,
-    /// The key that asked for it.
-    created_by: Option<String>,
-    created_at: String,
-    /// The installation whose host has it.
-    installation: Option<String>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct SnapshotQuery {
-    /// Only those of that sandbox.
-    #[param(value_type = Option<String>)]
-    sandbox_id: Option<SandboxId>,
-    /// Only those of that name, also where it stands for a newer one; with `:tag` only those of that tag.
-    name: Option<String>,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RollbackBody {
-    /// One of the sandbox itself, or the one that it began with.
-    #[schema(value_type = String)]
-    snapshot_id: SnapshotId,
-    /// Whether the snapshot's processes go on; by default they do if it has them.
-    #[serde(default)]
-    memory: Option<bool>,
-    /// How long a paused sandbox lives from then on, in seconds. One that runs keeps its deadline.
-    #[schema(minimum = 1)]
-    #[serde(default)]
-    timeout_s: Option<i64>,
-}
-
 fn shown(row: SnapshotRow) -> Snapshot {
     Snapshot {
         id: row.id.to_string(),
-        state: row.state.as_str(),
+        state: row.state.as_str().to_string(),
         sandbox_id: row.sandbox.to_string(),
         full_name: full_name(&row),
         name: row.name,

@@ -11,28 +11,19 @@ use axum::response::sse;
 use coffer_store::EventRow;
 use futures_util::Stream;
 use http::HeaderMap;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use super::events::KeyWatch;
-use super::executions::{Piece, expect_sandbox, piece};
+use super::executions::{expect_sandbox, piece};
 use crate::app::App;
 use crate::auth::{NamedId, Read};
 use crate::error::ApiError;
 use crate::query::Query;
+use coffer_api_types::executions::{ExecutionOutput, PlaceQuery};
 use coffer_fleet::events::{Reader as EventReader, Wanted};
 use coffer_fleet::output::{LogRecord, Reader as LogReader};
 
 /// A reader that is told nothing for so long is told so.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-
-/// Output of an execution.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct ExecutionOutput {
-    execution: String,
-    #[serde(flatten)]
-    piece: Piece,
-}
 
 /// Where a reader is: in the project's events and in the sandbox's log.
 #[derive(Debug, Clone, Copy)]
@@ -45,14 +36,6 @@ fn parse(text: &str) -> Option<Place> {
     let (event, position) = text.split_once('-')?;
     let number = |text: &str| text.parse().ok().filter(|&number: &i64| number >= 0);
     Some(Place { event: number(event)?, position: number(position)? })
-}
-
-/// Where to begin.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct PlaceQuery {
-    /// Begin after that place; now by default.
-    after: Option<String>,
 }
 
 /// The two logs as one, in the order of time as far as both are on record.

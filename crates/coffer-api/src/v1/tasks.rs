@@ -7,11 +7,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::{AgentId, Priority, TaskId, TaskState};
+use coffer_core::{Priority, TaskId, TaskState};
 use coffer_store::{NewTask as NewRow, Place, TaskEdit, TaskError, TaskFilter, TaskOrder, TaskRow};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use super::page::Part;
 use super::projects::{changed_meanwhile, wanted_version};
@@ -21,12 +19,11 @@ use crate::auth::{Caller, Id, Need, Read, Write};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
-use crate::query::{Query, flag};
-use coffer_api_types::ErrorShape;
-use coffer_api_types::{Page, PageQuery};
+use crate::query::Query;
+use coffer_api_types::tasks::{ChangedTask, NewTask, OnReview, PlaceShape, Task, TaskQuery};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::Code;
-use shape::{ChangedTask, NewTask, OnReview, PlaceShape, Task};
-pub(super) use shape::{amount, check_text, check_title, named, nanos};
+pub(super) use shape::{amount, check_text, check_title, nanos};
 pub(super) use work::*;
 
 /// Where a part of a list of tasks begins: after this place and task.
@@ -40,28 +37,6 @@ impl std::str::FromStr for After {
         let (place, task) = text.split_once('.').ok_or(())?;
         Ok(Self(place.parse().map_err(drop)?, task.parse().map_err(drop)?))
     }
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct TaskQuery {
-    /// `backlog`, `todo`, `in_progress`, `in_review`, `done` or `cancelled`.
-    state: Option<String>,
-    #[param(value_type = Option<String>)]
-    agent_id: Option<AgentId>,
-    label: Option<String>,
-    /// `urgent`, `high`, `medium` or `low`.
-    priority: Option<String>,
-    repository: Option<String>,
-    context_id: Option<String>,
-    /// `true` for such that a person must look at, `false` for others.
-    #[serde(default, deserialize_with = "flag")]
-    needs_attention: Option<bool>,
-    /// `true` for such that were put away; `false` by default.
-    #[serde(default, deserialize_with = "flag")]
-    archived: Option<bool>,
-    /// `newest` (the default) or `board`: as the columns are.
-    order: Option<String>,
 }
 
 /// An agent's key is for its sandboxes: what is to be done is people's affair.
@@ -102,7 +77,7 @@ pub(super) fn refusal(error: TaskError, task: TaskId) -> ApiError {
 
 fn tagged(task: TaskRow) -> (HeaderMap, Json<Task>) {
     let tag = HeaderValue::try_from(format!("\"{}\"", task.version)).expect("digits in quotes");
-    (HeaderMap::from_iter([(header::ETAG, tag)]), Json(Task::of(task)))
+    (HeaderMap::from_iter([(header::ETAG, tag)]), Json(shape::shown(task)))
 }
 
 async fn found(app: &App, caller: &Caller<impl Need>, task: TaskId) -> Result<TaskRow, ApiError> {
@@ -123,7 +98,7 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, HeaderMap, Json<Task>), ApiError> {
     by_people(&caller)?;
     let on_review = request.on_review;
-    let request = request.checked()?;
+    let request = shape::checked_new(request)?;
     let new = NewRow {
         title: request.title,
         description: request.description,
@@ -187,7 +162,7 @@ pub(super) async fn list(
         limit: part.to_fetch(),
     };
     let tasks = app.store.tasks(&caller.scope, &filter).await.map_err(ApiError::store)?;
-    Ok(Json(part.page(tasks, |task| format!("{}.{}", task.place, task.id), Task::of)))
+    Ok(Json(part.page(tasks, |task| format!("{}.{}", task.place, task.id), shape::shown)))
 }
 
 /// One task.
@@ -225,7 +200,7 @@ pub(super) async fn change(
 ) -> Result<(HeaderMap, Json<Task>), ApiError> {
     by_people(&caller)?;
     let on_review = request.on_review;
-    let request = request.checked()?;
+    let request = shape::checked_change(request)?;
     let place = match request.place {
         None => None,
         Some(PlaceShape::First) => Some(Place::First),

@@ -11,145 +11,25 @@ use coffer_store::{
     WebhookKey, WebhookRecordError, WebhookRow,
 };
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use super::page::Part;
 use super::repositories::field;
-use super::tasks::named;
 use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Need, Read};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::Query;
-use coffer_api_types::ErrorShape;
-use coffer_api_types::{Page, PageQuery};
+use coffer_api_types::webhooks::{
+    ChangedWebhook, Delivery, DeliveryDetail, DeliveryQuery, MadeWebhook, NewWebhook, SigningSecret, Webhook,
+};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 use coffer_work::webhooks::{new_key, ping};
 
 const MOST_KINDS: usize = 50;
 const LONGEST_TEXT: usize = 1000;
-
-/// A webhook to be.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewWebhook {
-    /// Where events are sent, by POST.
-    #[schema(example = "https://example.com/hooks/coffer", max_length = 2048)]
-    url: String,
-    /// Which: kinds as `GET /api/v1/events` shows them; one that ends in `*` means all that begin so.
-    #[schema(example = json!(["task.*", "run.ended"]), min_items = 1, max_items = 50)]
-    events: Vec<String>,
-    /// The name of a secret of the project that deliveries are signed with. Without one a key is made, and
-    /// shown this once.
-    secret: Option<String>,
-    /// Only what is about tasks and artifacts of this context.
-    context_id: Option<String>,
-    #[serde(default)]
-    description: String,
-    /// True by default.
-    enabled: Option<bool>,
-}
-
-/// What is to be other about a webhook; what is left out stays.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct ChangedWebhook {
-    #[schema(max_length = 2048)]
-    url: Option<String>,
-    #[schema(min_items = 1, max_items = 50)]
-    events: Option<Vec<String>>,
-    /// The name of a secret of the project.
-    secret: Option<String>,
-    #[serde(deserialize_with = "named")]
-    #[schema(value_type = Option<String>)]
-    context_id: Option<Option<String>>,
-    description: Option<String>,
-    /// One that is enabled again is told what happens from then on.
-    enabled: Option<bool>,
-}
-
-/// Someone who is told what happens.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Webhook {
-    id: String,
-    /// For keys that are no admin's only its host: with some receivers the whole is all that one has to know.
-    url: String,
-    events: Vec<String>,
-    /// The name of the secret that it is signed with; null where it has a key of its own.
-    secret: Option<String>,
-    context_id: Option<String>,
-    description: String,
-    enabled: bool,
-    /// `asked`, `failing` (it had not worked for days) or `gone` (it answered 410).
-    disabled_reason: Option<String>,
-    /// Deliveries that are still to be made.
-    waiting: i64,
-    /// Failures since it last worked.
-    failures: i64,
-    failing_since: Option<String>,
-    last_success_at: Option<String>,
-    created_at: String,
-    updated_at: String,
-}
-
-/// A webhook that was just made.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct MadeWebhook {
-    #[serde(flatten)]
-    webhook: Webhook,
-    /// What deliveries are signed with, where it was made here; it is not shown again.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    signing_secret: Option<String>,
-}
-
-/// A key that was just made; it is not shown again.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct SigningSecret {
-    #[schema(example = "whsec_…")]
-    signing_secret: String,
-}
-
-/// An event on its way to a webhook.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = WebhookDelivery)]
-pub(super) struct Delivery {
-    /// The receiver has it as `X-Coffer-Delivery`, the same for every try.
-    id: String,
-    /// Its number in the event log; null for a test.
-    event: Option<i64>,
-    kind: String,
-    /// `waiting`, `delivered` or `failed`.
-    state: &'static str,
-    tries: i64,
-    next_try_at: Option<String>,
-    /// Of the last try.
-    response_status: Option<u16>,
-    /// The first of what was answered. It is the receiver's text, not ours.
-    response: Option<String>,
-    error: Option<String>,
-    duration_ms: Option<i64>,
-    created_at: String,
-    ended_at: Option<String>,
-}
-
-/// The same with what was sent.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = WebhookDeliveryDetail)]
-pub(super) struct DeliveryDetail {
-    #[serde(flatten)]
-    delivery: Delivery,
-    body: String,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct DeliveryQuery {
-    /// `waiting`, `delivered` or `failed`.
-    state: Option<String>,
-}
 
 fn shown(row: WebhookRow, role: Role) -> Webhook {
     let url = match role {
@@ -181,7 +61,7 @@ fn delivery(row: DeliveryRow) -> DeliveryDetail {
         id: row.id.to_string(),
         event: row.event,
         kind: row.kind,
-        state: row.state.as_str(),
+        state: row.state.as_str().to_string(),
         tries: row.tries,
         next_try_at: is_waiting.then(|| rfc3339(row.next_ms)),
         response_status: row.status,

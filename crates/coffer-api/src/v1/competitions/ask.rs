@@ -4,12 +4,12 @@ use coffer_core::compete::Rule;
 use coffer_core::{AgentId, TemplateRef};
 use coffer_store::{NewCompetition as NewRow, NewEntry as NewEntryRow, OverQuota, Quota};
 
-use super::shape::{NewCompetition, NewEntry, Terms};
 use crate::app::App;
 use crate::auth::{Caller, Write, not_here};
 use crate::error::ApiError;
 use crate::v1::repositories::plain_name;
 use crate::v1::tasks::{check_text, check_title, nanos};
+use coffer_api_types::competitions::{NewCompetition, NewEntry, Terms};
 use coffer_core::Code;
 use coffer_fleet::FleetError;
 

@@ -5,25 +5,16 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use coffer_store::{Cursor, ListFilter, Order};
-use serde::Serialize;
-use utoipa::ToSchema;
 
-use super::{LogLine, LogQuery, MOST_SEARCHED, Page, Place, Search, Walk};
+use super::{LogQuery, MOST_SEARCHED, Page, Place, Search, Walk};
 use crate::app::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
 use crate::query::Query;
+use coffer_api_types::logs::FoundLine;
 
 /// Sandboxes that are asked for at a time.
 const SANDBOXES_AT_ONCE: u32 = 50;
-
-/// A line, and whose it is.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::v1) struct FoundLine {
-    sandbox_id: String,
-    #[serde(flatten)]
-    line: LogLine,
-}
 
 /// A place in all of the logs: in that of one sandbox, after which the older ones follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +107,7 @@ impl Seen {
                 if !self.search.wants(&line) {
                     continue;
                 }
-                let here = line.place;
+                let (line, here) = (line.shown, line.place);
                 self.found.push(FoundLine { sandbox_id: sandbox.sandbox().to_string(), line });
                 if self.found.len() >= self.search.limit {
                     return Ok(Some(Spot { sandbox, place: Some(here) }));

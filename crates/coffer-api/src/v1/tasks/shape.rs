@@ -1,12 +1,11 @@
 //! How tasks look.
 
-use coffer_core::{AgentId, Priority, TaskId, TaskState};
+use coffer_core::{AgentId, Priority, TaskState};
 use coffer_store::TaskRow;
-use serde::{Deserialize, Deserializer, Serialize};
-use utoipa::ToSchema;
 
 use crate::error::ApiError;
 use crate::v1::repositories::plain_name;
+use coffer_api_types::tasks::{AttentionShape, ChangedTask, NewTask, OnReview, PlaceShape, Task};
 use coffer_core::clock::rfc3339;
 
 const LONGEST_TITLE: usize = 500;
@@ -17,223 +16,35 @@ const LONGEST_TEXT: usize = 1000;
 const LONGEST_COMMAND: usize = 8 * 1024;
 const LARGEST_BUDGET: f64 = 1e6;
 
-/// The column that a task is in.
-#[derive(Debug, ToSchema)]
-#[schema(as = TaskState, rename_all = "snake_case")]
-#[expect(dead_code, reason = "describes a type of another crate")]
-pub(in crate::v1) enum StateShape {
-    Backlog,
-    Todo,
-    InProgress,
-    InReview,
-    Done,
-    Cancelled,
-}
-
-#[derive(Debug, ToSchema)]
-#[schema(as = TaskPriority, rename_all = "snake_case")]
-#[expect(dead_code, reason = "describes a type of another crate")]
-pub(in crate::v1) enum PriorityShape {
-    Urgent,
-    High,
-    Medium,
-    Low,
-}
-
-/// Something to be done.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(in crate::v1) struct NewTask {
-    #[schema(max_length = 500)]
-    pub(super) title: String,
-    /// What the agent is asked to do.
-    #[serde(default)]
-    pub(super) description: String,
-    /// `todo` by default.
-    #[serde(default)]
-    #[schema(value_type = Option<StateShape>)]
-    pub(super) state: Option<TaskState>,
-    /// `medium` by default.
-    #[serde(default)]
-    #[schema(value_type = Option<PriorityShape>)]
-    pub(super) priority: Option<Priority>,
-    #[serde(default)]
-    #[schema(max_items = 50)]
-    pub(super) labels: Vec<String>,
-    /// The repository to work on, as the project's forge names it.
-    #[serde(default)]
-    pub(super) repository: Option<String>,
-    /// Where its branch begins; the repository's own by default.
-    #[serde(default)]
-    pub(super) base_branch: Option<String>,
-    #[serde(default)]
-    #[schema(value_type = Option<String>)]
-    pub(super) agent_id: Option<AgentId>,
-    /// In place of the agent's own.
-    #[serde(default)]
-    pub(super) model: Option<String>,
-    /// What must pass, as a line for a shell.
-    #[serde(default)]
-    #[schema(example = "make test")]
-    pub(super) check_command: Option<String>,
-    /// What an attempt may cost, in the server's currency.
-    #[serde(default)]
-    pub(super) budget: Option<f64>,
-    /// Names a research task, a hypothesis, a ticket: whatever it belongs to elsewhere.
-    #[serde(default)]
-    pub(super) context_id: Option<String>,
-    /// What a review of its pull request does: `wait` for a person (the default), or `start` the next attempt.
-    #[serde(default)]
-    pub(super) on_review: OnReview,
-}
-
-/// Where in its column a task goes.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = TaskPlace)]
-pub(in crate::v1) enum PlaceShape {
-    First,
-    Last,
-    /// After that task of the column.
-    #[schema(value_type = String)]
-    After(TaskId),
-}
-
-/// What is to become of a task.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-#[derive(Default)]
-pub(in crate::v1) struct ChangedTask {
-    pub(super) title: Option<String>,
-    pub(super) description: Option<String>,
-    #[schema(value_type = Option<StateShape>)]
-    pub(super) state: Option<TaskState>,
-    /// At the end of the column that it is moved to, unless it is said.
-    pub(super) place: Option<PlaceShape>,
-    #[schema(value_type = Option<PriorityShape>)]
-    pub(super) priority: Option<Priority>,
-    pub(super) labels: Option<Vec<String>>,
-    #[serde(deserialize_with = "named")]
-    #[schema(value_type = Option<String>)]
-    pub(super) repository: Option<Option<String>>,
-    #[serde(deserialize_with = "named")]
-    #[schema(value_type = Option<String>)]
-    pub(super) base_branch: Option<Option<String>>,
-    #[serde(deserialize_with = "named")]
-    #[schema(value_type = Option<String>)]
-    pub(super) agent_id: Option<Option<AgentId>>,
-    #[serde(deserialize_with = "named")]
-    #[schema(value_type = Option<String>)]
-    pub(super) model: Option<Option<String>>,
-    #[serde(deserialize_with = "named")]
-    #[schema(value_type = Option<String>)]
-    pub(super) check_command: Option<Option<String>>,
-    #[serde(deserialize_with = "named")]
-    #[schema(value_type = Option<f64>)]
-    pub(super) budget: Option<Option<f64>>,
-    #[serde(deserialize_with = "named")]
-    #[schema(value_type = Option<String>)]
-    pub(super) context_id: Option<Option<String>>,
-    pub(super) archived: Option<bool>,
-    /// `false`: nobody needs to look any more.
-    pub(super) needs_attention: Option<bool>,
-    pub(super) on_review: Option<OnReview>,
-}
-
-/// What a review of a task's pull request does.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = TaskOnReview)]
-#[serde(rename_all = "snake_case")]
-pub(in crate::v1) enum OnReview {
-    /// For a person.
-    #[default]
-    Wait,
-    /// Begins the next attempt.
-    Start,
-}
-
-/// A field that is there, be it null.
-pub(in crate::v1) fn named<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
-}
-
-/// Why a person must look.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = TaskAttention)]
-pub(in crate::v1) struct AttentionShape {
-    code: String,
-    message: String,
-    /// The step that failed.
-    step: Option<String>,
-}
-
-/// A task.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::v1) struct Task {
-    id: String,
-    title: String,
-    description: String,
-    #[schema(value_type = StateShape)]
-    state: TaskState,
-    needs_attention: Option<AttentionShape>,
-    #[schema(value_type = PriorityShape)]
-    priority: Priority,
-    labels: Vec<String>,
-    repository: Option<String>,
-    base_branch: Option<String>,
-    /// The branch of its attempts.
-    branch: Option<String>,
-    agent_id: Option<String>,
-    model: Option<String>,
-    check_command: Option<String>,
-    budget: Option<f64>,
-    context_id: Option<String>,
-    /// The newest attempt's.
-    run_id: Option<String>,
-    attempts: i64,
-    pull_url: Option<String>,
-    commit: Option<String>,
-    created_by: Option<String>,
-    version: i64,
-    created_at: String,
-    updated_at: String,
-    archived_at: Option<String>,
-    on_review: OnReview,
-}
-
-impl Task {
-    pub(super) fn of(row: TaskRow) -> Self {
-        let attention =
-            row.attention.map(|why| AttentionShape { code: why.code, message: why.message, step: why.step });
-        Self {
-            id: row.id.to_string(),
-            title: row.title,
-            description: row.description,
-            state: row.state,
-            needs_attention: attention,
-            priority: row.priority,
-            labels: row.labels,
-            repository: row.repository,
-            base_branch: row.base_branch,
-            branch: row.branch,
-            agent_id: row.agent.map(|agent| agent.to_string()),
-            model: row.model,
-            check_command: row.check_command,
-            budget: row.budget_nanos.map(amount),
-            context_id: row.context_id,
-            run_id: row.run.map(|run| run.to_string()),
-            attempts: row.attempts,
-            pull_url: row.pull_url,
-            commit: row.commit,
-            created_by: row.created_by,
-            version: row.version,
-            created_at: rfc3339(row.created_ms),
-            updated_at: rfc3339(row.updated_ms),
-            archived_at: row.archived_ms.map(rfc3339),
-            on_review: if row.starts_on_review { OnReview::Start } else { OnReview::Wait },
-        }
+pub(super) fn shown(row: TaskRow) -> Task {
+    let attention =
+        row.attention.map(|why| AttentionShape { code: why.code, message: why.message, step: why.step });
+    Task {
+        id: row.id.to_string(),
+        title: row.title,
+        description: row.description,
+        state: row.state,
+        needs_attention: attention,
+        priority: row.priority,
+        labels: row.labels,
+        repository: row.repository,
+        base_branch: row.base_branch,
+        branch: row.branch,
+        agent_id: row.agent.map(|agent| agent.to_string()),
+        model: row.model,
+        check_command: row.check_command,
+        budget: row.budget_nanos.map(amount),
+        context_id: row.context_id,
+        run_id: row.run.map(|run| run.to_string()),
+        attempts: row.attempts,
+        pull_url: row.pull_url,
+        commit: row.commit,
+        created_by: row.created_by,
+        version: row.version,
+        created_at: rfc3339(row.created_ms),
+        updated_at: rfc3339(row.updated_ms),
+        archived_at: row.archived_ms.map(rfc3339),
+        on_review: if row.starts_on_review { OnReview::Start } else { OnReview::Wait },
     }
 }
 
@@ -278,72 +89,68 @@ pub(in crate::v1) struct CheckedChange {
     pub(super) needs_attention: Option<bool>,
 }
 
-impl NewTask {
-    pub(super) fn checked(self) -> Result<CheckedNew, ApiError> {
-        check_title(&self.title)?;
-        check_description(&self.description)?;
-        let texts = [
-            ("repository", &self.repository, LONGEST_TEXT),
-            ("base_branch", &self.base_branch, LONGEST_TEXT),
-            ("model", &self.model, LONGEST_TEXT),
-            ("check_command", &self.check_command, LONGEST_COMMAND),
-            ("context_id", &self.context_id, LONGEST_TEXT),
-        ];
-        for (field, text, longest) in texts {
-            check_text(field, text.as_deref(), longest)?;
-        }
-        Ok(CheckedNew {
-            labels: checked_labels(self.labels)?,
-            budget_nanos: self.budget.map(nanos).transpose()?,
-            title: self.title,
-            description: self.description,
-            state: self.state,
-            priority: self.priority,
-            repository: self.repository.as_deref().map(plain_name).map(String::from),
-            base_branch: self.base_branch,
-            agent_id: self.agent_id,
-            model: self.model,
-            check_command: self.check_command,
-            context_id: self.context_id,
-        })
+pub(super) fn checked_new(new: NewTask) -> Result<CheckedNew, ApiError> {
+    check_title(&new.title)?;
+    check_description(&new.description)?;
+    let texts = [
+        ("repository", &new.repository, LONGEST_TEXT),
+        ("base_branch", &new.base_branch, LONGEST_TEXT),
+        ("model", &new.model, LONGEST_TEXT),
+        ("check_command", &new.check_command, LONGEST_COMMAND),
+        ("context_id", &new.context_id, LONGEST_TEXT),
+    ];
+    for (field, text, longest) in texts {
+        check_text(field, text.as_deref(), longest)?;
     }
+    Ok(CheckedNew {
+        labels: checked_labels(new.labels)?,
+        budget_nanos: new.budget.map(nanos).transpose()?,
+        title: new.title,
+        description: new.description,
+        state: new.state,
+        priority: new.priority,
+        repository: new.repository.as_deref().map(plain_name).map(String::from),
+        base_branch: new.base_branch,
+        agent_id: new.agent_id,
+        model: new.model,
+        check_command: new.check_command,
+        context_id: new.context_id,
+    })
 }
 
-impl ChangedTask {
-    pub(super) fn checked(self) -> Result<CheckedChange, ApiError> {
-        self.title.as_deref().map_or(Ok(()), check_title)?;
-        self.description.as_deref().map_or(Ok(()), check_description)?;
-        let texts = [
-            ("repository", &self.repository, LONGEST_TEXT),
-            ("base_branch", &self.base_branch, LONGEST_TEXT),
-            ("model", &self.model, LONGEST_TEXT),
-            ("check_command", &self.check_command, LONGEST_COMMAND),
-            ("context_id", &self.context_id, LONGEST_TEXT),
-        ];
-        for (field, text, longest) in texts {
-            check_text(field, text.as_ref().and_then(Option::as_deref), longest)?;
-        }
-        if self.needs_attention == Some(true) {
-            return Err(ApiError::invalid("needs_attention", "can only be taken away: set it to false"));
-        }
-        Ok(CheckedChange {
-            labels: self.labels.map(checked_labels).transpose()?,
-            budget_nanos: self.budget.map(|budget| budget.map(nanos).transpose()).transpose()?,
-            title: self.title,
-            description: self.description,
-            state: self.state,
-            place: self.place,
-            priority: self.priority,
-            repository: self.repository.map(|name| name.as_deref().map(plain_name).map(String::from)),
-            base_branch: self.base_branch,
-            agent_id: self.agent_id,
-            model: self.model,
-            check_command: self.check_command,
-            context_id: self.context_id,
-            archived: self.archived,
-            needs_attention: self.needs_attention,
-        })
+pub(super) fn checked_change(change: ChangedTask) -> Result<CheckedChange, ApiError> {
+    change.title.as_deref().map_or(Ok(()), check_title)?;
+    change.description.as_deref().map_or(Ok(()), check_description)?;
+    let texts = [
+        ("repository", &change.repository, LONGEST_TEXT),
+        ("base_branch", &change.base_branch, LONGEST_TEXT),
+        ("model", &change.model, LONGEST_TEXT),
+        ("check_command", &change.check_command, LONGEST_COMMAND),
+        ("context_id", &change.context_id, LONGEST_TEXT),
+    ];
+    for (field, text, longest) in texts {
+        check_text(field, text.as_ref().and_then(Option::as_deref), longest)?;
     }
+    if change.needs_attention == Some(true) {
+        return Err(ApiError::invalid("needs_attention", "can only be taken away: set it to false"));
+    }
+    Ok(CheckedChange {
+        labels: change.labels.map(checked_labels).transpose()?,
+        budget_nanos: change.budget.map(|budget| budget.map(nanos).transpose()).transpose()?,
+        title: change.title,
+        description: change.description,
+        state: change.state,
+        place: change.place,
+        priority: change.priority,
+        repository: change.repository.map(|name| name.as_deref().map(plain_name).map(String::from)),
+        base_branch: change.base_branch,
+        agent_id: change.agent_id,
+        model: change.model,
+        check_command: change.check_command,
+        context_id: change.context_id,
+        archived: change.archived,
+        needs_attention: change.needs_attention,
+    })
 }
 
 pub(in crate::v1) fn check_title(title: &str) -> Result<(), ApiError> {

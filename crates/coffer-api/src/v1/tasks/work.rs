@@ -4,47 +4,34 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::{AgentId, CompetitionId, RunId, TaskId, TaskState};
+use coffer_core::{CompetitionId, RunId, TaskId};
 use coffer_store::{
     Attempt as AttemptRow, CompetitionError, NewCompetition, RunFailure, StartTask, StepRow, StepState,
     TaskError, TaskMessage, TaskRow,
 };
 use http::{HeaderMap, StatusCode};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use utoipa::ToSchema;
+use serde_json::json;
 
-use super::shape::{StateShape, Task, amount};
+use super::shape::amount;
 use super::{actor, by_people, found, refusal, tagged};
 use crate::app::App;
 use crate::auth::{Caller, Id, Read, Write};
 use crate::body::{Checked, MaybeChecked};
 use crate::error::ApiError;
 use crate::query::Query;
-use crate::v1::competitions::{self, Terms};
+use crate::v1::competitions::{self};
 use crate::v1::page::Part;
-use coffer_api_types::ErrorShape;
-use coffer_api_types::{Page, PageQuery};
+use coffer_api_types::attempts::{
+    Attempt, Cancel, Failure, Message, Move, NewMessage, Start, StepShape, StepStateShape,
+};
+use coffer_api_types::competitions::Terms;
+use coffer_api_types::tasks::Task;
+use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::clock::rfc3339;
 
 const LONGEST_MESSAGE: usize = 32 * 1024;
 const LONGEST_FILE: usize = 4096;
 const LONGEST_REASON: usize = 1000;
-
-/// How an attempt is begun.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(in crate::v1) struct Start {
-    /// Another agent than the task has; it is the task's from then on.
-    #[schema(value_type = Option<String>)]
-    agent_id: Option<AgentId>,
-    /// Another model, for this attempt.
-    model: Option<String>,
-    /// Ends the attempt that is under way; without it one is a refusal.
-    replace: bool,
-    /// Several agents compete in forks of one sandbox, and the winner's pull request is the task's.
-    compete: Option<Terms>,
-}
 
 /// Begins an attempt, the first or another: a run is queued that ends with a pull request.
 #[utoipa::path(
@@ -162,13 +149,6 @@ async fn begin(
     Ok(row)
 }
 
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(in crate::v1) struct Cancel {
-    /// For people.
-    reason: Option<String>,
-}
-
 /// Cancels a task: an attempt under way is ended, and what it made is put away.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{task}/cancel", tag = "tasks", params(("task" = String, Path)),
@@ -190,36 +170,6 @@ pub(in crate::v1) async fn cancel(
     let row = cancelled.map_err(|error| refusal(error, task))?;
     app.tasks.wake();
     Ok(tagged(row))
-}
-
-/// Something to say to a task.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(in crate::v1) struct NewMessage {
-    body: String,
-    /// The file that it is about.
-    #[serde(default)]
-    file: Option<String>,
-    /// The line of it.
-    #[serde(default)]
-    line: Option<u32>,
-    /// Begins the next attempt with it, where none is under way and the task was worked on before.
-    #[serde(default)]
-    start: bool,
-}
-
-/// Something that was said to a task.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::v1) struct Message {
-    number: i64,
-    author: String,
-    body: String,
-    /// `file` and `line` that it is about.
-    #[schema(value_type = Option<Object>)]
-    about: Option<Value>,
-    /// The attempt that was told; null until one was.
-    run_id: Option<String>,
-    created_at: String,
 }
 
 fn message(said: TaskMessage) -> Message {
@@ -297,50 +247,9 @@ pub(in crate::v1) async fn messages(
     Ok(Json(part.page(said.map_err(ApiError::store)?, |said| said.number.to_string(), message)))
 }
 
-/// Why something failed.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = RunFailure)]
-pub(in crate::v1) struct Failure {
-    code: String,
-    message: String,
-    step: Option<String>,
-    /// Steps that could not be undone.
-    not_undone: Vec<String>,
-}
-
 fn failure(failure: RunFailure) -> Failure {
     let RunFailure { code, message, step, not_undone } = failure;
     Failure { code, message, step, not_undone }
-}
-
-/// One attempt at a task.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::v1) struct Attempt {
-    number: i64,
-    run_id: String,
-    /// `queued`, `running`, `done`, `failed`, `cancelled` or `stuck`.
-    state: String,
-    agent_id: Option<String>,
-    model: Option<String>,
-    sandbox_id: Option<String>,
-    /// Where its agent's output is.
-    execution_id: Option<String>,
-    /// The competition that it is, where several agents compete.
-    fork_id: Option<String>,
-    branch: Option<String>,
-    commit: Option<String>,
-    pull_url: Option<String>,
-    /// Its agent's last words.
-    summary: Option<String>,
-    error: Option<Failure>,
-    /// By its agent's own account; null where that does not tell.
-    input_tokens: Option<i64>,
-    output_tokens: Option<i64>,
-    /// In dollars, likewise.
-    agent_cost: Option<f64>,
-    created_at: String,
-    started_at: Option<String>,
-    ended_at: Option<String>,
 }
 
 fn attempt(row: AttemptRow) -> Attempt {
@@ -382,20 +291,6 @@ pub(in crate::v1) async fn attempts(
     Ok(Json(rows.into_iter().map(attempt).collect()))
 }
 
-/// One change of a task's state.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = TaskMove)]
-pub(in crate::v1) struct Move {
-    #[schema(value_type = Option<StateShape>)]
-    from: Option<TaskState>,
-    #[schema(value_type = StateShape)]
-    to: TaskState,
-    reason: String,
-    /// Who moved it; null where its run did.
-    actor: Option<String>,
-    at: String,
-}
-
 /// How a task came to where it is, the oldest first.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{task}/history", tag = "tasks", params(("task" = String, Path)),
@@ -416,32 +311,6 @@ pub(in crate::v1) async fn history(
         at: rfc3339(moved.at_ms),
     });
     Ok(Json(shown.collect()))
-}
-
-/// One step of a run.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = RunStep)]
-pub(in crate::v1) struct StepShape {
-    name: String,
-    /// `under_way`, `done`, `failed`, `undone` or `undo_failed`.
-    state: StepStateShape,
-    /// How often it began, and how often it failed.
-    starts: i64,
-    failures: i64,
-    error: Option<Failure>,
-    started_at: String,
-    ended_at: Option<String>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = RunStepState)]
-pub(in crate::v1) enum StepStateShape {
-    UnderWay,
-    Done,
-    Failed,
-    Undone,
-    UndoFailed,
 }
 
 fn step(row: StepRow) -> StepShape {

@@ -1,0 +1,128 @@
+//! Agents and their definitions.
+
+use std::collections::BTreeMap;
+
+use coffer_core::agent::{AgentLimits, OutputFormat, Preset};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewAgent {
+    /// Of no other agent of the project.
+    pub name: String,
+    /// How it is run; without one it only owns sandboxes and acts by its keys.
+    #[serde(default)]
+    pub definition: Option<Definition>,
+}
+
+/// Which program it is.
+#[derive(Debug, ToSchema)]
+#[schema(as = AgentPreset, rename_all = "snake_case")]
+#[expect(dead_code, reason = "describes a type of another crate")]
+pub(crate) enum PresetShape {
+    ClaudeCode,
+    Codex,
+    Gemini,
+    Opencode,
+    Aider,
+    Goose,
+    Cursor,
+    Amp,
+    Qwen,
+    Copilot,
+    Custom,
+}
+
+/// How what it writes is read.
+#[derive(Debug, ToSchema)]
+#[schema(as = AgentOutput, rename_all = "snake_case")]
+#[expect(dead_code, reason = "describes a type of another crate")]
+pub(crate) enum OutputShape {
+    Text,
+    ClaudeStream,
+    CodexStream,
+    GeminiStream,
+    OpencodeStream,
+    GooseStream,
+    Aider,
+}
+
+/// What one attempt may use.
+#[derive(Debug, ToSchema)]
+#[schema(as = AgentLimits)]
+#[expect(dead_code, reason = "describes a type of another crate")]
+pub(crate) struct LimitsShape {
+    /// How long it may work; an hour by default.
+    #[schema(minimum = 1, maximum = 86400)]
+    timeout_s: Option<i64>,
+    /// Processors of its sandbox, within the project's quota `cpus`; the server's usual number by default.
+    #[schema(minimum = 1, maximum = 1024)]
+    cpu_count: Option<u32>,
+    /// Memory of its sandbox, within the project's quota `memory_mib`; the server's usual size by default.
+    #[schema(minimum = 64, maximum = 16777216)]
+    memory_mib: Option<u32>,
+}
+
+/// How an agent is run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = AgentDefinition)]
+pub struct Definition {
+    #[schema(value_type = PresetShape)]
+    pub preset: Preset,
+    /// A program and its arguments in place of the preset's, with `{prompt}` and, if wanted, `{model}` in them.
+    #[serde(default)]
+    pub command: Option<Vec<String>>,
+    #[serde(default)]
+    pub model: Option<String>,
+    /// What it is told; `{{title}}`, `{{description}}`, `{{messages}}`, `{{branch}}` and `{{check}}` are filled in.
+    #[serde(default)]
+    pub prompt: Option<String>,
+    /// Its environment. Values are not shown: they are null in answers, and null keeps the value there was.
+    #[serde(default)]
+    pub env: BTreeMap<String, Option<String>>,
+    /// Which variable has which secret of the project, by name.
+    #[serde(default)]
+    pub secrets: BTreeMap<String, String>,
+    /// Where it works, below the repository.
+    #[serde(default)]
+    pub working_directory: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<OutputShape>)]
+    pub output: Option<OutputFormat>,
+    /// The template of its sandboxes.
+    #[serde(default)]
+    pub template: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = LimitsShape)]
+    pub limits: AgentLimits,
+}
+
+/// Something that acts by itself: it may own sandboxes, and work on tasks where it has a definition.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Agent {
+    pub id: String,
+    pub name: String,
+    pub definition: Option<Definition>,
+    /// Whether it has a definition that cannot be read, because a master key is missing.
+    pub sealed: bool,
+    pub version: i64,
+    pub created_at: String,
+}
+
+/// An agent that people use.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PresetInfo {
+    #[schema(value_type = PresetShape)]
+    pub preset: Preset,
+    pub title: String,
+    /// Whether a model can be chosen for it.
+    pub takes_model: bool,
+    /// The variable that its key is usually in.
+    pub usual_secret: Option<String>,
+    #[schema(value_type = OutputShape)]
+    pub output: OutputFormat,
+    /// Its command, for a prompt that is not there yet.
+    pub command: Vec<String>,
+}

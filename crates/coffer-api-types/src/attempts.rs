@@ -1,0 +1,142 @@
+//! Attempts at tasks, their steps, and comments.
+
+use coffer_core::{AgentId, TaskState};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::competitions::Terms;
+use crate::tasks::StateShape;
+
+/// How an attempt is begun.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Start {
+    /// Another agent than the task has; it is the task's from then on.
+    #[schema(value_type = Option<String>)]
+    pub agent_id: Option<AgentId>,
+    /// Another model, for this attempt.
+    pub model: Option<String>,
+    /// Ends the attempt that is under way; without it one is a refusal.
+    pub replace: bool,
+    /// Several agents compete in forks of one sandbox, and the winner's pull request is the task's.
+    pub compete: Option<Terms>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cancel {
+    /// For people.
+    pub reason: Option<String>,
+}
+
+/// Something to say to a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewMessage {
+    pub body: String,
+    /// The file that it is about.
+    #[serde(default)]
+    pub file: Option<String>,
+    /// The line of it.
+    #[serde(default)]
+    pub line: Option<u32>,
+    /// Begins the next attempt with it, where none is under way and the task was worked on before.
+    #[serde(default)]
+    pub start: bool,
+}
+
+/// Something that was said to a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Message {
+    pub number: i64,
+    pub author: String,
+    pub body: String,
+    /// `file` and `line` that it is about.
+    #[schema(value_type = Option<Object>)]
+    pub about: Option<Value>,
+    /// The attempt that was told; null until one was.
+    pub run_id: Option<String>,
+    pub created_at: String,
+}
+
+/// Why something failed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = RunFailure)]
+pub struct Failure {
+    pub code: String,
+    pub message: String,
+    pub step: Option<String>,
+    /// Steps that could not be undone.
+    pub not_undone: Vec<String>,
+}
+
+/// One attempt at a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Attempt {
+    pub number: i64,
+    pub run_id: String,
+    /// `queued`, `running`, `done`, `failed`, `cancelled` or `stuck`.
+    pub state: String,
+    pub agent_id: Option<String>,
+    pub model: Option<String>,
+    pub sandbox_id: Option<String>,
+    /// Where its agent's output is.
+    pub execution_id: Option<String>,
+    /// The competition that it is, where several agents compete.
+    pub fork_id: Option<String>,
+    pub branch: Option<String>,
+    pub commit: Option<String>,
+    pub pull_url: Option<String>,
+    /// Its agent's last words.
+    pub summary: Option<String>,
+    pub error: Option<Failure>,
+    /// By its agent's own account; null where that does not tell.
+    pub input_tokens: Option<i64>,
+    pub output_tokens: Option<i64>,
+    /// In dollars, likewise.
+    pub agent_cost: Option<f64>,
+    pub created_at: String,
+    pub started_at: Option<String>,
+    pub ended_at: Option<String>,
+}
+
+/// One change of a task's state.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = TaskMove)]
+pub struct Move {
+    #[schema(value_type = Option<StateShape>)]
+    pub from: Option<TaskState>,
+    #[schema(value_type = StateShape)]
+    pub to: TaskState,
+    pub reason: String,
+    /// Who moved it; null where its run did.
+    pub actor: Option<String>,
+    pub at: String,
+}
+
+/// One step of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = RunStep)]
+pub struct StepShape {
+    pub name: String,
+    /// `under_way`, `done`, `failed`, `undone` or `undo_failed`.
+    pub state: StepStateShape,
+    /// How often it began, and how often it failed.
+    pub starts: i64,
+    pub failures: i64,
+    pub error: Option<Failure>,
+    pub started_at: String,
+    pub ended_at: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = RunStepState)]
+pub enum StepStateShape {
+    UnderWay,
+    Done,
+    Failed,
+    Undone,
+    UndoFailed,
+}

@@ -1,0 +1,135 @@
+//! Pull requests and issues: what is asked for.
+
+pub use coffer_core::forge::records::{
+    Comment, Diff, DiffFile, InlineComment, Issue, Pull, Review, Status, Statuses,
+};
+use coffer_core::forge::{DiffSide, IssueState, MergeMethod, StatusState, Verdict};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+/// A pull request to be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpenPull {
+    /// 1 to 256 characters on one line.
+    pub title: String,
+    #[serde(default)]
+    pub body: String,
+    /// The branch with the changes.
+    pub head: String,
+    /// The branch they are for; the default branch unless said otherwise.
+    pub base: Option<String>,
+    #[serde(default)]
+    pub draft: bool,
+}
+
+/// What of a pull request is to change.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChangePull {
+    pub title: Option<String>,
+    pub body: Option<String>,
+    pub base: Option<String>,
+    pub draft: Option<bool>,
+    /// `closed`, or `open` to open it again.
+    #[schema(value_type = Option<String>, example = "closed")]
+    pub state: Option<IssueState>,
+}
+
+/// How to merge.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Merge {
+    /// `merge` (a commit of two parents), `squash` or `rebase`; `merge` unless said otherwise.
+    #[schema(value_type = Option<String>, example = "squash")]
+    pub method: Option<MergeMethod>,
+    /// Refuses where the head has moved on from this commit.
+    pub expected_head: Option<String>,
+    /// The title of the commit.
+    pub title: Option<String>,
+    pub message: Option<String>,
+}
+
+/// Something to say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Say {
+    /// 1 to 65536 bytes.
+    pub body: String,
+}
+
+/// A verdict on a pull request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GiveReview {
+    /// `approve`, `request_changes` or `comment`.
+    #[schema(value_type = String, example = "approve")]
+    pub verdict: Verdict,
+    #[serde(default)]
+    pub body: String,
+    /// What was looked at; the head unless said otherwise.
+    pub commit: Option<String>,
+    #[serde(default)]
+    pub comments: Vec<LineComment>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LineComment {
+    pub path: String,
+    #[schema(minimum = 1)]
+    pub line: u32,
+    /// `right` (what is) unless `left` (what was).
+    #[schema(value_type = Option<String>, example = "right")]
+    pub side: Option<DiffSide>,
+    pub body: String,
+}
+
+/// What a check says of a commit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetStatus {
+    #[schema(example = "ci/test")]
+    pub context: String,
+    /// `pending`, `success`, `failure` or `error`.
+    #[schema(value_type = String, example = "success")]
+    pub state: StatusState,
+    #[serde(default)]
+    pub description: String,
+    pub target_url: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpenIssue {
+    pub title: String,
+    #[serde(default)]
+    pub body: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeIssue {
+    pub title: Option<String>,
+    pub body: Option<String>,
+    /// `closed`, or `open` to open it again.
+    #[schema(value_type = Option<String>, example = "closed")]
+    pub state: Option<IssueState>,
+}
+
+/// Which pull requests.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct PullQuery {
+    /// `open`, `closed` or `merged`.
+    pub state: Option<String>,
+    pub head: Option<String>,
+    pub base: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct IssueQuery {
+    /// `open` or `closed`.
+    pub state: Option<String>,
+}

@@ -1,0 +1,207 @@
+//! Tasks.
+
+use coffer_core::{AgentId, Priority, TaskId, TaskState};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::fields::{flag, named};
+
+/// The column that a task is in.
+#[derive(Debug, ToSchema)]
+#[schema(as = TaskState, rename_all = "snake_case")]
+#[expect(dead_code, reason = "describes a type of another crate")]
+pub(crate) enum StateShape {
+    Backlog,
+    Todo,
+    InProgress,
+    InReview,
+    Done,
+    Cancelled,
+}
+
+#[derive(Debug, ToSchema)]
+#[schema(as = TaskPriority, rename_all = "snake_case")]
+#[expect(dead_code, reason = "describes a type of another crate")]
+pub(crate) enum PriorityShape {
+    Urgent,
+    High,
+    Medium,
+    Low,
+}
+
+/// Something to be done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewTask {
+    #[schema(max_length = 500)]
+    pub title: String,
+    /// What the agent is asked to do.
+    #[serde(default)]
+    pub description: String,
+    /// `todo` by default.
+    #[serde(default)]
+    #[schema(value_type = Option<StateShape>)]
+    pub state: Option<TaskState>,
+    /// `medium` by default.
+    #[serde(default)]
+    #[schema(value_type = Option<PriorityShape>)]
+    pub priority: Option<Priority>,
+    #[serde(default)]
+    #[schema(max_items = 50)]
+    pub labels: Vec<String>,
+    /// The repository to work on, as the project's forge names it.
+    #[serde(default)]
+    pub repository: Option<String>,
+    /// Where its branch begins; the repository's own by default.
+    #[serde(default)]
+    pub base_branch: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub agent_id: Option<AgentId>,
+    /// In place of the agent's own.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// What must pass, as a line for a shell.
+    #[serde(default)]
+    #[schema(example = "make test")]
+    pub check_command: Option<String>,
+    /// What an attempt may cost, in the server's currency.
+    #[serde(default)]
+    pub budget: Option<f64>,
+    /// Names a research task, a hypothesis, a ticket: whatever it belongs to elsewhere.
+    #[serde(default)]
+    pub context_id: Option<String>,
+    /// What a review of its pull request does: `wait` for a person (the default), or `start` the next attempt.
+    #[serde(default)]
+    pub on_review: OnReview,
+}
+
+/// Where in its column a task goes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = TaskPlace)]
+pub enum PlaceShape {
+    First,
+    Last,
+    /// After that task of the column.
+    #[schema(value_type = String)]
+    After(TaskId),
+}
+
+/// What is to become of a task.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ChangedTask {
+    pub title: Option<String>,
+    pub description: Option<String>,
+    #[schema(value_type = Option<StateShape>)]
+    pub state: Option<TaskState>,
+    /// At the end of the column that it is moved to, unless it is said.
+    pub place: Option<PlaceShape>,
+    #[schema(value_type = Option<PriorityShape>)]
+    pub priority: Option<Priority>,
+    pub labels: Option<Vec<String>>,
+    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub repository: Option<Option<String>>,
+    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub base_branch: Option<Option<String>>,
+    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub agent_id: Option<Option<AgentId>>,
+    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub model: Option<Option<String>>,
+    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub check_command: Option<Option<String>>,
+    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    pub budget: Option<Option<f64>>,
+    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub context_id: Option<Option<String>>,
+    pub archived: Option<bool>,
+    /// `false`: nobody needs to look any more.
+    pub needs_attention: Option<bool>,
+    pub on_review: Option<OnReview>,
+}
+
+/// What a review of a task's pull request does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = TaskOnReview)]
+#[serde(rename_all = "snake_case")]
+pub enum OnReview {
+    /// For a person.
+    #[default]
+    Wait,
+    /// Begins the next attempt.
+    Start,
+}
+
+/// Why a person must look.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = TaskAttention)]
+pub struct AttentionShape {
+    pub code: String,
+    pub message: String,
+    /// The step that failed.
+    pub step: Option<String>,
+}
+
+/// A task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Task {
+    pub id: String,
+    pub title: String,
+    pub description: String,
+    #[schema(value_type = StateShape)]
+    pub state: TaskState,
+    pub needs_attention: Option<AttentionShape>,
+    #[schema(value_type = PriorityShape)]
+    pub priority: Priority,
+    pub labels: Vec<String>,
+    pub repository: Option<String>,
+    pub base_branch: Option<String>,
+    /// The branch of its attempts.
+    pub branch: Option<String>,
+    pub agent_id: Option<String>,
+    pub model: Option<String>,
+    pub check_command: Option<String>,
+    pub budget: Option<f64>,
+    pub context_id: Option<String>,
+    /// The newest attempt's.
+    pub run_id: Option<String>,
+    pub attempts: i64,
+    pub pull_url: Option<String>,
+    pub commit: Option<String>,
+    pub created_by: Option<String>,
+    pub version: i64,
+    pub created_at: String,
+    pub updated_at: String,
+    pub archived_at: Option<String>,
+    pub on_review: OnReview,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct TaskQuery {
+    /// `backlog`, `todo`, `in_progress`, `in_review`, `done` or `cancelled`.
+    pub state: Option<String>,
+    #[param(value_type = Option<String>)]
+    pub agent_id: Option<AgentId>,
+    pub label: Option<String>,
+    /// `urgent`, `high`, `medium` or `low`.
+    pub priority: Option<String>,
+    pub repository: Option<String>,
+    pub context_id: Option<String>,
+    /// `true` for such that a person must look at, `false` for others.
+    #[serde(default, deserialize_with = "flag")]
+    pub needs_attention: Option<bool>,
+    /// `true` for such that were put away; `false` by default.
+    #[serde(default, deserialize_with = "flag")]
+    pub archived: Option<bool>,
+    /// `newest` (the default) or `board`: as the columns are.
+    pub order: Option<String>,
+}
