@@ -122,7 +122,7 @@ pub(super) fn idempotency(
     let canonical = serde_json::to_vec(new).expect("plain data");
     let digest = Sha256::digest(canonical);
     // Another caller's key of that name is another key: guessing one does not return what others made.
-    Ok((format!("{actor}/{key}"), digest.iter().map(|byte| format!("{byte:02x}")).collect()))
+    Ok((format!("{actor}/{key}"), hex::encode(digest)))
 }
 
 pub(super) fn metadata(metadata: &BTreeMap<String, String>) -> Result<(), ApiError> {
