@@ -2,6 +2,7 @@
 //!
 //! A handler authenticates, checks the request into domain types, calls the fleet once and maps
 //! the outcome. Success codes are exact and every refusal has E2B's shape: SDKs depend on both.
+#![forbid(unsafe_code)]
 
 mod app;
 mod auth;

@@ -3,6 +3,7 @@
 //! [`Telemetry`] is made once and shared. Figures are kept by whoever makes them happen and cost a few
 //! nanoseconds; those that can be looked up are looked up when somebody asks (`/metrics`). Spans are off
 //! unless an address for them is set, and cost nothing then.
+#![forbid(unsafe_code)]
 
 mod export;
 mod metrics;

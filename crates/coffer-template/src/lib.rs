@@ -17,6 +17,7 @@
 //!
 //! Nodes read the store, the command line builds into it. This crate knows neither: who opens the store says how to
 //! find out which layers the sandboxes of a data directory stand on ([`LayersOf`]).
+#![forbid(unsafe_code)]
 
 mod base;
 mod bootstrap;
