@@ -131,36 +131,6 @@ pub(super) async fn exec(
     headers: HeaderMap,
     Checked(command): Checked<NewCommand>,
 ) -> Result<Response, ApiError> {
-    run(app, named, &headers, command).await
-}
-
-/// The same as `exec`.
-#[utoipa::path(
-    post, path = "/api/v1/sandboxes/{id}/execute", tag = "executions", request_body = NewCommand,
-    params(
-        ("id" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "the same key and body run one command"),
-    ),
-    responses(
-        (status = 200, body = Ran), (status = 202, body = Running, headers(("Location" = String))),
-        (status = 409, body = ErrorShape)
-    )
-)]
-pub(super) async fn execute(
-    State(app): State<Arc<App>>,
-    named: NamedId<Write>,
-    headers: HeaderMap,
-    Checked(command): Checked<NewCommand>,
-) -> Result<Response, ApiError> {
-    run(app, named, &headers, command).await
-}
-
-async fn run(
-    app: Arc<App>,
-    named: NamedId<Write>,
-    headers: &HeaderMap,
-    command: NewCommand,
-) -> Result<Response, ApiError> {
     let scope = named.caller.scope;
     let record = app.fleet.find(&scope, named.id).ok_or_else(|| ApiError::no_sandbox(&named.text))?;
     let key = headers.get("idempotency-key").map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());

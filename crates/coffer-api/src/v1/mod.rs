@@ -41,7 +41,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::Router;
 use axum::response::{Html, IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa::openapi::{RefOr, ResponseBuilder, Schema};
 use utoipa::{Modify, OpenApi};
@@ -143,7 +143,6 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(stream::follow))
         .routes(routes!(socket::open))
         .routes(routes!(exec::exec))
-        .routes(routes!(exec::execute))
         .routes(routes!(exec::list))
         .routes(routes!(exec::kill))
         .routes(routes!(files::list, files::act))
@@ -196,10 +195,26 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(pulls::comment_issue, pulls::issue_comments))
 }
 
+/// Another path for the handler of `exec`.
+const EXECUTE: &str = "/api/v1/sandboxes/{id}/execute";
+
+/// Serves and describes [`EXECUTE`].
+fn with_alias(router: OpenApiRouter<Arc<App>>) -> OpenApiRouter<Arc<App>> {
+    let mut router = router.route(EXECUTE, post(exec::exec));
+    let paths = &mut router.get_openapi_mut().paths.paths;
+    let mut item = paths["/api/v1/sandboxes/{id}/exec"].clone();
+    if let Some(operation) = &mut item.post {
+        operation.summary = Some("The same as `exec`.".to_string());
+        operation.description = None;
+    }
+    paths.insert(EXECUTE.to_string(), item);
+    router
+}
+
 /// The same, with the refusals that follow from a route's method, path, parameters and body. Routes describe only those
 /// that have a meaning of their own.
 fn whole() -> OpenApiRouter<Arc<App>> {
-    let mut router = described();
+    let mut router = with_alias(described());
     let refusal = |why: &str| {
         let shape = utoipa::openapi::Ref::from_schema_name("Error");
         let content = utoipa::openapi::ContentBuilder::new().schema(Some(shape)).build();
