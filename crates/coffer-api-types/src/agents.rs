@@ -66,7 +66,6 @@ pub(crate) struct LimitsShape {
 
 /// How an agent is run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 #[schema(as = AgentDefinition)]
 pub struct Definition {
     #[schema(value_type = PresetShape)]

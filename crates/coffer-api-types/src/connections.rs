@@ -25,7 +25,6 @@ pub struct NewConnection {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct AppIds {
     pub app_id: i64,
     pub installation_id: i64,

@@ -9,7 +9,7 @@ use crate::sandboxes::AtTimeout;
 /// What holds for a project's sandboxes and records unless they say otherwise. What is left out or null is for
 /// the server to decide.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct SettingsShape {
     /// How long a sandbox made by `/api/v1` lives unless its request says so, in seconds.
     #[schema(minimum = 1)]
@@ -27,7 +27,7 @@ pub struct SettingsShape {
 
 /// How sandboxes commit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct GitShape {
     /// As whom; both are needed before anything can be committed.
     #[schema(example = "Ada Lovelace")]
@@ -41,7 +41,7 @@ pub struct GitShape {
 
 /// How many days what is over is kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct RetentionShape {
     /// Output is compressed after these.
     #[schema(minimum = 1, maximum = 36500)]
@@ -68,7 +68,7 @@ pub struct Settings {
 
 /// How much of each a project may have at a time; null is for the server to decide.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct QuotasShape {
     /// Sandboxes that run; paused ones count only by their disk.
     #[schema(minimum = 0)]

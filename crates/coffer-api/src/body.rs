@@ -13,6 +13,9 @@ use coffer_core::Code;
 /// No request body is longer.
 const LONGEST_BODY: usize = 1024 * 1024;
 
+/// How much of an unknown field's name is repeated in a refusal.
+const LONGEST_SHOWN: usize = 200;
+
 /// SDKs give a whole request this long.
 const WITHIN: Duration = Duration::from_secs(60);
 
@@ -52,13 +55,28 @@ pub(crate) struct Checked<T>(pub T);
 #[derive(Debug)]
 pub(crate) struct MaybeChecked<T>(pub T);
 
+/// Refuses unknown fields also in shapes that responses use too, and that therefore allow them.
 fn parse_own<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| match error.classify() {
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let mut unknown = None;
+    let parsed = serde_ignored::deserialize(&mut json, |path| {
+        unknown.get_or_insert_with(|| path.to_string());
+    });
+    let parsed = parsed.and_then(|parsed| json.end().map(|()| parsed));
+    let parsed = parsed.map_err(|error| match error.classify() {
         serde_json::error::Category::Data => {
             ApiError::of(Code::Invalid, format!("the body does not fit: {error}"))
         }
         _ => ApiError::bad_request(format!("the body is not JSON: {error}")),
-    })
+    })?;
+    match unknown {
+        None => Ok(parsed),
+        Some(path) => {
+            // A field that may be null is a step of its own in the path.
+            let field: String = path.replace(".?", "").chars().take(LONGEST_SHOWN).collect();
+            Err(ApiError::of(Code::Invalid, format!("the body does not fit: unknown field `{field}`")))
+        }
+    }
 }
 
 impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Checked<T> {
@@ -101,5 +119,45 @@ impl<T: DeserializeOwned + Default, S: Sync> FromRequest<S> for MaybeBody<T> {
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         let body = read(request).await?;
         if is_blank(&body) { Ok(Self(T::default())) } else { parse(&body).map(Self) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coffer_api_types::agents::NewAgent;
+    use coffer_api_types::limits::{QuotasShape, SettingsShape};
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+
+    fn refusal<T: DeserializeOwned + std::fmt::Debug>(body: &str) -> (Code, String) {
+        let (code, message, _) = parse_own::<T>(body.as_bytes()).unwrap_err().into_parts();
+        (code, message)
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_by_name() {
+        let unknown =
+            |field: &str| (Code::Invalid, format!("the body does not fit: unknown field `{field}`"));
+        assert_eq!(refusal::<QuotasShape>(r#"{"cpus": 4, "gpus": 1}"#), unknown("gpus"));
+        let body = r#"{"retention": {"logs_days": 1, "logs_weeks": 1}}"#;
+        assert_eq!(refusal::<SettingsShape>(body), unknown("retention.logs_weeks"));
+        let body = r#"{"name": "a", "definition": {"preset": "codex", "colour": "red"}}"#;
+        assert_eq!(refusal::<NewAgent>(body), unknown("definition.colour"));
+        let (code, message) = refusal::<NewAgent>(r#"{"name": "a", "colour": "red"}"#);
+        assert_eq!(code, Code::Invalid);
+        assert!(message.contains("unknown field `colour`"), "{message}");
+        let long = format!(r#"{{"{}": 1}}"#, "x".repeat(1000));
+        assert!(refusal::<QuotasShape>(&long).1.len() < 300);
+    }
+
+    #[test]
+    fn what_follows_the_body_is_not_json() {
+        assert!(parse_own::<QuotasShape>(b" {} \n").is_ok());
+        let (code, message) = refusal::<QuotasShape>("{} {}");
+        assert_eq!(code, Code::BadRequest);
+        assert!(message.starts_with("the body is not JSON"), "{message}");
+        assert_eq!(refusal::<QuotasShape>(r#"{"cpus": "many"}"#).0, Code::Invalid);
+        assert_eq!(refusal::<QuotasShape>("{").0, Code::BadRequest);
     }
 }

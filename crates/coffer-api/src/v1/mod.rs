@@ -36,12 +36,15 @@ mod templates;
 mod usage;
 mod webhooks;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::Router;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
+use serde_json::Value;
+use utoipa::openapi::schema::AdditionalProperties;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa::openapi::{RefOr, ResponseBuilder, Schema};
 use utoipa::{Modify, OpenApi};
@@ -287,14 +290,20 @@ fn whole() -> OpenApiRouter<Arc<App>> {
             }
         }
     }
+    let sent = requested(router.get_openapi());
     let schemas = &mut router.get_openapi_mut().components.get_or_insert_default().schemas;
     let parts: Vec<String> = schemas.values().flat_map(flattened).collect();
     for (name, schema) in schemas {
-        // A shape that is part of another one is not all of it, whatever it allows on its own.
-        if let RefOr::T(Schema::Object(object)) = schema
-            && parts.contains(name)
-        {
+        let RefOr::T(Schema::Object(object)) = schema else { continue };
+        if parts.contains(name) {
+            // A shape that is part of another one is not all of it, whatever it allows on its own.
             object.additional_properties = None;
+        } else if sent.contains(name)
+            && !object.properties.is_empty()
+            && object.additional_properties.is_none()
+        {
+            // Requests with fields that their shape lacks are refused: see `body`.
+            object.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
         }
     }
     // A part that goes on to the end of the path is like any other to OpenAPI.
@@ -311,6 +320,30 @@ fn flattened(schema: &RefOr<Schema>) -> Vec<String> {
         RefOr::T(_) => None,
     };
     all.items.iter().filter_map(name).collect()
+}
+
+/// The names of shapes that requests are made of.
+fn requested(openapi: &utoipa::openapi::OpenApi) -> BTreeSet<String> {
+    let json = serde_json::to_value(openapi).expect("a description is plain data");
+    let operations = json["paths"].as_object().into_iter().flatten();
+    let operations = operations.flat_map(|(_, item)| item.as_object().into_iter().flatten());
+    let mut unread: Vec<&Value> = operations.map(|(_, operation)| &operation["requestBody"]).collect();
+    let mut found = BTreeSet::new();
+    while let Some(value) = unread.pop() {
+        match value {
+            Value::Array(items) => unread.extend(items),
+            Value::Object(fields) => unread.extend(fields.values()),
+            Value::String(text) => {
+                if let Some(name) = text.strip_prefix("#/components/schemas/")
+                    && found.insert(name.to_string())
+                {
+                    unread.push(&json["components"]["schemas"][name]);
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+    found
 }
 
 /// What a status is called.
