@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use coffer_api_types::ErrorShape;
 use coffer_core::{LifetimePolicy, Limits, SandboxId, SandboxState};
 use coffer_server::ServerConfig;
 use coffer_store::{Authenticated, ProjectScope, SandboxRow, Store, Transition};
@@ -12,6 +13,7 @@ use coffer_testkit::TestDatabase;
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
@@ -49,15 +51,25 @@ impl Answer {
             .unwrap_or_else(|error| panic!("{error} in {text:?} ({})", self.status))
     }
 
+    /// The body as a client of our own API reads it.
+    #[track_caller]
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> T {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error} in {:?}", self.text()))
+    }
+
     /// Checks the status and, for a refusal, its shape: E2B's or our own.
     #[track_caller]
     pub(crate) fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
         if status >= 400 {
             let body = self.json();
-            let own = body["code"].is_string() && body["request_id"].is_string();
-            assert!(own || body["code"] == json!(status), "{body}");
-            assert!(body["message"].as_str().is_some_and(|message| !message.is_empty()), "{body}");
+            if body["code"].is_string() {
+                let ErrorShape { message, request_id, .. } = self.read();
+                assert!(!message.is_empty() && !request_id.is_empty(), "{body}");
+            } else {
+                assert_eq!(body["code"], json!(status), "{body}");
+                assert!(body["message"].as_str().is_some_and(|message| !message.is_empty()), "{body}");
+            }
         }
         self
     }

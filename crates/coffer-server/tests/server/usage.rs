@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use coffer_api_types::Page;
+use coffer_api_types::usage::UsageEntry;
 use coffer_core::{DestroyReason, SandboxState};
 use coffer_server::{MetricsSettings, ServerConfig, TraceSettings, UsageSettings};
 use http::Method;
@@ -16,16 +18,16 @@ async fn priced() -> TestApp {
     TestApp::configured(ServerConfig { lifetime: policy(), usage, metrics, ..ServerConfig::default() }).await
 }
 
-async fn usage(app: &TestApp, query: &str) -> Vec<Value> {
-    let page = app.get(&format!("/api/v1/usage?{query}")).await.expect(200).json();
-    page["items"].as_array().unwrap().clone()
+async fn usage(app: &TestApp, query: &str) -> Vec<UsageEntry> {
+    let page: Page<UsageEntry> = app.get(&format!("/api/v1/usage?{query}")).await.expect(200).read();
+    page.items
 }
 
 /// Waits until so much was spent on a sandbox.
-async fn spent(app: &TestApp, id: &str, least: f64) -> Value {
+async fn spent(app: &TestApp, id: &str, least: f64) -> UsageEntry {
     for _ in 0..600 {
         let lines = usage(app, &format!("group=sandbox&sandbox={id}")).await;
-        if let Some(line) = lines.into_iter().find(|line| line["cost"].as_f64().unwrap() >= least) {
+        if let Some(line) = lines.into_iter().find(|line| line.cost >= least) {
             return line;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -63,7 +65,7 @@ async fn time_that_a_sandbox_runs_is_counted_once_over_restarts_and_pauses() {
     app.post_empty(&format!("/sandboxes/{id}/pause")).await.expect(204);
     let ran = began.elapsed().as_secs_f64();
     // What was counted settles and stays: a pause costs nothing.
-    let mut last = Value::Null;
+    let mut last = spent(&app, &id, 2.5).await;
     for _ in 0..100 {
         tokio::time::sleep(Duration::from_millis(1200)).await;
         let now = spent(&app, &id, 2.5).await;
@@ -72,16 +74,16 @@ async fn time_that_a_sandbox_runs_is_counted_once_over_restarts_and_pauses() {
         }
         last = now;
     }
-    let counted = last["running_seconds"].as_f64().unwrap();
+    let counted = last.running_seconds;
     assert!(counted <= ran && counted >= 2.5, "counted {counted} s of {ran} s");
-    assert_eq!(last["cost"], last["running_seconds"], "at one a second");
+    assert_eq!(last.cost, last.running_seconds, "at one a second");
     let cpus = app.row(&id).await.limits.cpu_count;
-    let set_aside = last["cpu_seconds"].as_f64().unwrap();
-    assert!((set_aside - counted * f64::from(cpus)).abs() < 0.01, "{last}");
+    let set_aside = last.cpu_seconds;
+    assert!((set_aside - counted * f64::from(cpus)).abs() < 0.01, "{last:?}");
     app.delete(&format!("/sandboxes/{id}")).await.expect(204);
-    assert_eq!(spent(&app, &id, 2.5).await["cost"], last["cost"], "its end added nothing");
-    let days: f64 = usage(&app, "").await.iter().map(|line| line["cost"].as_f64().unwrap()).sum();
-    assert!((days - last["cost"].as_f64().unwrap()).abs() < 1e-6);
+    assert_eq!(spent(&app, &id, 2.5).await.cost, last.cost, "its end added nothing");
+    let days: f64 = usage(&app, "").await.iter().map(|line| line.cost).sum();
+    assert!((days - last.cost).abs() < 1e-6);
     let theirs =
         app.as_key(&app.other_key, Method::GET, "/api/v1/usage", Value::Null).await.expect(200).json();
     assert_eq!(theirs["items"], json!([]));
