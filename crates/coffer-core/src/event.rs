@@ -10,6 +10,7 @@
 
 mod forge;
 mod project;
+mod record;
 #[cfg(test)]
 mod samples;
 mod sandbox;
@@ -31,6 +32,7 @@ pub use project::{
     AgentDefined, BudgetReached, Gap, Nothing, PolicyChanged, QuotasChanged, SecretVersion, SettingsChanged,
     WebhookDisabled, WebhookTerms,
 };
+pub use record::RecordedEvent;
 pub use sandbox::{
     ArtifactNote, CommandRefused, ExecutionEnded, ExecutionStarted, GitFailed, GitFailure, GitStarted,
     GitSucceeded, NetworkRefused, OrphanRemoved, SandboxForked, SandboxMoved, SnapshotCreating, SnapshotGone,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use coffer_core::ProjectId;
-use coffer_core::event::{Event, Gap, fits};
+use coffer_core::event::{Event, Gap, RecordedEvent, fits};
 use coffer_store::{EventRow, ProjectScope, Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -23,8 +23,8 @@ const PAGE: u32 = 500;
 const LOOK: Duration = Duration::from_millis(500);
 
 /// An event as the API and webhooks show it.
-pub fn render(event: &EventRow) -> coffer_api_types::Event {
-    coffer_api_types::Event {
+pub fn render(event: &EventRow) -> RecordedEvent {
+    RecordedEvent {
         sequence: event.sequence,
         subject: event.subject.clone(),
         kind: event.kind.clone(),

@@ -1,0 +1,17 @@
+//! How the API and webhooks show an event.
+
+use serde::{Deserialize, Serialize};
+
+/// Something that happened in a project.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = Event))]
+pub struct RecordedEvent {
+    /// Counts from 1 in each project, without gaps.
+    pub sequence: i64,
+    /// The id of what it happened to.
+    pub subject: String,
+    #[cfg_attr(feature = "schema", schema(example = "sandbox.running"))]
+    pub kind: String,
+    pub payload: serde_json::Value,
+    pub at: String,
+}
