@@ -123,7 +123,7 @@ mod tests {
             1\t2\tx\x003\t0\t\0old\0new\0-\t-\tbin\0";
         let files = files(listed);
         let seen: Vec<_> =
-            files.iter().map(|f| (&*f.path, f.change, f.additions, f.deletions, f.binary)).collect();
+            files.iter().map(|f| (&*f.path, &*f.change, f.additions, f.deletions, f.binary)).collect();
         assert_eq!(
             seen,
             [("x", "modified", 1, 2, false), ("new", "renamed", 3, 0, false), ("bin", "added", 0, 0, true)]
