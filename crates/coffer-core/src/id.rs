@@ -243,6 +243,38 @@ impl<'de, K> Deserialize<'de> for Id<K> {
     }
 }
 
+/// A column holds an id as its text.
+#[cfg(feature = "sqlx")]
+mod column {
+    use sqlx::any::{Any, AnyTypeInfo, AnyValueRef};
+    use sqlx::encode::IsNull;
+    use sqlx::error::BoxDynError;
+    use sqlx::{Database, Decode, Encode, Type};
+
+    use super::Id;
+
+    impl<K> Type<Any> for Id<K> {
+        fn type_info() -> AnyTypeInfo {
+            <str as Type<Any>>::type_info()
+        }
+    }
+
+    impl<K> Encode<'_, Any> for Id<K> {
+        fn encode_by_ref(
+            &self,
+            buffer: &mut <Any as Database>::ArgumentBuffer,
+        ) -> Result<IsNull, BoxDynError> {
+            Encode::<Any>::encode(self.to_string(), buffer)
+        }
+    }
+
+    impl<'r, K> Decode<'r, Any> for Id<K> {
+        fn decode(value: AnyValueRef<'r>) -> Result<Self, BoxDynError> {
+            Ok(<&str as Decode<'r, Any>>::decode(value)?.parse()?)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@ use sqlx::any::AnyRow;
 
 use crate::columns::{id, storable};
 use crate::error::{Doing, NameError};
+use crate::select::Select;
 use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read agents";
@@ -83,8 +84,8 @@ impl Store {
                     "INSERT INTO agents (id, project_id, name, created_ms, definition_secret)
                      VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
                 )
-                .bind(agent.id.to_string())
-                .bind(agent.project.to_string())
+                .bind(agent.id)
+                .bind(agent.project)
                 .bind(agent.name.clone())
                 .bind(agent.created_ms)
                 .bind(sealed)
@@ -104,9 +105,9 @@ impl Store {
              WHERE id = $1 AND project_id = $2 AND ($3 IS NULL OR id = $3) AND removed_ms IS NULL"
         );
         let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(agent.to_string())
-            .bind(scope.project().to_string())
-            .bind(scope.agent().map(|agent| agent.to_string()))
+            .bind(agent)
+            .bind(scope.project())
+            .bind(scope.agent())
             .fetch_optional(self.database().readers())
             .await
             .doing(READ)?;
@@ -152,8 +153,8 @@ impl Store {
                      RETURNING version",
                 )
                 .bind(sealed)
-                .bind(agent.to_string())
-                .bind(project.to_string())
+                .bind(agent)
+                .bind(project)
                 .bind(version)
                 .fetch_optional(&mut *connection)
                 .await
@@ -203,28 +204,20 @@ impl Store {
         after: Option<AgentId>,
         limit: u32,
     ) -> Result<Vec<AgentRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM agents
-             WHERE project_id = $1 AND ($2 IS NULL OR id = $2) AND ($3 IS NULL OR id > $3)
-                 AND removed_ms IS NULL
-             ORDER BY id LIMIT $4"
-        );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(scope.project().to_string())
-            .bind(scope.agent().map(|agent| agent.to_string()))
-            .bind(after.map(|after| after.to_string()))
-            .bind(i64::from(limit))
-            .fetch_all(self.database().readers())
+        Select::new(COLUMNS, "agents")
+            .filter("project_id = ?", scope.project())
+            .filter_if("id = ?", scope.agent())
+            .filter_by("removed_ms IS NULL")
+            .oldest_first("id", after, limit)
+            .all(self.database(), READ, |row| self.read_agent(row))
             .await
-            .doing(READ)?;
-        rows.iter().map(|row| self.read_agent(row)).collect()
     }
 
     /// Removes an agent and revokes its keys. Its sandboxes stay, and are the project's alone from then on.
     /// Says whether there was such an agent.
     pub async fn remove_agent(&self, scope: &ProjectScope, agent: AgentId) -> Result<bool, StoreError> {
         const DOING: &str = "remove an agent";
-        let project = scope.project().to_string();
+        let project = scope.project();
         let remove = self.database().write(DOING, move |connection| {
             Box::pin(async move {
                 let now = now_ms();
@@ -233,7 +226,7 @@ impl Store {
                      WHERE id = $2 AND project_id = $3 AND removed_ms IS NULL",
                 )
                 .bind(now)
-                .bind(agent.to_string())
+                .bind(agent)
                 .bind(project)
                 .execute(&mut *connection)
                 .await
@@ -243,7 +236,7 @@ impl Store {
                 }
                 sqlx::query("UPDATE api_keys SET revoked_ms = $1 WHERE agent_id = $2 AND revoked_ms IS NULL")
                     .bind(now)
-                    .bind(agent.to_string())
+                    .bind(agent)
                     .execute(connection)
                     .await
                     .doing(DOING)?;

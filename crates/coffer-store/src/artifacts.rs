@@ -2,12 +2,13 @@
 //! of them.
 
 use coffer_core::event::{ArtifactNote, Event};
-use coffer_core::{AgentId, ArtifactId, ArtifactKind, Millis, ProjectId, RunId, SandboxId, TaskId};
+use coffer_core::{ArtifactId, ArtifactKind, Millis, ProjectId, RunId, SandboxId, TaskId};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
 use crate::columns::{id, number, optional_id, optional_text, storable, text, unreadable};
 use crate::error::Doing;
+use crate::select::Select;
 use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read artifacts";
@@ -94,9 +95,16 @@ const COLUMNS: &str = "id, project_id, kind, name, content_type, size_bytes, sha
                        task_id, sandbox_id, context_id, installation, created_by, created_ms";
 
 /// An agent sees what it made, and what is about its tasks and sandboxes.
-const VISIBLE: &str = "project_id = $1 AND ($2 IS NULL OR created_by = 'agent:' || $2
-     OR EXISTS (SELECT 1 FROM tasks AS t WHERE t.id = artifacts.task_id AND t.agent_id = $2)
-     OR EXISTS (SELECT 1 FROM sandboxes AS s WHERE s.id = artifacts.sandbox_id AND s.agent_id = $2))";
+const SEEN_BY_AGENT: &str = "(created_by = 'agent:' || ?
+     OR EXISTS (SELECT 1 FROM tasks AS t WHERE t.id = artifacts.task_id AND t.agent_id = ?)
+     OR EXISTS (SELECT 1 FROM sandboxes AS s WHERE s.id = artifacts.sandbox_id AND s.agent_id = ?))";
+
+/// The artifacts that the scope sees.
+fn visible(scope: &ProjectScope) -> Select {
+    Select::new(COLUMNS, "artifacts")
+        .filter("project_id = ?", scope.project())
+        .filter_if(SEEN_BY_AGENT, scope.agent())
+}
 
 impl Store {
     /// Puts an artifact on record, whose contents are kept already, where the project's stay within `most_bytes`.
@@ -120,15 +128,7 @@ impl Store {
         scope: &ProjectScope,
         artifact: ArtifactId,
     ) -> Result<Option<ArtifactRow>, StoreError> {
-        let sql = format!("SELECT {COLUMNS} FROM artifacts WHERE {VISIBLE} AND id = $3");
-        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(scope.project().to_string())
-            .bind(scope.agent().map(|agent| agent.to_string()))
-            .bind(artifact.to_string())
-            .fetch_optional(self.database().readers())
-            .await
-            .doing(READ)?;
-        row.as_ref().map(read).transpose()
+        visible(scope).filter("id = ?", artifact).one(self.database(), READ, read).await
     }
 
     /// What a run keeps under a key, where it has done so before.
@@ -137,14 +137,11 @@ impl Store {
         scope: &ProjectScope,
         once_key: &str,
     ) -> Result<Option<ArtifactRow>, StoreError> {
-        let sql = format!("SELECT {COLUMNS} FROM artifacts WHERE project_id = $1 AND once_key = $2");
-        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(scope.project().to_string())
-            .bind(storable(once_key))
-            .fetch_optional(self.database().readers())
+        Select::new(COLUMNS, "artifacts")
+            .filter("project_id = ?", scope.project())
+            .filter("once_key = ?", storable(once_key))
+            .one(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        row.as_ref().map(read).transpose()
     }
 
     /// Artifacts that the filter asks for, newest first.
@@ -153,34 +150,22 @@ impl Store {
         scope: &ProjectScope,
         filter: &ArtifactFilter,
     ) -> Result<Vec<ArtifactRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM artifacts
-             WHERE {VISIBLE} AND ($3 IS NULL OR kind = $3) AND ($4 IS NULL OR run_id = $4)
-                 AND ($5 IS NULL OR task_id = $5) AND ($6 IS NULL OR sandbox_id = $6)
-                 AND ($7 IS NULL OR context_id = $7) AND ($8 IS NULL OR id < $8)
-             ORDER BY id DESC LIMIT $9"
-        );
         let links = &filter.links;
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(scope.project().to_string())
-            .bind(scope.agent().map(|agent| agent.to_string()))
-            .bind(filter.kind.map(|kind| kind.as_str().to_string()))
-            .bind(links.run.map(|run| run.to_string()))
-            .bind(links.task.map(|task| task.to_string()))
-            .bind(links.sandbox.map(|sandbox| sandbox.to_string()))
-            .bind(links.context_id.as_deref().map(storable))
-            .bind(filter.before.map(|before| before.to_string()))
-            .bind(i64::from(filter.limit))
-            .fetch_all(self.database().readers())
+        visible(scope)
+            .filter_if("kind = ?", filter.kind.map(ArtifactKind::as_str))
+            .filter_if("run_id = ?", links.run)
+            .filter_if("task_id = ?", links.task)
+            .filter_if("sandbox_id = ?", links.sandbox)
+            .filter_if("context_id = ?", links.context_id.as_deref().map(storable))
+            .newest_first("id", filter.before, filter.limit)
+            .all(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        rows.iter().map(read).collect()
     }
 
     /// What the project's artifacts have in all.
     pub async fn artifact_bytes(&self, scope: &ProjectScope) -> Result<i64, StoreError> {
         let row = sqlx::query("SELECT artifact_bytes FROM projects WHERE id = $1")
-            .bind(scope.project().to_string())
+            .bind(scope.project())
             .fetch_one(self.database().readers())
             .await
             .doing(READ)?;
@@ -196,11 +181,15 @@ impl Store {
         let scope = *scope;
         let remove = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
-                let sql = format!("DELETE FROM artifacts WHERE {VISIBLE} AND id = $3 RETURNING {COLUMNS}");
+                let sql = format!(
+                    "DELETE FROM artifacts WHERE project_id = $1 AND ($2 IS NULL OR {}) AND id = $3
+                     RETURNING {COLUMNS}",
+                    SEEN_BY_AGENT.replace('?', "$2")
+                );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-                    .bind(scope.project().to_string())
-                    .bind(scope.agent().map(|agent| agent.to_string()))
-                    .bind(artifact.to_string())
+                    .bind(scope.project())
+                    .bind(scope.agent())
+                    .bind(artifact)
                     .fetch_optional(&mut *connection)
                     .await
                     .doing(CHANGE)?;
@@ -226,7 +215,7 @@ impl Store {
             let sql = format!("SELECT id FROM artifacts WHERE id IN ({})", places.join(", "));
             let mut query = sqlx::query(sqlx::AssertSqlSafe(sql));
             for artifact in some {
-                query = query.bind(artifact.to_string());
+                query = query.bind(artifact);
             }
             let rows = query.fetch_all(self.database().readers()).await.doing(READ)?;
             for row in &rows {
@@ -249,14 +238,14 @@ async fn insert(
     let held = sqlx::query(
         "UPDATE projects SET last_event = last_event WHERE id = $1 RETURNING artifact_bytes, artifact_count",
     )
-    .bind(project.to_string())
+    .bind(project)
     .fetch_one(&mut *connection)
     .await
     .doing(CHANGE)?;
     if let Some(key) = &new.once_key {
         let sql = format!("SELECT {COLUMNS} FROM artifacts WHERE project_id = $1 AND once_key = $2");
         let before = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(project.to_string())
+            .bind(project)
             .bind(storable(key))
             .fetch_optional(&mut *connection)
             .await
@@ -283,18 +272,18 @@ async fn insert(
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) RETURNING {COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(new.id.to_string())
-        .bind(project.to_string())
-        .bind(new.kind.as_str().to_string())
+        .bind(new.id)
+        .bind(project)
+        .bind(new.kind.as_str())
         .bind(storable(&new.name))
         .bind(storable(&new.content_type))
         .bind(size_bytes)
         .bind(sha256)
         .bind(url.as_deref().map(storable))
         .bind(storable(&new.description))
-        .bind(links.run.map(|run| run.to_string()))
-        .bind(links.task.map(|task| task.to_string()))
-        .bind(links.sandbox.map(|sandbox| sandbox.to_string()))
+        .bind(links.run)
+        .bind(links.task)
+        .bind(links.sandbox)
         .bind(links.context_id.as_deref().map(storable))
         .bind(new.once_key.as_deref().map(storable))
         .bind(installation)
@@ -322,7 +311,7 @@ async fn count(
     )
     .bind(more)
     .bind(more_bytes)
-    .bind(project.to_string())
+    .bind(project)
     .execute(connection)
     .await
     .doing(CHANGE)?;
@@ -336,12 +325,12 @@ async fn resolve(
     scope: &ProjectScope,
     mut links: ArtifactLinks,
 ) -> Result<ArtifactLinks, ArtifactError> {
-    let project = scope.project().to_string();
-    let agent = scope.agent().map(|agent: AgentId| agent.to_string());
+    let project = scope.project();
+    let agent = scope.agent();
     if let Some(run) = links.run {
         let row = sqlx::query("SELECT subject FROM runs WHERE id = $1 AND project_id = $2")
-            .bind(run.to_string())
-            .bind(project.clone())
+            .bind(run)
+            .bind(project)
             .fetch_optional(&mut *connection)
             .await
             .doing(CHANGE)?;
@@ -349,7 +338,7 @@ async fn resolve(
         // The subject of a run of another kind is no task's id, and then none is found.
         let task = sqlx::query("SELECT id FROM tasks WHERE id = $1 AND project_id = $2")
             .bind(subject)
-            .bind(project.clone())
+            .bind(project)
             .fetch_optional(&mut *connection)
             .await
             .doing(CHANGE)?;
@@ -364,8 +353,8 @@ async fn resolve(
         if links.task.is_none() && links.context_id.is_none() {
             let row =
                 sqlx::query("SELECT context_id FROM competitions WHERE run_id = $1 AND project_id = $2")
-                    .bind(run.to_string())
-                    .bind(project.clone())
+                    .bind(run)
+                    .bind(project)
                     .fetch_optional(&mut *connection)
                     .await
                     .doing(CHANGE)?;
@@ -376,9 +365,9 @@ async fn resolve(
         let row = sqlx::query(
             "SELECT context_id FROM tasks WHERE id = $1 AND project_id = $2 AND ($3 IS NULL OR agent_id = $3)",
         )
-        .bind(task.to_string())
-        .bind(project.clone())
-        .bind(agent.clone())
+        .bind(task)
+        .bind(project)
+        .bind(agent)
         .fetch_optional(&mut *connection)
         .await
         .doing(CHANGE)?;
@@ -389,7 +378,7 @@ async fn resolve(
         let row = sqlx::query(
             "SELECT id FROM sandboxes WHERE id = $1 AND project_id = $2 AND ($3 IS NULL OR agent_id = $3)",
         )
-        .bind(sandbox.to_string())
+        .bind(sandbox)
         .bind(project)
         .bind(agent)
         .fetch_optional(&mut *connection)

@@ -6,6 +6,7 @@ use sqlx::any::AnyRow;
 
 use crate::columns::{id, optional_id, storable};
 use crate::error::Doing;
+use crate::select::Select;
 use crate::{Scope, Store, StoreError};
 
 const READ: &str = "read the audit log";
@@ -43,6 +44,8 @@ pub struct AuditFilter {
     pub limit: u32,
 }
 
+const COLUMNS: &str = "id, project_id, actor, action, subject, status, code, request_id, at_ms";
+
 impl Store {
     /// Writes records down, all or none.
     pub async fn record_audit(&self, records: Vec<AuditRecord>) -> Result<(), StoreError> {
@@ -54,8 +57,8 @@ impl Store {
                              (id, project_id, actor, action, subject, status, code, request_id, at_ms)
                          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING",
                     )
-                    .bind(record.id.to_string())
-                    .bind(record.project.map(|project| project.to_string()))
+                    .bind(record.id)
+                    .bind(record.project)
                     .bind(cut(&record.actor))
                     .bind(cut(&record.action))
                     .bind(record.subject.as_deref().map(cut))
@@ -79,23 +82,14 @@ impl Store {
         scope: &impl Scope,
         filter: &AuditFilter,
     ) -> Result<Vec<AuditRecord>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT id, project_id, actor, action, subject, status, code, request_id, at_ms FROM audit
-             WHERE ($1 IS NULL OR project_id = $1) AND ($2 IS NULL OR id < $2)
-                 AND ($3 IS NULL OR actor = $3) AND ($4 IS NULL OR action = $4)
-                 AND ($5 IS NULL OR subject = $5)
-             ORDER BY id DESC LIMIT $6",
-        )
-        .bind(scope.only().map(|project| project.to_string()))
-        .bind(filter.before.map(|before| before.to_string()))
-        .bind(filter.actor.as_deref().map(cut))
-        .bind(filter.action.as_deref().map(cut))
-        .bind(filter.subject.as_deref().map(cut))
-        .bind(i64::from(filter.limit))
-        .fetch_all(self.database().readers())
-        .await
-        .doing(READ)?;
-        rows.iter().map(read).collect()
+        Select::new(COLUMNS, "audit")
+            .filter_if("project_id = ?", scope.only())
+            .filter_if("actor = ?", filter.actor.as_deref().map(cut))
+            .filter_if("action = ?", filter.action.as_deref().map(cut))
+            .filter_if("subject = ?", filter.subject.as_deref().map(cut))
+            .newest_first("id", filter.before, filter.limit)
+            .all(self.database(), READ, read)
+            .await
     }
 }
 

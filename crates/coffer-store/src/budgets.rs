@@ -7,6 +7,7 @@ use sqlx::any::AnyRow;
 
 use crate::columns::{self, id};
 use crate::error::Doing;
+use crate::select::Select;
 use crate::{NameError, Operator, ProjectScope, Scope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read budgets";
@@ -68,8 +69,8 @@ impl Store {
             Box::pin(async move {
                 if let Some(sandbox) = sandbox {
                     let known = sqlx::query("SELECT id FROM sandboxes WHERE id = $1 AND project_id = $2")
-                        .bind(sandbox.to_string())
-                        .bind(scope.project().to_string())
+                        .bind(sandbox)
+                        .bind(scope.project())
                         .fetch_optional(&mut *connection)
                         .await
                         .doing(CHANGE)?;
@@ -85,13 +86,13 @@ impl Store {
                      RETURNING ",
                     budget_columns!()
                 ))
-                .bind(budget.to_string())
-                .bind(scope.project().to_string())
+                .bind(budget)
+                .bind(scope.project())
                 .bind(sandbox.map(|sandbox| sandbox.to_string()).unwrap_or_default())
-                .bind(period.as_str().to_string())
+                .bind(period.as_str())
                 .bind(terms.amount_nanos)
                 .bind(columns::json(&terms.warn_at))
-                .bind(terms.action.as_str().to_string())
+                .bind(terms.action.as_str())
                 .bind(now_ms())
                 .fetch_optional(connection)
                 .await
@@ -109,34 +110,20 @@ impl Store {
         after: Option<BudgetId>,
         limit: u32,
     ) -> Result<Vec<Budget>, StoreError> {
-        let rows = sqlx::query(concat!(
-            "SELECT ",
-            budget_columns!(),
-            " FROM budgets WHERE ($1 IS NULL OR project_id = $1) AND ($2 IS NULL OR id > $2)
-              ORDER BY id LIMIT $3"
-        ))
-        .bind(scope.only().map(|project| project.to_string()))
-        .bind(after.map(|after| after.to_string()))
-        .bind(i64::from(limit))
-        .fetch_all(self.database().readers())
-        .await
-        .doing(READ)?;
-        rows.iter().map(read).collect()
+        Select::new(budget_columns!(), "budgets")
+            .filter_if("project_id = ?", scope.only())
+            .oldest_first("id", after, limit)
+            .all(self.database(), READ, read)
+            .await
     }
 
     /// The budget of that id, if the scope sees it.
     pub async fn budget(&self, scope: &impl Scope, budget: BudgetId) -> Result<Option<Budget>, StoreError> {
-        let row = sqlx::query(concat!(
-            "SELECT ",
-            budget_columns!(),
-            " FROM budgets WHERE id = $1 AND ($2 IS NULL OR project_id = $2)"
-        ))
-        .bind(budget.to_string())
-        .bind(scope.only().map(|project| project.to_string()))
-        .fetch_optional(self.database().readers())
-        .await
-        .doing(READ)?;
-        row.as_ref().map(read).transpose()
+        Select::new(budget_columns!(), "budgets")
+            .filter("id = ?", budget)
+            .filter_if("project_id = ?", scope.only())
+            .one(self.database(), READ, read)
+            .await
     }
 
     /// Changes a budget whose version is `version`; `None` where it is another by now, or gone. What was told
@@ -148,7 +135,7 @@ impl Store {
         version: Option<i64>,
         terms: BudgetTerms,
     ) -> Result<Option<Budget>, StoreError> {
-        let only = scope.only().map(|project| project.to_string());
+        let only = scope.only();
         let change = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 let changed = sqlx::query(concat!(
@@ -160,8 +147,8 @@ impl Store {
                 ))
                 .bind(terms.amount_nanos)
                 .bind(columns::json(&terms.warn_at))
-                .bind(terms.action.as_str().to_string())
-                .bind(budget.to_string())
+                .bind(terms.action.as_str())
+                .bind(budget)
                 .bind(only)
                 .bind(version)
                 .fetch_optional(connection)
@@ -180,14 +167,14 @@ impl Store {
         budget: BudgetId,
         version: Option<i64>,
     ) -> Result<bool, StoreError> {
-        let only = scope.only().map(|project| project.to_string());
+        let only = scope.only();
         let remove = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 let removed = sqlx::query(
                     "DELETE FROM budgets
                      WHERE id = $1 AND ($2 IS NULL OR project_id = $2) AND ($3 IS NULL OR version = $3)",
                 )
-                .bind(budget.to_string())
+                .bind(budget)
                 .bind(only)
                 .bind(version)
                 .execute(connection)
@@ -205,9 +192,9 @@ impl Store {
             "SELECT CAST(COALESCE(SUM(cost_nanos), 0) AS BIGINT) AS spent FROM usage
              WHERE project_id = $1 AND day >= $2 AND ($3 IS NULL OR sandbox_id = $3)",
         )
-        .bind(budget.project.to_string())
+        .bind(budget.project)
         .bind(first_day)
-        .bind(budget.sandbox.map(|sandbox| sandbox.to_string()))
+        .bind(budget.sandbox)
         .fetch_one(self.database().readers())
         .await
         .doing(READ)?;
@@ -225,7 +212,7 @@ impl Store {
                 )
                 .bind(news.now.0)
                 .bind(news.now.1)
-                .bind(news.budget.to_string())
+                .bind(news.budget)
                 .bind(news.before.0)
                 .bind(news.before.1)
                 .fetch_optional(&mut *connection)

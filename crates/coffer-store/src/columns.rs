@@ -16,13 +16,18 @@ const READ: &str = "read a row";
 
 /// Reads an id.
 pub(crate) fn id<K>(row: &AnyRow, column: &'static str) -> Result<Id<K>, StoreError> {
-    let text: String = row.try_get(column).doing(READ)?;
-    text.parse().map_err(|error| unreadable(column, error))
+    row.try_get(column).map_err(|error| not_an_id(column, error))
 }
 
 pub(crate) fn optional_id<K>(row: &AnyRow, column: &'static str) -> Result<Option<Id<K>>, StoreError> {
-    let text: Option<String> = row.try_get(column).doing(READ)?;
-    text.map(|text| text.parse().map_err(|error| unreadable(column, error))).transpose()
+    row.try_get(column).map_err(|error| not_an_id(column, error))
+}
+
+fn not_an_id(column: &'static str, error: sqlx::Error) -> StoreError {
+    match error {
+        sqlx::Error::ColumnDecode { source, .. } => unreadable(column, source),
+        other => StoreError::from_sqlx(other, READ),
+    }
 }
 
 /// Text for people, as both databases take it: PostgreSQL has no NUL in a text.
@@ -257,4 +262,31 @@ pub(crate) fn transition(row: &AnyRow) -> Result<Transition, StoreError> {
         reason: text(row, "reason")?,
         at_ms: number(row, "at_ms")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use coffer_core::AgentId;
+    use sqlx::{AnyConnection, Connection as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_id_is_stored_as_its_text_and_another_text_cannot_be_read() {
+        sqlx::any::install_default_drivers();
+        let mut connection = AnyConnection::connect("sqlite::memory:").await.unwrap();
+        let sandbox = SandboxId::generate();
+        let row = sqlx::query("SELECT $1 AS id, $2 AS none, 'mine' AS bad")
+            .bind(sandbox)
+            .bind(None::<AgentId>)
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+        assert_eq!(text(&row, "id").unwrap(), sandbox.to_string());
+        let (read, none): (SandboxId, Option<AgentId>) =
+            (id(&row, "id").unwrap(), optional_id(&row, "none").unwrap());
+        assert_eq!((read, none), (sandbox, None));
+        let bad: Result<SandboxId, _> = id(&row, "bad");
+        assert!(matches!(bad, Err(StoreError::Unreadable { what: "bad", .. })), "{bad:?}");
+    }
 }

@@ -15,6 +15,7 @@ use sqlx::any::AnyRow;
 
 use crate::columns::{id, number, optional_id};
 use crate::error::Doing;
+use crate::select::Select;
 use crate::{Operator, ProjectScope, RunFailure, Store, StoreError, TaskError};
 
 pub use begin::{NewCompetition, NewEntry};
@@ -200,14 +201,11 @@ impl Store {
         scope: &ProjectScope,
         competition: CompetitionId,
     ) -> Result<Option<CompetitionRow>, StoreError> {
-        let sql = format!("SELECT {COLUMNS} FROM competitions WHERE id = $1 AND project_id = $2");
-        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(competition.to_string())
-            .bind(scope.project().to_string())
-            .fetch_optional(self.database().readers())
+        Select::new(COLUMNS, "competitions")
+            .filter("id = ?", competition)
+            .filter("project_id = ?", scope.project())
+            .one(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        row.as_ref().map(read).transpose()
     }
 
     /// The competitions in scope that the filter asks for.
@@ -216,23 +214,14 @@ impl Store {
         scope: &ProjectScope,
         filter: &CompetitionFilter,
     ) -> Result<Vec<CompetitionRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM competitions
-             WHERE project_id = $1 AND ($2 IS NULL OR state = $2) AND ($3 IS NULL OR task_id = $3)
-                 AND ($4 IS NULL OR context_id = $4) AND ($5 IS NULL OR id < $5)
-             ORDER BY id DESC LIMIT $6"
-        );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(scope.project().to_string())
-            .bind(filter.state.map(|state| state.as_str().to_string()))
-            .bind(filter.task.map(|task| task.to_string()))
-            .bind(filter.context_id.clone())
-            .bind(filter.after.map(|after| after.to_string()))
-            .bind(i64::from(filter.limit))
-            .fetch_all(self.database().readers())
+        Select::new(COLUMNS, "competitions")
+            .filter("project_id = ?", scope.project())
+            .filter_if("state = ?", filter.state.map(CompetitionState::as_str))
+            .filter_if("task_id = ?", filter.task)
+            .filter_if("context_id = ?", filter.context_id.as_deref())
+            .newest_first("id", filter.after, filter.limit)
+            .all(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        rows.iter().map(read).collect()
     }
 
     /// Who competes, by number.
@@ -246,8 +235,8 @@ impl Store {
              ORDER BY number"
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(competition.to_string())
-            .bind(scope.project().to_string())
+            .bind(competition)
+            .bind(scope.project())
             .fetch_all(self.database().readers())
             .await
             .doing(READ)?;
@@ -270,9 +259,9 @@ impl Store {
              WHERE project_id = $1 AND competition_id IN ({}) ORDER BY competition_id, number",
             places.join(", ")
         );
-        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(scope.project().to_string());
+        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(scope.project());
         for competition in competitions {
-            query = query.bind(competition.to_string());
+            query = query.bind(competition);
         }
         for row in &query.fetch_all(self.database().readers()).await.doing(READ)? {
             all.entry(id(row, "competition_id")?).or_default().push(read_entry(row)?);
@@ -291,8 +280,8 @@ impl Store {
             "SELECT patch, patch_cut FROM competition_entries
              WHERE competition_id = $1 AND project_id = $2 AND number = $3 AND patch IS NOT NULL",
         )
-        .bind(competition.to_string())
-        .bind(scope.project().to_string())
+        .bind(competition)
+        .bind(scope.project())
         .bind(number)
         .fetch_optional(self.database().readers())
         .await

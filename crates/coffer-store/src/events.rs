@@ -49,9 +49,9 @@ impl Store {
                  OR EXISTS (SELECT 1 FROM tasks AS t WHERE t.id = e.subject AND t.agent_id = $3))
              ORDER BY sequence LIMIT $4",
         )
-        .bind(scope.project().to_string())
+        .bind(scope.project())
         .bind(after)
-        .bind(scope.agent().map(|agent| agent.to_string()))
+        .bind(scope.agent())
         .bind(i64::from(limit.min(MOST_EVENTS)))
         .fetch_all(self.database().readers())
         .await
@@ -95,10 +95,10 @@ impl Store {
         }
         sql.push_str(&format!(" ORDER BY sequence LIMIT {limit}"));
         let mut query = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(scope.project().to_string())
+            .bind(scope.project())
             .bind(filter.after)
             .bind(to)
-            .bind(scope.agent().map(|agent| agent.to_string()));
+            .bind(scope.agent());
         for text in texts {
             query = query.bind(text);
         }
@@ -111,7 +111,7 @@ impl Store {
     /// The sequence of the project's newest event; 0 where nothing has happened.
     pub async fn newest_event(&self, scope: &ProjectScope) -> Result<i64, StoreError> {
         let row = sqlx::query("SELECT last_event FROM projects WHERE id = $1")
-            .bind(scope.project().to_string())
+            .bind(scope.project())
             .fetch_optional(self.database().readers())
             .await
             .doing(READ)?;
@@ -154,10 +154,10 @@ impl Store {
                  AND subject = $1 AND kind = $3 AND payload LIKE $4
              ORDER BY sequence DESC LIMIT 1",
         )
-        .bind(sandbox.to_string())
+        .bind(sandbox)
         .bind(scope.owner())
         .bind(kind.as_str())
-        .bind(payload.to_string())
+        .bind(payload)
         .fetch_optional(self.database().readers())
         .await
         .doing(READ)?;
@@ -179,7 +179,7 @@ impl Store {
                     "SELECT project_id FROM sandboxes
                      WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2)",
                 )
-                .bind(sandbox.to_string())
+                .bind(sandbox)
                 .bind(owner)
                 .fetch_optional(&mut *connection)
                 .await
@@ -242,7 +242,7 @@ async fn append(connection: &mut AnyConnection, event: NewEvent) -> Result<Quota
          RETURNING last_event, most_sandboxes, most_cpus, most_memory_mib, most_disk_mib, most_forks, most_runs,
              most_storage_mib",
     )
-    .bind(event.project.to_string())
+    .bind(event.project)
     .fetch_one(&mut *connection)
     .await
     .doing(RECORD)?;
@@ -251,7 +251,7 @@ async fn append(connection: &mut AnyConnection, event: NewEvent) -> Result<Quota
         "INSERT INTO events (project_id, sequence, subject, kind, payload, at_ms)
          VALUES ($1, $2, $3, $4, $5, $6)",
     )
-    .bind(event.project.to_string())
+    .bind(event.project)
     .bind(sequence)
     .bind(event.subject)
     .bind(event.kind)

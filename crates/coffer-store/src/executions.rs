@@ -10,6 +10,7 @@ use sqlx::{AnyConnection, Row};
 use crate::columns::{id, optional_id, storable};
 use crate::error::Doing;
 use crate::segments::{self, SegmentRow};
+use crate::select::Select;
 use crate::{Scope, Store, StoreError, events};
 
 const READ: &str = "read executions";
@@ -180,8 +181,8 @@ impl Store {
                     "INSERT INTO journal_positions (sandbox_id, project_id, boot, next) VALUES ($1, $2, $3, $4)
                      ON CONFLICT (sandbox_id) DO UPDATE SET boot = $3, next = $4",
                 )
-                .bind(collected.sandbox.to_string())
-                .bind(collected.project.to_string())
+                .bind(collected.sandbox)
+                .bind(collected.project)
                 .bind(collected.boot)
                 .bind(collected.next)
                 .execute(&mut *connection)
@@ -228,11 +229,11 @@ impl Store {
                      WHERE sandbox_id = $4 AND state = 'running' AND ($5 IS NULL OR id = $5) RETURNING {COLUMNS}"
                 );
                 let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-                    .bind(state.as_str().to_string())
+                    .bind(state.as_str())
                     .bind(status)
                     .bind(at_ms)
-                    .bind(sandbox.to_string())
-                    .bind(only.map(|only| only.to_string()))
+                    .bind(sandbox)
+                    .bind(only)
                     .fetch_all(&mut *connection)
                     .await
                     .doing(WRITE)?;
@@ -262,7 +263,7 @@ impl Store {
     /// How far a sandbox's journal is on record: the start of agentd, and the next record.
     pub async fn journal_position(&self, sandbox: SandboxId) -> Result<Option<(i64, i64)>, StoreError> {
         let row = sqlx::query("SELECT boot, next FROM journal_positions WHERE sandbox_id = $1")
-            .bind(sandbox.to_string())
+            .bind(sandbox)
             .fetch_optional(self.database().readers())
             .await
             .doing(READ)?;
@@ -275,17 +276,12 @@ impl Store {
         scope: &impl Scope,
         execution: ExecutionId,
     ) -> Result<Option<ExecutionRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM executions
-             WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2)"
-        );
-        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(execution.to_string())
-            .bind(scope.owner())
-            .fetch_optional(self.database().readers())
+        Select::new(COLUMNS, "executions")
+            .filter("id = ?", execution)
+            .filter_if("project_id = ?", scope.only())
+            .filter_if("agent_id = ?", scope.only_of())
+            .one(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        row.as_ref().map(read).transpose()
     }
 
     /// The executions in scope that the filter asks for, newest first.
@@ -294,26 +290,17 @@ impl Store {
         scope: &impl Scope,
         filter: &ExecutionFilter,
     ) -> Result<Vec<ExecutionRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM executions
-             WHERE ($1 IS NULL OR project_id = $1 OR agent_id = $1) AND ($2 IS NULL OR id < $2)
-                 AND ($3 IS NULL OR sandbox_id = $3) AND ($4 IS NULL OR agent_id = $4)
-                 AND ($5 IS NULL OR state = $5) AND started_ms >= $6 AND started_ms <= $7
-             ORDER BY id DESC LIMIT $8"
-        );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(scope.owner())
-            .bind(filter.before.map(|before| before.to_string()))
-            .bind(filter.sandbox.map(|sandbox| sandbox.to_string()))
-            .bind(filter.agent.map(|agent| agent.to_string()))
-            .bind(filter.state.map(|state| state.as_str().to_string()))
-            .bind(filter.started_from_ms.unwrap_or(i64::MIN))
-            .bind(filter.started_until_ms.unwrap_or(i64::MAX))
-            .bind(i64::from(filter.limit))
-            .fetch_all(self.database().readers())
+        Select::new(COLUMNS, "executions")
+            .filter_if("project_id = ?", scope.only())
+            .filter_if("agent_id = ?", scope.only_of())
+            .filter_if("sandbox_id = ?", filter.sandbox)
+            .filter_if("agent_id = ?", filter.agent)
+            .filter_if("state = ?", filter.state.map(ExecutionState::as_str))
+            .filter_if("started_ms >= ?", filter.started_from_ms)
+            .filter_if("started_ms <= ?", filter.started_until_ms)
+            .newest_first("id", filter.before, filter.limit)
+            .all(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        rows.iter().map(read).collect()
     }
 }
 
@@ -324,12 +311,12 @@ async fn insert(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<bo
              user_name, started_ms)
          VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10) ON CONFLICT (id) DO NOTHING",
     )
-    .bind(row.id.to_string())
-    .bind(row.project.to_string())
-    .bind(row.sandbox.to_string())
-    .bind(row.agent.map(|agent| agent.to_string()))
-    .bind(row.actor.map(|actor| actor.to_string()))
-    .bind(row.source.as_str().to_string())
+    .bind(row.id)
+    .bind(row.project)
+    .bind(row.sandbox)
+    .bind(row.agent)
+    .bind(row.actor)
+    .bind(row.source.as_str())
     .bind(row.command.clone())
     .bind(row.cwd.clone())
     .bind(row.user.clone())
@@ -353,7 +340,7 @@ async fn update(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<bo
     .bind(row.process.map(|process| process.journal_offset))
     .bind(row.cwd.clone())
     .bind(row.user.clone())
-    .bind(row.state.as_str().to_string())
+    .bind(row.state.as_str())
     .bind(row.ended_ms)
     .bind(row.exit_code)
     .bind(row.status.as_deref().map(|status| cut(status, LONGEST_WORD)))
@@ -365,8 +352,8 @@ async fn update(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<bo
     .bind(i64::from(row.truncated))
     .bind(row.positions.map(|(first, _)| first))
     .bind(row.positions.map(|(_, last)| last))
-    .bind(row.id.to_string())
-    .bind(row.sandbox.to_string())
+    .bind(row.id)
+    .bind(row.sandbox)
     .execute(connection)
     .await
     .doing(WRITE)?;

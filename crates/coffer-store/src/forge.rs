@@ -72,8 +72,8 @@ async fn next_number(
         "UPDATE repositories SET last_number = last_number + 1
          WHERE id = $1 AND project_id = $2 AND removed_ms IS NULL RETURNING last_number",
     )
-    .bind(repository.to_string())
-    .bind(project.to_string())
+    .bind(repository)
+    .bind(project)
     .fetch_optional(connection)
     .await
     .doing(doing)?;

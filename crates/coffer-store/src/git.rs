@@ -8,6 +8,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Row};
 
 use crate::columns::{from_json, id, number, optional_text, storable, text, unreadable};
 use crate::error::Doing;
+use crate::select::Select;
 use crate::{ChangeError, Operator, Origin, ProjectScope, Scope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read git's records";
@@ -87,13 +88,13 @@ impl Store {
                      SELECT $1, project_id, id, $2, $3, 'running', $4, $5 FROM sandboxes
                      WHERE id = $6 AND project_id = $7 AND ($8 = project_id OR $8 = agent_id)",
                 )
-                .bind(operation.to_string())
+                .bind(operation)
                 .bind(repository.clone())
-                .bind(kind.to_string())
+                .bind(kind)
                 .bind(actor.clone())
                 .bind(now)
-                .bind(sandbox.to_string())
-                .bind(project.to_string())
+                .bind(sandbox)
+                .bind(project)
                 .bind(scope.owner())
                 .execute(&mut *connection)
                 .await
@@ -132,13 +133,13 @@ impl Store {
                      WHERE id = $6 AND project_id = $7 AND state = 'running'
                      RETURNING sandbox_id, kind, repository",
                 )
-                .bind(state.as_str().to_string())
+                .bind(state.as_str())
                 .bind(result.as_ref().map(|result| storable(&result.to_string())))
                 .bind(code.clone())
                 .bind(error.clone())
                 .bind(now)
-                .bind(operation.to_string())
-                .bind(project.to_string())
+                .bind(operation)
+                .bind(project)
                 .fetch_optional(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -190,23 +191,16 @@ impl Store {
         before: Option<GitOperationId>,
         limit: u32,
     ) -> Result<Vec<GitOperation>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT o.id, o.sandbox_id, o.repository, o.kind, o.state, o.actor, o.result, o.error_code, o.error,
-                 o.started_ms, o.ended_ms
-             FROM git_operations AS o JOIN sandboxes AS s ON s.id = o.sandbox_id
-             WHERE o.sandbox_id = $1 AND o.project_id = $2 AND ($3 = s.project_id OR $3 = s.agent_id)
-                 AND ($4 IS NULL OR o.id < $4)
-             ORDER BY o.id DESC LIMIT $5",
-        )
-        .bind(sandbox.to_string())
-        .bind(scope.project().to_string())
-        .bind(scope.owner())
-        .bind(before.map(|before| before.to_string()))
-        .bind(i64::from(limit))
-        .fetch_all(self.database().readers())
-        .await
-        .doing(READ)?;
-        rows.iter().map(operation).collect()
+        let columns =
+            "o.id, o.sandbox_id, o.repository, o.kind, o.state, o.actor, o.result, o.error_code, o.error,
+             o.started_ms, o.ended_ms";
+        Select::new(columns, "git_operations AS o JOIN sandboxes AS s ON s.id = o.sandbox_id")
+            .filter("o.sandbox_id = ?", sandbox)
+            .filter("o.project_id = ?", scope.project())
+            .filter_if("s.agent_id = ?", scope.agent())
+            .newest_first("o.id", before, limit)
+            .all(self.database(), READ, operation)
+            .await
     }
 
     /// Notes that a sandbox has a repository.
@@ -227,10 +221,10 @@ impl Store {
                 .bind(remote.path)
                 .bind(remote.user)
                 .bind(now_ms())
-                .bind(remote.sandbox.to_string())
-                .bind(scope.project().to_string())
+                .bind(remote.sandbox)
+                .bind(scope.project())
                 .bind(scope.owner())
-                .bind(remote.repository.to_string())
+                .bind(remote.repository)
                 .execute(connection)
                 .await
                 .doing(CHANGE)?;
@@ -252,8 +246,8 @@ impl Store {
              WHERE m.sandbox_id = $1 AND ($2 IS NULL OR m.project_id = $2) AND r.removed_ms IS NULL
              ORDER BY m.created_ms, m.slug LIMIT 100",
         )
-        .bind(sandbox.to_string())
-        .bind(scope.only().map(|project| project.to_string()))
+        .bind(sandbox)
+        .bind(scope.only())
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;
@@ -270,7 +264,7 @@ impl Store {
         let restore = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 sqlx::query("DELETE FROM git_remotes WHERE sandbox_id = $1")
-                    .bind(sandbox.to_string())
+                    .bind(sandbox)
                     .execute(&mut *connection)
                     .await
                     .doing(CHANGE)?;
@@ -307,9 +301,9 @@ pub(crate) async fn keep_remotes_of(
          SELECT $1, slug, project_id, repository_id, path, user_name, created_ms FROM git_remotes
          WHERE sandbox_id = $2 AND project_id = $3",
     )
-    .bind(snapshot.to_string())
-    .bind(sandbox.to_string())
-    .bind(project.to_string())
+    .bind(snapshot)
+    .bind(sandbox)
+    .bind(project)
     .execute(connection)
     .await
     .doing(CHANGE)?;
@@ -342,12 +336,7 @@ async fn copy_to_sandbox(
          SELECT s.id, m.slug, m.project_id, m.repository_id, m.path, m.user_name, m.created_ms
          FROM sandboxes AS s JOIN {from} AND m.project_id = s.project_id WHERE s.id = $1"
     );
-    sqlx::query(AssertSqlSafe(copy))
-        .bind(sandbox.to_string())
-        .bind(whose)
-        .execute(connection)
-        .await
-        .doing(CHANGE)?;
+    sqlx::query(AssertSqlSafe(copy)).bind(sandbox).bind(whose).execute(connection).await.doing(CHANGE)?;
     Ok(())
 }
 

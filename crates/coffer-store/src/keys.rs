@@ -164,7 +164,7 @@ impl Store {
                 // Holds the project's row, so that of two servers starting at once one makes the key.
                 lock_project(connection, project, DOING).await?;
                 let earlier = sqlx::query("SELECT id FROM api_keys WHERE project_id = $1 LIMIT 1")
-                    .bind(project.to_string())
+                    .bind(project)
                     .fetch_optional(&mut *connection)
                     .await
                     .doing(DOING)?;
@@ -199,7 +199,7 @@ impl Store {
     /// such a key, not yet revoked.
     pub async fn revoke_key(&self, scope: &impl Scope, key: KeyId) -> Result<bool, StoreError> {
         const DOING: &str = "revoke a key";
-        let only = scope.only().map(|project| project.to_string());
+        let only = scope.only();
         let revoke = self.database().write(DOING, move |connection| {
             Box::pin(async move {
                 sqlx::query(
@@ -207,7 +207,7 @@ impl Store {
                      WHERE id = $2 AND revoked_ms IS NULL AND ($3 IS NULL OR project_id = $3)",
                 )
                 .bind(now_ms())
-                .bind(key.to_string())
+                .bind(key)
                 .bind(only)
                 .execute(connection)
                 .await
@@ -241,8 +241,8 @@ impl Store {
                      WHERE id = $1 AND project_id = $2 AND revoked_ms IS NULL
                          AND (expires_ms IS NULL OR expires_ms > $3)",
                 )
-                .bind(key.to_string())
-                .bind(project.to_string())
+                .bind(key)
+                .bind(project)
                 .bind(now)
                 .fetch_optional(&mut *connection)
                 .await
@@ -261,7 +261,7 @@ impl Store {
                 let ends = old.expires_ms.unwrap_or(Millis::MAX).min(now.saturating_add(overlap_ms));
                 sqlx::query("UPDATE api_keys SET expires_ms = $1 WHERE id = $2")
                     .bind(ends)
-                    .bind(key.to_string())
+                    .bind(key)
                     .execute(connection)
                     .await
                     .doing(DOING)?;
@@ -284,7 +284,7 @@ impl Store {
                     "INSERT INTO operator_keys (id, name, prefix, digest, created_ms)
                      VALUES ($1, $2, $3, $4, $5)",
                 )
-                .bind(secret.id.to_string())
+                .bind(secret.id)
                 .bind(name)
                 .bind(secret.prefix())
                 .bind(secret.digest())
@@ -311,7 +311,7 @@ impl Store {
              UNION ALL
              SELECT id, NULL, NULL, NULL, NULL, digest, expires_ms, revoked_ms FROM operator_keys WHERE prefix = $1",
         )
-        .bind(prefix.to_string())
+        .bind(prefix)
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;
@@ -348,7 +348,7 @@ impl Store {
                         let sql = format!("UPDATE {table} SET last_used_ms = $1 WHERE id = $2");
                         sqlx::query(AssertSqlSafe(sql))
                             .bind(at_ms)
-                            .bind(key.to_string())
+                            .bind(key)
                             .execute(&mut *connection)
                             .await
                             .doing(DOING)?;
@@ -374,16 +374,16 @@ async fn insert_key(
              (id, project_id, name, role, agent_id, prefix, digest, created_ms, expires_ms, kind)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     )
-    .bind(secret.id.to_string())
-    .bind(project.to_string())
+    .bind(secret.id)
+    .bind(project)
     .bind(storable(&key.name))
-    .bind(key.role.as_str().to_string())
-    .bind(key.agent.map(|agent| agent.to_string()))
+    .bind(key.role.as_str())
+    .bind(key.agent)
     .bind(secret.prefix())
     .bind(secret.digest())
     .bind(now_ms())
     .bind(key.expires_ms)
-    .bind(key.agent.map_or(key.kind, |_| KeyKind::Agent).as_str().to_string())
+    .bind(key.agent.map_or(key.kind, |_| KeyKind::Agent).as_str())
     .execute(connection)
     .await
     .map(drop)

@@ -25,7 +25,7 @@ impl Store {
                      WHERE id = $2 AND state = 'running' AND lease_s IS NOT NULL",
                 )
                 .bind(until_ms)
-                .bind(sandbox.to_string())
+                .bind(sandbox)
                 .execute(connection)
                 .await
                 .doing(RENEW)?;

@@ -43,6 +43,7 @@ mod sealing;
 mod secret;
 mod secrets;
 mod segments;
+mod select;
 mod settings;
 mod snapshot;
 mod snapshots;

@@ -56,7 +56,7 @@ impl Store {
              SELECT s.id, s.state, s.template, s.parent_id, s.snapshot_id, s.fork_position, s.created_ms, f.depth
              FROM family AS f JOIN sandboxes AS s ON s.id = f.id ORDER BY f.depth, s.id LIMIT $4",
         )
-        .bind(root.to_string())
+        .bind(root)
         .bind(scope.owner())
         .bind(MOST_ANCESTORS)
         .bind(i64::from(most) + 1)
@@ -80,7 +80,7 @@ impl Store {
              )
              SELECT id FROM line ORDER BY depth DESC LIMIT 1",
         )
-        .bind(sandbox.to_string())
+        .bind(sandbox)
         .bind(scope.owner())
         .bind(MOST_ANCESTORS)
         .fetch_optional(self.database().readers())

@@ -41,7 +41,7 @@ impl Store {
     /// The policy of the scope's project.
     pub async fn command_policy(&self, scope: &ProjectScope) -> Result<VersionedPolicy, StoreError> {
         let row = sqlx::query("SELECT policy, version FROM command_policies WHERE project_id = $1")
-            .bind(scope.project().to_string())
+            .bind(scope.project())
             .fetch_optional(self.database().readers())
             .await
             .doing(READ)?;
@@ -85,7 +85,7 @@ impl Store {
                 // Holds the project's row, so that of two who set the first policy one comes second.
                 lock_project(connection, project, DOING).await?;
                 let before = sqlx::query("SELECT version FROM command_policies WHERE project_id = $1")
-                    .bind(project.to_string())
+                    .bind(project)
                     .fetch_optional(&mut *connection)
                     .await
                     .doing(DOING)?;
@@ -102,7 +102,7 @@ impl Store {
                      ON CONFLICT (project_id) DO UPDATE SET policy = excluded.policy,
                          version = excluded.version, changed_ms = excluded.changed_ms",
                 )
-                .bind(project.to_string())
+                .bind(project)
                 .bind(text)
                 .bind(set.version)
                 .bind(now)
@@ -129,7 +129,7 @@ impl Store {
         idempotency: Idempotency<'_>,
         execution: ExecutionId,
     ) -> Result<TakenKey, StoreError> {
-        let project = scope.project().to_string();
+        let project = scope.project();
         let (key, fingerprint) = (idempotency.key.to_string(), idempotency.fingerprint.to_string());
         let take = self.database().write(TAKE, move |connection| {
             Box::pin(async move {
@@ -144,11 +144,11 @@ impl Store {
                          execution_id = excluded.execution_id, expires_ms = excluded.expires_ms
                      WHERE execution_keys.expires_ms <= $7",
                 )
-                .bind(project.clone())
+                .bind(project)
                 .bind(key.clone())
                 .bind(fingerprint.clone())
-                .bind(sandbox.to_string())
-                .bind(execution.to_string())
+                .bind(sandbox)
+                .bind(execution)
                 .bind(now + KEY_LIFE_MS)
                 .bind(now)
                 .execute(&mut *connection)
@@ -187,8 +187,8 @@ impl Store {
         let row = sqlx::query(
             "SELECT execution_id FROM execution_keys WHERE project_id = $1 AND key = $2 AND expires_ms > $3",
         )
-        .bind(scope.project().to_string())
-        .bind(key.to_string())
+        .bind(scope.project())
+        .bind(key)
         .bind(now_ms())
         .fetch_optional(self.database().readers())
         .await
@@ -204,7 +204,7 @@ impl Store {
         execution: ExecutionId,
     ) -> Result<(), StoreError> {
         const DOING: &str = "give an idempotency key back";
-        let (project, key) = (scope.project().to_string(), key.to_string());
+        let (project, key) = (scope.project(), key.to_string());
         let release = self.database().write(DOING, move |connection| {
             Box::pin(async move {
                 sqlx::query(
@@ -212,7 +212,7 @@ impl Store {
                 )
                 .bind(project)
                 .bind(key)
-                .bind(execution.to_string())
+                .bind(execution)
                 .execute(connection)
                 .await
                 .doing(DOING)

@@ -6,6 +6,7 @@ use sqlx::{AnyConnection, Row};
 
 use crate::columns::{id, storable};
 use crate::error::{Doing, NameError};
+use crate::select::Select;
 use crate::{Operator, Scope, Store, StoreError, now_ms};
 
 const DEFAULT_PROJECT: &str = "default";
@@ -21,6 +22,8 @@ pub struct Project {
     pub version: i64,
 }
 
+const COLUMNS: &str = "id, name, created_ms, version";
+
 impl Store {
     /// Makes a project; the name must be new.
     pub async fn create_project(&self, _: &Operator, name: &str) -> Result<ProjectId, NameError> {
@@ -32,7 +35,7 @@ impl Store {
                     "INSERT INTO projects (id, name, created_ms) VALUES ($1, $2, $3)
                      ON CONFLICT (name) DO NOTHING",
                 )
-                .bind(project.to_string())
+                .bind(project)
                 .bind(name)
                 .bind(now_ms())
                 .execute(connection)
@@ -55,7 +58,7 @@ impl Store {
             Err(NameError::Store(error)) => return Err(error),
         }
         let row = sqlx::query("SELECT id FROM projects WHERE name = $1")
-            .bind(DEFAULT_PROJECT.to_string())
+            .bind(DEFAULT_PROJECT)
             .fetch_one(self.database().readers())
             .await
             .doing(READ)?;
@@ -68,16 +71,12 @@ impl Store {
         scope: &impl Scope,
         project: ProjectId,
     ) -> Result<Option<Project>, StoreError> {
-        let row = sqlx::query(
-            "SELECT id, name, created_ms, version FROM projects
-             WHERE id = $1 AND ($2 IS NULL OR id = $2) AND removed_ms IS NULL",
-        )
-        .bind(project.to_string())
-        .bind(scope.only().map(|project| project.to_string()))
-        .fetch_optional(self.database().readers())
-        .await
-        .doing(READ)?;
-        row.as_ref().map(read).transpose()
+        Select::new(COLUMNS, "projects")
+            .filter("id = ?", project)
+            .filter_if("id = ?", scope.only())
+            .filter_by("removed_ms IS NULL")
+            .one(self.database(), READ, read)
+            .await
     }
 
     /// Projects after `after`, oldest first.
@@ -87,16 +86,11 @@ impl Store {
         after: Option<ProjectId>,
         limit: u32,
     ) -> Result<Vec<Project>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT id, name, created_ms, version FROM projects
-             WHERE removed_ms IS NULL AND ($1 IS NULL OR id > $1) ORDER BY id LIMIT $2",
-        )
-        .bind(after.map(|after| after.to_string()))
-        .bind(i64::from(limit))
-        .fetch_all(self.database().readers())
-        .await
-        .doing(READ)?;
-        rows.iter().map(read).collect()
+        Select::new(COLUMNS, "projects")
+            .filter_by("removed_ms IS NULL")
+            .oldest_first("id", after, limit)
+            .all(self.database(), READ, read)
+            .await
     }
 
     /// Renames a project whose version is `version`; `None` where it is another by now, or gone.
@@ -108,12 +102,12 @@ impl Store {
         name: &str,
     ) -> Result<Option<Project>, NameError> {
         const DOING: &str = "rename a project";
-        let (only, name) = (scope.only().map(|project| project.to_string()), storable(name));
+        let (only, name) = (scope.only(), storable(name));
         let rename = self.database().write(DOING, move |connection| {
             Box::pin(async move {
                 let taken = sqlx::query("SELECT id FROM projects WHERE name = $1 AND id <> $2")
                     .bind(name.clone())
-                    .bind(project.to_string())
+                    .bind(project)
                     .fetch_optional(&mut *connection)
                     .await
                     .doing(DOING)?;
@@ -127,7 +121,7 @@ impl Store {
                      RETURNING id, name, created_ms, version",
                 )
                 .bind(name)
-                .bind(project.to_string())
+                .bind(project)
                 .bind(only)
                 .bind(version)
                 .fetch_optional(connection)
@@ -157,7 +151,7 @@ pub(crate) async fn lock_project(
     doing: &'static str,
 ) -> Result<(), StoreError> {
     sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
-        .bind(project.to_string())
+        .bind(project)
         .execute(connection)
         .await
         .doing(doing)

@@ -72,7 +72,7 @@ impl Store {
     /// The newest event of the project that was removed for its age; 0 where none was.
     pub async fn pruned_event(&self, scope: &ProjectScope) -> Result<i64, StoreError> {
         let row = sqlx::query("SELECT pruned_event FROM projects WHERE id = $1")
-            .bind(scope.project().to_string())
+            .bind(scope.project())
             .fetch_optional(self.database().readers())
             .await
             .doing(PRUNE)?;
@@ -119,7 +119,7 @@ struct Ended {
 impl Ended {
     async fn remove(&self, connection: &mut AnyConnection, how: &'static str) -> Result<u64, StoreError> {
         let removed = sqlx::query(how)
-            .bind(self.project.to_string())
+            .bind(self.project)
             .bind(self.before_ms)
             .bind(i64::from(self.batch))
             .execute(connection)
@@ -138,7 +138,7 @@ async fn prune_events(
     // Up to the first that is young enough: times may go back with the clock, numbers do not.
     let oldest =
         sqlx::query("SELECT sequence, at_ms FROM events WHERE project_id = $1 ORDER BY sequence LIMIT $2")
-            .bind(project.to_string())
+            .bind(project)
             .bind(i64::from(batch))
             .fetch_all(&mut *connection)
             .await
@@ -152,14 +152,14 @@ async fn prune_events(
     }
     let Some(last) = last else { return Ok(0) };
     let removed = sqlx::query("DELETE FROM events WHERE project_id = $1 AND sequence <= $2")
-        .bind(project.to_string())
+        .bind(project)
         .bind(last)
         .execute(&mut *connection)
         .await
         .doing(PRUNE)?;
     sqlx::query("UPDATE projects SET pruned_event = $1 WHERE id = $2 AND pruned_event < $1")
         .bind(last)
-        .bind(project.to_string())
+        .bind(project)
         .execute(connection)
         .await
         .doing(PRUNE)?;
@@ -182,7 +182,7 @@ async fn prune_audit(
              SELECT id FROM audit WHERE {whose} ORDER BY id LIMIT $3)"
     );
     let removed = sqlx::query(sqlx::AssertSqlSafe(delete))
-        .bind(project.map(|project| project.to_string()))
+        .bind(project)
         .bind(before_ms)
         .bind(i64::from(batch))
         .execute(connection)

@@ -233,8 +233,8 @@ impl Store {
                  most_storage_mib
              FROM projects WHERE id = $1 AND ($2 IS NULL OR id = $2) AND removed_ms IS NULL",
         )
-        .bind(project.to_string())
-        .bind(scope.only().map(|project| project.to_string()))
+        .bind(project)
+        .bind(scope.only())
         .fetch_optional(&mut *connection)
         .await
         .doing(READ)?;
@@ -270,7 +270,7 @@ impl Store {
                 .bind(quotas.forks)
                 .bind(quotas.runs)
                 .bind(quotas.storage_mib)
-                .bind(project.to_string())
+                .bind(project)
                 .bind(version)
                 .fetch_optional(&mut *connection)
                 .await
@@ -366,7 +366,7 @@ async fn with_hope(
         "SELECT MIN(deadline_ms) AS next FROM sandboxes
          WHERE project_id = $1 AND state IN ('creating', 'running') AND ($2 = 1 OR on_timeout = 'destroy')",
     )
-    .bind(project.to_string())
+    .bind(project)
     .bind(any_end)
     .fetch_one(connection)
     .await
@@ -396,7 +396,7 @@ async fn in_use(
              CAST(COALESCE(SUM(disk_mib), 0) AS BIGINT) AS disk
          FROM sandboxes WHERE project_id = $1 AND state IN ('creating', 'running', 'paused')",
     )
-    .bind(project.to_string())
+    .bind(project)
     .fetch_one(&mut *connection)
     .await
     .doing(COUNT)?;
@@ -427,7 +427,7 @@ async fn kept(connection: &mut AnyConnection, project: ProjectId) -> Result<Kept
              CAST(COALESCE(SUM((files_bytes + memory_bytes + 1048575) / 1048576), 0) AS BIGINT) AS disk
          FROM snapshots WHERE project_id = $1",
     )
-    .bind(project.to_string())
+    .bind(project)
     .fetch_one(connection)
     .await
     .doing(COUNT)?;
@@ -471,7 +471,7 @@ async fn live_forks(connection: &mut AnyConnection, project: ProjectId) -> Resul
         "SELECT COUNT(*) AS count FROM sandboxes WHERE project_id = $1 AND fork_position IS NOT NULL
              AND state IN ('creating', 'running', 'paused')",
     )
-    .bind(project.to_string())
+    .bind(project)
     .fetch_one(connection)
     .await
     .doing(COUNT)?;

@@ -117,8 +117,8 @@ impl Store {
     pub async fn run(&self, scope: &impl Scope, run: RunId) -> Result<Option<RunRow>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM runs WHERE id = $1 AND ($2 IS NULL OR project_id = $2)");
         let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(run.to_string())
-            .bind(scope.only().map(|project| project.to_string()))
+            .bind(run)
+            .bind(scope.only())
             .fetch_optional(self.database().readers())
             .await
             .doing(READ)?;
@@ -132,8 +132,8 @@ impl Store {
              ORDER BY position"
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(run.to_string())
-            .bind(scope.only().map(|project| project.to_string()))
+            .bind(run)
+            .bind(scope.only())
             .fetch_all(self.database().readers())
             .await
             .doing(READ)?;
@@ -173,7 +173,7 @@ pub(crate) async fn place(
 ) -> Result<(), StoreError> {
     sqlx::query("UPDATE runs SET installation = $1 WHERE id = $2")
         .bind(installation)
-        .bind(run.to_string())
+        .bind(run)
         .execute(connection)
         .await
         .doing("place a run")
@@ -190,9 +190,9 @@ pub(crate) async fn insert(
         "INSERT INTO runs (id, project_id, kind, subject, input, state, rank, wake_ms, created_ms)
          VALUES ($1, $2, $3, $4, $5, 'queued', $6, $7, $7)",
     )
-    .bind(new.id.to_string())
-    .bind(project.to_string())
-    .bind(new.kind.to_string())
+    .bind(new.id)
+    .bind(project)
+    .bind(new.kind)
     .bind(new.subject.clone())
     .bind(new.input.to_string())
     .bind(new.rank)
@@ -218,8 +218,8 @@ pub(crate) async fn signal(
          WHERE id = $2 AND ($3 IS NULL OR project_id = $3) RETURNING project_id, subject, state",
     )
     .bind(now)
-    .bind(run.to_string())
-    .bind(only.map(|project| project.to_string()))
+    .bind(run)
+    .bind(only)
     .fetch_optional(&mut *connection)
     .await
     .doing(SIGNAL)?;
@@ -229,7 +229,7 @@ pub(crate) async fn signal(
     }
     let project: ProjectId = id(&held, "project_id")?;
     let before = sqlx::query("SELECT COUNT(*) AS number FROM run_signals WHERE run_id = $1")
-        .bind(run.to_string())
+        .bind(run)
         .fetch_one(&mut *connection)
         .await
         .doing(SIGNAL)?;
@@ -241,9 +241,9 @@ pub(crate) async fn signal(
         "INSERT INTO run_signals (run_id, number, project_id, name, payload, at_ms)
          VALUES ($1, $2, $3, $4, $5, $6)",
     )
-    .bind(run.to_string())
+    .bind(run)
     .bind(number)
-    .bind(project.to_string())
+    .bind(project)
     .bind(name.clone())
     .bind(payload.to_string())
     .bind(now)
@@ -277,15 +277,15 @@ pub(crate) async fn cancel(
     let held = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(now)
         .bind(reason.clone())
-        .bind(run.to_string())
-        .bind(only.map(|project| project.to_string()))
+        .bind(run)
+        .bind(only)
         .fetch_optional(&mut *connection)
         .await
         .doing(CANCEL)?;
     let Some(held) = held else {
         let known = sqlx::query("SELECT id FROM runs WHERE id = $1 AND ($2 IS NULL OR project_id = $2)")
-            .bind(run.to_string())
-            .bind(only.map(|project| project.to_string()))
+            .bind(run)
+            .bind(only)
             .fetch_optional(connection)
             .await
             .doing(CANCEL)?;

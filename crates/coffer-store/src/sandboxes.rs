@@ -24,7 +24,7 @@ impl Store {
             sandbox_columns!(),
             " FROM sandboxes WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2)"
         ))
-        .bind(sandbox.to_string())
+        .bind(sandbox)
         .bind(scope.owner())
         .fetch_optional(self.database().readers())
         .await
@@ -72,7 +72,7 @@ impl Store {
              WHERE t.sandbox_id = $1 AND ($2 IS NULL OR s.project_id = $2 OR s.agent_id = $2)
              ORDER BY t.position",
         )
-        .bind(sandbox.to_string())
+        .bind(sandbox)
         .bind(scope.owner())
         .fetch_all(self.database().readers())
         .await

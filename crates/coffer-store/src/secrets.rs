@@ -184,8 +184,8 @@ impl Store {
                      (id, project_id, name, version, value_secret, hosts, created_ms, updated_ms, plain_http)
                      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
                 )
-                .bind(SecretId::generate().to_string())
-                .bind(project.to_string())
+                .bind(SecretId::generate())
+                .bind(project)
                 .bind(info.name.clone())
                 .bind(version)
                 .bind(vault.seal(project, &purpose(&info.name, version), value.reveal())?)
@@ -212,7 +212,7 @@ impl Store {
             "SELECT name, version, hosts, plain_http, created_ms, updated_ms FROM secrets
              WHERE project_id = $1 AND retired_ms IS NULL ORDER BY name",
         )
-        .bind(scope.project().to_string())
+        .bind(scope.project())
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;
@@ -271,7 +271,7 @@ impl Store {
             "SELECT id, name, version, value_secret, hosts, plain_http, retired_ms FROM secrets
              WHERE project_id = $1 AND (retired_ms IS NULL OR retired_ms > $2) ORDER BY id",
         )
-        .bind(project.to_string())
+        .bind(project)
         .bind(now_ms() - REDACTED_FOR_MS)
         .fetch_all(self.database().readers())
         .await
@@ -346,8 +346,8 @@ async fn retire(
          RETURNING name, version, hosts, plain_http, created_ms, updated_ms",
     )
     .bind(now)
-    .bind(project.to_string())
-    .bind(name.to_string())
+    .bind(project)
+    .bind(name)
     .fetch_optional(connection)
     .await
     .doing(CHANGE)?;
@@ -357,7 +357,7 @@ async fn retire(
 async fn live_count(connection: &mut AnyConnection, project: ProjectId) -> Result<usize, StoreError> {
     let row =
         sqlx::query("SELECT COUNT(*) AS live FROM secrets WHERE project_id = $1 AND retired_ms IS NULL")
-            .bind(project.to_string())
+            .bind(project)
             .fetch_one(connection)
             .await
             .doing(CHANGE)?;

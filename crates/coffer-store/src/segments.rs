@@ -78,7 +78,7 @@ impl Store {
              ORDER BY number LIMIT $4"
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(sandbox.to_string())
+            .bind(sandbox)
             .bind(position)
             .bind(scope.owner())
             .bind(i64::from(limit))
@@ -94,7 +94,7 @@ impl Store {
             "SELECT {COLUMNS} FROM output_segments WHERE sandbox_id = $1 ORDER BY number DESC LIMIT 1"
         );
         let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(sandbox.to_string())
+            .bind(sandbox)
             .fetch_optional(self.database().readers())
             .await
             .doing(READ)?;
@@ -127,11 +127,11 @@ impl Store {
              ORDER BY last_ms LIMIT $3"
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(state.as_str().to_string())
+            .bind(state.as_str())
             .bind(than_ms)
             .bind(i64::from(limit))
             .bind(self.installation())
-            .bind(project.map(|project| project.to_string()))
+            .bind(project)
             .fetch_all(self.database().readers())
             .await
             .doing(READ)?;
@@ -147,9 +147,9 @@ impl Store {
                         "UPDATE output_segments SET state = $1, file_bytes = $2
                          WHERE sandbox_id = $3 AND number = $4 AND bytes = $5",
                     )
-                    .bind(segment.state.as_str().to_string())
+                    .bind(segment.state.as_str())
                     .bind(segment.file_bytes)
-                    .bind(segment.sandbox.to_string())
+                    .bind(segment.sandbox)
                     .bind(segment.number)
                     .bind(segment.bytes)
                     .execute(&mut *connection)
@@ -168,7 +168,7 @@ impl Store {
             "SELECT {COLUMNS} FROM output_segments WHERE sandbox_id = $1 AND state <> 'pruned' ORDER BY number"
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(sandbox.to_string())
+            .bind(sandbox)
             .fetch_all(self.database().readers())
             .await
             .doing(READ)?;
@@ -184,10 +184,10 @@ pub(crate) async fn put(connection: &mut AnyConnection, row: &SegmentRow) -> Res
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
          ON CONFLICT (sandbox_id, number) DO UPDATE SET state = $4, bytes = $6, file_bytes = $7, last_ms = $9",
     )
-    .bind(row.sandbox.to_string())
+    .bind(row.sandbox)
     .bind(row.number)
-    .bind(row.project.to_string())
-    .bind(row.state.as_str().to_string())
+    .bind(row.project)
+    .bind(row.state.as_str())
     .bind(row.first_position)
     .bind(row.bytes)
     .bind(row.file_bytes)

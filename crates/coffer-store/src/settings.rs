@@ -82,8 +82,8 @@ impl Store {
              FROM projects AS p LEFT JOIN project_settings AS s ON s.project_id = p.id
              WHERE p.id = $1 AND ($2 IS NULL OR p.id = $2) AND p.removed_ms IS NULL",
         )
-        .bind(project.to_string())
-        .bind(scope.only().map(|project| project.to_string()))
+        .bind(project)
+        .bind(scope.only())
         .fetch_optional(self.database().readers())
         .await
         .doing(READ)?;
@@ -118,7 +118,7 @@ impl Store {
                      WHERE $4 IS NULL OR project_settings.version = $4
                      RETURNING project_id, settings, version, changed_ms",
                 )
-                .bind(project.to_string())
+                .bind(project)
                 .bind(columns::json(&settings))
                 .bind(at_ms)
                 .bind(version)

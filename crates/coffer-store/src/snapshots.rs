@@ -21,6 +21,7 @@ use crate::columns::{
     unsigned,
 };
 use crate::error::Doing;
+use crate::select::Select;
 use crate::{
     ChangeError, FinishedSnapshot, Idempotency, InsertedSnapshot, NewSnapshot, Operator, ProjectScope, Scope,
     SnapshotFacts, SnapshotFilter, SnapshotRow, SnapshotState, Store, StoreError, events, git, now_ms,
@@ -101,11 +102,7 @@ impl Store {
                              AND new.tag = snapshots.tag
                              AND COALESCE(new.agent_id, '') = COALESCE(snapshots.agent_id, ''))",
                 ] {
-                    sqlx::query(step)
-                        .bind(snapshot.to_string())
-                        .execute(&mut *connection)
-                        .await
-                        .doing(CHANGE)?;
+                    sqlx::query(step).bind(snapshot).execute(&mut *connection).await.doing(CHANGE)?;
                 }
                 let sql = format!(
                     "UPDATE snapshots SET state = {}, memory = $1, note = $2, files_bytes = $3,
@@ -122,7 +119,7 @@ impl Store {
                     .bind(bigint(facts.files_bytes))
                     .bind(bigint(facts.memory_bytes))
                     .bind(bigint(facts.paused_us))
-                    .bind(snapshot.to_string())
+                    .bind(snapshot)
                     .fetch_optional(&mut *connection)
                     .await
                     .doing(CHANGE)?;
@@ -173,7 +170,7 @@ impl Store {
                     snapshot_columns!()
                 );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-                    .bind(snapshot.to_string())
+                    .bind(snapshot)
                     .bind(owner)
                     .fetch_optional(&mut *connection)
                     .await
@@ -201,7 +198,7 @@ impl Store {
                     "DELETE FROM snapshots WHERE id = $1 RETURNING ",
                     snapshot_columns!()
                 ))
-                .bind(snapshot.to_string())
+                .bind(snapshot)
                 .fetch_optional(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -224,17 +221,12 @@ impl Store {
         scope: &impl Scope,
         snapshot: SnapshotId,
     ) -> Result<Option<SnapshotRow>, StoreError> {
-        let row = sqlx::query(concat!(
-            "SELECT ",
-            snapshot_columns!(),
-            " FROM snapshots WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2)"
-        ))
-        .bind(snapshot.to_string())
-        .bind(scope.owner())
-        .fetch_optional(self.database().readers())
-        .await
-        .doing(READ)?;
-        row.as_ref().map(read).transpose()
+        Select::new(snapshot_columns!(), "snapshots")
+            .filter("id = ?", snapshot)
+            .filter_if("project_id = ?", scope.only())
+            .filter_if("agent_id = ?", scope.only_of())
+            .one(self.database(), READ, read)
+            .await
     }
 
     /// The snapshot that a name stands for; agents have names of their own.
@@ -250,7 +242,7 @@ impl Store {
             " FROM snapshots WHERE project_id = $1 AND name = $2 AND tag = $3 AND is_current = 1
                  AND COALESCE(agent_id, '') = $4"
         ))
-        .bind(scope.project().to_string())
+        .bind(scope.project())
         .bind(storable(name))
         .bind(storable(tag))
         .bind(scope.agent().map(|agent| agent.to_string()).unwrap_or_default())
@@ -266,30 +258,16 @@ impl Store {
         scope: &ProjectScope,
         filter: &SnapshotFilter,
     ) -> Result<Vec<SnapshotRow>, StoreError> {
-        // Only what is asked for is in the text, so that an index is found for it.
-        let mut sql = format!("SELECT {} FROM snapshots WHERE project_id = $1", snapshot_columns!());
-        let mut values = vec![scope.project().to_string()];
-        let wanted = [
-            ("sandbox_id =", filter.sandbox.map(|sandbox| sandbox.to_string())),
-            ("name =", filter.name.as_deref().map(storable)),
-            ("tag =", filter.tag.as_deref().map(storable)),
-            ("id <", filter.before.map(|before| before.to_string())),
-            ("agent_id =", scope.agent().map(|agent| agent.to_string())),
-        ];
-        for (condition, value) in wanted {
-            if let Some(value) = value {
-                values.push(value);
-                sql += &format!(" AND {condition} ${}", values.len());
-            }
-        }
+        let mut wanted = Select::new(snapshot_columns!(), "snapshots")
+            .filter("project_id = ?", scope.project())
+            .filter_if("agent_id = ?", scope.agent())
+            .filter_if("sandbox_id = ?", filter.sandbox)
+            .filter_if("name = ?", filter.name.as_deref().map(storable))
+            .filter_if("tag = ?", filter.tag.as_deref().map(storable));
         if filter.usable_only {
-            sql += " AND state = 'ready' AND (name IS NULL OR is_current = 1)";
+            wanted = wanted.filter_by("state = 'ready' AND (name IS NULL OR is_current = 1)");
         }
-        sql += &format!(" ORDER BY id DESC LIMIT {}", filter.limit);
-        let query = sqlx::query(AssertSqlSafe(sql));
-        let query = values.into_iter().fold(query, |query, value| query.bind(value));
-        let rows = query.fetch_all(self.database().readers()).await.doing(READ)?;
-        rows.iter().map(read).collect()
+        wanted.newest_first("id", filter.before, filter.limit).all(self.database(), READ, read).await
     }
 
     /// What this installation was about to make or delete.
@@ -316,9 +294,8 @@ impl Store {
         for some in snapshots.chunks(500) {
             let places: Vec<String> = (1..=some.len()).map(|place| format!("${place}")).collect();
             let sql = format!("SELECT id FROM snapshots WHERE id IN ({})", places.join(", "));
-            let query = some
-                .iter()
-                .fold(sqlx::query(AssertSqlSafe(sql)), |query, snapshot| query.bind(snapshot.to_string()));
+            let query =
+                some.iter().fold(sqlx::query(AssertSqlSafe(sql)), |query, snapshot| query.bind(snapshot));
             let rows = query.fetch_all(self.database().readers()).await.doing(READ)?;
             for row in &rows {
                 known.insert(id(row, "id")?);
@@ -350,11 +327,11 @@ async fn insert_row(
          ) VALUES ($1, $2, $3, $4, $5, 'creating', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
          ON CONFLICT DO NOTHING",
     )
-    .bind(new.id.to_string())
-    .bind(project.to_string())
-    .bind(new.agent.map(|agent| agent.to_string()))
+    .bind(new.id)
+    .bind(project)
+    .bind(new.agent)
     .bind(installation)
-    .bind(new.sandbox.to_string())
+    .bind(new.sandbox)
     .bind(new.name.as_deref().map(storable))
     .bind(storable(&new.tag))
     .bind(i64::from(new.memory))
@@ -385,7 +362,7 @@ async fn earlier(
         snapshot_columns!(),
         " FROM snapshots WHERE project_id = $1 AND idempotency_key = $2"
     ))
-    .bind(project.to_string())
+    .bind(project)
     .bind(key)
     .fetch_one(connection)
     .await

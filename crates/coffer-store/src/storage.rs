@@ -108,7 +108,7 @@ impl Store {
     pub async fn storage_refusal(&self, project: ProjectId) -> Result<Option<OverQuota>, StoreError> {
         let mut connection = self.database().readers().acquire().await.doing(READ)?;
         let row = sqlx::query("SELECT most_storage_mib FROM projects WHERE id = $1")
-            .bind(project.to_string())
+            .bind(project)
             .fetch_one(&mut *connection)
             .await
             .doing(READ)?;
@@ -134,7 +134,7 @@ impl Store {
                     let row = sqlx::query(
                         "UPDATE projects SET last_event = last_event WHERE id = $1 RETURNING most_storage_mib",
                     )
-                    .bind(project.to_string())
+                    .bind(project)
                     .fetch_optional(&mut *connection)
                     .await
                     .doing(RESERVE)?
@@ -155,8 +155,8 @@ impl Store {
                          ON CONFLICT (id) DO UPDATE SET bytes = storage_reservations.bytes + excluded.bytes,
                              until_ms = excluded.until_ms",
                     )
-                    .bind(id.to_string())
-                    .bind(project.to_string())
+                    .bind(id)
+                    .bind(project)
                     .bind(more)
                     .bind(until_ms)
                     .execute(&mut *connection)
@@ -173,7 +173,7 @@ impl Store {
             .write(RESERVE, move |connection| {
                 Box::pin(async move {
                     let gone = "DELETE FROM storage_reservations WHERE id = $1 OR until_ms < $2";
-                    let gone = sqlx::query(gone).bind(id.to_string()).bind(now_ms());
+                    let gone = sqlx::query(gone).bind(id).bind(now_ms());
                     gone.execute(&mut *connection).await.doing(RESERVE)?;
                     Ok::<_, StoreError>(())
                 })
@@ -207,7 +207,7 @@ impl Store {
         self.database()
             .write(COUNT, move |connection| {
                 Box::pin(async move {
-                    let changed = sqlx::query(sql).bind(bytes).bind(repository.to_string());
+                    let changed = sqlx::query(sql).bind(bytes).bind(repository);
                     changed.execute(&mut *connection).await.doing(COUNT)?;
                     Ok::<_, StoreError>(())
                 })
@@ -245,7 +245,7 @@ async fn kept_bytes(connection: &mut AnyConnection, project: ProjectId) -> Resul
              AS BIGINT) AS kept
          FROM projects WHERE id = $1",
     )
-    .bind(project.to_string())
+    .bind(project)
     .bind(now_ms())
     .fetch_one(connection)
     .await

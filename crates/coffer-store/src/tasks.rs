@@ -14,6 +14,7 @@ use sqlx::{AnyConnection, Row};
 
 use crate::columns::{id, json as to_json, optional_id, storable};
 use crate::error::Doing;
+use crate::select::Select;
 use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 pub use attempts::{Attempt, AttemptNote, StartTask};
@@ -176,9 +177,9 @@ impl Store {
             "SELECT DISTINCT branch FROM tasks
              WHERE project_id = $1 AND agent_id = $2 AND repository = $3 AND branch IS NOT NULL",
         )
-        .bind(scope.project().to_string())
-        .bind(agent.to_string())
-        .bind(repository.to_string())
+        .bind(scope.project())
+        .bind(agent)
+        .bind(repository)
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;
@@ -187,17 +188,12 @@ impl Store {
 
     /// The task of that id, if the scope sees it: an agent sees those that it has.
     pub async fn task(&self, scope: &ProjectScope, task: TaskId) -> Result<Option<TaskRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM tasks WHERE id = $1 AND project_id = $2 AND ($3 IS NULL OR agent_id = $3)"
-        );
-        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(task.to_string())
-            .bind(scope.project().to_string())
-            .bind(scope.agent().map(|agent| agent.to_string()))
-            .fetch_optional(self.database().readers())
+        Select::new(COLUMNS, "tasks")
+            .filter("id = ?", task)
+            .filter("project_id = ?", scope.project())
+            .filter_if("agent_id = ?", scope.agent())
+            .one(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        row.as_ref().map(read).transpose()
     }
 
     /// The tasks in scope that the filter asks for.
@@ -217,16 +213,16 @@ impl Store {
              ORDER BY {order} LIMIT $13"
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(scope.project().to_string())
-            .bind(scope.agent().map(|agent| agent.to_string()))
-            .bind(filter.state.map(|state| state.as_str().to_string()))
-            .bind(filter.agent.map(|agent| agent.to_string()))
+            .bind(scope.project())
+            .bind(scope.agent())
+            .bind(filter.state.map(|state| state.as_str()))
+            .bind(filter.agent)
             .bind(filter.priority.map(Priority::rank))
             .bind(filter.repository.clone())
             .bind(filter.context_id.clone())
             .bind(filter.label.clone())
             .bind(filter.attention.map(i64::from))
-            .bind(filter.after.map(|(_, task)| task.to_string()))
+            .bind(filter.after.map(|(_, task)| task))
             .bind(filter.after.map(|(place, _)| place))
             .bind(i64::from(filter.archived))
             .bind(i64::from(filter.limit))
@@ -246,8 +242,8 @@ impl Store {
             "SELECT from_state, to_state, reason, actor, at_ms FROM task_history
              WHERE task_id = $1 AND project_id = $2 ORDER BY position",
         )
-        .bind(task.to_string())
-        .bind(scope.project().to_string())
+        .bind(task)
+        .bind(scope.project())
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;
@@ -285,17 +281,17 @@ async fn insert(
          RETURNING {COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(task.to_string())
-        .bind(project.to_string())
+        .bind(task)
+        .bind(project)
         .bind(storable(&new.title))
         .bind(storable(&new.description))
-        .bind(new.state.as_str().to_string())
+        .bind(new.state.as_str())
         .bind(new.priority.rank())
         .bind(place)
         .bind(to_json(&new.labels))
         .bind(new.repository.as_deref().map(storable))
         .bind(new.base_branch.as_deref().map(storable))
-        .bind(new.agent.map(|agent| agent.to_string()))
+        .bind(new.agent)
         .bind(new.model.as_deref().map(storable))
         .bind(new.check_command.as_deref().map(storable))
         .bind(new.budget_nanos)
@@ -318,11 +314,11 @@ async fn moved(connection: &mut AnyConnection, moved: &Moved<'_>) -> Result<(), 
         "INSERT INTO task_history (task_id, position, project_id, from_state, to_state, reason, actor, at_ms)
          SELECT $1, COUNT(*), $2, $3, $4, $5, $6, $7 FROM task_history WHERE task_id = $1",
     )
-    .bind(moved.task.to_string())
-    .bind(moved.project.to_string())
-    .bind(moved.from.map(|from| from.as_str().to_string()))
-    .bind(moved.to.as_str().to_string())
-    .bind(moved.reason.to_string())
+    .bind(moved.task)
+    .bind(moved.project)
+    .bind(moved.from.map(|from| from.as_str()))
+    .bind(moved.to.as_str())
+    .bind(moved.reason)
     .bind(moved.actor.map(String::from))
     .bind(moved.now)
     .execute(&mut *connection)
@@ -344,8 +340,8 @@ async fn check_agent(
     agent: AgentId,
 ) -> Result<(), TaskError> {
     let known = sqlx::query("SELECT id FROM agents WHERE id = $1 AND project_id = $2 AND removed_ms IS NULL")
-        .bind(agent.to_string())
-        .bind(project.to_string())
+        .bind(agent)
+        .bind(project)
         .fetch_optional(connection)
         .await
         .doing(CHANGE)?;
@@ -360,8 +356,8 @@ async fn last_place(
     let row = sqlx::query(
         "SELECT COALESCE(MAX(place), 0) AS place FROM tasks WHERE project_id = $1 AND state = $2",
     )
-    .bind(project.to_string())
-    .bind(state.as_str().to_string())
+    .bind(project)
+    .bind(state.as_str())
     .fetch_one(connection)
     .await
     .doing(READ)?;
@@ -375,7 +371,7 @@ async fn set_labels(
     labels: &[String],
 ) -> Result<(), StoreError> {
     sqlx::query("DELETE FROM task_labels WHERE task_id = $1")
-        .bind(task.to_string())
+        .bind(task)
         .execute(&mut *connection)
         .await
         .doing(CHANGE)?;
@@ -383,9 +379,9 @@ async fn set_labels(
         sqlx::query(
             "INSERT INTO task_labels (project_id, label, task_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
         )
-        .bind(project.to_string())
+        .bind(project)
         .bind(label.clone())
-        .bind(task.to_string())
+        .bind(task)
         .execute(&mut *connection)
         .await
         .doing(CHANGE)?;

@@ -141,10 +141,10 @@ impl Store {
         .bind(scope.owner())
         .bind(filter.from_day)
         .bind(filter.to_day)
-        .bind(filter.sandbox.map(|sandbox| sandbox.to_string()))
+        .bind(filter.sandbox)
         .bind(filter.after.clone())
         .bind(i64::from(filter.limit))
-        .bind(filter.project.map(|project| project.to_string()))
+        .bind(filter.project)
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;
@@ -210,7 +210,7 @@ async fn move_mark(connection: &mut AnyConnection, charge: &Charge) -> Result<bo
                  VALUES ($1, $2, $3, $4) ON CONFLICT (sandbox_id) DO NOTHING",
             )
             .bind(sandbox.clone())
-            .bind(charge.project.to_string())
+            .bind(charge.project)
             .bind(charge.to.counted_to_ms)
             .bind(charge.to.cpu_us)
             .execute(&mut *connection)
@@ -259,10 +259,10 @@ async fn add(
              cpu_used_us = usage.cpu_used_us + excluded.cpu_used_us,
              cost_nanos = usage.cost_nanos + excluded.cost_nanos",
     )
-    .bind(charge.project.to_string())
+    .bind(charge.project)
     .bind(day)
-    .bind(charge.sandbox.to_string())
-    .bind(charge.agent.map(|agent| agent.to_string()))
+    .bind(charge.sandbox)
+    .bind(charge.agent)
     .bind(amounts.running_ms)
     .bind(amounts.cpu_ms)
     .bind(amounts.memory_mib_ms)

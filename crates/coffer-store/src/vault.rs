@@ -157,7 +157,7 @@ impl Vault {
         // Holds the project's row, so that of two servers one makes the key.
         lock_project(connection, project, SEAL).await?;
         let rows = sqlx::query("SELECT number, master_id, key_secret FROM data_keys WHERE project_id = $1")
-            .bind(project.to_string())
+            .bind(project)
             .fetch_all(&mut *connection)
             .await
             .doing(SEAL)?;
@@ -176,7 +176,7 @@ impl Vault {
             "INSERT INTO data_keys (project_id, number, master_id, key_secret, created_ms, sealed_ms)
              VALUES ($1, $2, $3, $4, $5, $5)",
         )
-        .bind(project.to_string())
+        .bind(project)
         .bind(number)
         .bind(master.id())
         .bind(master.key().seal_key(&key_purpose(project, number), &key))
@@ -278,7 +278,7 @@ impl Vault {
                     .bind(master.id())
                     .bind(master.key().seal_key(&key_purpose(project, number), &key))
                     .bind(now_ms())
-                    .bind(project.to_string())
+                    .bind(project)
                     .bind(number)
                     .execute(&mut *connection)
                     .await
@@ -408,7 +408,7 @@ impl Store {
                     .bind(access)
                     .bind(traffic)
                     .bind(network)
-                    .bind(sandbox.to_string())
+                    .bind(sandbox)
                     .execute(connection)
                     .await
                     .doing(DOING)

@@ -14,6 +14,7 @@ use sqlx::{AnyConnection, Row};
 
 use crate::columns::{from_json, id, json as to_json, number, optional_text, storable, text};
 use crate::error::Doing;
+use crate::select::Select;
 use crate::{ProjectScope, Secret, Store, StoreError, events, now_ms};
 
 pub use log::{DeliveryRow, Redelivery};
@@ -119,7 +120,7 @@ impl Store {
                 let live = sqlx::query(
                     "SELECT COUNT(*) AS live FROM webhooks WHERE project_id = $1 AND removed_ms IS NULL",
                 )
-                .bind(project.to_string())
+                .bind(project)
                 .fetch_one(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -132,8 +133,8 @@ impl Store {
                      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12) RETURNING {COLUMNS}"
                 );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-                    .bind(webhook.to_string())
-                    .bind(project.to_string())
+                    .bind(webhook)
+                    .bind(project)
                     .bind(storable(&new.url))
                     .bind(to_json(&new.events))
                     .bind(new.context_id.as_deref().map(storable))
@@ -141,7 +142,7 @@ impl Store {
                     .bind(secret_name)
                     .bind(sealed)
                     .bind(i64::from(new.enabled))
-                    .bind((!new.enabled).then(|| "asked".to_string()))
+                    .bind((!new.enabled).then_some("asked"))
                     .bind(newest)
                     .bind(now)
                     .fetch_one(&mut *connection)
@@ -161,16 +162,12 @@ impl Store {
         scope: &ProjectScope,
         webhook: WebhookId,
     ) -> Result<Option<WebhookRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM webhooks WHERE id = $1 AND project_id = $2 AND removed_ms IS NULL"
-        );
-        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(webhook.to_string())
-            .bind(scope.project().to_string())
-            .fetch_optional(self.database().readers())
+        Select::new(COLUMNS, "webhooks")
+            .filter("id = ?", webhook)
+            .filter("project_id = ?", scope.project())
+            .filter_by("removed_ms IS NULL")
+            .one(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        row.as_ref().map(read).transpose()
     }
 
     /// Webhooks after `after`, oldest first.
@@ -180,19 +177,12 @@ impl Store {
         after: Option<WebhookId>,
         limit: u32,
     ) -> Result<Vec<WebhookRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM webhooks
-             WHERE project_id = $1 AND removed_ms IS NULL AND ($2 IS NULL OR id > $2)
-             ORDER BY id LIMIT $3"
-        );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(scope.project().to_string())
-            .bind(after.map(|after| after.to_string()))
-            .bind(i64::from(limit))
-            .fetch_all(self.database().readers())
+        Select::new(COLUMNS, "webhooks")
+            .filter("project_id = ?", scope.project())
+            .filter_by("removed_ms IS NULL")
+            .oldest_first("id", after, limit)
+            .all(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        rows.iter().map(read).collect()
     }
 
     /// Changes a webhook. One that is enabled again is told what happens from then on, and begins afresh.
@@ -244,8 +234,8 @@ impl Store {
                     .bind(i64::from(begins))
                     .bind(newest)
                     .bind(now)
-                    .bind(webhook.to_string())
-                    .bind(project.to_string())
+                    .bind(webhook)
+                    .bind(project)
                     .fetch_one(&mut *connection)
                     .await
                     .doing(CHANGE)?;
@@ -270,8 +260,8 @@ impl Store {
                      WHERE id = $2 AND project_id = $3 AND removed_ms IS NULL",
                 )
                 .bind(now)
-                .bind(webhook.to_string())
-                .bind(project.to_string())
+                .bind(webhook)
+                .bind(project)
                 .execute(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -306,7 +296,7 @@ impl Store {
 /// a webhook and tells of it holds the project first: two that did it in different orders would wait for each other.
 async fn hold_project(connection: &mut AnyConnection, project: ProjectId) -> Result<i64, StoreError> {
     let row = sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1 RETURNING last_event")
-        .bind(project.to_string())
+        .bind(project)
         .fetch_one(connection)
         .await
         .doing(CHANGE)?;
@@ -323,8 +313,8 @@ async fn hold(
          WHERE id = $1 AND project_id = $2 AND removed_ms IS NULL RETURNING {COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(webhook.to_string())
-        .bind(project.to_string())
+        .bind(webhook)
+        .bind(project)
         .fetch_optional(connection)
         .await
         .doing(CHANGE)?;

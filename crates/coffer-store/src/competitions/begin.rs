@@ -119,7 +119,7 @@ async fn earlier(
         "SELECT {COLUMNS}, idempotency_print FROM competitions WHERE project_id = $1 AND idempotency_key = $2"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(project.to_string())
+        .bind(project)
         .bind(key.clone())
         .fetch_optional(connection)
         .await
@@ -151,23 +151,23 @@ async fn insert(
          RETURNING {COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(competition.to_string())
-        .bind(project.to_string())
-        .bind(run.to_string())
-        .bind(task.map(|task| task.to_string()))
+        .bind(competition)
+        .bind(project)
+        .bind(run)
+        .bind(task)
         .bind(storable(&new.title))
         .bind(storable(&new.prompt))
         .bind(text(&new.repository))
-        .bind(new.source.map(|source| source.to_string()))
+        .bind(new.source)
         .bind(text(&new.base_branch))
         .bind(text(&new.template))
         .bind(text(&new.prepare_command))
         .bind(text(&new.check_command))
-        .bind(new.rule.as_str().to_string())
+        .bind(new.rule.as_str())
         .bind(new.budget_nanos)
         .bind(new.decide_within_s)
         .bind(text(&new.context_id))
-        .bind(CompetitionState::Queued.as_str().to_string())
+        .bind(CompetitionState::Queued.as_str())
         .bind(new.actor.clone())
         .bind(key)
         .bind(print)
@@ -199,8 +199,8 @@ async fn insert_entry(
     entry: &NewEntry,
 ) -> Result<(), CompetitionError> {
     let known = sqlx::query("SELECT id FROM agents WHERE id = $1 AND project_id = $2 AND removed_ms IS NULL")
-        .bind(entry.agent.to_string())
-        .bind(project.to_string())
+        .bind(entry.agent)
+        .bind(project)
         .fetch_optional(&mut *connection)
         .await
         .doing(BEGIN)?;
@@ -212,11 +212,11 @@ async fn insert_entry(
              (competition_id, number, project_id, label, agent_id, model, prompt, budget_nanos, state)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'queued')",
     )
-    .bind(competition.to_string())
+    .bind(competition)
     .bind(number)
-    .bind(project.to_string())
+    .bind(project)
     .bind(storable(&entry.label))
-    .bind(entry.agent.to_string())
+    .bind(entry.agent)
     .bind(entry.model.as_deref().map(storable))
     .bind(entry.prompt.as_deref().map(storable))
     .bind(entry.budget_nanos)

@@ -63,8 +63,8 @@ async fn run_of(
     competition: CompetitionId,
 ) -> Result<RunId, CompetitionError> {
     let row = sqlx::query("SELECT run_id FROM competitions WHERE id = $1 AND project_id = $2")
-        .bind(competition.to_string())
-        .bind(project.to_string())
+        .bind(competition)
+        .bind(project)
         .fetch_optional(connection)
         .await
         .doing(CHANGE)?;
@@ -81,8 +81,8 @@ async fn held(
         "UPDATE competitions SET updated_ms = updated_ms WHERE id = $1 AND project_id = $2 RETURNING {COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(competition.to_string())
-        .bind(project.to_string())
+        .bind(competition)
+        .bind(project)
         .fetch_optional(connection)
         .await
         .doing(CHANGE)?;
@@ -99,7 +99,7 @@ async fn pick(
     let run = run_of(connection, project, competition).await?;
     // The run's row before the competition's: whoever writes for a run goes the same way.
     sqlx::query("UPDATE runs SET rank = rank WHERE id = $1")
-        .bind(run.to_string())
+        .bind(run)
         .execute(&mut *connection)
         .await
         .doing(CHANGE)?;
@@ -109,8 +109,8 @@ async fn pick(
          WHERE competition_id = $1 AND project_id = $2 AND number = $3"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(competition.to_string())
-        .bind(project.to_string())
+        .bind(competition)
+        .bind(project)
         .bind(entry)
         .fetch_optional(&mut *connection)
         .await
@@ -132,9 +132,9 @@ async fn pick(
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(entry)
-        .bind(actor.to_string())
+        .bind(actor)
         .bind(now)
-        .bind(competition.to_string())
+        .bind(competition)
         .fetch_one(&mut *connection)
         .await
         .doing(CHANGE)?;

@@ -111,7 +111,7 @@ impl Store {
                     )
                     .bind(placing.rank)
                     .bind(to_json(&placing.reasons))
-                    .bind(held.competition.to_string())
+                    .bind(held.competition)
                     .bind(placing.number)
                     .execute(&mut *connection)
                     .await
@@ -146,7 +146,7 @@ async fn hold(connection: &mut AnyConnection, run: RunId, fence: i64) -> Result<
     let row = sqlx::query(
         "UPDATE competitions SET run_id = run_id WHERE run_id = $1 RETURNING id, project_id, state, winner",
     )
-    .bind(run.to_string())
+    .bind(run)
     .fetch_optional(connection)
     .await
     .doing(CHANGE)?;
@@ -180,15 +180,15 @@ async fn put(
              updated_ms = $8
          WHERE id = $9",
     )
-    .bind(note.state.map(|state| state.as_str().to_string()))
-    .bind(note.sandbox.map(|sandbox| sandbox.to_string()))
+    .bind(note.state.map(|state| state.as_str()))
+    .bind(note.sandbox)
     .bind(note.base_commit)
     .bind(note.decide_by_ms)
     .bind(winner)
     .bind(picked_by.clone())
     .bind(note.pull_url.as_deref().map(storable))
     .bind(held.now)
-    .bind(held.competition.to_string())
+    .bind(held.competition)
     .execute(&mut *connection)
     .await
     .doing(CHANGE)?;
@@ -245,13 +245,13 @@ async fn put_entry(
              started_ms = COALESCE(started_ms, $22), ended_ms = COALESCE($23, ended_ms)
          WHERE competition_id = $24 AND number = $25",
     )
-    .bind(note.state.map(|state| state.as_str().to_string()))
-    .bind(note.sandbox.map(|sandbox| sandbox.to_string()))
-    .bind(note.execution.map(|execution| execution.to_string()))
+    .bind(note.state.map(|state| state.as_str()))
+    .bind(note.sandbox)
+    .bind(note.execution)
     .bind(note.exit_code)
     .bind(note.check.map(|check| i64::from(check.passed)))
     .bind(note.check.and_then(|check| check.exit_code))
-    .bind(note.check.and_then(|check| check.execution).map(|execution| execution.to_string()))
+    .bind(note.check.and_then(|check| check.execution))
     .bind(note.diff.map(|diff| bigint(diff.files)))
     .bind(note.diff.map(|diff| bigint(diff.added)))
     .bind(note.diff.map(|diff| bigint(diff.removed)))
@@ -268,14 +268,14 @@ async fn put_entry(
     .bind(cut)
     .bind(begins.then_some(held.now))
     .bind(ends.then_some(held.now))
-    .bind(held.competition.to_string())
+    .bind(held.competition)
     .bind(number)
     .execute(&mut *connection)
     .await
     .doing(CHANGE)?;
     sqlx::query("UPDATE competitions SET updated_ms = $1 WHERE id = $2")
         .bind(held.now)
-        .bind(held.competition.to_string())
+        .bind(held.competition)
         .execute(&mut *connection)
         .await
         .doing(CHANGE)?;
@@ -301,7 +301,7 @@ pub(crate) async fn run_started(
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(now)
-        .bind(run.to_string())
+        .bind(run)
         .fetch_optional(&mut *connection)
         .await
         .doing(CHANGE)?;
@@ -327,7 +327,7 @@ pub(crate) async fn run_ended(
         _ => CompetitionOutcome::Failed,
     };
     let row = sqlx::query("UPDATE competitions SET run_id = run_id WHERE run_id = $1 RETURNING id, state")
-        .bind(run.to_string())
+        .bind(run)
         .fetch_optional(&mut *connection)
         .await
         .doing(CHANGE)?;
@@ -339,10 +339,10 @@ pub(crate) async fn run_ended(
         "UPDATE competitions SET state = $1, error = $2, ended_ms = $3, updated_ms = $3, decide_by_ms = NULL
          WHERE id = $4",
     )
-    .bind(to.as_str().to_string())
+    .bind(to.as_str())
     .bind(failure.map(to_json))
     .bind(now)
-    .bind(competition.to_string())
+    .bind(competition)
     .execute(&mut *connection)
     .await
     .doing(CHANGE)?;
@@ -351,7 +351,7 @@ pub(crate) async fn run_ended(
          WHERE competition_id = $2 AND state NOT IN ('done', 'failed', 'cancelled')",
     )
     .bind(now)
-    .bind(competition.to_string())
+    .bind(competition)
     .execute(&mut *connection)
     .await
     .doing(CHANGE)?;

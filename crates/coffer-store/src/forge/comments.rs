@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, Row};
 use super::{ForgeRecordError, optional_word, word};
 use crate::columns::{id, number, optional_id, optional_text, storable, text};
 use crate::error::Doing;
+use crate::select::Select;
 use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read comments";
@@ -117,8 +118,8 @@ impl Store {
                      UNION ALL
                      SELECT number FROM issues WHERE repository_id = $1 AND project_id = $2 AND number = $3",
                 )
-                .bind(repository.to_string())
-                .bind(project.to_string())
+                .bind(repository)
+                .bind(project)
                 .bind(on)
                 .fetch_optional(&mut *connection)
                 .await
@@ -129,7 +130,7 @@ impl Store {
                 let count = sqlx::query(
                     "SELECT COUNT(*) AS there FROM forge_comments WHERE repository_id = $1 AND number = $2",
                 )
-                .bind(repository.to_string())
+                .bind(repository)
                 .bind(on)
                 .fetch_one(&mut *connection)
                 .await
@@ -144,19 +145,19 @@ impl Store {
                          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) RETURNING {COLUMNS}"
                     );
                     let row = sqlx::query(AssertSqlSafe(sql))
-                        .bind(CommentId::generate().to_string())
-                        .bind(repository.to_string())
+                        .bind(CommentId::generate())
+                        .bind(repository)
                         .bind(on)
-                        .bind(project.to_string())
-                        .bind(new.kind.as_str().to_string())
+                        .bind(project)
+                        .bind(new.kind.as_str())
                         .bind(storable(&new.body))
                         .bind(new.author)
-                        .bind(new.verdict.map(|verdict| verdict.as_str().to_string()))
-                        .bind(new.commit.map(|commit| commit.to_string()))
+                        .bind(new.verdict.map(|verdict| verdict.as_str()))
+                        .bind(new.commit.as_ref().map(CommitId::as_str))
                         .bind(new.path.as_deref().map(storable))
                         .bind(new.line)
-                        .bind(new.side.map(|side| side.as_str().to_string()))
-                        .bind(new.in_reply_to.map(|id| id.to_string()))
+                        .bind(new.side.map(|side| side.as_str()))
+                        .bind(new.in_reply_to)
                         .bind(now)
                         .fetch_one(&mut *connection)
                         .await
@@ -194,23 +195,14 @@ impl Store {
         after: Option<CommentId>,
         limit: u32,
     ) -> Result<Vec<CommentRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM forge_comments
-             WHERE repository_id = $1 AND project_id = $2 AND number = $3 AND kind = $4
-                 AND ($5 IS NULL OR id > $5)
-             ORDER BY id LIMIT $6"
-        );
-        let rows = sqlx::query(AssertSqlSafe(sql))
-            .bind(repository.to_string())
-            .bind(scope.project().to_string())
-            .bind(on)
-            .bind(kind.as_str().to_string())
-            .bind(after.map(|after| after.to_string()))
-            .bind(i64::from(limit))
-            .fetch_all(self.database().readers())
+        Select::new(COLUMNS, "forge_comments")
+            .filter("repository_id = ?", repository)
+            .filter("project_id = ?", scope.project())
+            .filter("number = ?", on)
+            .filter("kind = ?", kind.as_str())
+            .oldest_first("id", after, limit)
+            .all(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        rows.iter().map(read).collect()
     }
 }
 

@@ -11,6 +11,7 @@ use super::{ForgeRecordError, word};
 use crate::columns::{from_json, id, number, storable, text};
 use crate::error::Doing;
 use crate::projects::lock_project;
+use crate::select::Select;
 use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read connections";
@@ -70,6 +71,8 @@ pub struct DeliveredEvent {
     pub about: Option<(RepositoryId, Event)>,
 }
 
+const COLUMNS: &str = "id, project_id, name, kind, base_url, terms, created_ms";
+
 impl Store {
     /// Makes a connection; its address is for good.
     pub async fn create_connection(
@@ -93,7 +96,7 @@ impl Store {
                     "SELECT COUNT(*) AS live FROM forge_connections
                      WHERE project_id = $1 AND removed_ms IS NULL",
                 )
-                .bind(row.project.to_string())
+                .bind(row.project)
                 .fetch_one(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -104,10 +107,10 @@ impl Store {
                     "INSERT INTO forge_connections (id, project_id, name, kind, base_url, terms, created_ms)
                      VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
                 )
-                .bind(row.id.to_string())
-                .bind(row.project.to_string())
+                .bind(row.id)
+                .bind(row.project)
                 .bind(row.name.clone())
-                .bind(row.kind.as_str().to_string())
+                .bind(row.kind.as_str())
                 .bind(row.base_url.clone())
                 .bind(crate::columns::json(&row.terms))
                 .bind(row.created_ms)
@@ -149,16 +152,12 @@ impl Store {
         project: Option<ProjectId>,
         connection: ConnectionId,
     ) -> Result<Option<ConnectionRow>, StoreError> {
-        let row = sqlx::query(
-            "SELECT id, project_id, name, kind, base_url, terms, created_ms FROM forge_connections
-             WHERE id = $1 AND ($2 IS NULL OR project_id = $2) AND removed_ms IS NULL",
-        )
-        .bind(connection.to_string())
-        .bind(project.map(|project| project.to_string()))
-        .fetch_optional(self.database().readers())
-        .await
-        .doing(READ)?;
-        row.as_ref().map(read).transpose()
+        Select::new(COLUMNS, "forge_connections")
+            .filter("id = ?", connection)
+            .filter_if("project_id = ?", project)
+            .filter_by("removed_ms IS NULL")
+            .one(self.database(), READ, read)
+            .await
     }
 
     /// Connections after `after`, oldest first.
@@ -168,17 +167,12 @@ impl Store {
         after: Option<ConnectionId>,
         limit: u32,
     ) -> Result<Vec<ConnectionRow>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT id, project_id, name, kind, base_url, terms, created_ms FROM forge_connections
-             WHERE project_id = $1 AND ($2 IS NULL OR id > $2) AND removed_ms IS NULL ORDER BY id LIMIT $3",
-        )
-        .bind(scope.project().to_string())
-        .bind(after.map(|after| after.to_string()))
-        .bind(i64::from(limit))
-        .fetch_all(self.database().readers())
-        .await
-        .doing(READ)?;
-        rows.iter().map(read).collect()
+        Select::new(COLUMNS, "forge_connections")
+            .filter("project_id = ?", scope.project())
+            .filter_by("removed_ms IS NULL")
+            .oldest_first("id", after, limit)
+            .all(self.database(), READ, read)
+            .await
     }
 
     /// Removes a connection that no repository uses.
@@ -196,8 +190,8 @@ impl Store {
                     "SELECT id FROM repositories WHERE connection_id = $1 AND project_id = $2
                          AND removed_ms IS NULL LIMIT 1",
                 )
-                .bind(way.to_string())
-                .bind(project.to_string())
+                .bind(way)
+                .bind(project)
                 .fetch_optional(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -210,8 +204,8 @@ impl Store {
                      WHERE id = $2 AND project_id = $3 AND removed_ms IS NULL",
                 )
                 .bind(now)
-                .bind(way.to_string())
-                .bind(project.to_string())
+                .bind(way)
+                .bind(project)
                 .execute(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -236,8 +230,8 @@ impl Store {
              WHERE connection_id = $1 AND project_id = $2 AND LOWER(remote) = LOWER($3) AND removed_ms IS NULL
              ORDER BY id",
         )
-        .bind(connection.id.to_string())
-        .bind(connection.project.to_string())
+        .bind(connection.id)
+        .bind(connection.project)
         .bind(storable(remote))
         .fetch_all(self.database().readers())
         .await
@@ -264,7 +258,7 @@ impl Store {
                     "INSERT INTO webhook_deliveries (connection_id, delivery, event, received_ms)
                      VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
                 )
-                .bind(way.to_string())
+                .bind(way)
                 .bind(delivered.delivery)
                 .bind(delivered.event)
                 .bind(now)

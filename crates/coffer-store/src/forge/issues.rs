@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, Row};
 use super::{ForgeRecordError, next_number, word};
 use crate::columns::{id, number, storable, text};
 use crate::error::Doing;
+use crate::select::Select;
 use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read issues";
@@ -63,9 +64,9 @@ impl Store {
                      VALUES ($1, $2, $3, $4, $5, 'open', $6, $7, $7) RETURNING {COLUMNS}"
                 );
                 let row = sqlx::query(AssertSqlSafe(sql))
-                    .bind(repository.to_string())
+                    .bind(repository)
                     .bind(number)
-                    .bind(project.to_string())
+                    .bind(project)
                     .bind(title)
                     .bind(body)
                     .bind(author)
@@ -88,17 +89,12 @@ impl Store {
         repository: RepositoryId,
         number: i64,
     ) -> Result<Option<IssueRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM issues WHERE repository_id = $1 AND project_id = $2 AND number = $3"
-        );
-        let row = sqlx::query(AssertSqlSafe(sql))
-            .bind(repository.to_string())
-            .bind(scope.project().to_string())
-            .bind(number)
-            .fetch_optional(self.database().readers())
+        Select::new(COLUMNS, "issues")
+            .filter("repository_id = ?", repository)
+            .filter("project_id = ?", scope.project())
+            .filter("number = ?", number)
+            .one(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        row.as_ref().map(read).transpose()
     }
 
     /// Issues with numbers below `before`, newest first.
@@ -110,21 +106,13 @@ impl Store {
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<IssueRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM issues
-             WHERE repository_id = $1 AND project_id = $2 AND ($3 IS NULL OR state = $3) AND number < $4
-             ORDER BY number DESC LIMIT $5"
-        );
-        let rows = sqlx::query(AssertSqlSafe(sql))
-            .bind(repository.to_string())
-            .bind(scope.project().to_string())
-            .bind(state.map(|state| state.as_str().to_string()))
-            .bind(before.unwrap_or(i64::MAX))
-            .bind(i64::from(limit))
-            .fetch_all(self.database().readers())
+        Select::new(COLUMNS, "issues")
+            .filter("repository_id = ?", repository)
+            .filter("project_id = ?", scope.project())
+            .filter_if("state = ?", state.map(IssueState::as_str))
+            .newest_first("number", before, limit)
+            .all(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        rows.iter().map(read).collect()
     }
 
     /// Changes an issue.
@@ -147,12 +135,12 @@ impl Store {
                      WHERE repository_id = $1 AND project_id = $2 AND number = $3 RETURNING {COLUMNS}"
                 );
                 let row = sqlx::query(AssertSqlSafe(sql))
-                    .bind(repository.to_string())
-                    .bind(project.to_string())
+                    .bind(repository)
+                    .bind(project)
                     .bind(number)
                     .bind(change.title.as_deref().map(storable))
                     .bind(change.body.as_deref().map(storable))
-                    .bind(change.state.map(|state| state.as_str().to_string()))
+                    .bind(change.state.map(|state| state.as_str()))
                     .bind(now)
                     .fetch_optional(&mut *connection)
                     .await

@@ -9,6 +9,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Row};
 use super::{ForgeRecordError, next_number, optional_word, word};
 use crate::columns::{id, number, storable, text};
 use crate::error::Doing;
+use crate::select::Select;
 use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read pull requests";
@@ -94,16 +95,16 @@ impl Store {
                      RETURNING {COLUMNS}"
                 );
                 let row = sqlx::query(AssertSqlSafe(sql))
-                    .bind(repository.to_string())
+                    .bind(repository)
                     .bind(number)
-                    .bind(project.to_string())
+                    .bind(project)
                     .bind(storable(&new.title))
                     .bind(storable(&new.body))
-                    .bind(new.head.to_string())
-                    .bind(new.base.to_string())
+                    .bind(new.head.as_str())
+                    .bind(new.base.as_str())
                     .bind(i64::from(new.draft))
-                    .bind(new.head_commit.to_string())
-                    .bind(new.base_commit.to_string())
+                    .bind(new.head_commit.as_str())
+                    .bind(new.base_commit.as_str())
                     .bind(new.author)
                     .bind(now)
                     .fetch_one(&mut *connection)
@@ -124,17 +125,12 @@ impl Store {
         repository: RepositoryId,
         number: i64,
     ) -> Result<Option<PullRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM pulls WHERE repository_id = $1 AND project_id = $2 AND number = $3"
-        );
-        let row = sqlx::query(AssertSqlSafe(sql))
-            .bind(repository.to_string())
-            .bind(scope.project().to_string())
-            .bind(number)
-            .fetch_optional(self.database().readers())
+        Select::new(COLUMNS, "pulls")
+            .filter("repository_id = ?", repository)
+            .filter("project_id = ?", scope.project())
+            .filter("number = ?", number)
+            .one(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        row.as_ref().map(read).transpose()
     }
 
     /// Pull requests with numbers below `before`, newest first.
@@ -146,24 +142,15 @@ impl Store {
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<PullRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM pulls
-             WHERE repository_id = $1 AND project_id = $2 AND ($3 IS NULL OR state = $3)
-                 AND ($4 IS NULL OR head = $4) AND ($5 IS NULL OR base = $5) AND number < $6
-             ORDER BY number DESC LIMIT $7"
-        );
-        let rows = sqlx::query(AssertSqlSafe(sql))
-            .bind(repository.to_string())
-            .bind(scope.project().to_string())
-            .bind(filter.state.map(|state| state.as_str().to_string()))
-            .bind(filter.head.as_ref().map(ToString::to_string))
-            .bind(filter.base.as_ref().map(ToString::to_string))
-            .bind(before.unwrap_or(i64::MAX))
-            .bind(i64::from(limit))
-            .fetch_all(self.database().readers())
+        Select::new(COLUMNS, "pulls")
+            .filter("repository_id = ?", repository)
+            .filter("project_id = ?", scope.project())
+            .filter_if("state = ?", filter.state.map(PullState::as_str))
+            .filter_if("head = ?", filter.head.as_ref().map(BranchName::as_str))
+            .filter_if("base = ?", filter.base.as_ref().map(BranchName::as_str))
+            .newest_first("number", before, limit)
+            .all(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        rows.iter().map(read).collect()
     }
 
     /// Changes a pull request that was not merged.
@@ -206,14 +193,14 @@ impl Store {
                      WHERE repository_id = $1 AND project_id = $2 AND number = $3 RETURNING {COLUMNS}"
                 );
                 let row = sqlx::query(AssertSqlSafe(sql))
-                    .bind(repository.to_string())
-                    .bind(project.to_string())
+                    .bind(repository)
+                    .bind(project)
                     .bind(number)
                     .bind(change.title.as_deref().map_or(before.title, storable))
                     .bind(change.body.as_deref().map_or(before.body, storable))
-                    .bind(base.to_string())
+                    .bind(base.as_str())
                     .bind(i64::from(change.draft.unwrap_or(before.draft)))
-                    .bind(state.as_str().to_string())
+                    .bind(state.as_str())
                     .bind(closed_ms)
                     .bind(now)
                     .fetch_one(&mut *connection)
@@ -250,11 +237,11 @@ impl Store {
                          AND state = 'open' RETURNING {COLUMNS}"
                 );
                 let row = sqlx::query(AssertSqlSafe(sql))
-                    .bind(repository.to_string())
-                    .bind(project.to_string())
+                    .bind(repository)
+                    .bind(project)
                     .bind(number)
-                    .bind(from.to_string())
-                    .bind(to.to_string())
+                    .bind(from.as_str())
+                    .bind(to.as_str())
                     .bind(now)
                     .fetch_optional(&mut *connection)
                     .await
@@ -284,13 +271,13 @@ impl Store {
                      WHERE repository_id = $1 AND project_id = $2 AND number = $3 AND state = 'open'
                          AND head_commit = $6",
                 )
-                .bind(repository.to_string())
-                .bind(project.to_string())
+                .bind(repository)
+                .bind(project)
                 .bind(number)
-                .bind(merging.as_ref().map(|merging| merging.base.to_string()))
-                .bind(merging.as_ref().map(|merging| merging.commit.to_string()))
+                .bind(merging.as_ref().map(|merging| merging.base.as_str()))
+                .bind(merging.as_ref().map(|merging| merging.commit.as_str()))
                 .bind(head)
-                .bind(merging.as_ref().map(|merging| merging.method.as_str().to_string()))
+                .bind(merging.as_ref().map(|merging| merging.method.as_str()))
                 .bind(merging.as_ref().map(|merging| merging.by.clone()))
                 .execute(connection)
                 .await
@@ -321,11 +308,11 @@ impl Store {
                      RETURNING {COLUMNS}"
                 );
                 let row = sqlx::query(AssertSqlSafe(sql))
-                    .bind(repository.to_string())
-                    .bind(project.to_string())
+                    .bind(repository)
+                    .bind(project)
                     .bind(number)
-                    .bind(base.to_string())
-                    .bind(commit.to_string())
+                    .bind(base.as_str())
+                    .bind(commit.as_str())
                     .bind(by)
                     .bind(now)
                     .fetch_optional(&mut *connection)
@@ -348,8 +335,8 @@ async fn hold(
     repository: RepositoryId,
 ) -> Result<(), StoreError> {
     sqlx::query("UPDATE repositories SET last_number = last_number WHERE id = $1 AND project_id = $2")
-        .bind(repository.to_string())
-        .bind(project.to_string())
+        .bind(repository)
+        .bind(project)
         .execute(connection)
         .await
         .doing(CHANGE)
@@ -365,8 +352,8 @@ async fn find(
     let sql =
         format!("SELECT {COLUMNS} FROM pulls WHERE repository_id = $1 AND project_id = $2 AND number = $3");
     let row = sqlx::query(AssertSqlSafe(sql))
-        .bind(repository.to_string())
-        .bind(project.to_string())
+        .bind(repository)
+        .bind(project)
         .bind(number)
         .fetch_optional(connection)
         .await
@@ -384,9 +371,9 @@ async fn open_one(
     let row = sqlx::query(
         "SELECT number FROM pulls WHERE repository_id = $1 AND head = $2 AND base = $3 AND state = 'open'",
     )
-    .bind(repository.to_string())
-    .bind(head.to_string())
-    .bind(base.to_string())
+    .bind(repository)
+    .bind(head.as_str())
+    .bind(base.as_str())
     .fetch_optional(connection)
     .await
     .doing(CHANGE)?;

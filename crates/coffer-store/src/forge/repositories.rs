@@ -10,6 +10,7 @@ use super::{ForgeRecordError, word};
 use crate::columns::{id, number, optional_id, optional_text, text};
 use crate::error::Doing;
 use crate::projects::lock_project;
+use crate::select::Select;
 use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 /// A project has no more.
@@ -89,7 +90,7 @@ impl Store {
                         "SELECT id FROM forge_connections
                          WHERE id = $1 AND project_id = $2 AND removed_ms IS NULL",
                     )
-                    .bind(way.to_string())
+                    .bind(way)
                     .bind(project.clone())
                     .fetch_optional(&mut *connection)
                     .await
@@ -103,13 +104,13 @@ impl Store {
                          installation, created_ms)
                      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING",
                 )
-                .bind(row.id.to_string())
+                .bind(row.id)
                 .bind(project)
-                .bind(row.name.to_string())
-                .bind(row.kind.as_str().to_string())
-                .bind(row.connection.map(|id| id.to_string()))
+                .bind(row.name.as_str())
+                .bind(row.kind.as_str())
+                .bind(row.connection)
                 .bind(row.remote.clone())
-                .bind(row.default_branch.to_string())
+                .bind(row.default_branch.as_str())
                 .bind(row.installation.clone())
                 .bind(row.created_ms)
                 .execute(&mut *connection)
@@ -133,17 +134,12 @@ impl Store {
         scope: &ProjectScope,
         id_or_name: &str,
     ) -> Result<Option<RepositoryRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM repositories
-             WHERE project_id = $1 AND (id = $2 OR name = $2) AND removed_ms IS NULL"
-        );
-        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(scope.project().to_string())
-            .bind(crate::columns::storable(id_or_name))
-            .fetch_optional(self.database().readers())
+        Select::new(COLUMNS, "repositories")
+            .filter("project_id = ?", scope.project())
+            .filter("(id = ? OR name = ?)", crate::columns::storable(id_or_name))
+            .filter_by("removed_ms IS NULL")
+            .one(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        row.as_ref().map(read).transpose()
     }
 
     /// Repositories after `after`, oldest first.
@@ -153,18 +149,12 @@ impl Store {
         after: Option<RepositoryId>,
         limit: u32,
     ) -> Result<Vec<RepositoryRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM repositories
-             WHERE project_id = $1 AND ($2 IS NULL OR id > $2) AND removed_ms IS NULL ORDER BY id LIMIT $3"
-        );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(scope.project().to_string())
-            .bind(after.map(|after| after.to_string()))
-            .bind(i64::from(limit))
-            .fetch_all(self.database().readers())
+        Select::new(COLUMNS, "repositories")
+            .filter("project_id = ?", scope.project())
+            .filter_by("removed_ms IS NULL")
+            .oldest_first("id", after, limit)
+            .all(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        rows.iter().map(read).collect()
     }
 
     /// Ids of local repositories of this installation that are on record as live, of every project.
@@ -204,8 +194,8 @@ impl Store {
                      WHERE id = $2 AND project_id = $3 AND removed_ms IS NULL RETURNING name",
                 )
                 .bind(now)
-                .bind(repository.to_string())
-                .bind(project.to_string())
+                .bind(repository)
+                .bind(project)
                 .fetch_optional(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -233,9 +223,9 @@ impl Store {
                     "UPDATE repositories SET default_branch = $1
                      WHERE id = $2 AND project_id = $3 AND removed_ms IS NULL",
                 )
-                .bind(branch.to_string())
-                .bind(repository.to_string())
-                .bind(project.to_string())
+                .bind(branch.as_str())
+                .bind(repository)
+                .bind(project)
                 .execute(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -274,8 +264,8 @@ impl Store {
             "SELECT branch, rules FROM branch_protections
              WHERE repository_id = $1 AND project_id = $2 ORDER BY branch",
         )
-        .bind(repository.to_string())
-        .bind(scope.project().to_string())
+        .bind(repository)
+        .bind(scope.project())
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;
@@ -300,7 +290,7 @@ impl Store {
                 let count = sqlx::query(
                     "SELECT COUNT(*) AS protected FROM branch_protections WHERE repository_id = $1",
                 )
-                .bind(repository.to_string())
+                .bind(repository)
                 .fetch_one(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -316,9 +306,9 @@ impl Store {
                              ON CONFLICT (repository_id, branch) DO UPDATE
                                  SET rules = excluded.rules, changed_ms = excluded.changed_ms",
                         )
-                        .bind(repository.to_string())
-                        .bind(branch.to_string())
-                        .bind(project.to_string())
+                        .bind(repository)
+                        .bind(branch.as_str())
+                        .bind(project)
                         .bind(crate::columns::json(rules))
                         .bind(now)
                         .execute(&mut *connection)
@@ -329,9 +319,9 @@ impl Store {
                             "DELETE FROM branch_protections
                              WHERE repository_id = $1 AND branch = $2 AND project_id = $3",
                         )
-                        .bind(repository.to_string())
-                        .bind(branch.to_string())
-                        .bind(project.to_string())
+                        .bind(repository)
+                        .bind(branch.as_str())
+                        .bind(project)
                         .execute(&mut *connection)
                         .await
                     }

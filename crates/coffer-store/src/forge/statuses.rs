@@ -52,8 +52,8 @@ impl Store {
                 let count = sqlx::query(
                     "SELECT COUNT(*) AS there FROM commit_statuses WHERE repository_id = $1 AND commit_id = $2",
                 )
-                .bind(repository.to_string())
-                .bind(new.commit.to_string())
+                .bind(repository)
+                .bind(new.commit.as_str())
                 .fetch_one(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -72,11 +72,11 @@ impl Store {
                          changed_ms = excluded.changed_ms
                      RETURNING commit_id, context, state, description, target_url, author, changed_ms",
                 )
-                .bind(repository.to_string())
-                .bind(project.to_string())
-                .bind(new.commit.to_string())
-                .bind(new.context.to_string())
-                .bind(new.state.as_str().to_string())
+                .bind(repository)
+                .bind(project)
+                .bind(new.commit.as_str())
+                .bind(new.context.as_str())
+                .bind(new.state.as_str())
                 .bind(storable(&new.description))
                 .bind(new.target_url.as_deref().map(storable))
                 .bind(new.author)
@@ -106,9 +106,9 @@ impl Store {
             "SELECT commit_id, context, state, description, target_url, author, changed_ms FROM commit_statuses
              WHERE repository_id = $1 AND project_id = $2 AND commit_id = $3 ORDER BY context",
         )
-        .bind(repository.to_string())
-        .bind(scope.project().to_string())
-        .bind(commit.to_string())
+        .bind(repository)
+        .bind(scope.project())
+        .bind(commit.as_str())
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;

@@ -73,7 +73,7 @@ impl Store {
                          WHERE id = $2 AND revoked_ms IS NULL AND expires_ms > $1",
                     )
                     .bind(now)
-                    .bind(link.id.to_string())
+                    .bind(link.id)
                     .execute(&mut *connection)
                     .await
                     .doing(DOING)?;

@@ -92,9 +92,9 @@ impl Store {
                     super::STEP_COLUMNS
                 );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-                    .bind(hold.run.to_string())
+                    .bind(hold.run)
                     .bind(name)
-                    .bind(hold.project.to_string())
+                    .bind(hold.project)
                     .bind(position)
                     .bind(now)
                     .bind(output)
@@ -131,7 +131,7 @@ impl Store {
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(output)
                     .bind(now)
-                    .bind(hold.run.to_string())
+                    .bind(hold.run)
                     .bind(name.clone())
                     .fetch_one(&mut *connection)
                     .await
@@ -139,7 +139,7 @@ impl Store {
                 if let Some(number) = took {
                     sqlx::query("UPDATE run_signals SET taken_by = $1 WHERE run_id = $2 AND number = $3")
                         .bind(name.clone())
-                        .bind(hold.run.to_string())
+                        .bind(hold.run)
                         .bind(number)
                         .execute(&mut *connection)
                         .await
@@ -176,7 +176,7 @@ impl Store {
                 sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(to_json(&failure))
                     .bind(last.then_some(now))
-                    .bind(hold.run.to_string())
+                    .bind(hold.run)
                     .bind(name.clone())
                     .execute(&mut *connection)
                     .await
@@ -200,9 +200,9 @@ impl Store {
         self.write_held(hold, "takes = 1", move |connection, hold, now| {
             Box::pin(async move {
                 sqlx::query("UPDATE runs SET unwinding = $1, failure = $2 WHERE id = $3")
-                    .bind(why.as_str().to_string())
+                    .bind(why.as_str())
                     .bind(to_json(&failure))
-                    .bind(hold.run.to_string())
+                    .bind(hold.run)
                     .execute(&mut *connection)
                     .await
                     .doing(WRITE)?;
@@ -233,7 +233,7 @@ impl Store {
                 );
                 sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(failed.as_ref().map(to_json))
-                    .bind(hold.run.to_string())
+                    .bind(hold.run)
                     .bind(name.clone())
                     .execute(&mut *connection)
                     .await
@@ -263,7 +263,7 @@ impl Store {
                          SELECT 1 FROM run_signals WHERE run_id = $1 AND name = $2 AND taken_by IS NULL)
                          THEN $3 ELSE $4 END WHERE id = $1",
                 )
-                .bind(hold.run.to_string())
+                .bind(hold.run)
                 .bind(signal.clone())
                 .bind(now)
                 .bind(wake_ms)
@@ -283,7 +283,7 @@ impl Store {
             Box::pin(async move {
                 sqlx::query("UPDATE runs SET wake_ms = $1 WHERE id = $2")
                     .bind(wake_ms)
-                    .bind(hold.run.to_string())
+                    .bind(hold.run)
                     .execute(&mut *connection)
                     .await
                     .doing(WRITE)?;
@@ -305,11 +305,11 @@ impl Store {
                 sqlx::query(
                     "UPDATE runs SET state = $1, output = $2, failure = $3, ended_ms = $4 WHERE id = $5",
                 )
-                .bind(ended.state().as_str().to_string())
+                .bind(ended.state().as_str())
                 .bind(output)
                 .bind(ended.failure().map(to_json))
                 .bind(now)
-                .bind(hold.run.to_string())
+                .bind(hold.run)
                 .execute(&mut *connection)
                 .await
                 .doing(WRITE)?;
@@ -332,8 +332,8 @@ impl Store {
             "SELECT number, name, payload FROM run_signals
              WHERE run_id = $1 AND name = $2 AND taken_by IS NULL ORDER BY number",
         )
-        .bind(hold.run.to_string())
-        .bind(name.to_string())
+        .bind(hold.run)
+        .bind(name)
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;
@@ -351,9 +351,9 @@ impl Store {
     /// Whether the hold's run ended in that state while it was this hold's.
     async fn ended_so(&self, hold: &RunHold, state: RunState) -> Result<bool, StoreError> {
         let row = sqlx::query("SELECT id FROM runs WHERE id = $1 AND fence = $2 AND state = $3")
-            .bind(hold.run.to_string())
+            .bind(hold.run)
             .bind(hold.fence)
-            .bind(state.as_str().to_string())
+            .bind(state.as_str())
             .fetch_optional(self.database().readers())
             .await
             .doing(READ)?;
@@ -377,8 +377,8 @@ impl Store {
             Box::pin(async move {
                 let sql = format!("UPDATE runs SET {change} WHERE id = $1 AND owner = $2 AND fence = $3");
                 let held = sqlx::query(sqlx::AssertSqlSafe(sql))
-                    .bind(hold.run.to_string())
-                    .bind(hold.owner.to_string())
+                    .bind(hold.run)
+                    .bind(hold.owner)
                     .bind(hold.fence)
                     .execute(&mut *connection)
                     .await
@@ -397,7 +397,7 @@ impl Store {
 pub(crate) async fn hold(connection: &mut AnyConnection, run: RunId, fence: i64) -> Result<(), JournalError> {
     let held =
         sqlx::query("UPDATE runs SET fence = fence WHERE id = $1 AND fence = $2 AND owner IS NOT NULL")
-            .bind(run.to_string())
+            .bind(run)
             .bind(fence)
             .execute(connection)
             .await

@@ -41,7 +41,7 @@ impl Store {
              WHERE project_id = $1 AND state IN ('queued', 'running', 'parked')
              ORDER BY CASE WHEN state = 'queued' THEN 1 ELSE 0 END, rank, id LIMIT $2",
         )
-        .bind(scope.project().to_string())
+        .bind(scope.project())
         .bind(i64::from(limit))
         .fetch_all(self.database().readers())
         .await
@@ -76,7 +76,7 @@ impl Store {
                       CAST(COALESCE(SUM(CASE WHEN state = 'parked' THEN 1 ELSE 0 END), 0) AS BIGINT) AS parked
                   FROM runs WHERE state IN ('running', 'parked') AND ($1 IS NULL OR project_id = $1)) AS works",
         )
-        .bind(project.map(|project| project.to_string()))
+        .bind(project)
         .fetch_one(self.database().readers())
         .await
         .doing(READ)?;

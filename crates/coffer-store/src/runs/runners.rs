@@ -68,7 +68,7 @@ impl Store {
                     free(connection, id(row, "id")?, now, unit_ms).await?;
                 }
                 sqlx::query("INSERT INTO runners (id, place, beat, started_ms) VALUES ($1, $2, 0, $3)")
-                    .bind(runner.to_string())
+                    .bind(runner)
                     .bind(place)
                     .bind(now)
                     .execute(connection)
@@ -86,7 +86,7 @@ impl Store {
         let beat = self.database().write_to(Durability::Cached, WATCH, move |connection| {
             Box::pin(async move {
                 let beaten = sqlx::query("UPDATE runners SET beat = beat + 1 WHERE id = $1")
-                    .bind(runner.to_string())
+                    .bind(runner)
                     .execute(connection)
                     .await
                     .doing(WATCH)?;
@@ -116,7 +116,7 @@ impl Store {
         let bury = self.database().write(WATCH, move |connection| {
             Box::pin(async move {
                 let gone = sqlx::query("DELETE FROM runners WHERE id = $1 AND beat = $2")
-                    .bind(runner.to_string())
+                    .bind(runner)
                     .bind(beat)
                     .execute(&mut *connection)
                     .await
@@ -137,7 +137,7 @@ impl Store {
         let leave = self.database().write(WATCH, move |connection| {
             Box::pin(async move {
                 sqlx::query("DELETE FROM runners WHERE id = $1")
-                    .bind(runner.to_string())
+                    .bind(runner)
                     .execute(&mut *connection)
                     .await
                     .doing(WATCH)?;
@@ -147,7 +147,7 @@ impl Store {
                      WHERE owner = $2",
                 )
                 .bind(now_ms())
-                .bind(runner.to_string())
+                .bind(runner)
                 .execute(connection)
                 .await
                 .doing(WATCH)?;
@@ -181,7 +181,7 @@ impl Store {
                     .doing(TAKE)?;
                 // Its row is held too: whoever buries this runner meanwhile waits, and then frees these as well.
                 let known = sqlx::query("UPDATE runners SET beat = beat WHERE id = $1")
-                    .bind(runner.to_string())
+                    .bind(runner)
                     .execute(&mut *connection)
                     .await
                     .doing(TAKE)?;
@@ -225,7 +225,7 @@ impl Store {
         let rows = sqlx::query(
             "SELECT id FROM runs WHERE owner = $1 AND cancel_ms IS NOT NULL AND unwinding IS NULL",
         )
-        .bind(runner.to_string())
+        .bind(runner)
         .fetch_all(self.database().readers())
         .await
         .doing(WATCH)?;
@@ -277,7 +277,7 @@ async fn free(
     sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(now)
         .bind(unit_ms)
-        .bind(runner.to_string())
+        .bind(runner)
         .execute(connection)
         .await
         .doing(WATCH)?;
@@ -307,7 +307,7 @@ async fn next_begun(
     );
     let mut query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now).bind(here.clone());
     for kind in kinds {
-        query = query.bind(kind.to_string());
+        query = query.bind(kind);
     }
     let row = query.fetch_optional(connection).await.doing(TAKE)?;
     row.map(|row| id(&row, "id")).transpose()
@@ -341,7 +341,7 @@ async fn next_queued(
         .bind(i64::from(slots.in_all))
         .bind(here.clone());
     for kind in kinds {
-        query = query.bind(kind.to_string());
+        query = query.bind(kind);
     }
     let row = query.fetch_optional(connection).await.doing(TAKE)?;
     row.map(|row| id(&row, "id")).transpose()
@@ -362,16 +362,16 @@ async fn take(
         super::COLUMNS
     );
     let before = sqlx::query("SELECT state FROM runs WHERE id = $1")
-        .bind(run.to_string())
+        .bind(run)
         .fetch_one(&mut *connection)
         .await
         .doing(TAKE)?;
     let before: String = before.try_get("state").doing(TAKE)?;
     let first = before == RunState::Queued.as_str();
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(runner.to_string())
+        .bind(runner)
         .bind(now_ms())
-        .bind(run.to_string())
+        .bind(run)
         .bind(before)
         .fetch_optional(connection)
         .await

@@ -55,17 +55,17 @@ impl Store {
                      RETURNING ",
                     sandbox_columns!()
                 ))
-                .bind(new_state.name().as_str().to_string())
+                .bind(new_state.name().as_str())
                 .bind(columns::json(&new_state))
                 .bind((!new_state.is_live()).then_some(at_ms))
                 .bind(changes.started_ms)
                 .bind(changes.deadline_ms)
                 .bind(changes.timeout_s)
-                .bind(changes.on_timeout.map(|on_timeout| on_timeout_text(on_timeout).to_string()))
+                .bind(changes.on_timeout.map(on_timeout_text))
                 .bind(changes.auto_resume.map(i64::from))
                 .bind(changes.placement.as_ref().map(columns::json))
-                .bind(sandbox.to_string())
-                .bind(expected.as_str().to_string())
+                .bind(sandbox)
+                .bind(expected.as_str())
                 .bind(owner.clone())
                 .bind(at_ms)
                 .fetch_optional(&mut *connection)
@@ -78,7 +78,7 @@ impl Store {
                 if expected == StateName::Creating && new_state.name() == StateName::Error {
                     // It never ran: a retry with the same key is a new try.
                     sqlx::query("DELETE FROM idempotency_keys WHERE sandbox_id = $1")
-                        .bind(sandbox.to_string())
+                        .bind(sandbox)
                         .execute(&mut *connection)
                         .await
                         .doing(CHANGE)?;
@@ -144,7 +144,7 @@ impl Store {
                 .bind(deadline_ms)
                 .bind(never_earlier)
                 .bind(timeout_s)
-                .bind(sandbox.to_string())
+                .bind(sandbox)
                 .bind(owner.clone())
                 .fetch_optional(&mut *connection)
                 .await
@@ -171,7 +171,7 @@ impl Store {
         let set = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 let project = sqlx::query("SELECT project_id FROM sandboxes WHERE id = $1")
-                    .bind(sandbox.to_string())
+                    .bind(sandbox)
                     .fetch_optional(&mut *connection)
                     .await
                     .doing(CHANGE)?;
@@ -186,7 +186,7 @@ impl Store {
                 )
                 .bind(network)
                 .bind(allow_internet_access.map(i64::from))
-                .bind(sandbox.to_string())
+                .bind(sandbox)
                 .bind(owner.clone())
                 .execute(&mut *connection)
                 .await
@@ -206,7 +206,7 @@ async fn why_not(connection: &mut AnyConnection, sandbox: SandboxId, owner: Opti
     let found: Result<Option<AnyRow>, _> = sqlx::query(
         "SELECT state FROM sandboxes WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2)",
     )
-    .bind(sandbox.to_string())
+    .bind(sandbox)
     .bind(owner)
     .fetch_optional(connection)
     .await
@@ -247,12 +247,12 @@ pub(super) async fn record_step(
         "INSERT INTO sandbox_transitions (sandbox_id, position, project_id, from_state, state_data, reason, at_ms)
          VALUES ($1, $2, $3, $4, $5, $6, $7)",
     )
-    .bind(sandbox.to_string())
+    .bind(sandbox)
     .bind(step.position)
-    .bind(project.to_string())
-    .bind(step.from.map(|from| from.as_str().to_string()))
+    .bind(project)
+    .bind(step.from.map(|from| from.as_str()))
     .bind(columns::json(step.to))
-    .bind(step.reason.to_string())
+    .bind(step.reason)
     .bind(step.at_ms)
     .execute(&mut *connection)
     .await

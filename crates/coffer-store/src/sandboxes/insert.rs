@@ -72,8 +72,8 @@ impl Store {
             "SELECT fingerprint, sandbox_id FROM idempotency_keys
              WHERE project_id = $1 AND key = $2 AND expires_ms > $3",
         )
-        .bind(scope.project().to_string())
-        .bind(idempotency.key.to_string())
+        .bind(scope.project())
+        .bind(idempotency.key)
         .bind(now_ms())
         .fetch_optional(self.database().readers())
         .await
@@ -113,7 +113,7 @@ async fn take_key(
     fingerprint: String,
     vault: &Vault,
 ) -> Result<Option<Inserted>, StoreError> {
-    let (project, now_ms) = (scope.project().to_string(), now_ms());
+    let (project, now_ms) = (scope.project(), now_ms());
     // On PostgreSQL this waits for another transaction that is taking the same key.
     let taken = sqlx::query(
         "INSERT INTO idempotency_keys (project_id, key, fingerprint, sandbox_id, expires_ms)
@@ -124,10 +124,10 @@ async fn take_key(
              expires_ms = excluded.expires_ms
          WHERE idempotency_keys.expires_ms <= $6",
     )
-    .bind(project.clone())
+    .bind(project)
     .bind(key.clone())
     .bind(fingerprint.clone())
-    .bind(sandbox.id.to_string())
+    .bind(sandbox.id)
     .bind(now_ms + KEY_LIFE_MS)
     .bind(now_ms)
     .execute(&mut *connection)
@@ -179,9 +179,9 @@ async fn insert_rows(
              $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34
          )",
     )
-    .bind(id.to_string())
-    .bind(project.to_string())
-    .bind(state.name().as_str().to_string())
+    .bind(id)
+    .bind(project)
+    .bind(state.name().as_str())
     .bind(json(&state))
     .bind(storable(&new.template))
     .bind(storable(&new.template_id))
@@ -196,7 +196,7 @@ async fn insert_rows(
     .bind(new.lifetime.started_ms)
     .bind(new.lifetime.deadline_ms)
     .bind(new.timeout_s)
-    .bind(on_timeout_text(new.lifetime.on_timeout).to_string())
+    .bind(on_timeout_text(new.lifetime.on_timeout))
     .bind(i64::from(new.auto_resume))
     .bind(i64::from(new.secure))
     .bind(token("access_token_secret", &new.access_token)?)
@@ -204,23 +204,23 @@ async fn insert_rows(
     .bind(seal("network_secret", &json(&new.network))?)
     .bind(new.allow_internet_access.map(i64::from))
     .bind(storable(&new.envd_version))
-    .bind(new.agent.map(|agent| agent.to_string()))
+    .bind(new.agent)
     .bind(new.bounds.idle_s)
     .bind(new.bounds.max_lifetime_s)
     .bind(new.bounds.lease_s)
     .bind(installation)
     .bind((!new.secrets.is_empty()).then(|| json(&new.secrets)))
-    .bind(new.origin.map(|origin| origin.parent.to_string()))
-    .bind(new.origin.map(|origin| origin.snapshot.to_string()))
+    .bind(new.origin.map(|origin| origin.parent))
+    .bind(new.origin.map(|origin| origin.snapshot))
     .bind(new.origin.and_then(|origin| origin.fork_position))
     .execute(&mut *connection)
     .await
     .doing(RECORD)?;
     for (key, value) in &new.metadata {
         sqlx::query("INSERT INTO sandbox_metadata (project_id, pair, sandbox_id) VALUES ($1, $2, $3)")
-            .bind(project.to_string())
+            .bind(project)
             .bind(pair_digest(key, value))
-            .bind(id.to_string())
+            .bind(id)
             .execute(&mut *connection)
             .await
             .doing(RECORD)?;

@@ -109,7 +109,7 @@ impl Store {
                 );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(now)
-                    .bind(task.to_string())
+                    .bind(task)
                     .fetch_one(&mut *connection)
                     .await
                     .doing(CHANGE)?;
@@ -133,8 +133,8 @@ impl Store {
                  (SELECT c.id FROM competitions AS c WHERE c.run_id = task_attempts.run_id) AS competition_id
              FROM task_attempts WHERE task_id = $1 AND project_id = $2 ORDER BY number",
         )
-        .bind(task.to_string())
-        .bind(scope.project().to_string())
+        .bind(task)
+        .bind(scope.project())
         .fetch_all(self.database().readers())
         .await
         .doing(READ)?;
@@ -185,11 +185,11 @@ pub(crate) async fn begin(
         "INSERT INTO task_attempts (task_id, number, project_id, run_id, agent_id, model, state, created_ms)
          VALUES ($1, $2, $3, $4, $5, $6, 'queued', $7)",
     )
-    .bind(task.to_string())
+    .bind(task)
     .bind(number)
-    .bind(project.to_string())
-    .bind(run.to_string())
-    .bind(agent.map(|agent| agent.to_string()))
+    .bind(project)
+    .bind(run)
+    .bind(agent)
     .bind(model.as_deref().map(storable))
     .bind(now)
     .execute(&mut *connection)
@@ -200,11 +200,11 @@ pub(crate) async fn begin(
              updated_ms = $4, version = version + 1 WHERE id = $5 RETURNING {COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(agent.map(|agent| agent.to_string()))
-        .bind(run.to_string())
+        .bind(agent)
+        .bind(run)
         .bind(number)
         .bind(now)
-        .bind(task.to_string())
+        .bind(task)
         .fetch_one(&mut *connection)
         .await
         .doing(CHANGE)?;
@@ -228,8 +228,8 @@ pub(super) async fn cancel_runs(
     let rows = sqlx::query(
         "SELECT run_id FROM task_attempts WHERE task_id = $1 AND project_id = $2 AND state IN ('queued', 'running')",
     )
-    .bind(task.to_string())
-    .bind(project.to_string())
+    .bind(task)
+    .bind(project)
     .fetch_all(&mut *connection)
     .await
     .doing(CHANGE)?;
@@ -270,8 +270,8 @@ async fn put_note(
              output_tokens = COALESCE($8, output_tokens), cost_nanos = COALESCE($9, cost_nanos)
          WHERE run_id = $10 RETURNING task_id, project_id",
     )
-    .bind(note.sandbox.map(|sandbox| sandbox.to_string()))
-    .bind(note.execution.map(|execution| execution.to_string()))
+    .bind(note.sandbox)
+    .bind(note.execution)
     .bind(note.branch.clone())
     .bind(note.commit.clone())
     .bind(note.pull_url.clone())
@@ -279,7 +279,7 @@ async fn put_note(
     .bind(note.input_tokens)
     .bind(note.output_tokens)
     .bind(note.cost_nanos)
-    .bind(run.to_string())
+    .bind(run)
     .fetch_optional(&mut *connection)
     .await
     .doing(DOING)?;
@@ -295,7 +295,7 @@ async fn put_note(
         .bind(note.commit)
         .bind(note.pull_url)
         .bind(now_ms())
-        .bind(task.to_string())
+        .bind(task)
         .execute(&mut *connection)
         .await
         .doing(DOING)?;
@@ -312,7 +312,7 @@ pub(crate) async fn run_started(
 ) -> Result<(), StoreError> {
     sqlx::query("UPDATE task_attempts SET state = 'running', started_ms = $1 WHERE run_id = $2")
         .bind(now)
-        .bind(run.to_string())
+        .bind(run)
         .execute(connection)
         .await
         .doing(CHANGE)?;
@@ -331,10 +331,10 @@ pub(crate) async fn run_ended(
     let row = sqlx::query(
         "UPDATE task_attempts SET state = $1, error = $2, ended_ms = $3 WHERE run_id = $4 RETURNING task_id",
     )
-    .bind(ended.as_str().to_string())
+    .bind(ended.as_str())
     .bind(failure.map(to_json))
     .bind(now)
-    .bind(run.to_string())
+    .bind(run)
     .fetch_optional(&mut *connection)
     .await
     .doing(CHANGE)?;
@@ -344,8 +344,8 @@ pub(crate) async fn run_ended(
         format!("UPDATE tasks SET updated_ms = $1 WHERE id = $2 AND project_id = $3 RETURNING {COLUMNS}");
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(now)
-        .bind(task.to_string())
-        .bind(project.to_string())
+        .bind(task)
+        .bind(project)
         .fetch_one(&mut *connection)
         .await
         .doing(CHANGE)?;
@@ -376,9 +376,9 @@ pub(crate) async fn run_ended(
         attention => attention,
     };
     sqlx::query("UPDATE tasks SET state = $1, attention = $2, version = version + 1 WHERE id = $3")
-        .bind(to.as_str().to_string())
+        .bind(to.as_str())
         .bind(attention.as_ref().map(to_json))
-        .bind(task.to_string())
+        .bind(task)
         .execute(&mut *connection)
         .await
         .doing(CHANGE)?;

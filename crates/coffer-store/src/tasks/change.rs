@@ -73,8 +73,8 @@ impl Store {
                     "DELETE FROM tasks WHERE project_id = $1 AND id = $2",
                 ] {
                     sqlx::query(sql)
-                        .bind(scope.project().to_string())
-                        .bind(task.to_string())
+                        .bind(scope.project())
+                        .bind(task)
                         .execute(&mut *connection)
                         .await
                         .doing(DOING)?;
@@ -99,9 +99,9 @@ pub(super) async fn hold(
          RETURNING {COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(task.to_string())
-        .bind(scope.project().to_string())
-        .bind(scope.agent().map(|agent| agent.to_string()))
+        .bind(task)
+        .bind(scope.project())
+        .bind(scope.agent())
         .fetch_optional(connection)
         .await
         .doing(CHANGE)?;
@@ -113,7 +113,7 @@ pub(super) async fn is_busy(connection: &mut AnyConnection, task: TaskId) -> Res
     let row = sqlx::query(
         "SELECT run_id FROM task_attempts WHERE task_id = $1 AND state IN ('queued', 'running') LIMIT 1",
     )
-    .bind(task.to_string())
+    .bind(task)
     .fetch_optional(connection)
     .await
     .doing(CHANGE)?;
@@ -163,21 +163,21 @@ async fn change(
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(storable(edit.title.as_deref().unwrap_or(&before.title)))
         .bind(storable(edit.description.as_deref().unwrap_or(&before.description)))
-        .bind(to.as_str().to_string())
+        .bind(to.as_str())
         .bind(attention.as_ref().map(to_json))
         .bind(edit.priority.unwrap_or(before.priority).rank())
         .bind(place)
         .bind(to_json(&labels))
         .bind(kept(edit.repository, before.repository))
         .bind(kept(edit.base_branch, before.base_branch))
-        .bind(edit.agent.unwrap_or(before.agent).map(|agent| agent.to_string()))
+        .bind(edit.agent.unwrap_or(before.agent))
         .bind(kept(edit.model, before.model))
         .bind(kept(edit.check_command, before.check_command))
         .bind(edit.budget_nanos.unwrap_or(before.budget_nanos))
         .bind(kept(edit.context_id, before.context_id))
         .bind(archived_ms)
         .bind(now)
-        .bind(task.to_string())
+        .bind(task)
         .fetch_one(&mut *connection)
         .await
         .doing(CHANGE)?;
@@ -211,9 +211,9 @@ async fn place_in(
         Place::Last => Ok(last_place(connection, project, state).await? + GAP),
         Place::First | Place::After(_) => {
             let rows = rows
-                .bind(project.to_string())
-                .bind(state.as_str().to_string())
-                .bind(task.to_string())
+                .bind(project)
+                .bind(state.as_str())
+                .bind(task)
                 .fetch_all(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -246,8 +246,8 @@ async fn place_in(
                 *place = (i64::try_from(index).unwrap_or(i64::MAX / GAP) + 1) * GAP;
                 sqlx::query("UPDATE tasks SET place = $1 WHERE id = $2 AND project_id = $3")
                     .bind(*place)
-                    .bind(known.to_string())
-                    .bind(project.to_string())
+                    .bind(*known)
+                    .bind(project)
                     .execute(&mut *connection)
                     .await
                     .doing(CHANGE)?;

@@ -98,7 +98,7 @@ impl Store {
              FROM projects AS p LEFT JOIN log_readers AS r ON r.project_id = p.id AND r.reader = $1
              WHERE p.removed_ms IS NULL AND p.last_event > COALESCE(r.position, 0) ORDER BY p.id LIMIT $2",
         )
-        .bind(reader.as_str().to_string())
+        .bind(reader.as_str())
         .bind(i64::from(limit))
         .fetch_all(self.database().readers())
         .await
@@ -129,8 +129,8 @@ impl Store {
                 }
                 let on_review = if starts { "start" } else { "wait" };
                 sqlx::query("UPDATE tasks SET on_review = $1, version = version + 1 WHERE id = $2")
-                    .bind(on_review.to_string())
-                    .bind(task.to_string())
+                    .bind(on_review)
+                    .bind(task)
                     .execute(&mut *connection)
                     .await
                     .doing(CHANGE)?;
@@ -151,7 +151,7 @@ impl Store {
     ) -> Result<Option<SaidThere>, StoreError> {
         let row = sqlx::query("SELECT author, body FROM forge_comments WHERE id = $1 AND project_id = $2")
             .bind(storable(comment))
-            .bind(project.to_string())
+            .bind(project)
             .fetch_optional(self.database().readers())
             .await
             .doing(READ)?;
@@ -241,8 +241,8 @@ async fn pass(
          ON CONFLICT (reader, project_id) DO UPDATE SET position = excluded.position
          WHERE log_readers.position = $4",
     )
-    .bind(reader.as_str().to_string())
-    .bind(behind.project.to_string())
+    .bind(reader.as_str())
+    .bind(behind.project)
     .bind(to)
     .bind(behind.position)
     .execute(connection)
@@ -273,8 +273,8 @@ async fn tasks_of(
              AND ($4 IS NULL OR t.pull_url LIKE $4 OR t.pull_url LIKE $5)
          ORDER BY t.id",
     )
-    .bind(project.to_string())
-    .bind(repository.to_string())
+    .bind(project)
+    .bind(repository)
     .bind(commit)
     .bind(one)
     .bind(other)
@@ -292,7 +292,7 @@ async fn keeper(connection: &mut AnyConnection, task: TaskId) -> Result<Option<S
                  AND r.removed_ms IS NULL
          WHERE t.id = $1 AND r.installation IS NOT NULL LIMIT 1",
     )
-    .bind(task.to_string())
+    .bind(task)
     .fetch_optional(connection)
     .await
     .doing(READ)?;
@@ -381,8 +381,8 @@ async fn say(
              HAVING NOT EXISTS (SELECT 1 FROM task_messages WHERE task_id = $1 AND source = $7)
          RETURNING number, about",
     )
-    .bind(task.to_string())
-    .bind(project.to_string())
+    .bind(task)
+    .bind(project)
     .bind(storable(author))
     .bind(body.clone())
     .bind(about.as_ref().map(Value::to_string))
@@ -430,10 +430,10 @@ async fn set(
         "UPDATE tasks SET state = COALESCE($1, state), attention = $2, updated_ms = $3, version = version + 1
          WHERE id = $4",
     )
-    .bind(state.map(|state| state.as_str().to_string()))
+    .bind(state.map(|state| state.as_str()))
     .bind(attention.map(to_json))
     .bind(now)
-    .bind(task.to_string())
+    .bind(task)
     .execute(connection)
     .await
     .doing(CHANGE)

@@ -10,6 +10,7 @@ use super::change::hold;
 use super::{READ, TaskError};
 use crate::columns::{optional_id, storable};
 use crate::error::Doing;
+use crate::select::Select;
 use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 /// Of what is said, what the log tells.
@@ -55,8 +56,8 @@ impl Store {
                      RETURNING {COLUMNS}"
                 );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-                    .bind(task.to_string())
-                    .bind(project.to_string())
+                    .bind(task)
+                    .bind(project)
                     .bind(author.clone())
                     .bind(body.clone())
                     .bind(about.as_ref().map(Value::to_string))
@@ -94,8 +95,8 @@ impl Store {
                      ORDER BY number"
                 );
                 let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-                    .bind(task.to_string())
-                    .bind(run.to_string())
+                    .bind(task)
+                    .bind(run)
                     .bind(after)
                     .fetch_all(&mut *connection)
                     .await
@@ -117,26 +118,19 @@ impl Store {
         after: i64,
         limit: u32,
     ) -> Result<Vec<TaskMessage>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM task_messages WHERE task_id = $1 AND project_id = $2 AND number > $3
-             ORDER BY number LIMIT $4"
-        );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(task.to_string())
-            .bind(scope.project().to_string())
-            .bind(after)
-            .bind(i64::from(limit))
-            .fetch_all(self.database().readers())
+        Select::new(COLUMNS, "task_messages")
+            .filter("task_id = ?", task)
+            .filter("project_id = ?", scope.project())
+            .oldest_first("number", Some(after), limit)
+            .all(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        rows.iter().map(read).collect()
     }
 }
 
 /// Whether something was said that no attempt was told.
 pub(super) async fn any_unheard(connection: &mut AnyConnection, task: TaskId) -> Result<bool, StoreError> {
     let row = sqlx::query("SELECT number FROM task_messages WHERE task_id = $1 AND run_id IS NULL LIMIT 1")
-        .bind(task.to_string())
+        .bind(task)
         .fetch_optional(connection)
         .await
         .doing(READ)?;
@@ -152,11 +146,8 @@ pub(super) async fn take_unheard(
 ) -> Result<Vec<TaskMessage>, StoreError> {
     let sql =
         format!("SELECT {COLUMNS} FROM task_messages WHERE task_id = $1 AND run_id IS NULL ORDER BY number");
-    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(task.to_string())
-        .fetch_all(&mut *connection)
-        .await
-        .doing(READ)?;
+    let rows =
+        sqlx::query(sqlx::AssertSqlSafe(sql)).bind(task).fetch_all(&mut *connection).await.doing(READ)?;
     let mut taken = Vec::new();
     for row in &rows {
         let message = read(row)?;
@@ -173,8 +164,8 @@ pub(super) async fn take_unheard(
     sqlx::query(
         "UPDATE task_messages SET run_id = $1 WHERE task_id = $2 AND run_id IS NULL AND number <= $3",
     )
-    .bind(run.to_string())
-    .bind(task.to_string())
+    .bind(run)
+    .bind(task)
     .bind(last.number)
     .execute(connection)
     .await
@@ -199,8 +190,8 @@ pub(super) async fn give_back(
         "UPDATE task_messages SET run_id = NULL WHERE task_id = $1 AND run_id = $2 AND NOT EXISTS (
              SELECT 1 FROM run_steps AS s WHERE s.run_id = $2 AND s.name = 'push' AND s.state = 'done')",
     )
-    .bind(task.to_string())
-    .bind(run.to_string())
+    .bind(task)
+    .bind(run)
     .execute(connection)
     .await
     .doing("give back what was said")?;

@@ -7,6 +7,7 @@ use sqlx::any::AnyRow;
 use super::{CHANGE, READ};
 use crate::columns::{id, moves, number, optional_text, storable, text, unreadable, unsigned};
 use crate::error::Doing;
+use crate::select::Select;
 use crate::{Operator, ProjectScope, Store, StoreError, now_ms};
 
 const COLUMNS: &str = "id, event, kind, body, state, tries, next_ms, status, response, error, duration_ms, \
@@ -55,22 +56,14 @@ impl Store {
         before: Option<DeliveryId>,
         limit: u32,
     ) -> Result<Vec<DeliveryRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM webhook_sends
-             WHERE webhook_id = $1 AND project_id = $2 AND ($3 IS NULL OR state = $3)
-                 AND ($4 IS NULL OR id < $4) AND {LIVE}
-             ORDER BY id DESC LIMIT $5"
-        );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(webhook.to_string())
-            .bind(scope.project().to_string())
-            .bind(state.map(|state| state.as_str().to_string()))
-            .bind(before.map(|before| before.to_string()))
-            .bind(i64::from(limit))
-            .fetch_all(self.database().readers())
+        Select::new(COLUMNS, "webhook_sends")
+            .filter("webhook_id = ?", webhook)
+            .filter("project_id = ?", scope.project())
+            .filter_if("state = ?", state.map(DeliveryState::as_str))
+            .filter_by(LIVE)
+            .newest_first("id", before, limit)
+            .all(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        rows.iter().map(read).collect()
     }
 
     /// One delivery of a webhook.
@@ -80,18 +73,13 @@ impl Store {
         webhook: WebhookId,
         delivery: DeliveryId,
     ) -> Result<Option<DeliveryRow>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM webhook_sends
-             WHERE id = $1 AND webhook_id = $2 AND project_id = $3 AND {LIVE}"
-        );
-        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(delivery.to_string())
-            .bind(webhook.to_string())
-            .bind(scope.project().to_string())
-            .fetch_optional(self.database().readers())
+        Select::new(COLUMNS, "webhook_sends")
+            .filter("id = ?", delivery)
+            .filter("webhook_id = ?", webhook)
+            .filter("project_id = ?", scope.project())
+            .filter_by(LIVE)
+            .one(self.database(), READ, read)
             .await
-            .doing(READ)?;
-        row.as_ref().map(read).transpose()
     }
 
     /// Queues something that is no event, for a person who wants to see whether it arrives. `None` where
@@ -113,12 +101,12 @@ impl Store {
                      WHERE id = $5 AND project_id = $6 AND removed_ms IS NULL RETURNING {COLUMNS}"
                 );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-                    .bind(DeliveryId::generate().to_string())
-                    .bind(kind.to_string())
+                    .bind(DeliveryId::generate())
+                    .bind(kind)
                     .bind(storable(&body))
                     .bind(now_ms())
-                    .bind(webhook.to_string())
-                    .bind(project.to_string())
+                    .bind(webhook)
+                    .bind(project)
                     .fetch_optional(connection)
                     .await
                     .doing(CHANGE)?;
@@ -148,9 +136,9 @@ impl Store {
                 );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(now)
-                    .bind(delivery.to_string())
-                    .bind(webhook.to_string())
-                    .bind(project.to_string())
+                    .bind(delivery)
+                    .bind(webhook)
+                    .bind(project)
                     .fetch_optional(&mut *connection)
                     .await
                     .doing(CHANGE)?;
@@ -161,9 +149,9 @@ impl Store {
                     "SELECT id FROM webhook_sends
                      WHERE id = $1 AND webhook_id = $2 AND project_id = $3 AND {LIVE}"
                 )))
-                .bind(delivery.to_string())
-                .bind(webhook.to_string())
-                .bind(project.to_string())
+                .bind(delivery)
+                .bind(webhook)
+                .bind(project)
                 .fetch_optional(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -189,7 +177,7 @@ impl Store {
                          SELECT id FROM webhook_sends WHERE project_id = $1 AND ended_ms < $2
                          ORDER BY ended_ms LIMIT $3)",
                 )
-                .bind(project.to_string())
+                .bind(project)
                 .bind(before_ms)
                 .bind(i64::from(batch))
                 .execute(connection)

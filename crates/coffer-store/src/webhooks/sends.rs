@@ -136,7 +136,7 @@ impl Store {
                 places.join(", ")
             );
             let mut query = sqlx::query(sqlx::AssertSqlSafe(sql));
-            query = query.bind(project.to_string()).bind(storable(context_id));
+            query = query.bind(project).bind(storable(context_id));
             for subject in some {
                 query = query.bind(subject.clone());
             }
@@ -167,7 +167,7 @@ impl Store {
                      WHERE id = $2 AND position = $3 AND enabled = 1 AND updated_ms = $4",
                 )
                 .bind(to)
-                .bind(of.to_string())
+                .bind(of)
                 .bind(from)
                 .bind(as_of)
                 .execute(&mut *connection)
@@ -243,7 +243,7 @@ impl Store {
                 )
                 .bind(holder)
                 .bind(until)
-                .bind(webhook.to_string())
+                .bind(webhook)
                 .bind(now)
                 .bind(most)
                 .fetch_all(&mut *connection)
@@ -255,7 +255,7 @@ impl Store {
                 let of = sqlx::query(
                     "SELECT project_id, url, secret_name, key_secret, failures FROM webhooks WHERE id = $1",
                 )
-                .bind(webhook.to_string())
+                .bind(webhook)
                 .fetch_one(&mut *connection)
                 .await
                 .doing(SEND)?;
@@ -345,7 +345,7 @@ impl Store {
                 .bind(report.error.as_deref().map(storable))
                 .bind(report.duration_ms)
                 .bind(next_ms.is_none().then_some(now))
-                .bind(delivery.to_string())
+                .bind(delivery)
                 .bind(holder)
                 .bind(tries)
                 .execute(&mut *connection)
@@ -404,9 +404,9 @@ async fn insert(
         "INSERT INTO webhook_sends (id, webhook_id, project_id, event, kind, body, state, asked, next_ms, created_ms)
          VALUES ($1, $2, $3, $4, $5, $6, 'waiting', 0, $7, $7) ON CONFLICT DO NOTHING",
     )
-    .bind(DeliveryId::generate().to_string())
-    .bind(webhook.to_string())
-    .bind(project.to_string())
+    .bind(DeliveryId::generate())
+    .bind(webhook)
+    .bind(project)
     .bind(new.event)
     .bind(new.kind.clone())
     .bind(storable(&new.body))
@@ -423,7 +423,7 @@ async fn worked(connection: &mut AnyConnection, webhook: WebhookId, now: Millis)
          WHERE id = $2",
     )
     .bind(now)
-    .bind(webhook.to_string())
+    .bind(webhook)
     .execute(connection)
     .await
     .doing(SEND)?;
@@ -444,7 +444,7 @@ async fn failed(
     )
     .bind(now)
     .bind(rest_until_ms)
-    .bind(webhook.to_string())
+    .bind(webhook)
     .fetch_optional(connection)
     .await
     .doing(SEND)?;
@@ -465,10 +465,10 @@ async fn disable(
         "UPDATE webhooks SET enabled = 0, disabled_reason = $1, failures = failures + $2, updated_ms = $3
          WHERE id = $4 AND enabled = 1",
     )
-    .bind(reason.to_string())
+    .bind(reason)
     .bind(i64::from(reason == "gone"))
     .bind(now)
-    .bind(webhook.to_string())
+    .bind(webhook)
     .execute(&mut *connection)
     .await
     .doing(CHANGE)?;
@@ -483,7 +483,7 @@ async fn disable(
     );
     sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(now)
-        .bind(webhook.to_string())
+        .bind(webhook)
         .execute(&mut *connection)
         .await
         .doing(CHANGE)?;
