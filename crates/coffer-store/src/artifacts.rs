@@ -8,6 +8,7 @@ use sqlx::{AnyConnection, Row};
 
 use crate::columns::{id, number, optional_id, optional_text, storable, text, unreadable};
 use crate::error::Doing;
+use crate::projects::lock_and_read_project;
 use crate::select::Select;
 use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
 
@@ -235,13 +236,8 @@ async fn insert(
 ) -> Result<(ArtifactRow, bool), ArtifactError> {
     let (project, now) = (scope.project(), now_ms());
     // Of two that come at once the second counts the first.
-    let held = sqlx::query(
-        "UPDATE projects SET last_event = last_event WHERE id = $1 RETURNING artifact_bytes, artifact_count",
-    )
-    .bind(project)
-    .fetch_one(&mut *connection)
-    .await
-    .doing(CHANGE)?;
+    let held = lock_and_read_project(connection, project, "artifact_bytes, artifact_count", CHANGE).await?;
+    let held = held.ok_or(sqlx::Error::RowNotFound).doing(CHANGE)?;
     if let Some(key) = &new.once_key {
         let sql = format!("SELECT {COLUMNS} FROM artifacts WHERE project_id = $1 AND once_key = $2");
         let before = sqlx::query(sqlx::AssertSqlSafe(sql))

@@ -2,7 +2,7 @@
 
 use coffer_core::{Millis, ProjectId};
 use sqlx::any::AnyRow;
-use sqlx::{AnyConnection, Row};
+use sqlx::{AnyConnection, AssertSqlSafe, Row};
 
 use crate::columns::{id, storable};
 use crate::error::{Doing, NameError};
@@ -150,10 +150,16 @@ pub(crate) async fn lock_project(
     project: ProjectId,
     doing: &'static str,
 ) -> Result<(), StoreError> {
-    sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1")
-        .bind(project)
-        .execute(connection)
-        .await
-        .doing(doing)
-        .map(drop)
+    lock_and_read_project(connection, project, "id", doing).await.map(drop)
+}
+
+/// The same, and reads columns of the row; `None` where there is no such project.
+pub(crate) async fn lock_and_read_project(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    columns: &str,
+    doing: &'static str,
+) -> Result<Option<AnyRow>, StoreError> {
+    let sql = format!("UPDATE projects SET last_event = last_event WHERE id = $1 RETURNING {columns}");
+    sqlx::query(AssertSqlSafe(sql)).bind(project).fetch_optional(connection).await.doing(doing)
 }

@@ -158,7 +158,7 @@ impl Store {
             Box::pin(async move {
                 let now = now_ms();
                 // Of two who put the same name the second waits here.
-                lock(connection, project).await?;
+                lock_project(connection, project, CHANGE).await?;
                 let before = retire(connection, project, &name, now).await?;
                 let version = before.as_ref().map_or(1, |before| before.version + 1);
                 if before.is_none() && live_count(connection, project).await? >= MOST_SECRETS {
@@ -225,7 +225,7 @@ impl Store {
         let delete = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 let now = now_ms();
-                lock(connection, project).await?;
+                lock_project(connection, project, CHANGE).await?;
                 let Some(before) = retire(connection, project, &name, now).await? else { return Ok(false) };
                 told(connection, project, &name, Event::SecretDeleted, before.version, now).await?;
                 Ok::<_, StoreError>(true)
@@ -328,10 +328,6 @@ impl Store {
 
 fn purpose(name: &str, version: i64) -> String {
     format!("secrets/{name}/{version}")
-}
-
-async fn lock(connection: &mut AnyConnection, project: ProjectId) -> Result<(), StoreError> {
-    lock_project(connection, project, CHANGE).await
 }
 
 /// Ends the current value of that name, if there is one, and returns what it was.

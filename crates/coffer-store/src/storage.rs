@@ -10,6 +10,7 @@ use coffer_core::{Millis, ProjectId, RepositoryId, ReservationId};
 use sqlx::{AnyConnection, Row};
 
 use crate::error::{ChangeError, Doing};
+use crate::projects::lock_and_read_project;
 use crate::quotas::{OverQuota, Quota};
 use crate::{Operator, Store, StoreError, now_ms};
 
@@ -130,15 +131,9 @@ impl Store {
         self.database()
             .write(RESERVE, move |connection| {
                 Box::pin(async move {
-                    // Holds the project's row until the commit, so that whoever counts sees what was granted before.
-                    let row = sqlx::query(
-                        "UPDATE projects SET last_event = last_event WHERE id = $1 RETURNING most_storage_mib",
-                    )
-                    .bind(project)
-                    .fetch_optional(&mut *connection)
-                    .await
-                    .doing(RESERVE)?
-                    .ok_or(ChangeError::NotFound)?;
+                    // So that whoever counts sees what was granted before.
+                    let row = lock_and_read_project(connection, project, "most_storage_mib", RESERVE).await?;
+                    let row = row.ok_or(ChangeError::NotFound)?;
                     let own: Option<i64> = row.try_get("most_storage_mib").doing(RESERVE)?;
                     if let Some(limit) = own.or(limit) {
                         let used = kept_bytes(connection, project).await?;

@@ -14,6 +14,7 @@ use sqlx::{AnyConnection, Row};
 
 use crate::columns::{from_json, id, json as to_json, number, optional_text, storable, text};
 use crate::error::Doing;
+use crate::projects::lock_and_read_project;
 use crate::select::Select;
 use crate::{ProjectScope, Secret, Store, StoreError, events, now_ms};
 
@@ -295,12 +296,8 @@ impl Store {
 /// Holds the project's row, as whoever appends to its log does, and says what its newest event is. Whoever changes
 /// a webhook and tells of it holds the project first: two that did it in different orders would wait for each other.
 async fn hold_project(connection: &mut AnyConnection, project: ProjectId) -> Result<i64, StoreError> {
-    let row = sqlx::query("UPDATE projects SET last_event = last_event WHERE id = $1 RETURNING last_event")
-        .bind(project)
-        .fetch_one(connection)
-        .await
-        .doing(CHANGE)?;
-    number(&row, "last_event")
+    let row = lock_and_read_project(connection, project, "last_event", CHANGE).await?;
+    number(&row.ok_or(sqlx::Error::RowNotFound).doing(CHANGE)?, "last_event")
 }
 
 async fn hold(
