@@ -8,13 +8,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use coffer_wire::agentd::{JournalAck, JournalPage, JournalRecord, OutputStream, ProcessFact};
 use tokio::sync::watch;
+
+use crate::clock::since_epoch;
 
 /// Unacknowledged output that is kept, with what it costs to keep it.
 const OUTPUT_LIMIT: usize = 4 << 20;
@@ -225,7 +227,7 @@ fn skip_to<T>(records: &VecDeque<Kept<T>>, from: u64) -> std::iter::Peekable<imp
 }
 
 fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = since_epoch();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 

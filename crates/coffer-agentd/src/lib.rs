@@ -9,6 +9,7 @@
 
 mod account;
 mod agent;
+mod clock;
 mod conduit;
 mod connect;
 mod control;

@@ -5,10 +5,12 @@
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use coffer_wire::agentd::Init;
 use serde::Serialize;
+
+use crate::clock::since_epoch;
 
 const MIB: u64 = 1 << 20;
 
@@ -51,9 +53,8 @@ impl Meter {
         let mem_total = field(&memory, "MemTotal:");
         let mem_used = usage.resident.min(mem_total);
         let (disk_used, disk_total) = disk(init.disk_total);
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Metrics {
-            ts: since.as_secs(),
+            ts: since_epoch().as_secs(),
             cpu_count: cpus,
             cpu_used_pct: self.percent(usage.ticks),
             mem_total,

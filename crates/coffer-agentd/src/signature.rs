@@ -1,7 +1,5 @@
 //! URLs that carry their own permission to read or write one file.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use coffer_wire::agentd::Init;
@@ -10,6 +8,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::agent::{Access, access};
+use crate::clock::since_epoch;
 use crate::query::Query;
 
 /// What a signed URL permits.
@@ -81,7 +80,7 @@ fn sign(path: &str, operation: Operation, user: &str, token: &str, expiry: Optio
 }
 
 fn now_s() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = since_epoch();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use coffer_core::Millis;
+use coffer_core::clock::now_ms;
 use coffer_core::network::{
     Decision, Destination, GATE_ADDRESS, GATE_NAME, GATE_PORT, GitRoute, GitSlug, HostName, Policy, Refusals,
     RefusedKind, Rule, Traffic, Walls, decide,
@@ -348,9 +348,4 @@ impl Sandbox {
 pub(crate) fn refused(kind: RefusedKind, destination: Destination) -> Refused {
     let Destination { name, address, port } = destination;
     Refused { kind, name, address: Some(address), port: Some(port) }
-}
-
-pub(crate) fn now_ms() -> Millis {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use coffer_core::Millis;
 use coffer_store::Slots;
@@ -47,10 +47,7 @@ impl Clock {
 
 impl Default for Clock {
     fn default() -> Self {
-        Self::new(|| {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX)
-        })
+        Self::new(coffer_core::clock::now_ms)
     }
 }
 

@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::fs;
 use std::sync::{Arc, MutexGuard};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use coffer_core::network::{Policy, Traffic};
 use coffer_core::sync::Mutex;
@@ -202,7 +201,7 @@ impl Meter {
         let _ = self.shown.refresh_memory(self.memory_limit, usage.memory_bytes, usage.cache_bytes);
         Some(Sample {
             sandbox,
-            time_ms: now_ms(),
+            time_ms: coffer_core::clock::now_ms(),
             cpu_us: usage.cpu_us,
             memory_bytes: usage.memory_bytes,
             cache_bytes: usage.cache_bytes,
@@ -215,11 +214,6 @@ impl Meter {
 
 pub(crate) fn unknown(sandbox: SandboxId) -> NodeError {
     NodeError::new(NodeErrorCode::UnknownSandbox, format!("there is no sandbox {sandbox}"))
-}
-
-pub(crate) fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ impl Trust {
             digest.update(format!("{path}\0{}\0", text.len()));
             digest.update(text);
         }
-        let name: String = digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let name = hex::encode(&digest.finalize()[..8]);
         let layer = self.directory.join(&name);
         if layer.exists() {
             return Ok(layer);

@@ -55,7 +55,6 @@ mod webhooks;
 mod writer;
 
 use std::sync::{Arc, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use agents::{AgentError, AgentRow, NewAgent};
 pub use artifacts::{
@@ -63,7 +62,7 @@ pub use artifacts::{
 };
 pub use audit::{AuditFilter, AuditRecord};
 pub use budgets::{Budget, BudgetNews, BudgetTerms};
-use coffer_core::Millis;
+use coffer_core::clock::now_ms;
 pub use coffer_core::{
     ArtifactKind, Attention, BudgetAction, BudgetPeriod, DeliveryState, ExecutionSource, ExecutionState,
     RunFailure, RunState, SnapshotState, StepState, Unwinding,
@@ -204,9 +203,4 @@ impl Store {
     fn database(&self) -> &Database {
         &self.inner.database
     }
-}
-
-fn now_ms() -> Millis {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX)
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use coffer_core::sync::Mutex;
 use rustix::fs::{FlockOperation, flock, fsync, syncfs};
@@ -152,7 +152,7 @@ impl TemplateStore {
         }
         // Later than every other, whatever the clock says.
         let before = self.newest(name).map_or(0, |(manifest, _)| manifest.created_ms);
-        let created_ms = now_ms().max(before + 1);
+        let created_ms = coffer_core::clock::now_ms().max(before + 1);
         let build = format!("{created_ms:013}-{:x}", std::process::id());
         let directory = home.join(format!("{DRAFT_PREFIX}{build}"));
         make(&directory).map_err(BuildError::file("make", &directory))?;
@@ -258,11 +258,6 @@ fn all_entries(directory: &Path) -> impl Iterator<Item = String> {
 
 fn entries(directory: &Path) -> Vec<String> {
     all_entries(directory).filter(|name| !name.starts_with('.')).collect()
-}
-
-fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Blocks used below `directory`; a hard link is counted by its share.

@@ -68,7 +68,7 @@ impl AuthorityText {
 fn parameters(key: &KeyPair) -> CertificateParams {
     let mut parameters = CertificateParams::default();
     let id = parameters.key_identifier(key);
-    let id: String = id.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let id = hex::encode(id.get(..4).unwrap_or(&id));
     parameters.distinguished_name = DistinguishedName::new();
     parameters.distinguished_name.push(DnType::OrganizationName, "Cofferdam");
     parameters.distinguished_name.push(DnType::CommonName, format!("Cofferdam sandboxes {id}"));

@@ -10,7 +10,6 @@ use crate::cgroup::SandboxCgroup;
 use crate::journal::{Durability, Entry};
 use crate::node::{Node, blocking};
 use crate::pool::Sealing;
-use crate::registry::now_ms;
 use crate::snapshots::{Begun, Making, Manifest};
 
 use super::owner::{Owner, State};
@@ -173,7 +172,7 @@ pub(super) fn manifest(node: &Node, entry: &Entry, snapshot: SnapshotId, paused:
     let info = SnapshotInfo {
         snapshot,
         sandbox: entry.spec.sandbox,
-        made_ms: now_ms(),
+        made_ms: coffer_core::clock::now_ms(),
         memory: false,
         files_bytes: node.pool.used_bytes(quota),
         memory_bytes: 0,

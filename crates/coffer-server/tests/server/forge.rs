@@ -555,6 +555,6 @@ pub(crate) mod hmac_sha256 {
         let pad = |with: u8| key.map(|byte| byte ^ with);
         let inner = Sha256::new().chain_update(pad(0x36)).chain_update(body).finalize();
         let outer = Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize();
-        outer.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(outer)
     }
 }

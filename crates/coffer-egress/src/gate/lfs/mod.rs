@@ -12,6 +12,7 @@ mod batch;
 mod place;
 mod seal;
 
+use coffer_core::clock::now_ms;
 use coffer_core::network::{GitRoute, GitSlug};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -31,7 +32,7 @@ use super::carry::{Answer, Sent, Target};
 use super::rule::GitRule;
 use super::{Gate, HEAD_PATIENCE, Instead, Service, copy, whole};
 use crate::refusal::Cause;
-use crate::sandbox::{Passing, now_ms};
+use crate::sandbox::Passing;
 
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/vnd.git-lfs+json");
 /// A batch of a thousand objects, and the answer to it.
