@@ -15,6 +15,7 @@ mod tests;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 pub use pattern::{BadPattern, Pattern};
 pub use shell::Unclear;
@@ -30,22 +31,28 @@ const SHELLS: [&str; 4] = ["sh", "bash", "dash", "ash"];
 const DEEPEST_SHELL: usize = 4;
 
 /// What happens to a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Default,
+    Serialize,
+    Deserialize,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Effect {
     #[default]
     Allow,
     Deny,
 }
 
-impl Effect {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-        }
-    }
-}
+names!(Effect);
 
 /// A command that was not started.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,12 +1,16 @@
 //! How long a sandbox lives, and what happens then.
 
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use crate::Millis;
 
 /// What happens when a sandbox's deadline comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum OnTimeout {
     /// Destroy it.
     Destroy,
@@ -15,6 +19,8 @@ pub enum OnTimeout {
     /// Pause it and keep only its files.
     PauseFilesOnly,
 }
+
+names!(OnTimeout);
 
 /// The bounds an operator sets on every sandbox's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 /// Gives an enum that derives strum's `EnumString`, `IntoStaticStr` (with `const_into_str`) and `VariantArray` the three
 /// functions by which the rest of the code uses its names.
+#[macro_export]
 macro_rules! names {
     ($($name:ty),+ $(,)?) => {$(
         impl $name {

@@ -1,13 +1,27 @@
 //! What a key may do.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
 /// The rights of a key, each with all those before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    Display,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str, parse_err_ty = BadRole, parse_err_fn = bad_role)]
 pub enum Role {
     /// Sees the project.
     Read,
@@ -22,34 +36,27 @@ pub enum Role {
 #[error("a role is `read`, `write` or `admin`")]
 pub struct BadRole;
 
-impl Role {
-    /// Its name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Admin => "admin",
-        }
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl FromStr for Role {
-    type Err = BadRole;
-
-    fn from_str(text: &str) -> Result<Self, BadRole> {
-        [Self::Read, Self::Write, Self::Admin].into_iter().find(|role| role.as_str() == text).ok_or(BadRole)
-    }
+const fn bad_role(_: &str) -> BadRole {
+    BadRole
 }
 
 /// What holds a key. It decides which routes the key may call at all; the [`Role`] decides the rest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    Serialize,
+    Deserialize,
+    Display,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str, parse_err_ty = BadKeyKind, parse_err_fn = bad_key_kind)]
 pub enum KeyKind {
     /// Of the installation: sees every project.
     Operator,
@@ -66,33 +73,11 @@ pub enum KeyKind {
 #[error("a kind of key is `operator`, `person`, `service` or `agent`")]
 pub struct BadKeyKind;
 
-impl KeyKind {
-    pub const ALL: [Self; 4] = [Self::Operator, Self::Person, Self::Service, Self::Agent];
-
-    /// Its name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Operator => "operator",
-            Self::Person => "person",
-            Self::Service => "service",
-            Self::Agent => "agent",
-        }
-    }
+const fn bad_key_kind(_: &str) -> BadKeyKind {
+    BadKeyKind
 }
 
-impl fmt::Display for KeyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl FromStr for KeyKind {
-    type Err = BadKeyKind;
-
-    fn from_str(text: &str) -> Result<Self, BadKeyKind> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or(BadKeyKind)
-    }
-}
+names!(Role, KeyKind);
 
 #[cfg(test)]
 mod tests {
@@ -100,7 +85,7 @@ mod tests {
 
     #[test]
     fn kinds_read_back() {
-        for kind in KeyKind::ALL {
+        for &kind in KeyKind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }
@@ -110,7 +95,7 @@ mod tests {
     #[test]
     fn roles_include_those_before_them_and_read_back() {
         assert!(Role::Read < Role::Write && Role::Write < Role::Admin);
-        for role in [Role::Read, Role::Write, Role::Admin] {
+        for &role in Role::ALL {
             assert_eq!(role.to_string().parse(), Ok(role));
             assert_eq!(serde_json::to_value(role).unwrap(), role.as_str());
         }

@@ -72,8 +72,11 @@ impl From<Memory> for bool {
 }
 
 /// Why a sandbox was destroyed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum DestroyReason {
     /// Somebody asked.
     Requested,
@@ -89,21 +92,6 @@ pub enum DestroyReason {
     Shutdown,
     /// A budget of its project was spent, and says that sandboxes end then.
     Budget,
-}
-
-impl DestroyReason {
-    /// The name in answers, figures and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Requested => "requested",
-            Self::Timeout => "timeout",
-            Self::Idle => "idle",
-            Self::MaximumLifetime => "maximum_lifetime",
-            Self::LeaseExpired => "lease_expired",
-            Self::Shutdown => "shutdown",
-            Self::Budget => "budget",
-        }
-    }
 }
 
 /// Why a sandbox failed.
@@ -205,7 +193,7 @@ impl SandboxState {
     }
 }
 
-names!(StateName);
+names!(DestroyReason, StateName);
 
 impl Cause {
     const fn verb(&self) -> &'static str {

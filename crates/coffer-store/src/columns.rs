@@ -92,21 +92,6 @@ pub(crate) fn bigint(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-pub(crate) const fn on_timeout_text(on_timeout: OnTimeout) -> &'static str {
-    match on_timeout {
-        OnTimeout::Destroy => "destroy",
-        OnTimeout::Pause => "pause",
-        OnTimeout::PauseFilesOnly => "pause_files_only",
-    }
-}
-
-fn on_timeout(text: &str) -> Result<OnTimeout, StoreError> {
-    [OnTimeout::Destroy, OnTimeout::Pause, OnTimeout::PauseFilesOnly]
-        .into_iter()
-        .find(|&known| on_timeout_text(known) == text)
-        .ok_or_else(|| unreadable("on_timeout", text))
-}
-
 pub(crate) fn state_name(text: &str) -> Result<StateName, StoreError> {
     StateName::parse(text).ok_or_else(|| unreadable("state", text))
 }
@@ -205,7 +190,7 @@ pub(crate) fn sandbox_row(row: &AnyRow, vault: &Vault) -> Result<SandboxRow, Sto
         lifetime: Lifetime {
             started_ms: number(row, "started_ms")?,
             deadline_ms: number(row, "deadline_ms")?,
-            on_timeout: on_timeout(&text(row, "on_timeout")?)?,
+            on_timeout: name(row, "on_timeout", OnTimeout::parse)?,
         },
         timeout_s: number(row, "timeout_s")?,
         auto_resume: number(row, "auto_resume")? != 0,

@@ -5,8 +5,9 @@ use coffer_core::{GitOperationId, Millis, ProjectId, RepositoryId, SandboxId, Sn
 use serde_json::Value;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe, Row};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
-use crate::columns::{from_json, id, number, optional_text, storable, text, unreadable};
+use crate::columns::{from_json, id, name, number, optional_text, storable, text};
 use crate::error::Doing;
 use crate::select::Select;
 use crate::{ChangeError, Operator, Origin, ProjectScope, Scope, Store, StoreError, events, now_ms};
@@ -27,22 +28,15 @@ pub struct GitRemote {
 }
 
 /// Where an operation stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum GitState {
     Running,
     Succeeded,
     Failed,
 }
 
-impl GitState {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-        }
-    }
-}
+coffer_core::names!(GitState);
 
 /// One thing done with git.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -352,16 +346,13 @@ fn remote(row: &AnyRow) -> Result<GitRemote, StoreError> {
 }
 
 fn operation(row: &AnyRow) -> Result<GitOperation, StoreError> {
-    let state = text(row, "state")?;
-    let all = [GitState::Running, GitState::Succeeded, GitState::Failed];
-    let known = all.into_iter().find(|known| known.as_str() == state);
     let result = optional_text(row, "result")?;
     Ok(GitOperation {
         id: id(row, "id")?,
         sandbox: id(row, "sandbox_id")?,
         repository: text(row, "repository")?,
         kind: text(row, "kind")?,
-        state: known.ok_or_else(|| unreadable("state", state))?,
+        state: name(row, "state", GitState::parse)?,
         actor: text(row, "actor")?,
         result: result.map(|result| from_json(&result, "result")).transpose()?,
         error_code: optional_text(row, "error_code")?,

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use crate::columns::bigint;
 use crate::error::Doing;
@@ -68,8 +69,11 @@ pub struct ProjectQuotas {
 }
 
 /// One of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Quota {
     Sandboxes,
     Cpus,
@@ -81,19 +85,7 @@ pub enum Quota {
     StorageMib,
 }
 
-impl Quota {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Sandboxes => "sandboxes",
-            Self::Cpus => "cpus",
-            Self::MemoryMib => "memory_mib",
-            Self::DiskMib => "disk_mib",
-            Self::Forks => "forks",
-            Self::Snapshots => "snapshots",
-            Self::StorageMib => "storage_mib",
-        }
-    }
-}
+coffer_core::names!(Quota);
 
 /// More was asked for than the project may have.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,8 +3,9 @@
 use coffer_core::{Millis, ProjectId, SandboxId};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
-use crate::columns::id;
+use crate::columns::{id, name};
 use crate::error::Doing;
 use crate::{Scope, Store, StoreError};
 
@@ -12,7 +13,8 @@ const READ: &str = "read the index of the output log";
 const WRITE: &str = "write the index of the output log";
 
 /// What became of a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum SegmentState {
     /// As it was written.
     Plain,
@@ -22,17 +24,7 @@ pub enum SegmentState {
     Pruned,
 }
 
-impl SegmentState {
-    const ALL: [Self; 3] = [Self::Plain, Self::Archived, Self::Pruned];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Archived => "archived",
-            Self::Pruned => "pruned",
-        }
-    }
-}
+coffer_core::names!(SegmentState);
 
 /// One file of a sandbox's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,16 +193,11 @@ pub(crate) async fn put(connection: &mut AnyConnection, row: &SegmentRow) -> Res
 
 fn read(row: &AnyRow) -> Result<SegmentRow, StoreError> {
     let number = |name: &str| row.try_get::<i64, _>(name).doing(READ);
-    let state: String = row.try_get("state").doing(READ)?;
-    let state = SegmentState::ALL.into_iter().find(|known| known.as_str() == state);
     Ok(SegmentRow {
         sandbox: id(row, "sandbox_id")?,
         project: id(row, "project_id")?,
         number: number("number")?,
-        state: state.ok_or_else(|| StoreError::Unreadable {
-            what: "output segment",
-            why: "its state is unknown".into(),
-        })?,
+        state: name(row, "state", SegmentState::parse)?,
         first_position: number("first_position")?,
         bytes: number("bytes")?,
         file_bytes: number("file_bytes")?,

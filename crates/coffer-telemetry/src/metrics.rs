@@ -15,6 +15,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use coffer_core::clock::now_ms;
 
@@ -61,7 +62,8 @@ pub struct Metrics {
 }
 
 /// How an execution ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Outcome {
     /// With code 0.
     Succeeded,
@@ -71,20 +73,11 @@ pub enum Outcome {
     Killed,
 }
 
-impl Outcome {
-    const ALL: [Self; 3] = [Self::Succeeded, Self::Failed, Self::Killed];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Killed => "killed",
-        }
-    }
-}
+coffer_core::names!(Outcome, Snapshotted);
 
 /// What became of a snapshot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Snapshotted {
     WithMemory,
     FilesOnly,
@@ -92,18 +85,8 @@ pub enum Snapshotted {
 }
 
 impl Snapshotted {
-    const ALL: [Self; 3] = [Self::WithMemory, Self::FilesOnly, Self::Failed];
-
     pub const fn of(memory: bool) -> Self {
         if memory { Self::WithMemory } else { Self::FilesOnly }
-    }
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::WithMemory => "with_memory",
-            Self::FilesOnly => "files_only",
-            Self::Failed => "failed",
-        }
     }
 }
 
@@ -166,7 +149,7 @@ impl Metrics {
         for action in ["destroy", "pause"] {
             let _ = self.timed_out.get_or_create(&label([("action", action)]));
         }
-        for outcome in Outcome::ALL {
+        for &outcome in Outcome::ALL {
             let _ = self.commands.get_or_create(&label([("outcome", outcome.as_str())]));
         }
         for operation in ["clone", "branch", "commit", "push", "pr"] {
@@ -175,7 +158,7 @@ impl Metrics {
                 let _ = self.git.get_or_create(&labels);
             }
         }
-        for outcome in Snapshotted::ALL {
+        for &outcome in Snapshotted::ALL {
             let _ = self.snapshots.get_or_create(&label([("outcome", outcome.as_str())]));
         }
         for outcome in ["made", "failed"] {

@@ -27,7 +27,7 @@ pub enum Preset {
 }
 
 /// How what an agent writes is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, VariantArray)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputFormat {
     /// Lines for people.
@@ -48,15 +48,7 @@ pub enum OutputFormat {
 }
 
 impl OutputFormat {
-    pub const ALL: [Self; 7] = [
-        Self::Text,
-        Self::ClaudeStream,
-        Self::CodexStream,
-        Self::GeminiStream,
-        Self::OpenCodeStream,
-        Self::GooseStream,
-        Self::Aider,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 }
 
 /// What a word of a command stands for.

@@ -8,6 +8,7 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 /// How much an entry changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +57,7 @@ pub struct Placing {
 }
 
 /// What decides between two, in the order in which it is looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, VariantArray)]
 enum Criterion {
     Finished,
     Checks,
@@ -67,8 +68,6 @@ enum Criterion {
 }
 
 impl Criterion {
-    const ALL: [Self; 6] = [Self::Finished, Self::Checks, Self::Diff, Self::Time, Self::Cost, Self::Number];
-
     fn compare(self, one: &Contender, other: &Contender) -> Ordering {
         // What is known comes first, then the lower.
         fn lower<T: Ord>(one: Option<T>, other: Option<T>) -> Ordering {
@@ -136,9 +135,9 @@ fn money(nanos: i64) -> String {
 
 /// The first thing in which they differ, and which comes first.
 fn decide(one: &Contender, other: &Contender) -> (Criterion, Ordering) {
-    let found = Criterion::ALL
-        .into_iter()
-        .map(|criterion| (criterion, criterion.compare(one, other)))
+    let found = Criterion::VARIANTS
+        .iter()
+        .map(|&criterion| (criterion, criterion.compare(one, other)))
         .find(|(_, order)| order.is_ne());
     found.unwrap_or((Criterion::Number, Ordering::Equal))
 }

@@ -5,6 +5,7 @@ use coffer_core::forge::{CommitId, DiffSide, Verdict};
 use coffer_core::{CommentId, Millis, ProjectId, RepositoryId};
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use super::{ForgeRecordError, optional_word, word};
 use crate::columns::{id, number, optional_id, optional_text, storable, text};
@@ -18,9 +19,11 @@ const CHANGE: &str = "add a comment";
 const MOST_COMMENTS: i64 = 10_000;
 
 /// What a comment is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum CommentKind {
     /// On the whole.
+    #[strum(serialize = "comment")]
     Plain,
     /// A verdict on a pull request.
     Review,
@@ -28,24 +31,7 @@ pub enum CommentKind {
     Inline,
 }
 
-impl CommentKind {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Plain => "comment",
-            Self::Review => "review",
-            Self::Inline => "inline",
-        }
-    }
-}
-
-impl std::str::FromStr for CommentKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let all = [Self::Plain, Self::Review, Self::Inline];
-        all.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| format!("`{text}` is no kind"))
-    }
-}
+coffer_core::names!(CommentKind);
 
 /// A comment.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,12 +2,12 @@
 
 use coffer_core::event::SandboxMoved;
 use coffer_core::network::NetworkSettings;
-use coffer_core::{Millis, ProjectId, SandboxId, SandboxState, StateName};
+use coffer_core::{Millis, OnTimeout, ProjectId, SandboxId, SandboxState, StateName};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
 use super::READ;
-use crate::columns::{self, on_timeout_text, sandbox_columns, sandbox_row, state_name, storable};
+use crate::columns::{self, sandbox_columns, sandbox_row, state_name, storable};
 use crate::database::Durability;
 use crate::error::Doing;
 use crate::{
@@ -61,7 +61,7 @@ impl Store {
                 .bind(changes.started_ms)
                 .bind(changes.deadline_ms)
                 .bind(changes.timeout_s)
-                .bind(changes.on_timeout.map(on_timeout_text))
+                .bind(changes.on_timeout.map(OnTimeout::as_str))
                 .bind(changes.auto_resume.map(i64::from))
                 .bind(changes.placement.as_ref().map(columns::json))
                 .bind(sandbox)

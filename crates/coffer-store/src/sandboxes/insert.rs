@@ -6,7 +6,7 @@ use sqlx::{AnyConnection, Row};
 
 use super::READ;
 use super::change::{Step, record_step};
-use crate::columns::{self, bigint, json, on_timeout_text, purpose, sandbox_columns, sandbox_row, storable};
+use crate::columns::{self, bigint, json, purpose, sandbox_columns, sandbox_row, storable};
 use crate::error::Doing;
 use crate::vault::Vault;
 use crate::{
@@ -196,7 +196,7 @@ async fn insert_rows(
     .bind(new.lifetime.started_ms)
     .bind(new.lifetime.deadline_ms)
     .bind(new.timeout_s)
-    .bind(on_timeout_text(new.lifetime.on_timeout))
+    .bind(new.lifetime.on_timeout.as_str())
     .bind(i64::from(new.auto_resume))
     .bind(i64::from(new.secure))
     .bind(token("access_token_secret", &new.access_token)?)

@@ -7,6 +7,7 @@ use coffer_core::event::{Event, TaskChanged, TaskNeedsAttention, TaskSaid};
 use coffer_core::{Attention, Millis, ProjectId, RepositoryId, TaskId, TaskState};
 use serde_json::{Value, json};
 use sqlx::AnyConnection;
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use super::attempts::{begin, cancel_runs};
 use super::change::{hold, is_busy};
@@ -25,7 +26,8 @@ const CLOSED: &str = "pull_closed";
 const CHECK_FAILED: &str = "check_failed";
 
 /// Who of the server's own parts follows the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum LogReader {
     /// Has tasks hear what happens to their pull requests.
     Reviews,
@@ -33,14 +35,7 @@ pub enum LogReader {
     Results,
 }
 
-impl LogReader {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Reviews => "reviews",
-            Self::Results => "results",
-        }
-    }
-}
+coffer_core::names!(LogReader);
 
 /// What happened to a pull request.
 #[derive(Debug, Clone, PartialEq, Eq)]
