@@ -14,6 +14,7 @@ mod rank;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
+use crate::SandboxId;
 use crate::life::{Life, Refused};
 
 pub use patch::{FilePatch, files_of};
@@ -100,6 +101,24 @@ pub enum Rule {
 }
 
 names!(CompetitionState, EntryState, Rule);
+
+/// What a competition is about and how it is decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompetitionTerms {
+    pub title: String,
+    pub prompt: String,
+    pub repository: Option<String>,
+    /// A sandbox that others prepared: it is forked and otherwise left alone.
+    pub source: Option<SandboxId>,
+    pub base_branch: Option<String>,
+    pub template: Option<String>,
+    pub prepare_command: Option<String>,
+    pub check_command: Option<String>,
+    pub rule: Rule,
+    pub budget_nanos: Option<i64>,
+    pub decide_within_s: i64,
+    pub context_id: Option<String>,
+}
 
 /// What happens to a competition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -105,8 +105,9 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         let scope = self.scope(project);
         let row = self.store.competition(&scope, asked.competition).await?;
         let row = row.ok_or_else(|| StepError::fatal("competition_gone", "the competition was deleted"))?;
-        let repository = row.repository.clone();
-        let repository = repository
+        let terms = row.terms;
+        let repository = terms
+            .repository
             .ok_or_else(|| StepError::fatal("no_repository", "the competition has no repository"))?;
         let messages = match asked.task {
             None => Vec::new(),
@@ -121,18 +122,18 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             project,
             competition: row.id,
             task: row.task,
-            title: row.title,
-            prompt: row.prompt,
+            title: terms.title,
+            prompt: terms.prompt,
             messages,
             repository,
-            base_branch: row.base_branch,
-            source: row.source,
-            template: row.template,
-            prepare_command: row.prepare_command,
-            check_command: row.check_command,
-            rule: row.rule,
-            budget_nanos: row.budget_nanos,
-            decide_within_s: row.decide_within_s,
+            base_branch: terms.base_branch,
+            source: terms.source,
+            template: terms.template,
+            prepare_command: terms.prepare_command,
+            check_command: terms.check_command,
+            rule: terms.rule,
+            budget_nanos: terms.budget_nanos,
+            decide_within_s: terms.decide_within_s,
             entries,
         })
     }

@@ -8,7 +8,7 @@ mod progress;
 
 use std::collections::BTreeMap;
 
-use coffer_core::compete::{CompetitionState, DiffSize, EntryState, Rule};
+use coffer_core::compete::{CompetitionState, CompetitionTerms, DiffSize, EntryState, Rule};
 use coffer_core::{AgentId, CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId, TaskId};
 use sqlx::Row;
 use sqlx::any::AnyRow;
@@ -34,19 +34,7 @@ pub struct CompetitionRow {
     pub run: RunId,
     /// The task that it is an attempt at.
     pub task: Option<TaskId>,
-    pub title: String,
-    pub prompt: String,
-    pub repository: Option<String>,
-    /// The sandbox that was prepared by others.
-    pub source: Option<SandboxId>,
-    pub base_branch: Option<String>,
-    pub template: Option<String>,
-    pub prepare_command: Option<String>,
-    pub check_command: Option<String>,
-    pub rule: Rule,
-    pub budget_nanos: Option<i64>,
-    pub decide_within_s: i64,
-    pub context_id: Option<String>,
+    pub terms: CompetitionTerms,
     pub state: CompetitionState,
     /// The sandbox that is forked.
     pub sandbox: Option<SandboxId>,
@@ -322,18 +310,20 @@ fn read(row: &AnyRow) -> Result<CompetitionRow, StoreError> {
         project: id(row, "project_id")?,
         run: id(row, "run_id")?,
         task: optional_id(row, "task_id")?,
-        title: row.try_get("title").doing(READ)?,
-        prompt: row.try_get("prompt").doing(READ)?,
-        repository: text("repository")?,
-        source: optional_id(row, "source_id")?,
-        base_branch: text("base_branch")?,
-        template: text("template")?,
-        prepare_command: text("prepare_command")?,
-        check_command: text("check_command")?,
-        rule: Rule::parse(&rule).ok_or_else(|| unreadable(format!("its rule is `{rule}`")))?,
-        budget_nanos: number("budget_nanos")?,
-        decide_within_s: row.try_get("decide_within_s").doing(READ)?,
-        context_id: text("context_id")?,
+        terms: CompetitionTerms {
+            title: row.try_get("title").doing(READ)?,
+            prompt: row.try_get("prompt").doing(READ)?,
+            repository: text("repository")?,
+            source: optional_id(row, "source_id")?,
+            base_branch: text("base_branch")?,
+            template: text("template")?,
+            prepare_command: text("prepare_command")?,
+            check_command: text("check_command")?,
+            rule: Rule::parse(&rule).ok_or_else(|| unreadable(format!("its rule is `{rule}`")))?,
+            budget_nanos: number("budget_nanos")?,
+            decide_within_s: row.try_get("decide_within_s").doing(READ)?,
+            context_id: text("context_id")?,
+        },
         state: state(row)?,
         sandbox: optional_id(row, "sandbox_id")?,
         base_commit: text("base_commit")?,

@@ -156,7 +156,7 @@ impl Results {
         let Some(found) = found else { return Ok(None) };
         let Some(pull_url) = found.pull_url else { return Ok(None) };
         let agent = self.winner(scope, competition).await?;
-        Ok(Some(RunResult { pull_url, repository: found.repository, agent }))
+        Ok(Some(RunResult { pull_url, repository: found.terms.repository, agent }))
     }
 
     /// The agent that won a competition.

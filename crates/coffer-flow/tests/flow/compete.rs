@@ -232,7 +232,8 @@ on_both! {
 
     async fn what_prepares_it_must_work(database: &TestDatabase) {
         let stadium = Stadium::new(database).await;
-        let new = NewCompetition { prepare_command: Some("false".into()), ..stadium.new_one(Rule::Best, &THREE) };
+        let mut new = stadium.new_one(Rule::Best, &THREE);
+        new.terms.prepare_command = Some("false".into());
         let row = stadium.begin(new).await;
         let runner = stadium.runner().await;
         assert_eq!(stadium.world.until_over(row.run).await.state, RunState::Failed);
@@ -248,7 +249,8 @@ on_both! {
         let stadium = Stadium::new(database).await;
         let theirs = SandboxId::generate();
         stadium.ring.field.lock().unwrap().sandboxes.insert("theirs".into(), theirs);
-        let new = NewCompetition { source: Some(theirs), ..stadium.new_one(Rule::Best, &THREE) };
+        let mut new = stadium.new_one(Rule::Best, &THREE);
+        new.terms.source = Some(theirs);
         let row = stadium.begin(new).await;
         let runner = stadium.runner().await;
         assert_eq!(stadium.world.until_over(row.run).await.state, RunState::Done);
@@ -263,9 +265,10 @@ on_both! {
 
     async fn a_spent_budget_ends_those_at_work(database: &TestDatabase) {
         let stadium = Stadium::new(database).await;
-        let new = stadium.new_one(Rule::Best, &["dear hangs", "hangs", "lines=1"]);
+        let mut new = stadium.new_one(Rule::Best, &["dear hangs", "hangs", "lines=1"]);
         // Enough for two, and the third costs more by far.
-        let row = stadium.begin(NewCompetition { budget_nanos: Some(1000), ..new }).await;
+        new.terms.budget_nanos = Some(1000);
+        let row = stadium.begin(new).await;
         let runner = stadium.runner().await;
         while stadium.entries(row.id).await[2].state != EntryState::Done {
             tokio::time::sleep(Duration::from_millis(2)).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::agent::{AgentDefinition, Preset};
-use coffer_core::compete::{CompetitionState, EntryState, Rule};
+use coffer_core::compete::{CompetitionState, CompetitionTerms, EntryState, Rule};
 use coffer_core::{AgentId, CompetitionId, Priority, TaskState};
 use coffer_flow::compete::CompeteKind;
 use coffer_flow::{Kind, Runner};
@@ -49,7 +49,7 @@ impl Stadium {
             prompt: None,
             budget_nanos: None,
         };
-        NewCompetition {
+        let terms = CompetitionTerms {
             title: "Fix it".into(),
             prompt: "It is broken.".into(),
             repository: Some("local/app".into()),
@@ -62,10 +62,9 @@ impl Stadium {
             budget_nanos: None,
             decide_within_s: 3600,
             context_id: None,
-            entries: labels.iter().map(entry).collect(),
-            actor: "test".into(),
-            idempotency: None,
-        }
+        };
+        let entries = labels.iter().map(entry).collect();
+        NewCompetition { terms, entries, actor: "test".into(), idempotency: None }
     }
 
     pub(crate) async fn begin(&self, new: NewCompetition) -> CompetitionRow {

@@ -1,8 +1,8 @@
 //! Putting competitions on record, alone or as an attempt at a task.
 
-use coffer_core::compete::{CompetitionState, Rule};
+use coffer_core::compete::{CompetitionState, CompetitionTerms};
 use coffer_core::event::{CompetitionCreated, Event};
-use coffer_core::{AgentId, CompetitionId, Millis, ProjectId, RunId, SandboxId, TaskId};
+use coffer_core::{AgentId, CompetitionId, Millis, ProjectId, RunId, TaskId};
 use serde_json::json;
 use sqlx::{AnyConnection, Row};
 
@@ -23,18 +23,7 @@ const USUAL_RANK: i64 = 2;
 /// A competition to be.
 #[derive(Debug, Clone)]
 pub struct NewCompetition {
-    pub title: String,
-    pub prompt: String,
-    pub repository: Option<String>,
-    pub source: Option<SandboxId>,
-    pub base_branch: Option<String>,
-    pub template: Option<String>,
-    pub prepare_command: Option<String>,
-    pub check_command: Option<String>,
-    pub rule: Rule,
-    pub budget_nanos: Option<i64>,
-    pub decide_within_s: i64,
-    pub context_id: Option<String>,
+    pub terms: CompetitionTerms,
     pub entries: Vec<NewEntry>,
     /// Who asks for it.
     pub actor: String,
@@ -142,7 +131,7 @@ async fn insert(
     now: Millis,
 ) -> Result<CompetitionRow, CompetitionError> {
     let text = |text: &Option<String>| text.as_deref().map(storable);
-    let (key, print) = new.idempotency.clone().unzip();
+    let (terms, (key, print)) = (&new.terms, new.idempotency.clone().unzip());
     let sql = format!(
         "INSERT INTO competitions (id, project_id, run_id, task_id, title, prompt, repository, source_id,
              base_branch, template, prepare_command, check_command, rule, budget_nanos, decide_within_s, context_id,
@@ -155,18 +144,18 @@ async fn insert(
         .bind(project)
         .bind(run)
         .bind(task)
-        .bind(storable(&new.title))
-        .bind(storable(&new.prompt))
-        .bind(text(&new.repository))
-        .bind(new.source)
-        .bind(text(&new.base_branch))
-        .bind(text(&new.template))
-        .bind(text(&new.prepare_command))
-        .bind(text(&new.check_command))
-        .bind(new.rule.as_str())
-        .bind(new.budget_nanos)
-        .bind(new.decide_within_s)
-        .bind(text(&new.context_id))
+        .bind(storable(&terms.title))
+        .bind(storable(&terms.prompt))
+        .bind(text(&terms.repository))
+        .bind(terms.source)
+        .bind(text(&terms.base_branch))
+        .bind(text(&terms.template))
+        .bind(text(&terms.prepare_command))
+        .bind(text(&terms.check_command))
+        .bind(terms.rule.as_str())
+        .bind(terms.budget_nanos)
+        .bind(terms.decide_within_s)
+        .bind(text(&terms.context_id))
         .bind(CompetitionState::Queued.as_str())
         .bind(new.actor.clone())
         .bind(key)
@@ -182,9 +171,9 @@ async fn insert(
         competition,
         run,
         task,
-        title: new.title.clone(),
+        title: terms.title.clone(),
         entries: new.entries.len(),
-        rule: new.rule,
+        rule: terms.rule,
         actor: new.actor.clone(),
     });
     events::record(connection, project, competition, event, now).await?;

@@ -1,6 +1,6 @@
 //! Whether what was asked for can be begun.
 
-use coffer_core::compete::Rule;
+use coffer_core::compete::{CompetitionTerms, Rule};
 use coffer_core::{AgentId, TemplateRef};
 use coffer_store::{NewCompetition as NewRow, NewEntry as NewEntryRow, OverQuota, Quota};
 
@@ -54,8 +54,8 @@ pub(super) async fn checked(
         budget: request.budget,
         decide_within_s: request.decide_within_s,
     };
-    let new = checked_terms(app, caller, terms, None).await?;
-    let new = NewRow {
+    let mut new = checked_terms(app, caller, terms, None).await?;
+    new.terms = CompetitionTerms {
         title: request.title,
         prompt: request.prompt,
         repository: Some(repository),
@@ -63,7 +63,7 @@ pub(super) async fn checked(
         base_branch: request.base_branch,
         check_command: request.check_command,
         context_id: request.context_id,
-        ..new
+        ..new.terms
     };
     check_size(&new)?;
     Ok(new)
@@ -71,8 +71,13 @@ pub(super) async fn checked(
 
 /// Whether its texts together are not too long.
 pub(in crate::v1) fn check_size(new: &NewRow) -> Result<(), ApiError> {
-    let shared =
-        [Some(&new.title), Some(&new.prompt), new.prepare_command.as_ref(), new.check_command.as_ref()];
+    let terms = &new.terms;
+    let shared = [
+        Some(&terms.title),
+        Some(&terms.prompt),
+        terms.prepare_command.as_ref(),
+        terms.check_command.as_ref(),
+    ];
     let own = new
         .entries
         .iter()
@@ -110,7 +115,7 @@ pub(in crate::v1) async fn checked_terms(
     for (index, entry) in terms.entries.into_iter().enumerate() {
         entries.push(checked_entry(app, caller, index, entry, usual).await?);
     }
-    Ok(NewRow {
+    let terms = CompetitionTerms {
         title: String::new(),
         prompt: String::new(),
         repository: None,
@@ -123,10 +128,8 @@ pub(in crate::v1) async fn checked_terms(
         budget_nanos: terms.budget.map(nanos).transpose()?,
         decide_within_s,
         context_id: None,
-        entries,
-        actor: caller.actor(),
-        idempotency: None,
-    })
+    };
+    Ok(NewRow { terms, entries, actor: caller.actor(), idempotency: None })
 }
 
 /// As many as may be forks of one sandbox.
@@ -245,7 +248,7 @@ mod tests {
             prompt: Some(prompt),
             budget_nanos: None,
         };
-        let with = |prompts: Vec<String>| NewRow {
+        let terms = CompetitionTerms {
             title: "Fix it".into(),
             prompt: String::new(),
             repository: None,
@@ -258,6 +261,9 @@ mod tests {
             budget_nanos: None,
             decide_within_s: USUAL_DECISION_S,
             context_id: None,
+        };
+        let with = |prompts: Vec<String>| NewRow {
+            terms: terms.clone(),
             entries: prompts.into_iter().map(entry).collect(),
             actor: "key:k".into(),
             idempotency: None,

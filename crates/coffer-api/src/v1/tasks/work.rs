@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use coffer_core::compete::CompetitionTerms;
 use coffer_core::{CompetitionId, RunId, TaskId};
 use coffer_store::{
-    Attempt as AttemptRow, CompetitionError, NewCompetition, RunFailure, StartTask, StepRow, StepState,
-    TaskError, TaskMessage, TaskRow,
+    Attempt as AttemptRow, CompetitionError, RunFailure, StartTask, StepRow, StepState, TaskError,
+    TaskMessage, TaskRow,
 };
 use http::{HeaderMap, StatusCode};
 use serde_json::json;
@@ -90,16 +91,16 @@ async fn compete(
     if task.repository.is_none() {
         return Err(ApiError::invalid("repository", "is needed: the task has none to work on"));
     }
-    let terms = competitions::checked_terms(app, caller, terms, task.agent).await?;
-    let new = NewCompetition {
+    let mut new = competitions::checked_terms(app, caller, terms, task.agent).await?;
+    new.terms = CompetitionTerms {
         title: task.title,
         prompt: task.description,
         repository: task.repository,
         base_branch: task.base_branch,
         check_command: task.check_command,
         context_id: task.context_id,
-        budget_nanos: terms.budget_nanos.or(task.budget_nanos),
-        ..terms
+        budget_nanos: new.terms.budget_nanos.or(task.budget_nanos),
+        ..new.terms
     };
     competitions::check_size(&new)?;
     let started = app.store.compete_for_task(&caller.scope, task.id, order, new).await;
