@@ -121,6 +121,18 @@ pub enum RunOutcome {
     Stuck,
 }
 
+impl RunOutcome {
+    /// The state of a run that ended so.
+    pub const fn state(self) -> RunState {
+        match self {
+            Self::Done => RunState::Done,
+            Self::Failed => RunState::Failed,
+            Self::Cancelled => RunState::Cancelled,
+            Self::Stuck => RunState::Stuck,
+        }
+    }
+}
+
 impl Life for RunState {
     type Cause = RunCause;
 
@@ -142,12 +154,7 @@ impl Life for RunState {
             (Self::Running, RunCause::Parked) => Ok(Self::Parked),
             (Self::Queued, RunCause::CancelAsked) => Ok(Self::Cancelled),
             (Self::Running | Self::Parked, RunCause::CancelAsked) => Ok(self),
-            (Self::Running, RunCause::Ended(outcome)) => Ok(match outcome {
-                RunOutcome::Done => Self::Done,
-                RunOutcome::Failed => Self::Failed,
-                RunOutcome::Cancelled => Self::Cancelled,
-                RunOutcome::Stuck => Self::Stuck,
-            }),
+            (Self::Running, RunCause::Ended(outcome)) => Ok(outcome.state()),
             (_, RunCause::Taken) => self.refuse("be taken up"),
             (_, RunCause::Parked) => self.refuse("wait"),
             (_, RunCause::CancelAsked) => self.refuse("be cancelled"),

@@ -63,9 +63,19 @@ pub(crate) fn states<L: Life>(cause: L::Cause) -> String {
 
 /// The state after `cause` by the state before, for `state = …`.
 pub(crate) fn moves<L: Life>(cause: L::Cause) -> String {
+    moves_of::<L>("state", cause)
+}
+
+/// The same where `state` alone would not say of which row.
+pub(crate) fn moves_of<L: Life>(column: &str, cause: L::Cause) -> String {
     let step = |state: L| Some(format!("WHEN '{}' THEN '{}'", state.name(), state.after(cause).ok()?.name()));
     let steps: Vec<String> = L::allowing(cause).filter_map(step).collect();
-    format!("CASE state {} ELSE state END", steps.join(" "))
+    format!("CASE {column} {} ELSE {column} END", steps.join(" "))
+}
+
+/// The state that a life begins in, for the values of a new row.
+pub(crate) fn first<L: Life>() -> String {
+    format!("'{}'", L::STATES[0].name())
 }
 
 /// A column that holds one of a list of names.

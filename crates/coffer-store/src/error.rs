@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use coffer_core::StateName;
+use coffer_core::life::Refused;
 
 use crate::OverQuota;
 
@@ -39,6 +40,9 @@ pub enum StoreError {
     /// It cannot be read or sealed without a master key that is not here.
     #[error("{what} sealed under a master key that is not here")]
     Sealed { what: String },
+    /// The life of the thing has no such move. Refusals that a caller can meet have their own errors.
+    #[error("{0}")]
+    Refused(Refused),
     #[error("a list can be filtered by at most {most} metadata pairs")]
     TooManyPairs { most: usize },
     #[error("the store is closed")]

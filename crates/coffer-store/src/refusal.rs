@@ -19,6 +19,7 @@ impl From<&StoreError> for Refusal {
     fn from(error: &StoreError) -> Self {
         match error {
             StoreError::TooManyPairs { .. } => Self::new(Code::BadRequest, error.to_string()),
+            StoreError::Refused(_) => Self::conflict(error.to_string()),
             StoreError::Transient { .. } | StoreError::Closed => {
                 tracing::warn!("the store is away: {error}");
                 Self::new(Code::Unavailable, "the records do not answer right now").retry_after(1)

@@ -13,7 +13,7 @@ use serde_json::Value;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
-use crate::columns::{id, moves, states, storable};
+use crate::columns::{first, id, moves, states, storable};
 use crate::error::Doing;
 use crate::{ProjectScope, Scope, Store, StoreError, competitions, events, now_ms, tasks};
 
@@ -186,20 +186,22 @@ pub(crate) async fn insert(
     new: &NewRun,
     at_ms: Millis,
 ) -> Result<(), StoreError> {
-    sqlx::query(
+    let sql = format!(
         "INSERT INTO runs (id, project_id, kind, subject, input, state, rank, wake_ms, created_ms)
-         VALUES ($1, $2, $3, $4, $5, 'queued', $6, $7, $7)",
-    )
-    .bind(new.id)
-    .bind(project)
-    .bind(new.kind)
-    .bind(new.subject.clone())
-    .bind(new.input.to_string())
-    .bind(new.rank)
-    .bind(at_ms)
-    .execute(&mut *connection)
-    .await
-    .doing(ASK)?;
+         VALUES ($1, $2, $3, $4, $5, {}, $6, $7, $7)",
+        first::<RunState>()
+    );
+    sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(new.id)
+        .bind(project)
+        .bind(new.kind)
+        .bind(new.subject.clone())
+        .bind(new.input.to_string())
+        .bind(new.rank)
+        .bind(at_ms)
+        .execute(&mut *connection)
+        .await
+        .doing(ASK)?;
     let event = Event::RunQueued(RunKind { run: new.id, kind: new.kind.to_string() });
     events::record(connection, project, &new.subject, event, at_ms).await
 }
@@ -330,12 +332,9 @@ fn failure(row: &AnyRow, column: &'static str) -> Result<Option<RunFailure>, Sto
 
 fn read(row: &AnyRow) -> Result<RunRow, StoreError> {
     let unwinding: Option<String> = row.try_get("unwinding").doing(READ)?;
-    let unwinding = match unwinding.as_deref() {
-        None => None,
-        Some("cancelled") => Some(Unwinding::Cancelled),
-        Some("failed") => Some(Unwinding::Failed),
-        Some(other) => return Err(unreadable("run", format!("unwinding because `{other}`"))),
-    };
+    let unwinding = unwinding.map(|why| {
+        Unwinding::parse(&why).ok_or_else(|| unreadable("run", format!("unwinding because `{why}`")))
+    });
     Ok(RunRow {
         id: id(row, "id")?,
         project: id(row, "project_id")?,
@@ -346,7 +345,7 @@ fn read(row: &AnyRow) -> Result<RunRow, StoreError> {
         takes: row.try_get("takes").doing(READ)?,
         wake_ms: row.try_get("wake_ms").doing(READ)?,
         cancel: row.try_get("cancel_reason").doing(READ)?,
-        unwinding,
+        unwinding: unwinding.transpose()?,
         output: value(row, "output")?,
         failure: failure(row, "failure")?,
         created_ms: row.try_get("created_ms").doing(READ)?,

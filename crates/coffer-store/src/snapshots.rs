@@ -17,8 +17,8 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe};
 
 use crate::columns::{
-    self, bigint, from_json, id, moves, name, number, optional_id, optional_text, states, storable, text,
-    unsigned,
+    self, bigint, first, from_json, id, moves, name, number, optional_id, optional_text, states, storable,
+    text, unsigned,
 };
 use crate::error::Doing;
 use crate::select::Select;
@@ -320,34 +320,36 @@ async fn insert_row(
     key: Option<&(String, String)>,
     at_ms: Millis,
 ) -> Result<bool, StoreError> {
-    let inserted = sqlx::query(
+    let sql = format!(
         "INSERT INTO snapshots (
              id, project_id, agent_id, installation, sandbox_id, state, name, tag, memory, template, cpu_count,
              memory_mib, disk_mib, max_processes, secret_names, created_by, created_ms, idempotency_key, fingerprint
-         ) VALUES ($1, $2, $3, $4, $5, 'creating', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+         ) VALUES ($1, $2, $3, $4, $5, {}, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
          ON CONFLICT DO NOTHING",
-    )
-    .bind(new.id)
-    .bind(project)
-    .bind(new.agent)
-    .bind(installation)
-    .bind(new.sandbox)
-    .bind(new.name.as_deref().map(storable))
-    .bind(storable(&new.tag))
-    .bind(i64::from(new.memory))
-    .bind(storable(&new.template))
-    .bind(i64::from(new.limits.cpu_count))
-    .bind(bigint(new.limits.memory_mib))
-    .bind(bigint(new.limits.disk_mib))
-    .bind(i64::from(new.limits.max_processes))
-    .bind((!new.secrets.is_empty()).then(|| columns::json(&new.secrets)))
-    .bind(new.created_by)
-    .bind(at_ms)
-    .bind(key.map(|(key, _)| key.clone()))
-    .bind(key.map(|(_, fingerprint)| fingerprint.clone()))
-    .execute(connection)
-    .await
-    .doing(RECORD)?;
+        first::<SnapshotState>()
+    );
+    let inserted = sqlx::query(AssertSqlSafe(sql))
+        .bind(new.id)
+        .bind(project)
+        .bind(new.agent)
+        .bind(installation)
+        .bind(new.sandbox)
+        .bind(new.name.as_deref().map(storable))
+        .bind(storable(&new.tag))
+        .bind(i64::from(new.memory))
+        .bind(storable(&new.template))
+        .bind(i64::from(new.limits.cpu_count))
+        .bind(bigint(new.limits.memory_mib))
+        .bind(bigint(new.limits.disk_mib))
+        .bind(i64::from(new.limits.max_processes))
+        .bind((!new.secrets.is_empty()).then(|| columns::json(&new.secrets)))
+        .bind(new.created_by)
+        .bind(at_ms)
+        .bind(key.map(|(key, _)| key.clone()))
+        .bind(key.map(|(_, fingerprint)| fingerprint.clone()))
+        .execute(connection)
+        .await
+        .doing(RECORD)?;
     Ok(inserted.rows_affected() > 0)
 }
 

@@ -1,13 +1,13 @@
 //! Putting competitions on record, alone or as an attempt at a task.
 
-use coffer_core::compete::{CompetitionState, CompetitionTerms};
+use coffer_core::compete::{CompetitionState, CompetitionTerms, EntryState};
 use coffer_core::event::{CompetitionCreated, Event};
 use coffer_core::{AgentId, CompetitionId, Millis, ProjectId, RunId, TaskId};
 use serde_json::json;
 use sqlx::{AnyConnection, Row};
 
 use super::{COLUMNS, CompetitionError, CompetitionRow, READ, read};
-use crate::columns::storable;
+use crate::columns::{first, storable};
 use crate::error::Doing;
 use crate::projects::lock_project;
 use crate::runs::{self, NewRun};
@@ -136,8 +136,9 @@ async fn insert(
         "INSERT INTO competitions (id, project_id, run_id, task_id, title, prompt, repository, source_id,
              base_branch, template, prepare_command, check_command, rule, budget_nanos, decide_within_s, context_id,
              state, created_by, idempotency_key, idempotency_print, created_ms, updated_ms)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $21)
-         RETURNING {COLUMNS}"
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, {}, $17, $18, $19, $20, $20)
+         RETURNING {COLUMNS}",
+        first::<CompetitionState>()
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(competition)
@@ -156,7 +157,6 @@ async fn insert(
         .bind(terms.budget_nanos)
         .bind(terms.decide_within_s)
         .bind(text(&terms.context_id))
-        .bind(CompetitionState::Queued.as_str())
         .bind(new.actor.clone())
         .bind(key)
         .bind(print)
@@ -199,7 +199,7 @@ async fn insert_entry(
     let inserted = sqlx::query(
         "INSERT INTO competition_entries
              (competition_id, number, project_id, label, agent_id, model, prompt, budget_nanos, state)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'queued')",
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     )
     .bind(competition)
     .bind(number)
@@ -209,6 +209,7 @@ async fn insert_entry(
     .bind(entry.model.as_deref().map(storable))
     .bind(entry.prompt.as_deref().map(storable))
     .bind(entry.budget_nanos)
+    .bind(EntryState::Queued.as_str().to_string())
     .execute(connection)
     .await;
     inserted.map(drop).doing(BEGIN).map_err(|error: StoreError| error.into())

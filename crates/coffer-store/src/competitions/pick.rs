@@ -1,7 +1,8 @@
 //! What people decide: who wins, and that it is to end.
 
-use coffer_core::compete::CompetitionState;
+use coffer_core::compete::CompetitionCause;
 use coffer_core::event::{CompetitionMoved, CompetitionWinner, Event};
+use coffer_core::life::Life as _;
 use coffer_core::{CompetitionId, ProjectId, RunId};
 use serde_json::json;
 use sqlx::AnyConnection;
@@ -119,22 +120,23 @@ async fn pick(
     if before.winner == Some(entry) {
         return Ok(before);
     }
-    if before.state != CompetitionState::Waiting {
-        return Err(CompetitionError::NotWaiting(before.state));
-    }
+    let from = before.state;
+    let to = from.after(CompetitionCause::Picked).map_err(|_| CompetitionError::NotWaiting(from))?;
     if !row.can_win() {
         return Err(CompetitionError::CannotWin(entry));
     }
     let now = now_ms();
     let sql = format!(
-        "UPDATE competitions SET state = 'publishing', winner = $1, picked_by = $2, updated_ms = $3
-         WHERE id = $4 AND state = 'waiting' RETURNING {COLUMNS}"
+        "UPDATE competitions SET state = $1, winner = $2, picked_by = $3, updated_ms = $4
+         WHERE id = $5 AND state = $6 RETURNING {COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(to.as_str().to_string())
         .bind(entry)
         .bind(actor)
         .bind(now)
         .bind(competition)
+        .bind(from.as_str())
         .fetch_one(&mut *connection)
         .await
         .doing(CHANGE)?;
@@ -143,11 +145,10 @@ async fn pick(
     {
         Ok(_) => {}
         Err(RunError::Store(error)) => return Err(error.into()),
-        Err(_) => return Err(CompetitionError::NotWaiting(before.state)),
+        Err(_) => return Err(CompetitionError::NotWaiting(from)),
     }
     let winner = CompetitionWinner { competition, entry, by: Some(actor.to_string()) };
     events::record(connection, project, competition, Event::CompetitionWinner(winner), now).await?;
-    let (from, to) = (before.state, CompetitionState::Publishing);
     let moved = CompetitionMoved { competition, from, to, pull_url: None, error: None };
     events::record(connection, project, competition, Event::CompetitionState(moved), now).await?;
     Ok(read(&row)?)

@@ -10,7 +10,7 @@ use coffer_core::{CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxI
 use sqlx::{AnyConnection, Row};
 
 use super::{CHANGE, CheckNote, EntryPatch, state};
-use crate::columns::{bigint, id, json as to_json, moves, states, storable};
+use crate::columns::{bigint, id, json as to_json, storable};
 use crate::error::Doing;
 use crate::{JournalError, RunFailure, RunState, Store, StoreError, events, now_ms, runs};
 
@@ -169,9 +169,10 @@ async fn put(
         |state: &CompetitionState| matches!(state, CompetitionState::Judging | CompetitionState::Waiting);
     // A step that is run again does not ask again what a person has answered since.
     note.state = note.state.filter(|state| held.winner.is_none() || !asks(state));
-    if let Some(cause) = note.state.and_then(CompetitionCause::of) {
-        held.state.after(cause).map_err(super::unreadable)?;
-    }
+    let to = match note.state.and_then(CompetitionCause::of) {
+        Some(cause) => Some(held.state.after(cause).map_err(StoreError::Refused)?),
+        None => None,
+    };
     let (winner, picked_by) = note.winner.clone().unzip();
     sqlx::query(
         "UPDATE competitions SET state = COALESCE($1, state), sandbox_id = COALESCE($2, sandbox_id),
@@ -180,7 +181,7 @@ async fn put(
              updated_ms = $8
          WHERE id = $9",
     )
-    .bind(note.state.map(|state| state.as_str()))
+    .bind(to.map(|state| state.as_str()))
     .bind(note.sandbox)
     .bind(note.base_commit)
     .bind(note.decide_by_ms)
@@ -196,7 +197,7 @@ async fn put(
         let won = CompetitionWinner { competition: held.competition, entry, by: picked_by };
         tell(connection, held, Event::CompetitionWinner(won)).await?;
     }
-    if let Some(to) = note.state.filter(|to| *to != held.state) {
+    if let Some(to) = to.filter(|to| *to != held.state) {
         let (competition, from) = (held.competition, held.state);
         let moved = CompetitionMoved { competition, from, to, pull_url: note.pull_url, error: None };
         tell(connection, held, Event::CompetitionState(moved)).await?;
@@ -287,6 +288,19 @@ async fn tell(connection: &mut AnyConnection, held: &Held, event: Event) -> Resu
     Ok(())
 }
 
+/// The competition of a run and its state, with its row held until the transaction ends.
+async fn of_run(
+    connection: &mut AnyConnection,
+    run: RunId,
+) -> Result<Option<(CompetitionId, CompetitionState)>, StoreError> {
+    let row = sqlx::query("UPDATE competitions SET run_id = run_id WHERE run_id = $1 RETURNING id, state")
+        .bind(run.to_string())
+        .fetch_optional(connection)
+        .await
+        .doing(CHANGE)?;
+    row.map(|row| Ok((id(&row, "id")?, state(&row)?))).transpose()
+}
+
 /// Part of the transaction in which a run begins.
 pub(crate) async fn run_started(
     connection: &mut AnyConnection,
@@ -294,20 +308,15 @@ pub(crate) async fn run_started(
     run: RunId,
     now: Millis,
 ) -> Result<(), StoreError> {
-    let sql = format!(
-        "UPDATE competitions SET state = {}, updated_ms = $1 WHERE run_id = $2 AND state IN ({}) RETURNING id",
-        moves::<CompetitionState>(CompetitionCause::Started),
-        states::<CompetitionState>(CompetitionCause::Started),
-    );
-    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+    let Some((competition, from)) = of_run(connection, run).await? else { return Ok(()) };
+    let Ok(to) = from.after(CompetitionCause::Started) else { return Ok(()) };
+    sqlx::query("UPDATE competitions SET state = $1, updated_ms = $2 WHERE id = $3")
+        .bind(to.as_str().to_string())
         .bind(now)
-        .bind(run)
-        .fetch_optional(&mut *connection)
+        .bind(competition)
+        .execute(&mut *connection)
         .await
         .doing(CHANGE)?;
-    let Some(row) = row else { return Ok(()) };
-    let competition: CompetitionId = id(&row, "id")?;
-    let (from, to) = (CompetitionState::Queued, CompetitionState::Preparing);
     let moved = CompetitionMoved { competition, from, to, pull_url: None, error: None };
     events::record(connection, project, competition, Event::CompetitionState(moved), now).await
 }
@@ -326,13 +335,7 @@ pub(crate) async fn run_ended(
         RunState::Cancelled => CompetitionOutcome::Cancelled,
         _ => CompetitionOutcome::Failed,
     };
-    let row = sqlx::query("UPDATE competitions SET run_id = run_id WHERE run_id = $1 RETURNING id, state")
-        .bind(run)
-        .fetch_optional(&mut *connection)
-        .await
-        .doing(CHANGE)?;
-    let Some(row) = row else { return Ok(()) };
-    let (competition, from): (CompetitionId, _) = (id(&row, "id")?, state(&row)?);
+    let Some((competition, from)) = of_run(connection, run).await? else { return Ok(()) };
     // Refused where its end is written a second time, because the answer to the first was lost.
     let Ok(to) = from.after(CompetitionCause::Ended(outcome)) else { return Ok(()) };
     sqlx::query(
@@ -347,9 +350,10 @@ pub(crate) async fn run_ended(
     .await
     .doing(CHANGE)?;
     sqlx::query(
-        "UPDATE competition_entries SET state = 'cancelled', ended_ms = $1
-         WHERE competition_id = $2 AND state NOT IN ('done', 'failed', 'cancelled')",
+        "UPDATE competition_entries SET state = $1, ended_ms = $2
+         WHERE competition_id = $3 AND state NOT IN ('done', 'failed', 'cancelled')",
     )
+    .bind(EntryState::Cancelled.as_str().to_string())
     .bind(now)
     .bind(competition)
     .execute(&mut *connection)

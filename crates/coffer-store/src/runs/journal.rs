@@ -4,13 +4,14 @@ use coffer_core::event::{
     Event, RunEnded, RunParked, RunUnwinding, StepFailed, StepFinished, StepStarted, StepUndone,
 };
 use coffer_core::{
-    Millis, ProjectId, RunFailure, RunId, RunState, RunnerId, StepCause, StepState, Unwinding,
+    Millis, ProjectId, RunCause, RunFailure, RunId, RunOutcome, RunState, RunnerId, StepCause, StepState,
+    Unwinding,
 };
 use serde_json::Value;
 use sqlx::{AnyConnection, Row};
 
 use super::{RunSignal, StepRow, unreadable, value};
-use crate::columns::{json as to_json, moves, states};
+use crate::columns::{first, json as to_json, moves, moves_of, states};
 use crate::error::Doing;
 use crate::{Operator, Store, StoreError, competitions, events, now_ms, tasks};
 
@@ -48,11 +49,15 @@ pub enum RunEnd {
 
 impl RunEnd {
     pub const fn state(&self) -> RunState {
+        self.outcome().state()
+    }
+
+    const fn outcome(&self) -> RunOutcome {
         match self {
-            Self::Done(_) => RunState::Done,
-            Self::Failed(_) => RunState::Failed,
-            Self::Cancelled(_) => RunState::Cancelled,
-            Self::Stuck(_) => RunState::Stuck,
+            Self::Done(_) => RunOutcome::Done,
+            Self::Failed(_) => RunOutcome::Failed,
+            Self::Cancelled(_) => RunOutcome::Cancelled,
+            Self::Stuck(_) => RunOutcome::Stuck,
         }
     }
 
@@ -84,11 +89,15 @@ impl Store {
                 let sql = format!(
                     "INSERT INTO run_steps
                          (run_id, name, project_id, position, state, starts, failures, started_ms, output)
-                     VALUES ($1, $2, $3, $4, 'under_way', 1, 0, $5, $6)
+                     VALUES ($1, $2, $3, $4, {}, 1, 0, $5, $6)
                      ON CONFLICT (run_id, name) DO UPDATE SET
-                         state = 'under_way', starts = run_steps.starts + 1, started_ms = excluded.started_ms,
+                         state = {}, starts = run_steps.starts + 1, started_ms = excluded.started_ms,
                          ended_ms = NULL, output = excluded.output
+                     WHERE run_steps.state IN ({})
                      RETURNING {}",
+                    first::<StepState>(),
+                    moves_of::<StepState>("run_steps.state", StepCause::Started),
+                    states::<StepState>(StepCause::Started),
                     super::STEP_COLUMNS
                 );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
@@ -98,9 +107,10 @@ impl Store {
                     .bind(position)
                     .bind(now)
                     .bind(output)
-                    .fetch_one(&mut *connection)
+                    .fetch_optional(&mut *connection)
                     .await
                     .doing(WRITE)?;
+                let row = row.ok_or_else(|| unreadable("step", "it is over and was begun again"))?;
                 let step = super::step(&row)?;
                 let (start, failures) = (step.starts, step.failures);
                 let started = StepStarted { run: hold.run, step: step.name.clone(), start, failures };
@@ -254,22 +264,29 @@ impl Store {
         signal: Option<&str>,
     ) -> Result<(), JournalError> {
         let signal = signal.map(String::from);
-        let parked = "state = 'parked', owner = NULL, fence = fence + 1, takes = 0";
-        self.write_held(hold, parked, move |connection, hold, now| {
+        let let_go = "owner = NULL, fence = fence + 1, takes = 0";
+        self.write_held(hold, let_go, move |connection, hold, now| {
             Box::pin(async move {
                 // The row is held: what came before is seen here, what comes later wakes it.
-                sqlx::query(
-                    "UPDATE runs SET wake_ms = CASE WHEN cancel_ms IS NOT NULL OR EXISTS (
+                let sql = format!(
+                    "UPDATE runs SET state = {}, wake_ms = CASE WHEN cancel_ms IS NOT NULL OR EXISTS (
                          SELECT 1 FROM run_signals WHERE run_id = $1 AND name = $2 AND taken_by IS NULL)
-                         THEN $3 ELSE $4 END WHERE id = $1",
-                )
-                .bind(hold.run)
-                .bind(signal.clone())
-                .bind(now)
-                .bind(wake_ms)
-                .execute(&mut *connection)
-                .await
-                .doing(WRITE)?;
+                         THEN $3 ELSE $4 END
+                     WHERE id = $1 AND state IN ({})",
+                    moves::<RunState>(RunCause::Parked),
+                    states::<RunState>(RunCause::Parked),
+                );
+                let parked = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(hold.run)
+                    .bind(signal.clone())
+                    .bind(now)
+                    .bind(wake_ms)
+                    .execute(&mut *connection)
+                    .await
+                    .doing(WRITE)?;
+                if parked.rows_affected() == 0 {
+                    return Err(JournalError::Lost);
+                }
                 let parked = RunParked { run: hold.run, until_ms: wake_ms, signal };
                 tell(connection, hold, Event::RunParked(parked), now).await
             })
@@ -302,18 +319,23 @@ impl Store {
                     RunEnd::Done(output) => Some(output.to_string()),
                     _ => None,
                 };
-                sqlx::query(
-                    "UPDATE runs SET state = $1, output = $2, failure = $3, ended_ms = $4 WHERE id = $5",
-                )
-                .bind(ended.state().as_str())
-                .bind(output)
-                .bind(ended.failure().map(to_json))
-                .bind(now)
-                .bind(hold.run)
-                .execute(&mut *connection)
-                .await
-                .doing(WRITE)?;
-                let (state, failure) = (ended.state(), ended.failure());
+                let cause = RunCause::Ended(ended.outcome());
+                let sql = format!(
+                    "UPDATE runs SET state = {}, output = $1, failure = $2, ended_ms = $3
+                     WHERE id = $4 AND state IN ({}) RETURNING state",
+                    moves::<RunState>(cause),
+                    states::<RunState>(cause),
+                );
+                let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(output)
+                    .bind(ended.failure().map(to_json))
+                    .bind(now)
+                    .bind(hold.run)
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .doing(WRITE)?;
+                let row = row.ok_or(JournalError::Lost)?;
+                let (state, failure) = (super::state(&row)?, ended.failure());
                 competitions::run_ended(connection, hold.project, hold.run, state, failure, now).await?;
                 tasks::run_ended(connection, hold.project, hold.run, state, failure, now).await?;
                 let ended = RunEnded { run: hold.run, state, reason: None, failure: failure.cloned() };

@@ -4,8 +4,8 @@ use coffer_core::agent::AgentProgress;
 use coffer_core::event::{Event, TaskNeedsAttention, TaskProgress};
 use coffer_core::life::Life as _;
 use coffer_core::{
-    AgentId, Attention, CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId, TaskCause, TaskId,
-    TaskState,
+    AgentId, Attention, CompetitionId, ExecutionId, Millis, ProjectId, RunCause, RunId, SandboxId, TaskCause,
+    TaskId,
 };
 use serde_json::json;
 use sqlx::any::AnyRow;
@@ -14,7 +14,7 @@ use sqlx::{AnyConnection, Row};
 use super::change::{hold, is_busy};
 use super::talk::{any_unheard, give_back, take_unheard};
 use super::{CHANGE, COLUMNS, Moved, READ, TaskError, TaskRow, moved, read};
-use crate::columns::{id, json as to_json, optional_id, storable};
+use crate::columns::{first, id, json as to_json, moves, optional_id, storable};
 use crate::error::Doing;
 use crate::runs::{self, NewRun, RunError};
 use crate::{JournalError, ProjectScope, RunFailure, RunState, Store, StoreError, events, now_ms};
@@ -102,20 +102,21 @@ impl Store {
                 // Runs first, then the task: whoever ends a run goes the same way.
                 cancel_runs(connection, scope.project(), task, &reason).await?;
                 let before = hold(connection, &scope, task).await?;
+                let to = before.state.after(TaskCause::Cancelled).map_err(StoreError::Refused)?;
                 let (project, now) = (scope.project(), now_ms());
                 let sql = format!(
-                    "UPDATE tasks SET state = 'cancelled', attention = NULL, updated_ms = $1,
-                         version = version + 1 WHERE id = $2 RETURNING {COLUMNS}"
+                    "UPDATE tasks SET state = $1, attention = NULL, updated_ms = $2,
+                         version = version + 1 WHERE id = $3 RETURNING {COLUMNS}"
                 );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(to.as_str().to_string())
                     .bind(now)
                     .bind(task)
                     .fetch_one(&mut *connection)
                     .await
                     .doing(CHANGE)?;
-                if before.state != TaskState::Cancelled {
-                    let (from, to) = (Some(before.state), TaskState::Cancelled);
-                    let actor = Some(actor.as_str());
+                if before.state != to {
+                    let (from, actor) = (Some(before.state), Some(actor.as_str()));
                     moved(connection, &Moved { task, project, from, to, reason: &reason, actor, now })
                         .await?;
                 }
@@ -181,22 +182,25 @@ pub(crate) async fn begin(
         "messages": heard.iter().map(|message| message.number).collect::<Vec<_>>(),
         "competition": competes.map(|(_, competition)| competition),
     });
-    sqlx::query(
-        "INSERT INTO task_attempts (task_id, number, project_id, run_id, agent_id, model, state, created_ms)
-         VALUES ($1, $2, $3, $4, $5, $6, 'queued', $7)",
-    )
-    .bind(task)
-    .bind(number)
-    .bind(project)
-    .bind(run)
-    .bind(agent)
-    .bind(model.as_deref().map(storable))
-    .bind(now)
-    .execute(&mut *connection)
-    .await
-    .doing(CHANGE)?;
     let sql = format!(
-        "UPDATE tasks SET state = 'in_progress', attention = NULL, agent_id = $1, run_id = $2, attempts = $3,
+        "INSERT INTO task_attempts (task_id, number, project_id, run_id, agent_id, model, state, created_ms)
+         VALUES ($1, $2, $3, $4, $5, $6, {}, $7)",
+        first::<RunState>()
+    );
+    sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(task.to_string())
+        .bind(number)
+        .bind(project.to_string())
+        .bind(run.to_string())
+        .bind(agent.map(|agent| agent.to_string()))
+        .bind(model.as_deref().map(storable))
+        .bind(now)
+        .execute(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+    let to = before.state.after(TaskCause::Started).map_err(StoreError::Refused)?;
+    let sql = format!(
+        "UPDATE tasks SET state = $6, attention = NULL, agent_id = $1, run_id = $2, attempts = $3,
              updated_ms = $4, version = version + 1 WHERE id = $5 RETURNING {COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
@@ -205,12 +209,12 @@ pub(crate) async fn begin(
         .bind(number)
         .bind(now)
         .bind(task)
+        .bind(to.as_str())
         .fetch_one(&mut *connection)
         .await
         .doing(CHANGE)?;
-    let (from, to) = (Some(before.state), TaskState::InProgress);
     if before.state != to {
-        let actor = Some(start.actor.as_str());
+        let (from, actor) = (Some(before.state), Some(start.actor.as_str()));
         moved(connection, &Moved { task, project, from, to, reason: start.reason, actor, now }).await?;
     }
     let kind = competes.map_or(KIND, |(kind, _)| kind);
@@ -304,18 +308,17 @@ async fn put_note(
     Ok(())
 }
 
-/// Part of the transaction in which a run begins.
+/// Part of the transaction in which a run begins. An attempt has the states of its run.
 pub(crate) async fn run_started(
     connection: &mut AnyConnection,
     run: RunId,
     now: Millis,
 ) -> Result<(), StoreError> {
-    sqlx::query("UPDATE task_attempts SET state = 'running', started_ms = $1 WHERE run_id = $2")
-        .bind(now)
-        .bind(run)
-        .execute(connection)
-        .await
-        .doing(CHANGE)?;
+    let sql = format!(
+        "UPDATE task_attempts SET state = {}, started_ms = $1 WHERE run_id = $2",
+        moves::<RunState>(RunCause::Taken)
+    );
+    sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now).bind(run).execute(connection).await.doing(CHANGE)?;
     Ok(())
 }
 

@@ -1,7 +1,8 @@
 //! What people do to tasks.
 
 use coffer_core::event::{Event, TaskChanged, TaskDeleted};
-use coffer_core::{AgentId, Priority, ProjectId, TaskId, TaskState};
+use coffer_core::life::Life as _;
+use coffer_core::{AgentId, Priority, ProjectId, TaskCause, TaskId, TaskState};
 use sqlx::{AnyConnection, Row};
 
 use super::{
@@ -133,7 +134,10 @@ async fn change(
     if version.is_some_and(|version| version != before.version) {
         return Err(TaskError::Changed);
     }
-    let to = edit.state.unwrap_or(before.state);
+    let to = match edit.state {
+        Some(wanted) => before.state.after(TaskCause::Moved(wanted)).map_err(StoreError::Refused)?,
+        None => before.state,
+    };
     let leaves = to != before.state || edit.archived == Some(true);
     let reworks = edit.agent.is_some() || edit.repository.is_some() || edit.base_branch.is_some();
     if (leaves || reworks) && is_busy(connection, task).await? {

@@ -4,7 +4,8 @@
 //! is acted on once, however many servers follow and whenever one dies.
 
 use coffer_core::event::{Event, TaskChanged, TaskNeedsAttention, TaskSaid};
-use coffer_core::{Attention, Millis, ProjectId, RepositoryId, TaskId, TaskState};
+use coffer_core::life::Life as _;
+use coffer_core::{Attention, Millis, ProjectId, RepositoryId, TaskCause, TaskId, TaskState};
 use serde_json::{Value, json};
 use sqlx::AnyConnection;
 use strum::{EnumString, IntoStaticStr, VariantArray};
@@ -311,7 +312,8 @@ async fn heed(
     match heard {
         Heard::Merged if before.state == TaskState::Done => Ok(false),
         Heard::Merged => {
-            let (from, to) = (Some(before.state), TaskState::Done);
+            let to = before.state.after(TaskCause::Merged).map_err(StoreError::Refused)?;
+            let from = Some(before.state);
             set(connection, task, Some(to), None, now).await?;
             let reason = "its pull request was merged";
             let (project, actor) = (scope.project(), Some("forge"));

@@ -5,7 +5,7 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 
 use super::{CHANGE, READ};
-use crate::columns::{id, moves, number, optional_text, storable, text, unreadable, unsigned};
+use crate::columns::{first, id, moves, number, optional_text, storable, text, unreadable, unsigned};
 use crate::error::Doing;
 use crate::select::Select;
 use crate::{Operator, ProjectScope, Store, StoreError, now_ms};
@@ -97,8 +97,9 @@ impl Store {
                 let sql = format!(
                     "INSERT INTO webhook_sends
                          (id, webhook_id, project_id, kind, body, state, asked, next_ms, created_ms)
-                     SELECT $1, id, project_id, $2, $3, 'waiting', 1, $4, $4 FROM webhooks
-                     WHERE id = $5 AND project_id = $6 AND removed_ms IS NULL RETURNING {COLUMNS}"
+                     SELECT $1, id, project_id, $2, $3, {}, 1, $4, $4 FROM webhooks
+                     WHERE id = $5 AND project_id = $6 AND removed_ms IS NULL RETURNING {COLUMNS}",
+                    first::<DeliveryState>()
                 );
                 let row = sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(DeliveryId::generate())

@@ -5,7 +5,7 @@ use coffer_core::{DeliveryCause, DeliveryId, DeliveryState, Millis, ProjectId, W
 use sqlx::{AnyConnection, Row};
 
 use super::{CHANGE, COLUMNS, READ, WebhookRow, hold_project, purpose, read};
-use crate::columns::{id, moves, number, optional_text, states, storable, text};
+use crate::columns::{first, id, moves, number, optional_text, states, storable, text};
 use crate::error::Doing;
 use crate::{Operator, Secret, Store, StoreError, WebhookKey, events};
 
@@ -400,20 +400,22 @@ async fn insert(
     new: &NewDelivery,
     now: Millis,
 ) -> Result<(), StoreError> {
-    sqlx::query(
+    let sql = format!(
         "INSERT INTO webhook_sends (id, webhook_id, project_id, event, kind, body, state, asked, next_ms, created_ms)
-         VALUES ($1, $2, $3, $4, $5, $6, 'waiting', 0, $7, $7) ON CONFLICT DO NOTHING",
-    )
-    .bind(DeliveryId::generate())
-    .bind(webhook)
-    .bind(project)
-    .bind(new.event)
-    .bind(new.kind.clone())
-    .bind(storable(&new.body))
-    .bind(now)
-    .execute(connection)
-    .await
-    .doing(QUEUE)?;
+         VALUES ($1, $2, $3, $4, $5, $6, {}, 0, $7, $7) ON CONFLICT DO NOTHING",
+        first::<DeliveryState>()
+    );
+    sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(DeliveryId::generate().to_string())
+        .bind(webhook)
+        .bind(project)
+        .bind(new.event)
+        .bind(new.kind.clone())
+        .bind(storable(&new.body))
+        .bind(now)
+        .execute(connection)
+        .await
+        .doing(QUEUE)?;
     Ok(())
 }
 

@@ -12,6 +12,7 @@ mod idempotency;
 mod keys;
 mod limits;
 mod lists;
+mod lives;
 mod opening;
 mod policy;
 mod projects;

@@ -2,8 +2,8 @@
 
 use coffer_core::{RunId, RunnerId};
 use coffer_store::{
-    Cutoffs, EventFilter, NewRun, ProjectScope, Pruned, Quotas, RunEnd, RunFailure, RunState, Slots, Store,
-    TakenRun,
+    Cutoffs, EventFilter, JournalError, NewRun, ProjectScope, Pruned, Quotas, RunEnd, RunFailure, RunState,
+    Slots, StepState, Store, TakenRun,
 };
 use serde_json::json;
 
@@ -67,6 +67,29 @@ on_both! {
         assert_eq!(load.held, 3 + 2 + 2);
         give(&store, &usual, Some(50)).await;
         assert_eq!(take(&store, runner, Slots { in_all: 8, per_project: 2 }).await.len(), 1);
+    }
+
+    async fn only_a_step_under_way_is_begun_again_and_only_a_run_that_goes_on_ends(database: &TestDatabase) {
+        let store = database.open().await;
+        let mine = project(&store, "mine").await;
+        let run = queue(&store, &mine, 1).await[0];
+        let runner = store.enter_runner(&store.operator(), "here", 1).await.unwrap();
+        let taken = take(&store, runner, MANY).await.remove(0);
+        let hold = &taken.hold;
+        assert_eq!(store.begin_step(hold, "first", 1, None).await.unwrap().starts, 1);
+        assert_eq!(store.begin_step(hold, "first", 1, None).await.unwrap().starts, 2);
+        store.finish_step(hold, "first", &json!("done"), None).await.unwrap();
+        let again = store.begin_step(hold, "first", 1, None).await;
+        assert!(matches!(again, Err(JournalError::Store(_))), "{again:?}");
+        let steps = store.run_steps(&mine, run).await.unwrap();
+        assert_eq!((steps[0].state, steps[0].output.as_ref()), (StepState::Done, Some(&json!("done"))));
+
+        store.park_run(hold, LATER, None).await.unwrap();
+        assert_eq!(store.run(&mine, run).await.unwrap().unwrap().state, RunState::Parked);
+        let ended = store.end_run(hold, &RunEnd::Done(json!(1))).await;
+        assert!(matches!(ended, Err(JournalError::Lost)), "{ended:?}");
+        assert!(matches!(store.park_run(hold, LATER, None).await, Err(JournalError::Lost)));
+        assert_eq!(store.run(&mine, run).await.unwrap().unwrap().state, RunState::Parked);
     }
 
     async fn old_runs_go_with_their_steps_and_those_that_matter_stay(database: &TestDatabase) {
