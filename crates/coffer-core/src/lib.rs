@@ -17,6 +17,7 @@ pub mod compete;
 mod delivery;
 mod error;
 pub mod event;
+mod failure;
 pub mod forge;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -40,6 +41,7 @@ mod template;
 pub use code::Code;
 pub use delivery::{DeliveryCause, DeliveryState};
 pub use error::chain;
+pub use failure::{FailureCode, StepCode};
 pub use id::{
     AgentId, ArtifactId, AuditId, BadId, BudgetId, CommentId, CompetitionId, ConnectionId, DeliveryId,
     ExecutionId, GitOperationId, Id, KeyId, ProjectId, RepositoryId, ReservationId, RunId, RunnerId,

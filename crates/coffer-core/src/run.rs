@@ -17,6 +17,7 @@
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
+use crate::FailureCode;
 use crate::life::{Life, Refused};
 
 /// Of an error message, what is kept.
@@ -80,7 +81,7 @@ names!(RunState, StepState, Unwinding);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunFailure {
     /// For programs.
-    pub code: String,
+    pub code: FailureCode,
     /// For people.
     pub message: String,
     /// The step that failed.
@@ -92,11 +93,15 @@ pub struct RunFailure {
 }
 
 impl RunFailure {
-    /// A failure with its message cut to what is kept. NUL is replaced: PostgreSQL has none in a text.
-    pub fn new(code: impl Into<String>, message: impl AsRef<str>) -> Self {
-        let message = message.as_ref();
-        let message = message[..message.floor_char_boundary(LONGEST_MESSAGE)].replace('\0', "\u{fffd}");
+    /// A failure, with its message cut to what is kept.
+    pub fn new(code: impl Into<FailureCode>, message: impl AsRef<str>) -> Self {
+        let message = Self::storable(message.as_ref());
         Self { code: code.into(), message, step: None, not_undone: Vec::new() }
+    }
+
+    /// A message, cut to what is kept. NUL is replaced: PostgreSQL has none in a text.
+    pub fn storable(message: &str) -> String {
+        message[..message.floor_char_boundary(LONGEST_MESSAGE)].replace('\0', "\u{fffd}")
     }
 }
 

@@ -13,6 +13,7 @@
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
+use crate::FailureCode;
 use crate::life::{Life, Refused};
 
 /// The column of the board that a task is in.
@@ -75,7 +76,7 @@ impl Priority {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attention {
     /// For programs: the failure's.
-    pub code: String,
+    pub code: FailureCode,
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,

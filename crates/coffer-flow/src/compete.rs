@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::compete::{CompetitionState, Contender, EntryState, Rule, best, rank};
-use coffer_core::{CompetitionId, ProjectId, RunId, SandboxId, TaskId};
+use coffer_core::{CompetitionId, ProjectId, RunId, SandboxId, StepCode, TaskId};
 use coffer_store::{
     AttemptNote, COMPETITION_PICKED, CompetitionNote, EntryNote, EntryRow, ProjectScope, Store, Unwinding,
 };
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use crate::task::{Pull, told};
 use crate::{Clock, Kind, Run, Start, StepError, Stop, Tries};
 
-pub use arena::{Arena, Base, Changes, EntryBrief, Fork, Lane, NO_ROOM, News, RaceBrief, Raced, Tell};
+pub use arena::{Arena, Base, Changes, EntryBrief, Fork, Lane, News, RaceBrief, Raced, Tell};
 
 /// The kind of runs that are competitions.
 pub const KIND: &str = "compete";
@@ -104,11 +104,12 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
     async fn prepare(&self, run: RunId, project: ProjectId, asked: &Asked) -> Result<RaceBrief, StepError> {
         let scope = self.scope(project);
         let row = self.store.competition(&scope, asked.competition).await?;
-        let row = row.ok_or_else(|| StepError::fatal("competition_gone", "the competition was deleted"))?;
+        let row =
+            row.ok_or_else(|| StepError::fatal(StepCode::CompetitionGone, "the competition was deleted"))?;
         let terms = row.terms;
         let repository = terms
             .repository
-            .ok_or_else(|| StepError::fatal("no_repository", "the competition has no repository"))?;
+            .ok_or_else(|| StepError::fatal(StepCode::NoRepository, "the competition has no repository"))?;
         let messages = match asked.task {
             None => Vec::new(),
             Some(task) => self.store.hear_task(run, task, 0).await?.iter().map(told).collect(),
@@ -248,7 +249,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             }
         }
         if !all_rest && let Some(why) = self.judge(brief, start).await?.failed {
-            return Err(StepError::fatal("all_failed", why));
+            return Err(StepError::fatal(StepCode::AllFailed, why));
         }
         let until_ms = self.clock.now().saturating_add(brief.decide_within_s.saturating_mul(1000));
         let state = Some(CompetitionState::Waiting);
@@ -267,7 +268,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
     ) -> Result<Winner, StepError> {
         let entries = self.store.competition_entries(&self.scope(brief.project), brief.competition).await?;
         let entry = entries.into_iter().find(|entry| entry.number == winner && entry.can_win());
-        let gone = || StepError::fatal("no_winner", format!("entry {winner} has nothing to publish"));
+        let gone = || StepError::fatal(StepCode::NoWinner, format!("entry {winner} has nothing to publish"));
         let entry = entry.ok_or_else(gone)?;
         let (Some(sandbox), Some(commit)) = (entry.sandbox, entry.commit) else { return Err(gone()) };
         let note = CompetitionNote {
@@ -301,14 +302,14 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             let work = |_: Start| async move {
                 match arena.push(lane, commit).await {
                     Ok(()) => Ok(None),
-                    Err(error) if error.code == NO_ROOM => Ok(Some(error.message)),
+                    Err(error) if error.code == StepCode::NoRoom => Ok(Some(error.message)),
                     Err(error) => Err(error),
                 }
             };
             let full: Option<String> = run.step(name).within(LONG).run(work).await?;
             let Some(why) = full else { return Ok(()) };
             if number == PUSHES {
-                return Err(Stop::failed(NO_ROOM, why));
+                return Err(Stop::failed(StepCode::NoRoom, why));
             }
             run.sleep(&format!("room-{number}"), ROOM_PAUSE).await?;
             number += 1;
@@ -381,7 +382,10 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
             if !prepared.passed {
                 let code =
                     prepared.exit_code.map_or("no exit code".into(), |code| format!("exit code {code}"));
-                return Err(Stop::failed("prepare_failed", format!("the prepare command ended with {code}")));
+                return Err(Stop::failed(
+                    StepCode::PrepareFailed,
+                    format!("the prepare command ended with {code}"),
+                ));
             }
         }
         let forks: Vec<Fork> =
@@ -394,7 +398,7 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
             .await?;
         let judged: Judged = run.step("judge").run(|start: Start| self.judge(&brief, start)).await?;
         if let Some(why) = judged.failed {
-            return Err(Stop::failed("all_failed", why));
+            return Err(Stop::failed(StepCode::AllFailed, why));
         }
         let by_rule = judged.winner.is_some();
         let winner = match judged.winner {
@@ -409,14 +413,15 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
                         self.store.settle_competition(start.run, start.fence).await.map_err(StepError::from)
                     })
                     .await?;
-                settled.ok_or_else(|| Stop::failed("undecided", "nobody picked a winner in time"))?
+                settled.ok_or_else(|| Stop::failed(StepCode::Undecided, "nobody picked a winner in time"))?
             }
         };
 
         let winner: Winner =
             run.step("crown").run(|start: Start| self.crown(&brief, winner, by_rule, start)).await?;
         let entry = brief.entries.iter().find(|entry| entry.number == winner.number);
-        let entry = entry.ok_or_else(|| Stop::failed("no_winner", "the winner is none of the entries"))?;
+        let entry =
+            entry.ok_or_else(|| Stop::failed(StepCode::NoWinner, "the winner is none of the entries"))?;
         let lane = Lane { brief: &brief, entry, sandbox: winner.sandbox, base: &base };
         self.push(run, lane, &winner.commit).await?;
         let pull: Pull = run

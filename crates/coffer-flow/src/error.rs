@@ -1,6 +1,6 @@
 //! Why a step or a run did not go on.
 
-use coffer_core::Millis;
+use coffer_core::{FailureCode, Millis, StepCode};
 use coffer_store::{JournalError, RunFailure, StoreError};
 
 /// Why a try of a step failed.
@@ -8,7 +8,7 @@ use coffer_store::{JournalError, RunFailure, StoreError};
 #[error("{message}")]
 pub struct StepError {
     /// For programs: what a person sees is the message.
-    pub code: String,
+    pub code: FailureCode,
     pub message: String,
     /// Whether the same may work soon.
     pub transient: bool,
@@ -16,12 +16,12 @@ pub struct StepError {
 
 impl StepError {
     /// Trying again would fail again.
-    pub fn fatal(code: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn fatal(code: impl Into<FailureCode>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into(), transient: false }
     }
 
     /// Trying again may help.
-    pub fn transient(code: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn transient(code: impl Into<FailureCode>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into(), transient: true }
     }
 
@@ -33,14 +33,14 @@ impl StepError {
 impl From<StoreError> for StepError {
     fn from(error: StoreError) -> Self {
         let transient = matches!(error, StoreError::Transient { .. } | StoreError::Closed);
-        Self { code: "store".into(), message: error.to_string(), transient }
+        Self { code: StepCode::Store.into(), message: error.to_string(), transient }
     }
 }
 
 impl From<JournalError> for StepError {
     fn from(error: JournalError) -> Self {
         match error {
-            JournalError::Lost => Self::fatal("lost", "the run is another server's by now"),
+            JournalError::Lost => Self::fatal(StepCode::Lost, "the run is another server's by now"),
             JournalError::Store(error) => error.into(),
         }
     }
@@ -67,7 +67,7 @@ pub(crate) enum Why {
 
 impl Stop {
     /// The run failed, of its own accord.
-    pub fn failed(code: impl Into<String>, message: impl AsRef<str>) -> Self {
+    pub fn failed(code: impl Into<FailureCode>, message: impl AsRef<str>) -> Self {
         Self(Why::Failed(RunFailure::new(code, message)))
     }
 

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_core::Millis;
+use coffer_core::{Millis, StepCode};
 use coffer_store::{JournalError, RunEnd, RunFailure, Store, TakenRun, Unwinding};
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
@@ -81,11 +81,11 @@ async fn go(
 ) -> Result<(), JournalError> {
     let most = run.settings.most_takes;
     let mut why = run.row.unwinding;
-    let mut failure = run.row.failure.clone().unwrap_or_else(|| RunFailure::new("failed", ""));
+    let mut failure = run.row.failure.clone().unwrap_or_else(|| RunFailure::new(StepCode::Failed, ""));
     if run.row.takes > most {
         let at = under_way.as_deref().unwrap_or("between steps");
         let told = format!("the server ended {most} times while it executed this run (at: {at})");
-        failure = RunFailure { step: under_way, ..RunFailure::new("server_died", told) };
+        failure = RunFailure { step: under_way, ..RunFailure::new(StepCode::ServerDied, told) };
         if why.is_some() {
             return end(run, kind, RunEnd::Stuck(failure)).await;
         }
@@ -93,7 +93,7 @@ async fn go(
         why = Some(Unwinding::Failed);
     }
     if let Some(reason) = run.row.cancel.clone().filter(|_| why.is_none()) {
-        failure = RunFailure::new("cancelled", reason);
+        failure = RunFailure::new(StepCode::Cancelled, reason);
         begin_unwinding(run, Unwinding::Cancelled, &failure).await?;
         why = Some(Unwinding::Cancelled);
     }
@@ -135,7 +135,7 @@ async fn go(
         (None, None | Some(Err(Stop(Why::Unwinding)))) => {
             let row = run.store.run(&run.store.operator(), run.hold.run).await?;
             let reason = row.and_then(|row| row.cancel).unwrap_or_else(|| "cancelled".into());
-            failure = RunFailure::new("cancelled", reason);
+            failure = RunFailure::new(StepCode::Cancelled, reason);
             begin_unwinding(run, Unwinding::Cancelled, &failure).await?;
             Unwinding::Cancelled
         }
@@ -152,7 +152,7 @@ async fn go(
 async fn run_code(run: &mut Run, kind: &dyn Kind) -> Result<serde_json::Value, Stop> {
     match AssertUnwindSafe(kind.execute(run)).catch_unwind().await {
         Ok(stopped) => stopped,
-        Err(_) => Err(Stop::failed("panicked", "the run's code panicked between steps")),
+        Err(_) => Err(Stop::failed(StepCode::Panicked, "the run's code panicked between steps")),
     }
 }
 

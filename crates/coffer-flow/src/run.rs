@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use coffer_core::{Millis, ProjectId, RunId};
+use coffer_core::{Millis, ProjectId, RunId, StepCode};
 use coffer_store::{RunHold, RunRow, StepRow, StepState, Store, Unwinding};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -115,7 +115,7 @@ impl Run {
     /// What it was asked to do.
     pub fn input<T: DeserializeOwned>(&self) -> Result<T, Stop> {
         serde_json::from_value(self.row.input.clone()).map_err(|error| {
-            Stop::failed("input_unreadable", format!("the run's input cannot be read: {error}"))
+            Stop::failed(StepCode::InputUnreadable, format!("the run's input cannot be read: {error}"))
         })
     }
 
@@ -196,16 +196,19 @@ impl Run {
     pub(crate) fn enter(&mut self, name: &str) -> Result<i64, Stop> {
         if name.is_empty() || name.len() > LONGEST_NAME {
             return Err(Stop::failed(
-                "bad_step",
+                StepCode::BadStep,
                 format!("a step's name has 1 to {LONGEST_NAME} characters"),
             ));
         }
         if !self.used.insert(name.to_string()) {
-            return Err(Stop::failed("bad_step", format!("the run has two steps `{name}`")));
+            return Err(Stop::failed(StepCode::BadStep, format!("the run has two steps `{name}`")));
         }
         self.position += 1;
         if self.position > MOST_STEPS {
-            return Err(Stop::failed("too_many_steps", format!("a run has at most {MOST_STEPS} steps")));
+            return Err(Stop::failed(
+                StepCode::TooManySteps,
+                format!("a run has at most {MOST_STEPS} steps"),
+            ));
         }
         Ok(self.position)
     }
@@ -214,19 +217,19 @@ impl Run {
 /// Reads what a step left in the journal.
 pub(crate) fn read<T: DeserializeOwned>(name: &str, output: Option<&Value>) -> Result<T, Stop> {
     serde_json::from_value(output.cloned().unwrap_or_default()).map_err(|error| {
-        Stop::failed("journal_unreadable", format!("what step `{name}` left cannot be read: {error}"))
+        Stop::failed(StepCode::JournalUnreadable, format!("what step `{name}` left cannot be read: {error}"))
     })
 }
 
 /// What a step returned, as it is kept.
 pub(crate) fn written<T: Serialize>(name: &str, output: &T) -> Result<Value, Stop> {
     let value = serde_json::to_value(output).map_err(|error| {
-        Stop::failed("journal_unwritable", format!("what step `{name}` returned: {error}"))
+        Stop::failed(StepCode::JournalUnwritable, format!("what step `{name}` returned: {error}"))
     })?;
     // Its length as text is what the row has to hold.
     if value.to_string().len() > LARGEST_OUTPUT {
         let why = format!("step `{name}` returned more than {} KiB", LARGEST_OUTPUT / 1024);
-        return Err(Stop::failed("output_too_large", why));
+        return Err(Stop::failed(StepCode::OutputTooLarge, why));
     }
     Ok(value)
 }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use coffer_core::RunId;
+use coffer_core::{RunId, StepCode};
 use coffer_store::{RunFailure, StepState, Unwinding};
 use futures_util::FutureExt;
 use serde::Serialize;
@@ -118,7 +118,8 @@ impl<'r> Step<'r> {
                 }
                 // It failed for good, and the server died before it could unwind.
                 StepState::Failed if run.way == Way::Forward => {
-                    let failure = known.error.clone().unwrap_or_else(|| RunFailure::new("failed", ""));
+                    let failure =
+                        known.error.clone().unwrap_or_else(|| RunFailure::new(StepCode::Failed, ""));
                     return Err(Stop(Why::Failed(RunFailure { step: Some(name), ..failure })));
                 }
                 _ => {}
@@ -163,10 +164,10 @@ pub(crate) async fn attempt<T>(
             let message = panic.downcast_ref::<&str>().copied().map(String::from);
             let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
             let message = message.unwrap_or_else(|| "for no stated reason".into());
-            Err(StepError::fatal("panicked", format!("the step panicked: {message}")))
+            Err(StepError::fatal(StepCode::Panicked, format!("the step panicked: {message}")))
         }
         Err(_) => Err(StepError::transient(
-            "timed_out",
+            StepCode::TimedOut,
             format!("the step took more than {} s", within.as_secs_f32()),
         )),
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::agent::AgentReport;
-use coffer_core::{AgentId, RunId, SandboxId, TaskId};
+use coffer_core::{AgentId, RunId, SandboxId, StepCode, TaskId};
 use coffer_store::{AttemptNote, Store, TaskMessage, Unwinding};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -70,16 +70,21 @@ impl<W: Workshop + ?Sized> TaskKind<W> {
     ) -> Result<Brief, StepError> {
         let scope = self.store.operator().acting_for(project, None);
         let task = self.store.task(&scope, asked.task).await?;
-        let task = task.ok_or_else(|| StepError::fatal("task_gone", "the task was deleted"))?;
-        let agent = asked.agent.ok_or_else(|| StepError::fatal("no_agent", "the task has no agent"))?;
+        let task = task.ok_or_else(|| StepError::fatal(StepCode::TaskGone, "the task was deleted"))?;
+        let agent =
+            asked.agent.ok_or_else(|| StepError::fatal(StepCode::NoAgent, "the task has no agent"))?;
         let definition = self.store.agent(&scope, agent).await?;
         let definition =
-            definition.ok_or_else(|| StepError::fatal("no_agent", "the task's agent was removed"))?;
+            definition.ok_or_else(|| StepError::fatal(StepCode::NoAgent, "the task's agent was removed"))?;
         let definition = definition.definition.ok_or_else(|| {
-            StepError::fatal("agent_undefined", "the task's agent has no definition, or one that is sealed")
+            StepError::fatal(
+                StepCode::AgentUndefined,
+                "the task's agent has no definition, or one that is sealed",
+            )
         })?;
-        let repository =
-            task.repository.ok_or_else(|| StepError::fatal("no_repository", "the task has no repository"))?;
+        let repository = task
+            .repository
+            .ok_or_else(|| StepError::fatal(StepCode::NoRepository, "the task has no repository"))?;
         let heard = self.hear(run, asked.task, 0).await?;
         Ok(Brief {
             run,
@@ -238,7 +243,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                 .await?;
             report = sum(&report, &turn.report);
             if let Some(why) = turn.failed() {
-                return Err(Stop::failed("agent_failed", why));
+                return Err(Stop::failed(StepCode::AgentFailed, why));
             }
             // What nobody would tell it is left to the next attempt.
             if number == MOST_TURNS {
@@ -276,7 +281,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
             })
             .await?;
         let Some(commit) = commit else {
-            return Err(Stop::failed("no_changes", "the agent ended without changing anything"));
+            return Err(Stop::failed(StepCode::NoChanges, "the agent ended without changing anything"));
         };
         // Under another name: whoever looks for `push` wants to know what the task's branch has.
         let (step, onto) = match &aside {
@@ -286,7 +291,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
         run.step(step).within(LONG).run(|_| shop.push(&brief, sandbox, onto, &commit)).await?;
         if let (Some(failed), Some(command)) = (failed, &brief.check_command) {
             let why = unchecked(failed, command, onto, brief.pull_url.as_deref());
-            return Err(Stop::failed("check_failed", why));
+            return Err(Stop::failed(StepCode::CheckFailed, why));
         }
         let pull: Pull = run
             .step("pull")

@@ -8,7 +8,7 @@ mod queue;
 mod runners;
 
 use coffer_core::event::{Event, RunCancelling, RunEnded, RunKind, RunSignalled};
-use coffer_core::{Millis, ProjectId, RunCause, RunFailure, RunId, RunState, StepState, Unwinding};
+use coffer_core::{Millis, ProjectId, RunCause, RunFailure, RunId, RunState, StepCode, StepState, Unwinding};
 use serde_json::Value;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
@@ -157,7 +157,7 @@ impl Store {
 
     /// Has a run end: at once where it has not begun, else whoever acts for it undoes what was done.
     pub async fn cancel_run(&self, scope: &impl Scope, run: RunId, reason: &str) -> Result<(), RunError> {
-        let (only, reason) = (scope.only(), RunFailure::new("", reason).message);
+        let (only, reason) = (scope.only(), RunFailure::storable(reason));
         let cancelled = self.database().write("cancel a run", move |connection| {
             Box::pin(async move { cancel(connection, only, run, reason).await })
         });
@@ -297,7 +297,7 @@ pub(crate) async fn cancel(
     let subject: String = held.try_get("subject").doing(CANCEL)?;
     let state = state(&held)?;
     if state.is_over() {
-        let failure = RunFailure::new("cancelled", &reason);
+        let failure = RunFailure::new(StepCode::Cancelled, &reason);
         competitions::run_ended(connection, project, run, state, Some(&failure), now).await?;
         tasks::run_ended(connection, project, run, state, Some(&failure), now).await?;
     }

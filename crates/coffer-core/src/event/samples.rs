@@ -10,8 +10,8 @@ use crate::compete::{CompetitionState, DiffSize, EntryState, Placing, Rule};
 use crate::forge::{ForgeKind, IssueState, ProtectionRules, PullState, StatusState, Verdict};
 use crate::network::{Refusal, RefusedKind};
 use crate::{
-    ArtifactKind, Attention, BudgetAction, BudgetPeriod, DestroyReason, ExecutionSource, ExecutionState,
-    Fault, Id, Kept, RunFailure, RunState, SandboxState, StateName, TaskState, Unwinding,
+    ArtifactKind, Attention, BudgetAction, BudgetPeriod, Code, DestroyReason, ExecutionSource,
+    ExecutionState, Fault, Id, Kept, RunFailure, RunState, SandboxState, StateName, TaskState, Unwinding,
 };
 
 fn id<K>(number: u128) -> Id<K> {
@@ -34,12 +34,12 @@ fn failure() -> RunFailure {
     RunFailure {
         step: some("push"),
         not_undone: vec![text("sandbox")],
-        ..RunFailure::new("push_rejected", "the branch has moved")
+        ..RunFailure::new(Code::PushRejected, "the branch has moved")
     }
 }
 
 fn attention() -> Attention {
-    Attention { code: text("push_rejected"), message: text("the branch has moved"), step: some("push") }
+    Attention { code: Code::PushRejected.into(), message: text("the branch has moved"), step: some("push") }
 }
 
 fn progress() -> AgentProgress {
@@ -246,7 +246,7 @@ pub(super) fn samples() -> Vec<Event> {
         Event::RunUnwinding(RunUnwinding {
             run,
             why: Unwinding::Failed,
-            code: text("push_rejected"),
+            code: Code::PushRejected.into(),
             message: text("the branch has moved"),
         }),
         Event::RunEnded(RunEnded {
@@ -260,7 +260,7 @@ pub(super) fn samples() -> Vec<Event> {
         Event::RunStepFailed(StepFailed {
             run,
             step: text("push"),
-            code: text("push_rejected"),
+            code: Code::PushRejected.into(),
             message: text("the branch has moved"),
             again: true,
         }),

@@ -6,8 +6,8 @@ use serde_json::Value;
 use crate::agent::AgentProgress;
 use crate::compete::{CompetitionState, DiffSize, EntryState, Placing, Rule};
 use crate::{
-    Attention, CompetitionId, ExecutionId, Millis, RunFailure, RunId, RunState, SandboxId, TaskId, TaskState,
-    Unwinding,
+    Attention, CompetitionId, ExecutionId, FailureCode, Millis, RunFailure, RunId, RunState, SandboxId,
+    TaskId, TaskState, Unwinding,
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,7 +115,7 @@ pub struct RunParked {
 pub struct RunUnwinding {
     pub run: RunId,
     pub why: Unwinding,
-    pub code: String,
+    pub code: FailureCode,
     pub message: String,
 }
 
@@ -139,7 +139,7 @@ pub struct StepFinished {
 pub struct StepFailed {
     pub run: RunId,
     pub step: String,
-    pub code: String,
+    pub code: FailureCode,
     pub message: String,
     /// Whether it is tried again.
     pub again: bool,

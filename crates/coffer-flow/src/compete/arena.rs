@@ -85,9 +85,6 @@ pub struct Lane<'a> {
     pub base: &'a Base,
 }
 
-/// The code of an error that leaves everything as it is: there is no room for a sandbox, and may be later.
-pub const NO_ROOM: &str = "no_room";
-
 /// What is heard of an agent while it works.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "one at a time, passed on at once")]
@@ -151,7 +148,7 @@ pub trait Arena: Send + Sync + 'static {
     /// Has the sandbox of an entry keep its files while a person decides.
     async fn rest(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError>;
 
-    /// Has the winner's branch at `commit` on the forge. An error of the code [`NO_ROOM`] says that its sandbox has to
+    /// Has the winner's branch at `commit` on the forge. An error of the code [`StepCode::NoRoom`](coffer_core::StepCode::NoRoom) says that its sandbox has to
     /// wait to be started.
     async fn push(&self, lane: Lane<'_>, commit: &str) -> Result<(), StepError>;
 

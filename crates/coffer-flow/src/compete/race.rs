@@ -6,9 +6,9 @@
 use std::future::Future;
 use std::time::Duration;
 
-use coffer_core::SandboxId;
 use coffer_core::agent::AgentReport;
 use coffer_core::compete::EntryState;
+use coffer_core::{Code, SandboxId, StepCode};
 use coffer_store::{CheckNote, EntryNote, EntryPatch, EntryRow, RunFailure};
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
@@ -22,7 +22,6 @@ use crate::{Start, StepError};
 /// Beyond an agent's own bound, for what comes before and after its work.
 const MARGIN: Duration = Duration::from_secs(180);
 const STOP_WITHIN: Duration = Duration::from_secs(30);
-const OVER_BUDGET: &str = "budget_exceeded";
 
 fn bound(entry: &EntryBrief) -> Duration {
     Duration::from_secs(u64::try_from(entry.agent_timeout_s).unwrap_or(3600)) + LONG + MARGIN
@@ -98,7 +97,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             },
             () = spent.cancelled() => {
                 let message = "what the competition may cost is spent";
-                Err(Out::Entry(RunFailure::new(OVER_BUDGET, message)))
+                Err(Out::Entry(RunFailure::new(Code::BudgetExceeded, message)))
             }
         };
         let failure = match done {
@@ -157,16 +156,19 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             };
             self.tell(start, number, note).await?;
             if let Some(why) = turn.failed() {
-                return Err(Out::Entry(RunFailure::new("agent_failed", why)));
+                return Err(Out::Entry(RunFailure::new(StepCode::AgentFailed, why)));
             }
             let spent = self.again(|| self.arena.spent(lane.brief, lane.sandbox)).await?;
             let whole = spent.saturating_add(report.cost_nanos.unwrap_or(0));
             if lane.entry.budget_nanos.is_some_and(|budget| whole > budget) {
-                return Err(Out::Entry(RunFailure::new(OVER_BUDGET, "what the entry may cost is spent")));
+                return Err(Out::Entry(RunFailure::new(
+                    Code::BudgetExceeded,
+                    "what the entry may cost is spent",
+                )));
             }
             let commit = self.again(|| self.arena.commit(lane)).await?;
             let commit = commit.ok_or_else(|| {
-                Out::Entry(RunFailure::new("no_changes", "the agent ended without changing anything"))
+                Out::Entry(RunFailure::new(StepCode::NoChanges, "the agent ended without changing anything"))
             })?;
             let changes = self.again(|| self.arena.changes(lane)).await?;
             let note = EntryNote {

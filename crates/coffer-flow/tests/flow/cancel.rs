@@ -20,7 +20,7 @@ on_both! {
                 runner.wake();
                 let row = world.until_over(run).await;
                 let failure = row.failure.unwrap();
-                assert_eq!((row.state, &*failure.code, &*failure.message), (RunState::Cancelled, "cancelled", "not wanted"));
+                assert_eq!((row.state, failure.code.as_str(), &*failure.message), (RunState::Cancelled, "cancelled", "not wanted"));
                 assert_eq!(world.outside.made(), [""; 0], "{point} {step}");
                 let steps = world.store.run_steps(&world.scope, run).await.unwrap();
                 assert!(steps.iter().all(|step| step.state == StepState::Undone), "{steps:?}");
@@ -72,7 +72,7 @@ on_both! {
         let runner = world.runner().await;
         let row = world.until_over(run).await;
         let failure = row.failure.unwrap();
-        assert_eq!((&*failure.code, &*failure.not_undone), ("unhappy", &["clone".to_string()][..]));
+        assert_eq!((failure.code.as_str(), &*failure.not_undone), ("unhappy", &["clone".to_string()][..]));
         assert_eq!(world.outside.made(), [format!("{run}/clone")]);
         runner.stop().await;
     }

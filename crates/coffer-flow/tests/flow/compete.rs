@@ -183,7 +183,7 @@ on_both! {
         let entries = stadium.entries(row.id).await;
         let states: Vec<_> = entries.iter().map(|entry| entry.state).collect();
         assert_eq!(states, [EntryState::Done, EntryState::Failed, EntryState::Done]);
-        assert_eq!(entries[1].error.as_ref().unwrap().code, "sandbox_lost");
+        assert_eq!(entries[1].error.as_ref().unwrap().code.as_str(), "sandbox_lost");
         // Among those that are left it is put in order anew.
         let ranks: Vec<_> = entries.iter().map(|entry| entry.rank.unwrap()).collect();
         assert_eq!(ranks, [1, 3, 2]);
@@ -223,7 +223,7 @@ on_both! {
         let runner = stadium.runner().await;
         assert_eq!(stadium.world.until_over(row.run).await.state, RunState::Failed);
         let error = stadium.row(row.id).await.error.unwrap();
-        assert_eq!(error.code, "all_failed");
+        assert_eq!(error.code.as_str(), "all_failed");
         assert!(error.message.contains("entry 1: the agent ended with exit code 1"), "{}", error.message);
         assert!(error.message.contains("entry 2: the agent ended without changing anything"));
         assert!(stadium.ring.field.lock().unwrap().sandboxes.is_empty());
@@ -290,7 +290,7 @@ on_both! {
         runner.wake();
         assert_eq!(stadium.world.until_over(row.run).await.state, RunState::Done);
         let entries = stadium.entries(row.id).await;
-        assert_eq!(entries[0].error.as_ref().unwrap().code, "budget_exceeded");
+        assert_eq!(entries[0].error.as_ref().unwrap().code.as_str(), "budget_exceeded");
         assert_eq!(stadium.row(row.id).await.winner, Some(2));
         runner.stop().await;
     }

@@ -89,7 +89,7 @@ on_both! {
             let runner = world.runner().await;
             let row = world.until_over(run).await;
             assert_eq!(row.state, RunState::Failed);
-            assert_eq!(row.failure.unwrap().code, "unhappy");
+            assert_eq!(row.failure.unwrap().code.as_str(), "unhappy");
             assert_eq!(world.outside.made(), [""; 0]);
             runner.stop().await;
         }
@@ -121,7 +121,7 @@ on_both! {
         let row = world.run(run).await;
         assert_eq!(row.unwinding, Some(coffer_store::Unwinding::Failed));
         let failure = row.failure.unwrap();
-        assert_eq!((&*failure.code, failure.step.as_deref()), ("server_died", Some("push")));
+        assert_eq!((failure.code.as_str(), failure.step.as_deref()), ("server_died", Some("push")));
         // The undo kills them too.
         for _ in 0..2 {
             world.outside.block("undo clone");

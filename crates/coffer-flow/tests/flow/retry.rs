@@ -20,7 +20,7 @@ on_both! {
             assert_eq!((push.starts, push.failures), (starts, i64::from(fails)));
             if state == RunState::Failed {
                 let failure = row.failure.unwrap();
-                assert_eq!((&*failure.code, failure.step.as_deref()), ("away", Some("push")));
+                assert_eq!((failure.code.as_str(), failure.step.as_deref()), ("away", Some("push")));
                 assert_eq!(push.state, StepState::Undone);
                 assert!(world.outside.made().iter().all(|name| !name.starts_with(&run.to_string())));
             }
@@ -35,7 +35,7 @@ on_both! {
             world.outside.fail(how, 1);
             let run = world.queue(json!({})).await;
             let row = world.until_over(run).await;
-            assert_eq!((row.state, &*row.failure.unwrap().code), (RunState::Failed, code));
+            assert_eq!((row.state, row.failure.unwrap().code.as_str()), (RunState::Failed, code));
             assert_eq!(world.outside.calls(&format!("{run}/push")), 0);
             assert_eq!(world.outside.calls(&format!("{run}/pull")), 0);
         }
@@ -66,7 +66,7 @@ on_both! {
         }
         let runner = world.runner().await;
         let row = world.until_over(run).await;
-        assert_eq!((row.state, &*row.failure.unwrap().code), (RunState::Failed, "away"));
+        assert_eq!((row.state, row.failure.unwrap().code.as_str()), (RunState::Failed, "away"));
         assert_eq!(world.outside.calls(&format!("{run}/push")), 3);
         runner.stop().await;
     }
@@ -78,7 +78,7 @@ on_both! {
         let run = world.queue(json!({ "within_ms": 50 })).await;
         let row = world.until_over(run).await;
         let failure = row.failure.unwrap();
-        assert_eq!((&*failure.code, failure.step.as_deref()), ("timed_out", Some("push")));
+        assert_eq!((failure.code.as_str(), failure.step.as_deref()), ("timed_out", Some("push")));
         // Nothing is left but what comes next.
         world.outside.unblock();
         let run = world.queue(json!({ "within_ms": 50_000 })).await;

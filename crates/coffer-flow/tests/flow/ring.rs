@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use coffer_core::agent::{AgentReport, Tokens};
 use coffer_core::compete::DiffSize;
-use coffer_core::{ExecutionId, SandboxId};
-use coffer_flow::compete::{Arena, Base, Changes, Fork, Lane, NO_ROOM, News, RaceBrief, Raced, Tell};
+use coffer_core::{ExecutionId, FailureCode, SandboxId, StepCode};
+use coffer_flow::compete::{Arena, Base, Changes, Fork, Lane, News, RaceBrief, Raced, Tell};
 use coffer_flow::task::{AgentTurn, Checked, Pull};
 use coffer_flow::{Start, StepError};
 use coffer_store::RunFailure;
@@ -68,12 +68,12 @@ impl Ring {
     async fn act<T>(&self, method: &str, effect: impl FnOnce(&mut Field) -> T) -> Result<T, StepError> {
         self.outside.pass(&format!("before {method}")).await;
         if self.outside.fails(&format!("fatal {method}")) {
-            return Err(StepError::fatal("broken", "it is broken"));
+            return Err(StepError::fatal(FailureCode::read("broken"), "it is broken"));
         }
         let done = effect(&mut self.field.lock().unwrap());
         self.outside.pass(&format!("after {method}")).await;
         if self.outside.fails(method) {
-            return Err(StepError::transient("away", "it is away"));
+            return Err(StepError::transient(FailureCode::read("away"), "it is away"));
         }
         Ok(done)
     }
@@ -128,7 +128,7 @@ impl Arena for Ring {
             assert!(all_there || brief.source.is_some() || source_there, "it forks what is gone");
             let fork = |entry: &coffer_flow::compete::EntryBrief| {
                 if entry.label.contains("unforked") {
-                    return Err(RunFailure::new("no_room", "there is no room"));
+                    return Err(RunFailure::new(StepCode::NoRoom, "there is no room"));
                 }
                 Ok(ensure(field, format!("{}/{}", brief.competition, entry.number)))
             };
@@ -186,7 +186,7 @@ impl Arena for Ring {
 
     async fn changes(&self, lane: Lane<'_>) -> Result<Changes, StepError> {
         if self.field.lock().unwrap().at_work.contains(&lane.sandbox) {
-            return Err(StepError::transient("still_running", "its agent is at work"));
+            return Err(StepError::transient(StepCode::StillRunning, "its agent is at work"));
         }
         let diff = DiffSize { files: 1, added: lines(&lane.entry.label), removed: 0 };
         self.act("changes", |_| Changes { diff, patch: lane.entry.label.clone(), is_cut: false }).await
@@ -221,7 +221,7 @@ impl Arena for Ring {
 
     async fn rest(&self, _: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError> {
         if !self.is_there(sandbox) {
-            return Err(StepError::fatal("sandbox_lost", "its time was up"));
+            return Err(StepError::fatal(StepCode::SandboxLost, "its time was up"));
         }
         self.act("rest", |field| field.resting.push(sandbox)).await
     }
@@ -229,7 +229,7 @@ impl Arena for Ring {
     async fn push(&self, lane: Lane<'_>, commit: &str) -> Result<(), StepError> {
         self.assert_there(lane.sandbox);
         if self.outside.fails("full push") {
-            return Err(StepError::transient(NO_ROOM, "the project is full"));
+            return Err(StepError::transient(StepCode::NoRoom, "the project is full"));
         }
         self.act("push", |field| {
             assert!(field.commits.contains_key(commit));

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use coffer_core::SandboxId;
 use coffer_core::agent::{AgentReport, Tokens};
+use coffer_core::{FailureCode, SandboxId};
 use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop};
 use coffer_flow::{Start, StepError};
 use coffer_store::{ProjectScope, Store};
@@ -45,12 +45,12 @@ impl Shop {
     async fn act<T>(&self, method: &str, effect: impl FnOnce(&mut World) -> T) -> Result<T, StepError> {
         self.outside.pass(&format!("before {method}")).await;
         if self.outside.fails(&format!("fatal {method}")) {
-            return Err(StepError::fatal("broken", "it is broken"));
+            return Err(StepError::fatal(FailureCode::read("broken"), "it is broken"));
         }
         let done = effect(&mut self.world.lock().unwrap());
         self.outside.pass(&format!("after {method}")).await;
         if self.outside.fails(method) {
-            return Err(StepError::transient("away", "it is away"));
+            return Err(StepError::transient(FailureCode::read("away"), "it is away"));
         }
         Ok(done)
     }

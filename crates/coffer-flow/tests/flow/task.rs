@@ -191,7 +191,7 @@ on_both! {
             assert_eq!(board.world.until_over(run).await.state, RunState::Failed);
             let row = board.row(task).await;
             let attention = row.attention.unwrap();
-            assert_eq!((row.state, &*attention.code, attention.step.as_deref()), (TaskState::InProgress, code, step));
+            assert_eq!((row.state, attention.code.as_str(), attention.step.as_deref()), (TaskState::InProgress, code, step));
             assert!(board.shop.world.lock().unwrap().sandboxes.contains_key(&run.to_string()), "it is kept");
             assert!(!board.shop.world.lock().unwrap().pulls.contains_key(&format!("task-{task}")));
             let again = board.start(task).await;
@@ -301,7 +301,7 @@ on_both! {
         }
         assert_eq!((&row.branch, &row.commit), (&proposed.branch, &proposed.commit));
         let attention = row.attention.unwrap();
-        assert_eq!(attention.code, "check_failed");
+        assert_eq!(attention.code.as_str(), "check_failed");
         for told in [format!("`{branch}-attempt-2`"), pull] {
             assert!(attention.message.contains(&told), "{}", attention.message);
         }
@@ -327,7 +327,7 @@ on_both! {
             assert_eq!(outside.turns[&format!("{run}/20")], ["after 19"]);
             assert!(!outside.turns.contains_key(&format!("{run}/21")));
         }
-        assert_eq!(board.row(task).await.attention.unwrap().code, "unheard_messages");
+        assert_eq!(board.row(task).await.attention.unwrap().code.as_str(), "unheard_messages");
         let next = board.start(task).await;
         assert_eq!(board.world.until_over(next).await.state, RunState::Done);
         assert_eq!(board.shop.world.lock().unwrap().turns[&format!("{next}/1")], ["after 20"]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use coffer_core::{Millis, RunId};
+use coffer_core::{FailureCode, Millis, RunId};
 use coffer_flow::{Clock, Kind, Run, Runner, Settings, StepError, Stop, Tries};
 use coffer_store::{Authenticated, NewRun, ProjectScope, RunRow, RunState, Slots, Store};
 use coffer_testkit::TestDatabase;
@@ -152,7 +152,7 @@ impl Kind for Trip {
                         outside.fence(&id, start.fence);
                         outside.pass(&format!("before {step}")).await;
                         if outside.fails(&format!("fatal {step}")) {
-                            return Err(StepError::fatal("broken", "it is broken"));
+                            return Err(StepError::fatal(FailureCode::read("broken"), "it is broken"));
                         }
                         if outside.fails(&format!("panic {step}")) {
                             panic!("on purpose");
@@ -160,7 +160,7 @@ impl Kind for Trip {
                         let made = outside.ensure(&name);
                         outside.pass(&format!("after {step}")).await;
                         if outside.fails(step) {
-                            return Err(StepError::transient("away", "it is away"));
+                            return Err(StepError::transient(FailureCode::read("away"), "it is away"));
                         }
                         Ok(made)
                     }
@@ -176,7 +176,7 @@ impl Kind for Trip {
                         assert!(done.is_none_or(|done| done == format!("{removed}!")));
                         outside.pass(&format!("undo {step}")).await;
                         if outside.fails(&format!("undo {step}")) {
-                            return Err(StepError::fatal("stays", "it stays"));
+                            return Err(StepError::fatal(FailureCode::read("stays"), "it stays"));
                         }
                         outside.remove(&removed);
                         Ok(())
@@ -198,7 +198,7 @@ impl Kind for Trip {
             }
         }
         if input["fail"].as_bool() == Some(true) {
-            return Err(Stop::failed("unhappy", "nothing pleases it"));
+            return Err(Stop::failed(FailureCode::read("unhappy"), "nothing pleases it"));
         }
         Ok(json!(made))
     }

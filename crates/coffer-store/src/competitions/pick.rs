@@ -39,7 +39,7 @@ impl Store {
         competition: CompetitionId,
         reason: &str,
     ) -> Result<CompetitionRow, CompetitionError> {
-        let (project, reason) = (scope.project(), crate::RunFailure::new("", reason).message);
+        let (project, reason) = (scope.project(), crate::RunFailure::storable(reason));
         let cancel = self.database().write("cancel a competition", move |connection| {
             Box::pin(async move {
                 let run = run_of(connection, project, competition).await?;

@@ -4,8 +4,8 @@ use coffer_core::agent::AgentProgress;
 use coffer_core::event::{Event, TaskNeedsAttention, TaskProgress};
 use coffer_core::life::Life as _;
 use coffer_core::{
-    AgentId, Attention, CompetitionId, ExecutionId, Millis, ProjectId, RunCause, RunId, SandboxId, TaskCause,
-    TaskId,
+    AgentId, Attention, CompetitionId, ExecutionId, Millis, ProjectId, RunCause, RunId, SandboxId, StepCode,
+    TaskCause, TaskId,
 };
 use serde_json::json;
 use sqlx::any::AnyRow;
@@ -96,7 +96,7 @@ impl Store {
         reason: &str,
         actor: &str,
     ) -> Result<TaskRow, TaskError> {
-        let (scope, reason, actor) = (*scope, RunFailure::new("", reason).message, actor.to_string());
+        let (scope, reason, actor) = (*scope, RunFailure::storable(reason), actor.to_string());
         let cancel = self.database().write("cancel a task", move |connection| {
             Box::pin(async move {
                 // Runs first, then the task: whoever ends a run goes the same way.
@@ -374,7 +374,7 @@ pub(crate) async fn run_ended(
         None if ended == RunState::Done && any_unheard(connection, task).await? => {
             let message =
                 "something was said while the attempt was ending: start the next one to have it heard";
-            Some(Attention { code: "unheard_messages".into(), message: message.into(), step: None })
+            Some(Attention { code: StepCode::UnheardMessages.into(), message: message.into(), step: None })
         }
         attention => attention,
     };

@@ -5,7 +5,7 @@
 
 use coffer_core::event::{Event, TaskChanged, TaskNeedsAttention, TaskSaid};
 use coffer_core::life::Life as _;
-use coffer_core::{Attention, Millis, ProjectId, RepositoryId, TaskCause, TaskId, TaskState};
+use coffer_core::{Attention, Millis, ProjectId, RepositoryId, StepCode, TaskCause, TaskId, TaskState};
 use serde_json::{Value, json};
 use sqlx::AnyConnection;
 use strum::{EnumString, IntoStaticStr, VariantArray};
@@ -23,8 +23,6 @@ const MOST_UNASKED: i64 = 10;
 const LONGEST_BODY: usize = 32 * 1024;
 /// Of what is said, what the log tells.
 const LONGEST_TOLD: usize = 500;
-const CLOSED: &str = "pull_closed";
-const CHECK_FAILED: &str = "check_failed";
 
 /// Who of the server's own parts follows the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
@@ -324,11 +322,11 @@ async fn heed(
         Heard::Closed => {
             let message =
                 "its pull request was closed without being merged: cancel the task, or start it again";
-            attend(connection, scope, task, CLOSED, message, now).await?;
+            attend(connection, scope, task, StepCode::PullClosed, message, now).await?;
             Ok(false)
         }
         Heard::Reopened => {
-            if before.attention.as_ref().is_some_and(|why| why.code == CLOSED) {
+            if before.attention.as_ref().is_some_and(|why| why.code == StepCode::PullClosed) {
                 set(connection, task, None, None, now).await?;
                 let event = Event::TaskChanged(TaskChanged::Attention { attention: None });
                 events::record(connection, scope.project(), task, event, now).await?;
@@ -344,8 +342,15 @@ async fn heed(
             let body = format!("The check `{name}` failed on the newest commit of the pull request.");
             let is_new = say(connection, scope, task, source, "forge", &body, None, now).await?;
             if is_new && !is_over && before.attention.is_none() && !is_busy(connection, task).await? {
-                attend(connection, scope, task, CHECK_FAILED, &format!("the check `{name}` failed"), now)
-                    .await?;
+                attend(
+                    connection,
+                    scope,
+                    task,
+                    StepCode::CheckFailed,
+                    &format!("the check `{name}` failed"),
+                    now,
+                )
+                .await?;
             }
             Ok(is_new && !is_over && starts(connection, &before).await?)
         }
@@ -406,7 +411,7 @@ async fn attend(
     connection: &mut AnyConnection,
     scope: &ProjectScope,
     task: TaskId,
-    code: &str,
+    code: StepCode,
     message: &str,
     now: Millis,
 ) -> Result<(), StoreError> {

@@ -177,7 +177,7 @@ on_both! {
         };
         tell(&store, &mine, vec![failed("old"), failed("c1"), failed("c1")]).await;
         let row = found(&store, &mine, task).await;
-        assert_eq!(row.attention.unwrap().code, "check_failed");
+        assert_eq!(row.attention.unwrap().code.as_str(), "check_failed");
         assert_eq!(store.task_messages(&mine, task, 0, 10).await.unwrap().len(), 1);
     }
 

@@ -1,6 +1,6 @@
 //! Runs on record: how many of a project may hold a slot, and what goes when it is old.
 
-use coffer_core::{RunId, RunnerId};
+use coffer_core::{FailureCode, RunId, RunnerId};
 use coffer_store::{
     Cutoffs, EventFilter, JournalError, NewRun, ProjectScope, Pruned, Quotas, RunEnd, RunFailure, RunState,
     Slots, StepState, Store, TakenRun,
@@ -99,7 +99,7 @@ on_both! {
         let ended = queue(&store, &mine, 5).await;
         let kept = queue(&store, &theirs, 1).await;
         let runner = store.enter_runner(&operator, "here", 1).await.unwrap();
-        let why = || RunFailure::new("broken", "it is broken");
+        let why = || RunFailure::new(FailureCode::read("broken"), "it is broken");
         let ends = [
             RunEnd::Done(json!(1)),
             RunEnd::Failed(why()),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use coffer_core::agent::{AgentDefinition, AgentReader, AgentReport, Job, OutputFormat};
-use coffer_core::{ExecutionId, SandboxId};
+use coffer_core::{Code, ExecutionId, SandboxId, StepCode};
 use coffer_flow::StepError;
 use coffer_flow::task::{AgentTurn, Checked};
 use coffer_store::{ExecutionRow, ExecutionState, Idempotency, TakenKey};
@@ -16,7 +16,6 @@ use futures_util::future::BoxFuture;
 
 use super::heard::{Heard, Progress, hear, quiet_for};
 use super::{Station, Workbench, repository, trouble};
-use coffer_core::Code;
 use coffer_core::clock::now_ms;
 use coffer_fleet::exec::Command;
 use coffer_fleet::output::Patterns;
@@ -82,7 +81,7 @@ impl Workbench {
     pub async fn start_agent(&self, at: &Station, order: AgentOrder<'_>) -> Result<AtWork, StepError> {
         let AgentOrder { key, repository, definition, job, env } = order;
         let invocation = definition.invocation(&job).map_err(|error| {
-            StepError::fatal("agent_undefined", format!("the agent cannot be run: {error}"))
+            StepError::fatal(StepCode::AgentUndefined, format!("the agent cannot be run: {error}"))
         })?;
         let within = Duration::from_secs(invocation.timeout_s.unsigned_abs());
         let values = definition.env.values().filter(|value| value.len() >= SHORTEST_HIDDEN);
@@ -202,15 +201,18 @@ impl Workbench {
         loop {
             let mine = ExecutionId::generate();
             let idempotency = Idempotency { key, fingerprint: FINGERPRINT };
-            let execution =
-                match self.store.take_execution_key(&at.scope, at.sandbox, idempotency, mine).await? {
-                    TakenKey::New => mine,
-                    TakenKey::Earlier(first) if self.has_begun(at, first).await? => return Ok(first),
-                    TakenKey::Earlier(first) => first,
-                    TakenKey::UsedDifferently => {
-                        return Err(StepError::fatal("sandbox_lost", "this was begun in another sandbox"));
-                    }
-                };
+            let execution = match self
+                .store
+                .take_execution_key(&at.scope, at.sandbox, idempotency, mine)
+                .await?
+            {
+                TakenKey::New => mine,
+                TakenKey::Earlier(first) if self.has_begun(at, first).await? => return Ok(first),
+                TakenKey::Earlier(first) => first,
+                TakenKey::UsedDifferently => {
+                    return Err(StepError::fatal(StepCode::SandboxLost, "this was begun in another sandbox"));
+                }
+            };
             let record = self.record(at).await?;
             let Err(error) = self.exec.launch(&record, execution, command()).await else {
                 return Ok(execution);
@@ -317,16 +319,17 @@ impl Workbench {
                 let why = row.status.unwrap_or_else(|| "it could not be started".into());
                 let why = trouble::redacted(&self.patterns_at(at), &why);
                 let message = format!("the program did not start: {why}");
-                Err(StepError::fatal("not_started", message))
+                Err(StepError::fatal(StepCode::NotStarted, message))
             }
             ExecutionState::Lost => match self.record(at).await {
                 Err(error) => Err(error),
-                Ok(_) => {
-                    Err(StepError::fatal("sandbox_lost", "the sandbox was started anew over the program"))
-                }
+                Ok(_) => Err(StepError::fatal(
+                    StepCode::SandboxLost,
+                    "the sandbox was started anew over the program",
+                )),
             },
             ExecutionState::Running => Err(self.record(at).await.err().unwrap_or_else(|| {
-                StepError::transient("still_running", "the end of a program is not on record yet")
+                StepError::transient(StepCode::StillRunning, "the end of a program is not on record yet")
             })),
         }
     }
@@ -353,7 +356,9 @@ impl Workbench {
 
     async fn on_record(&self, at: &Station, execution: ExecutionId) -> Result<ExecutionRow, StepError> {
         let row = self.store.execution(&at.scope, execution).await?;
-        row.ok_or_else(|| StepError::fatal("sandbox_lost", "what was started is not on record any more"))
+        row.ok_or_else(|| {
+            StepError::fatal(StepCode::SandboxLost, "what was started is not on record any more")
+        })
     }
 
     async fn end_execution(&self, at: &Station, execution: ExecutionId) -> Result<(), StepError> {
@@ -375,7 +380,7 @@ impl Workbench {
             "the agent was ended: sandbox {sandbox} and what the agent says it spent come to {spent} {currency}, and \
              {allowance} {currency} was left; raise the budget and start again"
         );
-        StepError::fatal(Code::BudgetExceeded.as_str(), message)
+        StepError::fatal(Code::BudgetExceeded, message)
     }
 
     /// Without what must not be shown, however long.

@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 
 use coffer_core::agent::Job;
 use coffer_core::compete::DiffSize;
-use coffer_core::{Kept, Millis, SandboxId, SizeWish, StateName};
-use coffer_flow::compete::{
-    Arena, Base, Changes, EntryBrief, Fork, Lane, NO_ROOM, News, RaceBrief, Raced, Tell,
-};
+use coffer_core::{Kept, Millis, SandboxId, SizeWish, StateName, StepCode};
+use coffer_flow::compete::{Arena, Base, Changes, EntryBrief, Fork, Lane, News, RaceBrief, Raced, Tell};
 use coffer_flow::task::{Checked, Pull};
 use coffer_flow::{Start, StepError};
 use coffer_store::{EntryRow, Idempotency, Inserted, ProjectScope, RunFailure};
@@ -125,7 +123,7 @@ impl Ring {
 
     fn failure(&self, brief: &RaceBrief, error: FleetError) -> RunFailure {
         let told = self.bench.trouble(brief.project, error);
-        RunFailure::new("fork_failed", format!("the fork did not come to be: {}", told.message))
+        RunFailure::new(StepCode::ForkFailed, format!("the fork did not come to be: {}", told.message))
     }
 
     /// What the sandbox of an entry is to have. An agent without a definition fails when it is to work.
@@ -145,7 +143,7 @@ impl Ring {
         match forked.children.into_iter().next() {
             Some(Ok(row)) => Ok(row.id),
             Some(Err(error)) => Err(self.failure(brief, error)),
-            None => Err(RunFailure::new("fork_failed", "the fork did not come to be")),
+            None => Err(RunFailure::new(StepCode::ForkFailed, "the fork did not come to be")),
         }
     }
 
@@ -153,7 +151,8 @@ impl Ring {
         let rows =
             self.bench.store.competition_entries(&self.scope(lane.brief), lane.brief.competition).await?;
         let found = rows.into_iter().find(|row| row.number == lane.entry.number);
-        found.ok_or_else(|| StepError::fatal("competition_gone", "the entry is not on record any more"))
+        found
+            .ok_or_else(|| StepError::fatal(StepCode::CompetitionGone, "the entry is not on record any more"))
     }
 
     /// The sandboxes that the competition's own rows have; one that others prepared is not among them.
@@ -186,7 +185,7 @@ impl Ring {
             }
             if since.elapsed() > ROOM_WITHIN {
                 let told = self.bench.trouble_at(at, error);
-                return Err(StepError { code: NO_ROOM.into(), ..told });
+                return Err(StepError { code: StepCode::NoRoom.into(), ..told });
             }
             tokio::time::sleep(ROOM_PAUSE).await;
         }

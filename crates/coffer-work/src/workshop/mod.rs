@@ -17,7 +17,7 @@ mod trouble;
 use std::sync::Arc;
 
 use coffer_core::agent::AgentDefinition;
-use coffer_core::{AgentId, LifetimePolicy, SandboxId};
+use coffer_core::{AgentId, LifetimePolicy, SandboxId, StepCode};
 use coffer_flow::StepError;
 use coffer_store::{AgentRow, ProjectScope, Store};
 
@@ -96,11 +96,11 @@ impl Workbench {
         agent: AgentId,
     ) -> Result<(String, AgentDefinition), StepError> {
         let found = self.store.agent(scope, agent).await?;
-        let found = found.ok_or_else(|| StepError::fatal("no_agent", "the agent was removed"))?;
+        let found = found.ok_or_else(|| StepError::fatal(StepCode::NoAgent, "the agent was removed"))?;
         let AgentRow { name, definition, .. } = found;
         let undefined = || {
             StepError::fatal(
-                "agent_undefined",
+                StepCode::AgentUndefined,
                 format!("agent `{name}` has no definition, or one that is sealed"),
             )
         };

@@ -1,5 +1,6 @@
 //! The repository of an attempt: in the sandbox, on a branch, and at last at its forge.
 
+use coffer_core::StepCode;
 use coffer_core::forge::{BranchName, CommitId};
 use coffer_flow::StepError;
 use coffer_flow::task::Pull;
@@ -26,13 +27,14 @@ pub(super) fn plain(repository: &str) -> String {
     repository.strip_prefix("local/").unwrap_or(repository).to_string()
 }
 
-fn branch_name(text: &str, code: &str) -> Result<BranchName, StepError> {
+fn branch_name(text: &str, code: StepCode) -> Result<BranchName, StepError> {
     text.parse()
         .map_err(|why| StepError::fatal(code, format!("`{}` is no branch: {why}", text.escape_debug())))
 }
 
 pub(super) fn commit_id(text: &str) -> Result<CommitId, StepError> {
-    text.parse().map_err(|why| StepError::fatal("commit", format!("it is not known where work began: {why}")))
+    text.parse()
+        .map_err(|why| StepError::fatal(StepCode::Commit, format!("it is not known where work began: {why}")))
 }
 
 impl Workbench {
@@ -43,7 +45,7 @@ impl Workbench {
         repository: &str,
         base: Option<&str>,
     ) -> Result<Base, StepError> {
-        let base = base.map(|base| branch_name(base, "unknown_base")).transpose()?;
+        let base = base.map(|base| branch_name(base, StepCode::UnknownBase)).transpose()?;
         let name = plain(repository);
         let (signature, wanted) = (self.signature.clone(), name.clone());
         let found = self.with_git(at, move |git, session| {
@@ -76,7 +78,7 @@ impl Workbench {
     /// What work begins from where nothing else is said.
     pub async fn default_branch(&self, at: &Station, repository: &str) -> Result<String, StepError> {
         let found = self.store.repository(&at.scope, &plain(repository)).await?;
-        let gone = || StepError::fatal("unknown_repository", "the repository was removed");
+        let gone = || StepError::fatal(StepCode::UnknownRepository, "the repository was removed");
         Ok(found.ok_or_else(gone)?.default_branch.to_string())
     }
 
@@ -88,8 +90,8 @@ impl Workbench {
         name: &str,
         base: Option<&str>,
     ) -> Result<String, StepError> {
-        let (repository, name) = (plain(repository), branch_name(name, "branch")?);
-        let base = base.map(|base| branch_name(base, "unknown_base")).transpose()?;
+        let (repository, name) = (plain(repository), branch_name(name, StepCode::Branch)?);
+        let base = base.map(|base| branch_name(base, StepCode::UnknownBase)).transpose()?;
         let branched = self.with_git(at, move |git, session| {
             let order =
                 BranchOrder { repository: Some(repository.clone()), name: name.clone(), base: base.clone() };
@@ -108,8 +110,8 @@ impl Workbench {
         base: &Base,
         text: &CommitText,
     ) -> Result<Option<String>, StepError> {
-        let (repository, branch) = (plain(repository), branch_name(branch, "branch")?);
-        let base_branch = branch_name(&base.branch, "unknown_base")?;
+        let (repository, branch) = (plain(repository), branch_name(branch, StepCode::Branch)?);
+        let base_branch = branch_name(&base.branch, StepCode::UnknownBase)?;
         let patterns = self.patterns_at(at);
         let footer = |(token, value): &(String, String)| (token.clone(), patterns.redact(value));
         let title = patterns.redact(&text.title);
@@ -139,7 +141,7 @@ impl Workbench {
 
     /// Has what is checked out be that branch, which may be new.
     pub async fn bring_onto(&self, at: &Station, repository: &str, branch: &str) -> Result<(), StepError> {
-        let (repository, name) = (plain(repository), branch_name(branch, "branch")?);
+        let (repository, name) = (plain(repository), branch_name(branch, StepCode::Branch)?);
         let brought = self.with_git(at, move |git, session| {
             let (repository, name) = (repository.clone(), name.clone());
             async move { git.bring_onto(&session, &repository, &name).await }
@@ -155,7 +157,7 @@ impl Workbench {
         branch: &str,
         commit: &str,
     ) -> Result<(), StepError> {
-        let (repository, name) = (plain(repository), branch_name(branch, "branch")?);
+        let (repository, name) = (plain(repository), branch_name(branch, StepCode::Branch)?);
         let pushed = self.with_git(at, move |git, session| {
             let order =
                 PushOrder { repository: Some(repository.clone()), branch: Some(name.clone()), force: false };
@@ -169,7 +171,7 @@ impl Workbench {
             "branch `{branch}` was at {commit} and is at {}: something still changes it",
             pushed.commit
         );
-        Err(StepError::fatal("branch_moved", message))
+        Err(StepError::fatal(StepCode::BranchMoved, message))
     }
 
     /// The pull request of a branch: the one that is open, with this description, or a new one.
@@ -181,8 +183,8 @@ impl Workbench {
         head: &str,
         base: Option<&str>,
     ) -> Result<Pull, StepError> {
-        let (repository, head) = (plain(repository), branch_name(head, "branch")?);
-        let base = base.map(|base| branch_name(base, "unknown_base")).transpose()?;
+        let (repository, head) = (plain(repository), branch_name(head, StepCode::Branch)?);
+        let base = base.map(|base| branch_name(base, StepCode::UnknownBase)).transpose()?;
         let patterns = self.patterns_at(at);
         let text = PullText { title: patterns.redact(&text.title), body: patterns.redact(&text.body) };
         let name = repository.clone();

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use coffer_core::network::{Base, NetworkSettings, Policy};
 use coffer_core::{
-    AgentId, DestroyReason, Millis, OnTimeout, ProjectId, SandboxId, SizeWish, StateName, TemplateRef,
+    AgentId, DestroyReason, Millis, OnTimeout, ProjectId, SandboxId, SizeWish, StateName, StepCode,
+    TemplateRef,
 };
 use coffer_flow::StepError;
 use coffer_store::{Bounds, Idempotency, Inserted, ProjectScope};
 use coffer_wire::e2b::Network;
 
-use super::{Station, Workbench, trouble};
+use super::{Station, Workbench};
 use coffer_fleet::{CreateSpec, FleetError};
 
 /// How far ahead a sandbox's end is kept while it is worked in, and how long one that a person may want to look at stays.
@@ -58,7 +59,7 @@ impl Workbench {
             let error = match made.await.unwrap_or(Err(FleetError::Broken)) {
                 Ok(row) if row.state.name() == StateName::Terminated => {
                     let message = format!("sandbox {} was ended before the work in it was done", row.id);
-                    return Err(StepError::fatal("sandbox_lost", message));
+                    return Err(StepError::fatal(StepCode::SandboxLost, message));
                 }
                 Ok(row) => return Ok(row.id),
                 Err(error) => error,
@@ -85,10 +86,10 @@ impl Workbench {
 
     fn spec(&self, scope: &ProjectScope, order: &SandboxOrder<'_>) -> Result<CreateSpec, StepError> {
         let template = order.template.unwrap_or(&self.default_template).parse::<TemplateRef>();
-        let template = template.map_err(|error| StepError::fatal("template", error.to_string()))?;
+        let template = template.map_err(|error| StepError::fatal(StepCode::Template, error.to_string()))?;
         let network = Network { policy: Some(Policy::of(Base::Web)), ..Network::default() };
         let network = NetworkSettings::from_e2b(Some(network), None)
-            .map_err(|error| StepError::fatal("network", error.to_string()))?;
+            .map_err(|error| StepError::fatal(StepCode::Network, error.to_string()))?;
         Ok(CreateSpec {
             agent: order.agent,
             template,
@@ -148,7 +149,7 @@ impl Workbench {
     pub async fn end_sandbox(&self, at: &Station) -> Result<(), StepError> {
         let record = match self.record(at).await {
             Ok(record) => record,
-            Err(error) if error.code == trouble::LOST => return Ok(()),
+            Err(error) if error.code == StepCode::SandboxLost => return Ok(()),
             Err(error) => return Err(error),
         };
         let ended = self.fleet.destroy(record, DestroyReason::Requested).await;

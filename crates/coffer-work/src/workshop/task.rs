@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use coffer_core::agent::{AgentReport, Job};
-use coffer_core::{RunId, SandboxId};
+use coffer_core::{Code, RunId, SandboxId, StepCode};
 use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop, so_far};
 use coffer_flow::{Start, StepError};
 use coffer_store::{Attempt, AttemptNote, ProjectScope};
@@ -79,7 +79,7 @@ impl Workshop for TaskShop {
             let message = format!(
                 "earlier attempts cost {spent} {currency}, and the task's budget is {budget}: raise it and start again"
             );
-            return Err(StepError::fatal("budget_exceeded", message));
+            return Err(StepError::fatal(Code::BudgetExceeded, message));
         }
         let (_, definition) = self.bench.agent(&scope, brief.agent).await?;
         let metadata = [("task", brief.task.to_string()), ("run", brief.run.to_string())];
@@ -215,7 +215,7 @@ impl Workshop for TaskShop {
     ) -> Result<Pull, StepError> {
         let sandbox = self.own_attempt(brief).await?.and_then(|attempt| attempt.note.sandbox);
         let sandbox = sandbox
-            .ok_or_else(|| StepError::fatal("sandbox_lost", "the attempt has no sandbox on record"))?;
+            .ok_or_else(|| StepError::fatal(StepCode::SandboxLost, "the attempt has no sandbox on record"))?;
         let at = self.station(brief, sandbox);
         let agent = self.bench.name_of(&at.scope, brief.agent).await?;
         let (task, command) = (brief.task.to_string(), brief.check_command.as_deref());

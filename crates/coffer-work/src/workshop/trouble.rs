@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use coffer_core::{ProjectId, Refusal, SandboxState};
+use coffer_core::{Code, FailureCode, ProjectId, Refusal, SandboxState, StepCode};
 use coffer_flow::StepError;
 
 use super::{Station, Workbench};
@@ -21,19 +21,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const LEFT_OVER: Duration = Duration::from_secs(240);
 const LOOK: Duration = Duration::from_millis(300);
 const LONGEST_TOLD: usize = 2000;
-/// The code where a sandbox is over.
-pub(super) const LOST: &str = "sandbox_lost";
 
 /// What a step says of a failure in `sandbox`.
 fn step_error(error: &GitError, sandbox: &str, patterns: &Patterns) -> StepError {
     let Refusal { code, message, hint, .. } = error.explain(sandbox);
     let message = hint.map_or_else(|| message.clone(), |hint| format!("{message} ({hint})"));
-    let code = match error {
-        GitError::NoBase { .. } => "unknown_base",
-        GitError::NoRepository(_) => "unknown_repository",
-        _ => code.as_str(),
+    let code: FailureCode = match error {
+        GitError::NoBase { .. } => StepCode::UnknownBase.into(),
+        GitError::NoRepository(_) => StepCode::UnknownRepository.into(),
+        _ => code.into(),
     };
-    StepError { code: code.into(), message: redacted(patterns, &message), transient: error.is_transient() }
+    StepError { code, message: redacted(patterns, &message), transient: error.is_transient() }
 }
 
 /// Without what must not be shown, and not too long.
@@ -72,14 +70,14 @@ impl Workbench {
             Some((state, installation)) if state.is_live() => {
                 let holder = installation.unwrap_or_else(|| "another".into());
                 let message = format!("sandbox {} is on the host of installation '{holder}'", at.sandbox);
-                return Err(StepError::transient(coffer_core::Code::OtherInstallation.as_str(), message));
+                return Err(StepError::transient(Code::OtherInstallation, message));
             }
             Some((SandboxState::Error { fault }, _)) => describe(&fault),
             Some((SandboxState::Terminated { reason }, _)) => reason.as_str().to_string(),
             _ => "it is not on record".to_string(),
         };
         let message = format!("sandbox {} ended before the work in it was done: {why}", at.sandbox);
-        Err(StepError::fatal(LOST, message))
+        Err(StepError::fatal(StepCode::SandboxLost, message))
     }
 
     pub(super) async fn session(&self, at: &Station) -> Result<Session, StepError> {
@@ -132,7 +130,7 @@ impl Workbench {
             }
             if since.elapsed() > LEFT_OVER {
                 let message = "something that was begun earlier in the sandbox does not end";
-                return Err(StepError::transient("still_running", message));
+                return Err(StepError::transient(StepCode::StillRunning, message));
             }
             tokio::time::sleep(LOOK).await;
         }

@@ -10,7 +10,7 @@ use coffer_api_types::competitions::{
 use coffer_core::clock::rfc3339;
 
 fn failure(failure: RunFailure) -> Failure {
-    Failure { code: failure.code, message: failure.message, step: failure.step }
+    Failure { code: failure.code.to_string(), message: failure.message, step: failure.step }
 }
 
 pub(super) fn shown(row: CompetitionRow, entries: Vec<EntryRow>) -> Competition {

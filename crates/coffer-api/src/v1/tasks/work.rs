@@ -250,7 +250,7 @@ pub(in crate::v1) async fn messages(
 
 fn failure(failure: RunFailure) -> Failure {
     let RunFailure { code, message, step, not_undone } = failure;
-    Failure { code, message, step, not_undone }
+    Failure { code: code.to_string(), message, step, not_undone }
 }
 
 fn attempt(row: AttemptRow) -> Attempt {
