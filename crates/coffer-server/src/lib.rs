@@ -241,7 +241,7 @@ pub async fn serve(
             tracing::warn!("repositories are counted at the next start: {error}");
         }
     });
-    let bench = Arc::new(workshop::Workbench::new(workshop::Tools {
+    let bench = Arc::new(workshop::Workbench {
         store: store.clone(),
         fleet: fleet.clone(),
         git: git.clone(),
@@ -250,7 +250,8 @@ pub async fn serve(
         policy: config.lifetime,
         default_template: config.default_template.clone(),
         signature: git::Signature { name: "Cofferdam".into(), email: noreply(config.domain.as_deref()) },
-    }));
+        making: workshop::Making::default(),
+    });
     let ring: Arc<dyn coffer_flow::compete::Arena> = match config.arena {
         None => Arc::new(workshop::Ring::new(bench.clone())),
         Some(other) => other.0,

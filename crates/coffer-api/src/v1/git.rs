@@ -26,7 +26,8 @@ use coffer_api_types::git::{
 use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::clock::rfc3339;
 use coffer_work::git::{
-    BranchOrder, CloneOrder, CommitOrder, DiffOrder, Git, GitError, PullOrder, PushOrder, Session, Submodules,
+    BranchOrder, CloneOrder, CommitMessage, CommitOrder, DiffOrder, Git, GitError, PullOrder, PushOrder,
+    Session, Submodules,
 };
 
 const LONGEST_PATH: usize = 4096;
@@ -110,6 +111,7 @@ pub(super) async fn clone(
         depth: new.depth,
         submodules: if new.submodules { Submodules::All } else { Submodules::Leave },
         user: new.user.filter(|user| !user.is_empty()),
+        signature: None,
     };
     whole(session, async move |session| git.clone_repository(&session, order).await).await.map(Json)
 }
@@ -188,7 +190,12 @@ pub(super) async fn commit(
         check_path("paths", path)?;
     }
     let (git, session) = (git(&app), session(&app, &named)?);
-    let order = CommitOrder { repository: new.repository, message: new.message, paths: new.paths };
+    let order = CommitOrder {
+        repository: new.repository,
+        message: CommitMessage::Whole(new.message),
+        paths: new.paths,
+        signature: None,
+    };
     let made = whole(session, async move |session| git.commit(&session, order).await).await?;
     Ok((StatusCode::CREATED, Json(made)))
 }

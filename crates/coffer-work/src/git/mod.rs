@@ -26,10 +26,12 @@ use coffer_store::{GitOutcome, GitRemote, ProjectScope, RepositoryRow, Store, St
 use serde::Serialize;
 
 pub use error::{Cause, GitError};
-pub use orders::{BranchOrder, CloneOrder, CommitOrder, DiffOrder, PullOrder, PushOrder};
+pub use orders::{
+    BranchOrder, CloneOrder, CommitMessage, CommitOrder, DiffOrder, PullOrder, PushOrder, Signature,
+};
 pub use settings::ForgeSettings;
 pub use submodules::Submodules;
-pub use work::{DiffStat, Signature};
+pub use work::DiffStat;
 
 use coffer_fleet::exec::{Command, CommandResult, Exec};
 use coffer_fleet::{Fleet, Record};

@@ -9,7 +9,7 @@ use coffer_forge::{ForgeError, NewPull};
 use coffer_store::{GitRemote, GitSettings};
 
 use super::GitError;
-use super::orders::{BranchOrder, CloneOrder, CommitOrder, DiffOrder, PullOrder, PushOrder};
+use super::orders::{BranchOrder, CloneOrder, CommitMessage, CommitOrder, DiffOrder, PullOrder, PushOrder};
 use super::routes::Opening;
 use super::status::read_status;
 use super::{Branches, Git, Large, Place, Run, Session, Signature, Submodules, explain, gate_url};
@@ -67,7 +67,7 @@ impl Git {
                 which => notes = self.bring_submodules(session, &remote, &row, which).await?,
             }
             notes.extend(self.bring_large(session, &remote).await?);
-            self.sign(session, &remote).await?;
+            self.sign(session, &remote, order.signature.as_ref()).await?;
             let status = self.status_of(session, &remote).await?;
             Ok(Cloned {
                 repository: slug.clone(),
@@ -107,12 +107,19 @@ impl Git {
         Ok(())
     }
 
-    /// Has whoever commits inside do so under the project's name, where it has one.
-    async fn sign(&self, session: &Session, remote: &GitRemote) -> Result<(), GitError> {
+    /// Sets under which name git commits inside: the project's, or that of `otherwise`.
+    async fn sign(
+        &self,
+        session: &Session,
+        remote: &GitRemote,
+        otherwise: Option<&Signature>,
+    ) -> Result<(), GitError> {
         let settings = self.settings(session).await?;
-        for (key, value) in [("user.name", settings.name), ("user.email", settings.email)] {
+        let name = settings.name.as_ref().or(otherwise.map(|signature| &signature.name));
+        let email = settings.email.as_ref().or(otherwise.map(|signature| &signature.email));
+        for (key, value) in [("user.name", name), ("user.email", email)] {
             let Some(value) = value else { continue };
-            let words = ["config", "--local", key, &value];
+            let words = ["config", "--local", key, value];
             self.git_well(session, remote, "be set up", &words, Run::default()).await?;
         }
         Ok(())
@@ -277,22 +284,17 @@ impl Git {
 
     /// Commits what was changed, under the project's name and by its rules for messages.
     pub async fn commit(&self, session: &Session, order: CommitOrder) -> Result<Committed, GitError> {
-        self.commit_as(session, order, None).await
-    }
-
-    /// The same, under another name where the project has none.
-    pub async fn commit_as(
-        &self,
-        session: &Session,
-        order: CommitOrder,
-        otherwise: Option<&Signature>,
-    ) -> Result<Committed, GitError> {
         let place = self.place(session, order.repository.as_deref()).await?;
         let remote = &place.remote;
         self.recorded(session, &remote.slug, "commit", async {
             let settings = self.settings(session).await?;
-            let judged = settings.commits.judge(&order.message);
+            let message = match &order.message {
+                CommitMessage::Whole(text) => text.clone(),
+                CommitMessage::Composed { title, footers } => settings.commits.compose(title, footers),
+            };
+            let judged = settings.commits.judge(&message);
             let read = judged.map_err(|why| Refusal::new(Code::CommitMessage, why.to_string()))?;
+            let otherwise = order.signature.as_ref();
             let name = settings.name.as_ref().or(otherwise.map(|signature| &signature.name));
             let email = settings.email.as_ref().or(otherwise.map(|signature| &signature.email));
             let (Some(name), Some(email)) = (name, email) else {
@@ -313,7 +315,7 @@ impl Git {
             }
             let (name, email) = (format!("user.name={name}"), format!("user.email={email}"));
             let words = ["-c", &name, "-c", &email, "commit", "--quiet", "--cleanup=whitespace", "--file=-"];
-            let run = Run { stdin: Some(&order.message), ..Run::default() };
+            let run = Run { stdin: Some(&message), ..Run::default() };
             self.git_well(session, remote, "commit", &words, run).await?;
             let status = self.status_of(session, remote).await?;
             Ok(Committed {

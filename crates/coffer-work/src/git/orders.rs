@@ -4,8 +4,15 @@ use coffer_core::forge::BranchName;
 
 use super::Submodules;
 
+/// Under whose name something is committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signature {
+    pub name: String,
+    pub email: String,
+}
+
 /// A repository to be in a sandbox.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct CloneOrder {
     pub repository: String,
     pub path: Option<String>,
@@ -13,31 +20,44 @@ pub struct CloneOrder {
     pub depth: Option<u32>,
     pub submodules: Submodules,
     pub user: Option<String>,
+    /// Who commits inside, where the project does not say.
+    pub signature: Option<Signature>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct BranchOrder {
     pub repository: Option<String>,
     pub name: BranchName,
     pub base: Option<BranchName>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct DiffOrder {
     pub repository: Option<String>,
     /// The branch of the forge to compare with; otherwise the last commit.
     pub base: Option<BranchName>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct CommitOrder {
     pub repository: Option<String>,
-    pub message: String,
+    pub message: CommitMessage,
     /// What goes in; everything that was changed, where it is empty.
     pub paths: Vec<String>,
+    /// Who commits, where the project does not say.
+    pub signature: Option<Signature>,
 }
 
-#[derive(Debug)]
+/// What a commit says.
+#[derive(Debug, Clone)]
+pub enum CommitMessage {
+    /// This text.
+    Whole(String),
+    /// What the project's rules make of a title and footers.
+    Composed { title: String, footers: Vec<(String, String)> },
+}
+
+#[derive(Debug, Clone)]
 pub struct PushOrder {
     pub repository: Option<String>,
     /// The one that is checked out, unless said otherwise.
@@ -46,7 +66,7 @@ pub struct PushOrder {
     pub force: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PullOrder {
     pub repository: Option<String>,
     pub title: String,

@@ -1,21 +1,13 @@
 //! What work on a task needs beside: where it begins, whose name it bears, and what it comes to.
 
-use coffer_core::commit::CommitPolicy;
 use coffer_core::forge::{BranchName, CommitId};
-use coffer_forge::{ForgeError, PullChange};
+use coffer_forge::{ForgeError, Pull, PullChange};
 use coffer_store::GitRemote;
 use serde::{Deserialize, Serialize};
 
 use super::GitError;
-use super::{Git, Run, Session};
+use super::{CloneOrder, CommitOrder, Git, PullOrder, Run, Session};
 use coffer_core::{Code, Refusal};
-
-/// Under whose name something is committed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signature {
-    pub name: String,
-    pub email: String,
-}
 
 /// How much differs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,8 +36,58 @@ impl DiffStat {
 }
 
 impl Git {
+    /// Clones a repository to work from the order's branch, or the repository's own. Returns that branch, and the commit
+    /// that it is at on the forge.
+    pub async fn clone_to_work(
+        &self,
+        session: &Session,
+        order: CloneOrder,
+    ) -> Result<(BranchName, CommitId), GitError> {
+        let (branch, commit) = self.beginning(session, &order.repository, order.branch.as_ref()).await?;
+        // Its submodules are those that work begins with.
+        let order = CloneOrder { branch: Some(branch.clone()), ..order };
+        self.clone_repository(session, order).await?;
+        Ok((branch, commit))
+    }
+
+    /// Commits what was changed, and has the branch at it; what was committed inside comes along. Returns the branch's
+    /// commit, or none where it has nothing that its base on the forge has not.
+    pub async fn commit_work(
+        &self,
+        session: &Session,
+        order: CommitOrder,
+        branch: &BranchName,
+        base: &BranchName,
+    ) -> Result<Option<CommitId>, GitError> {
+        let repository = order.repository.clone();
+        let repository = repository.as_deref();
+        if !self.status(session, repository).await?.changes.is_empty() {
+            match self.commit(session, order).await {
+                Ok(_) | Err(GitError::NothingToCommit) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let commit = self.bring_onto(session, repository, branch).await?;
+        let remote = self.place(session, repository).await?.remote;
+        let base = format!("refs/remotes/origin/{base}");
+        let adds_nothing = self.holds(session, &remote, &base, &branch.full()).await?;
+        Ok((!adds_nothing).then_some(commit))
+    }
+
+    /// The pull request of a branch, with the order's description: the one that is open, or a new one.
+    pub async fn propose(&self, session: &Session, order: PullOrder) -> Result<Pull, GitError> {
+        let (repository, body) = (order.repository.clone(), order.body.clone());
+        let found = self.pull(session, order).await?;
+        if !found.created && found.pull.body != body {
+            let place = self.place(session, repository.as_deref()).await?;
+            let change = PullChange { body: Some(body), ..PullChange::default() };
+            place.forge.update_pull(found.pull.number, change).await?;
+        }
+        Ok(found.pull)
+    }
+
     /// The branch that work begins from, and the commit that it is at on the forge.
-    pub async fn beginning(
+    async fn beginning(
         &self,
         session: &Session,
         repository: &str,
@@ -68,41 +110,15 @@ impl Git {
         Ok(self.place(session, Some(repository)).await?.remote.path)
     }
 
-    /// What the project asks of messages.
-    pub async fn commit_policy(&self, session: &Session) -> Result<CommitPolicy, GitError> {
-        Ok(self.settings(session).await?.commits)
-    }
-
-    /// Has whoever commits inside do so under that name, where the project has none.
-    pub async fn sign_otherwise(
-        &self,
-        session: &Session,
-        repository: &str,
-        signature: &Signature,
-    ) -> Result<(), GitError> {
-        let (place, settings) = (self.place(session, Some(repository)).await?, self.settings(session).await?);
-        let wanted = [
-            ("user.name", &settings.name, &signature.name),
-            ("user.email", &settings.email, &signature.email),
-        ];
-        for (key, own, otherwise) in wanted {
-            if own.is_none() {
-                let words = ["config", "--local", key, otherwise.as_str()];
-                self.git_well(session, &place.remote, "be set up", &words, Run::default()).await?;
-            }
-        }
-        Ok(())
-    }
-
     /// Has the branch at what is checked out, where that builds on it: whoever worked inside may have gone to another
     /// branch. Returns its commit.
     pub async fn bring_onto(
         &self,
         session: &Session,
-        repository: &str,
+        repository: Option<&str>,
         branch: &BranchName,
     ) -> Result<CommitId, GitError> {
-        let place = self.place(session, Some(repository)).await?;
+        let place = self.place(session, repository).await?;
         let remote = &place.remote;
         let there = self.status_of(session, remote).await?.branch;
         if there.as_deref() != Some(branch.as_str()) {
@@ -133,33 +149,6 @@ impl Git {
     ) -> Result<bool, GitError> {
         let words = ["merge-base", "--is-ancestor", part, whole];
         Ok(self.git_at(session, remote, &words, Run::default()).await?.succeeded())
-    }
-
-    /// Whether a branch has nothing of its own beyond another of the forge's.
-    pub async fn adds_nothing(
-        &self,
-        session: &Session,
-        repository: &str,
-        branch: &BranchName,
-        base: &BranchName,
-    ) -> Result<bool, GitError> {
-        let place = self.place(session, Some(repository)).await?;
-        let base = format!("refs/remotes/origin/{base}");
-        self.holds(session, &place.remote, &base, &branch.full()).await
-    }
-
-    /// Gives a pull request another description.
-    pub async fn redescribe(
-        &self,
-        session: &Session,
-        repository: &str,
-        number: i64,
-        body: String,
-    ) -> Result<(), GitError> {
-        let place = self.place(session, Some(repository)).await?;
-        let change = PullChange { body: Some(body), ..PullChange::default() };
-        place.forge.update_pull(number, change).await?;
-        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! A competition, with the moves of the workbench.
+//! The steps of a competition.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use coffer_store::{EntryRow, Idempotency, Inserted, ProjectScope, RunFailure};
 
 use super::describe::{code, quoted};
 use super::heard::Progress;
-use super::repository::{commit_id, plain};
+use super::repository::{branch_name, branch_order, commit_id, expect, kept_pull, plain, push_order};
 use super::sandbox::{ROOM_PAUSE, ROOM_WITHIN};
-use super::{AgentOrder, Base as Beginning, CommitText, PullText, SandboxOrder, Station, Workbench};
+use super::{AgentOrder, PullText, SandboxOrder, Station, Workbench};
 use coffer_fleet::{Boot, FleetError, ForkSpec, Forked, MemoryWish};
 
 /// How long forks live unless somebody works in them.
@@ -214,9 +214,12 @@ impl Arena for Ring {
 
     async fn clone(&self, brief: &RaceBrief, source: SandboxId) -> Result<Base, StepError> {
         let at = self.station(brief, source);
-        let base = brief.base_branch.as_deref();
-        let Beginning { branch, commit } = self.bench.clone_repository(&at, &brief.repository, base).await?;
-        Ok(Base { branch, commit })
+        let order = self.bench.clone_order(&brief.repository, brief.base_branch.as_deref())?;
+        let cloned = self.bench.with_git(&at, order, |git, session, order| async move {
+            git.clone_to_work(&session, order).await
+        });
+        let (branch, commit) = cloned.await?;
+        Ok(Base { branch: branch.to_string(), commit: commit.to_string() })
     }
 
     async fn prepare(
@@ -265,7 +268,11 @@ impl Arena for Ring {
     async fn run_agent(&self, lane: Lane<'_>, tell: Tell<'_>) -> Result<Raced, StepError> {
         let (at, brief, entry) = (self.lane(lane), lane.brief, lane.entry);
         let (_, definition) = self.bench.agent(&at.scope, entry.agent).await?;
-        self.bench.branch(&at, &brief.repository, &entry.branch, Some(&lane.base.branch)).await?;
+        let order = branch_order(&brief.repository, &entry.branch, Some(&lane.base.branch))?;
+        let branched = self
+            .bench
+            .with_git(&at, order, |git, session, order| async move { git.branch(&session, order).await });
+        branched.await?;
         let env = [
             ("COFFER_FORK_ID", brief.competition.to_string()),
             ("COFFER_ENTRY", entry.number.to_string()),
@@ -323,18 +330,21 @@ impl Arena for Ring {
             Some(task) => ("Task", task.to_string()),
             None => ("Fork", brief.competition.to_string()),
         };
-        let footers = [about, ("Agent", agent)].map(|(token, value)| (token.to_string(), value)).to_vec();
-        let text = CommitText { title: brief.title.clone(), footers };
-        let base = Beginning { branch: lane.base.branch.clone(), commit: lane.base.commit.clone() };
-        self.bench.commit(&at, &brief.repository, &entry.branch, &base, &text).await
+        let order = self.bench.commit_order(&at, &brief.repository, &brief.title, [about, ("Agent", agent)]);
+        let onto = branch_name(&entry.branch, StepCode::Branch)?;
+        let from = branch_name(&lane.base.branch, StepCode::UnknownBase)?;
+        let committed =
+            self.bench.with_git(&at, (order, onto, from), |git, session, (order, onto, from)| async move {
+                git.commit_work(&session, order, &onto, &from).await
+            });
+        Ok(committed.await?.map(|commit| commit.to_string()).filter(|commit| *commit != lane.base.commit))
     }
 
     async fn changes(&self, lane: Lane<'_>) -> Result<Changes, StepError> {
         let at = self.lane(lane);
-        let (repository, base) = (plain(&lane.brief.repository), commit_id(&lane.base.commit)?);
-        let found = self.bench.with_git(&at, move |git, session| {
-            let (repository, base) = (repository.clone(), base.clone());
-            async move { git.changes_since(&session, &repository, &base).await }
+        let names = (plain(&lane.brief.repository), commit_id(&lane.base.commit)?);
+        let found = self.bench.with_git(&at, names, |git, session, (repository, base)| async move {
+            git.changes_since(&session, &repository, &base).await
         });
         let (stat, diff) = found.await?;
         // Whoever may read the record may not read secrets: as with what is kept as an artifact. The first who asks has them
@@ -388,7 +398,11 @@ impl Arena for Ring {
     async fn push(&self, lane: Lane<'_>, commit: &str) -> Result<(), StepError> {
         let at = self.lane(lane);
         self.awake(&at).await?;
-        self.bench.push(&at, &lane.brief.repository, &lane.entry.branch, commit).await
+        let order = push_order(&lane.brief.repository, &lane.entry.branch)?;
+        let pushed = self
+            .bench
+            .with_git(&at, order, |git, session, order| async move { git.push(&session, order).await });
+        expect(&pushed.await?, commit)
     }
 
     async fn ensure_pull(&self, lane: Lane<'_>, reasons: &[String]) -> Result<Pull, StepError> {
@@ -396,8 +410,12 @@ impl Arena for Ring {
         self.awake(&at).await?;
         let entry = self.entry(lane).await?;
         let text = describe(brief, &entry, reasons);
-        let base = Some(lane.base.branch.as_str());
-        self.bench.ensure_pull(&at, &brief.repository, &text, &lane.entry.branch, base).await
+        let (repository, base) = (&brief.repository, Some(lane.base.branch.as_str()));
+        let order = self.bench.pull_order(&at, repository, &text, &lane.entry.branch, base)?;
+        let found = self
+            .bench
+            .with_git(&at, order, |git, session, order| async move { git.propose(&session, order).await });
+        Ok(kept_pull(repository, found.await?))
     }
 
     async fn finish(&self, brief: &RaceBrief) -> Result<(), StepError> {

@@ -7,7 +7,7 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
 /// A lock for each run: one that makes sandboxes for minutes is not in the way of others.
 #[derive(Debug, Default)]
-pub(super) struct Making {
+pub struct Making {
     runs: Mutex<HashMap<String, Weak<RwLock<()>>>>,
 }
 

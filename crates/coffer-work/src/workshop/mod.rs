@@ -1,8 +1,8 @@
 //! Where agents work: a sandbox, a repository in it, an agent, and what becomes of its work.
 //!
-//! [`Workbench`] has the single moves, for whoever has a plan; [`TaskShop`] is the plan of an attempt at a task. Every move
-//! may be asked for again after a server died over it: it finds what is there, by the key or the names that it was
-//! given, and goes on from that.
+//! [`TaskShop`] does the steps of an attempt at a task, [`Ring`] those of a competition. Both ask [`Git`] for what is git's,
+//! and share what a [`Workbench`] has: sandboxes, agents, and trying again. Every step may be asked for again after a server
+//! died over it: it finds what is there, by the key or the names that it was given, and goes on from that.
 
 mod agent;
 mod compete;
@@ -24,18 +24,16 @@ use coffer_store::{AgentRow, ProjectScope, Store};
 pub use agent::AgentOrder;
 pub use compete::Ring;
 pub use describe::{PullText, WorkDone};
-pub use repository::{Base, CommitText};
+pub use making::Making;
 pub use sandbox::SandboxOrder;
 pub use task::TaskShop;
-
-use making::Making;
 
 use crate::git::{Git, Signature};
 use coffer_fleet::Fleet;
 use coffer_fleet::exec::Exec;
 use coffer_fleet::limits::Limiter;
 
-/// What the moves are made with.
+/// What the steps of tasks and competitions are done with.
 #[derive(Debug)]
 pub struct Workbench {
     pub store: Store,
@@ -48,20 +46,7 @@ pub struct Workbench {
     /// Under whose name is committed where a project has none.
     pub signature: Signature,
     /// Whoever looks for a sandbox waits until those that are being made are on record.
-    making: Making,
-}
-
-/// What a workbench is made of.
-#[derive(Debug)]
-pub struct Tools {
-    pub store: Store,
-    pub fleet: Arc<Fleet>,
-    pub git: Arc<Git>,
-    pub exec: Exec,
-    pub limiter: Arc<Limiter>,
-    pub policy: LifetimePolicy,
-    pub default_template: String,
-    pub signature: Signature,
+    pub making: Making,
 }
 
 /// Whose work it is, and where it is done.
@@ -74,21 +59,6 @@ pub struct Station {
 }
 
 impl Workbench {
-    pub fn new(tools: Tools) -> Self {
-        let Tools { store, fleet, git, exec, limiter, policy, default_template, signature } = tools;
-        Self {
-            store,
-            fleet,
-            git,
-            exec,
-            limiter,
-            policy,
-            default_template,
-            signature,
-            making: Making::default(),
-        }
-    }
-
     /// The name of an agent, and how it is run.
     pub async fn agent(
         &self,

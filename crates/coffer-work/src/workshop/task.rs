@@ -1,4 +1,4 @@
-//! An attempt at a task, with the moves of the workbench.
+//! The steps of an attempt at a task.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use futures_util::FutureExt as _;
 
 use super::agent::amount;
 use super::heard::Progress;
-use super::{AgentOrder, Base, CommitText, PullText, SandboxOrder, Station, WorkDone, Workbench};
+use super::repository::{branch_name, branch_order, expect, kept_pull, plain, push_order};
+use super::{AgentOrder, PullText, SandboxOrder, Station, WorkDone, Workbench};
 
 /// Works on tasks.
 #[derive(Debug)]
@@ -96,13 +97,21 @@ impl Workshop for TaskShop {
 
     async fn clone(&self, brief: &Brief, sandbox: SandboxId) -> Result<String, StepError> {
         let at = self.station(brief, sandbox);
-        let base = self.bench.clone_repository(&at, &brief.repository, brief.base_branch.as_deref()).await?;
-        Ok(base.commit)
+        let order = self.bench.clone_order(&brief.repository, brief.base_branch.as_deref())?;
+        let cloned = self.bench.with_git(&at, order, |git, session, order| async move {
+            git.clone_to_work(&session, order).await
+        });
+        let (_, commit) = cloned.await?;
+        Ok(commit.to_string())
     }
 
     async fn branch(&self, brief: &Brief, sandbox: SandboxId, _: &str) -> Result<String, StepError> {
         let at = self.station(brief, sandbox);
-        self.bench.branch(&at, &brief.repository, &brief.branch, brief.base_branch.as_deref()).await
+        let order = branch_order(&brief.repository, &brief.branch, brief.base_branch.as_deref())?;
+        let branched = self
+            .bench
+            .with_git(&at, order, |git, session, order| async move { git.branch(&session, order).await });
+        Ok(branched.await?.branch)
     }
 
     async fn run_agent(
@@ -178,16 +187,18 @@ impl Workshop for TaskShop {
         self.bench.keep(&at).await?;
         let agent = self.bench.name_of(&at.scope, brief.agent).await?;
         let footers = [("Task", brief.task.to_string()), ("Agent", agent)];
-        let text = CommitText {
-            title: brief.title.clone(),
-            footers: footers.map(|(token, value)| (token.to_string(), value)).to_vec(),
-        };
+        let order = self.bench.commit_order(&at, &brief.repository, &brief.title, footers);
         let base_branch = match &brief.base_branch {
             Some(branch) => branch.clone(),
             None => self.bench.default_branch(&at, &brief.repository).await?,
         };
-        let base = Base { branch: base_branch, commit: base.to_string() };
-        self.bench.commit(&at, &brief.repository, branch, &base, &text).await
+        let onto = branch_name(branch, StepCode::Branch)?;
+        let from = branch_name(&base_branch, StepCode::UnknownBase)?;
+        let committed =
+            self.bench.with_git(&at, (order, onto, from), |git, session, (order, onto, from)| async move {
+                git.commit_work(&session, order, &onto, &from).await
+            });
+        Ok(committed.await?.map(|commit| commit.to_string()).filter(|commit| commit != base))
     }
 
     async fn push(
@@ -200,9 +211,17 @@ impl Workshop for TaskShop {
         let at = self.station(brief, sandbox);
         self.bench.keep(&at).await?;
         if branch != brief.branch {
-            self.bench.bring_onto(&at, &brief.repository, branch).await?;
+            let names = (plain(&brief.repository), branch_name(branch, StepCode::Branch)?);
+            let brought = self.bench.with_git(&at, names, |git, session, (repository, branch)| async move {
+                git.bring_onto(&session, Some(&repository), &branch).await
+            });
+            brought.await?;
         }
-        self.bench.push(&at, &brief.repository, branch, commit).await
+        let order = push_order(&brief.repository, branch)?;
+        let pushed = self
+            .bench
+            .with_git(&at, order, |git, session, order| async move { git.push(&session, order).await });
+        expect(&pushed.await?, commit)
     }
 
     async fn ensure_pull(
@@ -229,7 +248,12 @@ impl Workshop for TaskShop {
             summary: report.summary.as_deref(),
             commit,
         });
-        self.bench.ensure_pull(&at, &brief.repository, &text, branch, brief.base_branch.as_deref()).await
+        let (repository, base) = (&brief.repository, brief.base_branch.as_deref());
+        let order = self.bench.pull_order(&at, repository, &text, branch, base)?;
+        let found = self
+            .bench
+            .with_git(&at, order, |git, session, order| async move { git.propose(&session, order).await });
+        Ok(kept_pull(repository, found.await?))
     }
 
     async fn finish(&self, brief: &Brief, sandbox: Option<SandboxId>, how: Ending) -> Result<(), StepError> {

@@ -87,12 +87,14 @@ impl Workbench {
 
     /// Does something with git in the sandbox, again where what is in the way may pass. Each try goes on to its end though
     /// nobody waits any more: a gate that it opened must be shut.
-    pub(super) async fn with_git<T, F>(
+    pub(super) async fn with_git<O, T, F>(
         &self,
         at: &Station,
-        work: impl Fn(Arc<Git>, Session) -> F + Send,
+        order: O,
+        work: impl Fn(Arc<Git>, Session, O) -> F + Send,
     ) -> Result<T, StepError>
     where
+        O: Clone + Send,
         T: Send + 'static,
         F: Future<Output = Result<T, GitError>> + Send + 'static,
     {
@@ -100,7 +102,7 @@ impl Workbench {
         loop {
             self.left_over(at).await?;
             let session = self.session(at).await?;
-            let tried = tokio::spawn(work(self.git.clone(), session)).await;
+            let tried = tokio::spawn(work(self.git.clone(), session, order.clone())).await;
             let error = match tried.unwrap_or_else(|_| Err(GitError::Broken)) {
                 Ok(done) => return Ok(done),
                 Err(error) => error,

@@ -17,8 +17,11 @@ const LONGEST_COMMAND: usize = 8 * 1024;
 const LARGEST_BUDGET: f64 = 1e6;
 
 pub(super) fn shown(row: TaskRow) -> Task {
-    let attention =
-        row.attention.map(|why| AttentionShape { code: why.code.to_string(), message: why.message, step: why.step });
+    let attention = row.attention.map(|why| AttentionShape {
+        code: why.code.to_string(),
+        message: why.message,
+        step: why.step,
+    });
     Task {
         id: row.id.to_string(),
         title: row.title,
