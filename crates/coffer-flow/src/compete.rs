@@ -186,7 +186,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
                 }
                 // The figure of when its entry was done stays.
                 Err(error) => {
-                    tracing::warn!(run.id = %start.run, "the cost of entry {} may be too low: {error}", entry.number);
+                    tracing::warn!("the cost of entry {} may be too low: {error}", entry.number);
                 }
             }
         }

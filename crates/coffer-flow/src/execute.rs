@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::{Millis, StepCode};
-use coffer_store::{JournalError, RunEnd, RunFailure, Store, TakenRun, Unwinding};
+use coffer_store::{JournalError, RunEnd, RunFailure, RunRow, Store, TakenRun, Unwinding};
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use crate::error::{Stop, Why};
 use crate::persist::persist;
@@ -30,11 +31,17 @@ pub(crate) async fn execute(
 ) {
     // A runner that was buried may do nothing more, and this is what it does most of the time.
     let dead = alive.clone();
+    let span = span_of(&taken.run);
     tokio::select! {
         biased;
         () = dead.cancelled() => {}
-        () = act(store, settings, kind, taken, alive, cancel) => {}
+        () = act(store, settings, kind, taken, alive, cancel).instrument(span) => {}
     }
+}
+
+/// Has every log line of a run name it, and the task that it is an attempt at.
+fn span_of(run: &RunRow) -> Span {
+    tracing::info_span!("run", run.id = %run.id, task.id = run.input["task"].as_str())
 }
 
 async fn act(
@@ -56,7 +63,7 @@ async fn act(
     let wake_ms = match stopped {
         JournalError::Lost => return,
         JournalError::Store(error) => {
-            tracing::error!(run.id = %hold.run, "run {} is put aside: {error}", hold.run);
+            tracing::error!("run {} is put aside: {error}", hold.run);
             wake_ms + REFUSED_PAUSE
         }
     };
@@ -66,7 +73,7 @@ async fn act(
         match released {
             Ok(()) | Err(JournalError::Lost) => return,
             Err(JournalError::Store(error)) => {
-                tracing::error!(run.id = %hold.run, "run {} cannot be put aside: {error}", hold.run);
+                tracing::error!("run {} cannot be put aside: {error}", hold.run);
                 tokio::time::sleep(RELEASE_PAUSE).await;
             }
         }
@@ -191,7 +198,7 @@ async fn undo_one(run: &Run, undo: &Undo, why: Unwinding) -> Option<RunFailure> 
             Err(error) => error,
         };
         failures += 1;
-        tracing::warn!(run.id = %run.hold.run, "could not undo step {} of run {}: {error}", undo.name, run.hold.run);
+        tracing::warn!("could not undo step {} of run {}: {error}", undo.name, run.hold.run);
         if !error.transient || failures >= tries.most {
             return Some(error.failure());
         }

@@ -143,7 +143,7 @@ impl<'r> Step<'r> {
             let failures = u32::try_from(begun.failures).unwrap_or(u32::MAX).saturating_add(1);
             let last = !error.transient || failures >= tries.most;
             let failure = error.failure();
-            tracing::warn!(run.id = %hold.run, "step {name} of run {} failed ({failures}): {error}", hold.run);
+            tracing::warn!("step {name} of run {} failed ({failures}): {error}", hold.run);
             persist(&run.alive, || store.fail_step(hold, &name, &failure, last)).await?;
             if last {
                 return Err(Stop(Why::Failed(RunFailure { step: Some(name), ..failure })));

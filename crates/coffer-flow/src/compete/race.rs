@@ -107,14 +107,14 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         };
         // Nobody waits for its agent any more, and while that works there is nothing to look at.
         if let Err(error) = attempt(STOP_WITHIN, self.arena.stop(lane)).await {
-            tracing::debug!(run.id = %start.run, "what entry {number} runs goes on for now: {error}");
+            tracing::debug!("what entry {number} runs goes on for now: {error}");
         }
         // For whoever wants to know what it would have been; it is out all the same.
         let changes = attempt(MARGIN, self.arena.changes(lane)).await.ok();
         let cost = self.arena.spent(lane.brief, lane.sandbox).await.ok();
         if let Err(error) = attempt(MARGIN, self.arena.give_back(lane.brief, lane.sandbox)).await {
             // It ends with the competition.
-            tracing::warn!(run.id = %start.run, "the sandbox of entry {number} stays for now: {error}");
+            tracing::warn!("the sandbox of entry {number} stays for now: {error}");
         }
         let note = EntryNote {
             state: Some(EntryState::Failed),

@@ -4,6 +4,7 @@
 mod cancel;
 mod compete;
 mod kill;
+mod logs;
 mod outside;
 mod queue;
 mod retry;

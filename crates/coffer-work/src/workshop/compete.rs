@@ -11,6 +11,7 @@ use coffer_flow::compete::{Arena, Base, Changes, EntryBrief, Fork, Lane, News, R
 use coffer_flow::task::{Checked, Pull};
 use coffer_flow::{Start, StepError};
 use coffer_store::{EntryRow, Idempotency, Inserted, ProjectScope, RunFailure};
+use tracing::Instrument as _;
 
 use super::describe::{code, quoted};
 use super::heard::Progress;
@@ -108,12 +109,13 @@ impl Ring {
             };
             let (fleet, scope) = (self.bench.fleet.clone(), at.scope);
             let making = self.bench.making.begin(key).await;
-            let forked = tokio::spawn(async move {
+            let forked = async move {
                 let forked = fleet.fork(scope, record, spec).await;
                 drop(making);
                 forked
-            });
-            let error = match forked.await.unwrap_or(Err(FleetError::Broken)) {
+            };
+            let error = match tokio::spawn(forked.in_current_span()).await.unwrap_or(Err(FleetError::Broken))
+            {
                 Ok(forked) => return Ok(forked),
                 Err(error) => error,
             };

@@ -11,6 +11,7 @@ use coffer_core::{
 use coffer_flow::StepError;
 use coffer_store::{Bounds, Idempotency, Inserted, ProjectScope};
 use coffer_wire::e2b::Network;
+use tracing::Instrument as _;
 
 use super::{Station, Workbench};
 use coffer_fleet::{CreateSpec, FleetError};
@@ -51,12 +52,12 @@ impl Workbench {
             let fleet = self.fleet.clone();
             // To its end though nobody waits any more, and whoever then looks for it waits for that.
             let making = self.making.begin(order.key).await;
-            let made = tokio::spawn(async move {
+            let made = async move {
                 let made = fleet.create(scope, spec).await;
                 drop(making);
                 made
-            });
-            let error = match made.await.unwrap_or(Err(FleetError::Broken)) {
+            };
+            let error = match tokio::spawn(made.in_current_span()).await.unwrap_or(Err(FleetError::Broken)) {
                 Ok(row) if row.state.name() == StateName::Terminated => {
                     let message = format!("sandbox {} was ended before the work in it was done", row.id);
                     return Err(StepError::fatal(StepCode::SandboxLost, message));

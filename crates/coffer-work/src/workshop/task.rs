@@ -156,7 +156,7 @@ impl Workshop for TaskShop {
             async move {
                 if let Err(error) = self.note(start, note).await {
                     // What it comes to is put on record at its end.
-                    tracing::debug!(run.id = %start.run, "how far run {} is was not told: {error}", start.run);
+                    tracing::debug!("how far run {} is was not told: {error}", start.run);
                 }
             }
             .boxed()

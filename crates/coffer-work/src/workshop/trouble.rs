@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use coffer_core::{Code, FailureCode, ProjectId, Refusal, SandboxState, StepCode};
 use coffer_flow::StepError;
+use tracing::Instrument as _;
 
 use super::{Station, Workbench};
 use crate::git::{Git, GitError, Session};
@@ -102,7 +103,7 @@ impl Workbench {
         loop {
             self.left_over(at).await?;
             let session = self.session(at).await?;
-            let tried = tokio::spawn(work(self.git.clone(), session, order.clone())).await;
+            let tried = tokio::spawn(work(self.git.clone(), session, order.clone()).in_current_span()).await;
             let error = match tried.unwrap_or_else(|_| Err(GitError::Broken)) {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
