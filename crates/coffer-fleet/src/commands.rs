@@ -14,6 +14,7 @@ use coffer_store::{Store, StoreError, VersionedPolicy};
 use tokio_util::sync::CancellationToken;
 
 use crate::fleet::Record;
+use crate::follow::Follower;
 use crate::output::Output;
 use coffer_core::clock::now_ms;
 use coffer_core::command::RefusedCommand;
@@ -52,23 +53,18 @@ impl Commands {
     }
 
     async fn follow(self: Arc<Self>, mut version: i64, stop: CancellationToken) {
-        let operator = self.store.operator();
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK) => {}
-            }
-            let refreshed = match self.store.command_policies_version(&operator).await {
-                Ok(newest) if newest == version => continue,
-                Ok(_) => self.refresh().await,
-                Err(error) => Err(error),
-            };
-            match refreshed {
-                Ok(newest) => version = newest,
-                Err(StoreError::Closed) => return,
-                Err(error) => tracing::warn!("command policies are not read anew for a moment: {error}"),
-            }
+        let late = "command policies are not read anew for a moment";
+        let (mut follower, mut looked) = (Follower::new(late, LOOK, stop), Ok(()));
+        while follower.again(looked).await {
+            looked = self.look(&mut version).await;
         }
+    }
+
+    async fn look(&self, version: &mut i64) -> Result<(), StoreError> {
+        if self.store.command_policies_version(&self.store.operator()).await? != *version {
+            *version = self.refresh().await?;
+        }
+        Ok(())
     }
 
     async fn refresh(&self) -> Result<i64, StoreError> {

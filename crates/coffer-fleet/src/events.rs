@@ -14,12 +14,12 @@ use coffer_store::{EventRow, ProjectScope, Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::follow::Follower;
 use coffer_core::clock::{now_ms, rfc3339};
 
 /// Events kept in memory for each project that is read.
 const KEPT: usize = 1024;
 const PAGE: u32 = 500;
-/// Other servers write too, and do not tell us.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// An event as the API and webhooks show it.
@@ -131,9 +131,10 @@ async fn follow(
     tail: Weak<Tail>,
     stop: CancellationToken,
 ) {
-    let mut written = store.written();
+    let late = "the event log is not followed for a moment";
+    let mut follower = Follower::new(late, LOOK, stop).on_writes(&store, Duration::ZERO);
     loop {
-        match store.events(&scope, newest, PAGE).await {
+        let looked = match store.events(&scope, newest, PAGE).await {
             Ok(events) if !events.is_empty() => {
                 let Some(tail) = tail.upgrade() else { return };
                 newest = events.last().map_or(newest, |event| event.sequence);
@@ -146,16 +147,10 @@ async fn follow(
                 tail.newest.send_replace(newest);
                 continue;
             }
-            Ok(_) => {}
-            Err(StoreError::Closed) => return,
-            Err(error) => tracing::warn!("the event log is not followed for a moment: {error}"),
-        }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            changed = written.changed() => if changed.is_err() {
-                return;
-            },
-            () = tokio::time::sleep(LOOK) => {}
+            looked => looked.map(drop),
+        };
+        if !follower.again(looked).await {
+            return;
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod commands;
 pub mod events;
 pub mod exec;
 mod fleet;
+mod follow;
 mod guarded_engine;
 pub mod limits;
 pub mod network;
@@ -22,5 +23,6 @@ pub use fleet::{
     Books, Boot, Busy, Connected, CreateSpec, DEFAULT_TAG, Fleet, FleetError, ForkSpec, Forked, MemoryWish,
     Record, SecretUse, SnapshotSpec, Step, describe, secret_variables,
 };
+pub use follow::Follower;
 pub use guarded_engine::{GuardedEngine, HostFailures};
 pub use preflight::{PreflightError, is_preflight, preflight};

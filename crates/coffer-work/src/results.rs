@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::artifacts::Artifacts;
 use coffer_core::clock::now_ms;
+use coffer_fleet::Follower;
 use coffer_fleet::output::Patterns;
 
 const PAGE: u32 = 200;
@@ -47,19 +48,14 @@ struct RunResult {
 impl Results {
     /// Follows until `stop`.
     pub async fn follow(self, stop: CancellationToken) {
+        let mut follower = Follower::new("results are kept later", LOOK, stop.clone());
         loop {
             let looked = tokio::select! {
                 () = stop.cancelled() => return,
                 looked = self.look() => looked,
             };
-            match looked {
-                Ok(()) => {}
-                Err(StoreError::Closed) => return,
-                Err(error) => tracing::warn!("results are kept later: {}", coffer_core::chain(&error)),
-            }
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK) => {}
+            if !follower.again(looked).await {
+                return;
             }
         }
     }

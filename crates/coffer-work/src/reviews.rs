@@ -14,34 +14,26 @@ use coffer_store::{AboutPull, EventRow, Heard, LogReader, ProjectBehind, Store, 
 use tokio_util::sync::CancellationToken;
 
 use crate::tasks::Tasks;
+use coffer_fleet::Follower;
 
 const PAGE: u32 = 200;
 const PROJECTS: u32 = 200;
-/// Other servers write too, and do not tell us.
 const LOOK: Duration = Duration::from_millis(500);
 /// Between two looks, however much is written.
 const BREATHER: Duration = Duration::from_millis(100);
 
 /// Follows until `stop`.
 pub async fn follow(store: Store, tasks: Arc<Tasks>, stop: CancellationToken) {
-    let mut written = store.written();
+    let mut follower =
+        Follower::new("reviews are heard later", LOOK, stop.clone()).on_writes(&store, BREATHER);
     loop {
-        match look(&store, &stop).await {
-            Ok(0) => {}
-            Ok(_) => tasks.wake(),
-            Err(StoreError::Closed) => return,
-            Err(error) => tracing::warn!("reviews are heard later: {}", coffer_core::chain(&error)),
-        }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            changed = written.changed() => if changed.is_err() {
-                return;
-            },
-            () = tokio::time::sleep(LOOK) => {}
-        }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(BREATHER) => {}
+        let looked = look(&store, &stop).await.map(|begun| {
+            if begun > 0 {
+                tasks.wake();
+            }
+        });
+        if !follower.again(looked).await {
+            return;
         }
     }
 }

@@ -9,6 +9,8 @@ use coffer_core::{Millis, OnTimeout, ProjectId};
 use coffer_store::{ProjectSettings, Retention, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
+use crate::follow::Follower;
+
 use super::{LimitSettings, Limiter, RetentionSettings};
 
 /// How soon a change made on another server is heard of.
@@ -46,22 +48,16 @@ impl Projects {
 
 /// Keeps the settings up to date until `stop`.
 pub(super) async fn follow(limiter: Arc<Limiter>, store: Store, stop: CancellationToken) {
+    let late = "settings of projects are not followed for a moment";
+    let (mut follower, mut looked) = (Follower::new(late, LOOK, stop), Ok(()));
     let mut since = 0;
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(LOOK) => {}
-        }
-        match store.settings_changed_since(&store.operator(), since).await {
-            Ok(changed) => {
-                for row in changed {
-                    since = since.max(row.changed_ms - OVERLAP_MS);
-                    limiter.set(row.project, row.settings);
-                }
+    while follower.again(looked).await {
+        looked = store.settings_changed_since(&store.operator(), since).await.map(|changed| {
+            for row in changed {
+                since = since.max(row.changed_ms - OVERLAP_MS);
+                limiter.set(row.project, row.settings);
             }
-            Err(StoreError::Closed) => return,
-            Err(error) => tracing::warn!("settings of projects are not followed for a moment: {error}"),
-        }
+        });
     }
 }
 

@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use coffer_core::clock::now_ms;
+use coffer_fleet::Follower;
 use coffer_fleet::events::{self, Wanted};
 use coffer_fleet::output::{Output, Patterns};
 use coffer_shares::PoolSettings;
@@ -47,7 +48,6 @@ const PAGE: u32 = 200;
 /// A webhook that has more to be sent is not given more: the log keeps it.
 const MOST_WAITING: i64 = 1000;
 const WEBHOOKS: u32 = 500;
-/// Other servers write too, and do not tell us.
 const LOOK: Duration = Duration::from_millis(500);
 /// Between two looks, however much is written.
 const BREATHER: Duration = Duration::from_millis(50);
@@ -139,24 +139,16 @@ impl Webhooks {
     }
 
     async fn keep_gathering(self: Arc<Self>) {
-        let mut written = self.store.written();
+        let follower = Follower::new("webhooks are told later", LOOK, self.stop.clone());
+        let mut follower = follower.on_writes(&self.store, BREATHER);
         loop {
-            match self.gather().await {
-                Ok(false) => {}
-                Ok(true) => self.wake(),
-                Err(StoreError::Closed) => return,
-                Err(error) => tracing::warn!("webhooks are told later: {}", coffer_core::chain(&error)),
-            }
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                changed = written.changed() => if changed.is_err() {
-                    return;
-                },
-                () = tokio::time::sleep(LOOK) => {}
-            }
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(BREATHER) => {}
+            let looked = self.gather().await.map(|any| {
+                if any {
+                    self.wake();
+                }
+            });
+            if !follower.again(looked).await {
+                return;
             }
         }
     }
