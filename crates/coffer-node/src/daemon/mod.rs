@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::cgroup::Cgroups;
@@ -45,6 +46,9 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     let (node, lock, egress) = opened?;
     let strays = tokio::spawn(strays::clear_away());
     memory::watch_leftovers(&node.data_dir).await;
+    // It runs while sandboxes are adopted, to record them, and connects afterwards.
+    let (all_adopted, adopted) = oneshot::channel();
+    let egress = tokio::spawn(egress.run(adopted));
     let adopted = tokio::task::spawn_blocking({
         let node = node.clone();
         move || adopt::adopt(&node)
@@ -52,7 +56,7 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     let adopted = adopted.await.expect("adopting does not panic");
     let orphans = adopted.map_err(doing("read the journal in", &node.run_dir))?;
     node.orphans.set(orphans).expect("adoption happens once");
-    let egress = tokio::spawn(egress.run());
+    let _ = all_adopted.send(());
     node.owners.spawn(keep_room(node.clone()));
     node.owners.spawn(scarcity::watch(node.clone()));
     let keeper = (!node.warm.is_off()).then(|| tokio::spawn(sandbox::keep(node.clone())));

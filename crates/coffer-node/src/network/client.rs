@@ -102,7 +102,7 @@ enum Pending {
 pub(crate) struct Client {
     socket: PathBuf,
     families: Option<Families>,
-    inbox: mpsc::UnboundedReceiver<Ask>,
+    inbox: mpsc::Receiver<Ask>,
     sandboxes: HashMap<SandboxId, Served>,
     /// They wait for a policy, and the connection broke.
     unsure: Vec<Done>,
@@ -111,18 +111,27 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(
-        socket: PathBuf,
-        families: Option<Families>,
-        inbox: mpsc::UnboundedReceiver<Ask>,
-    ) -> Self {
+    pub(super) fn new(socket: PathBuf, families: Option<Families>, inbox: mpsc::Receiver<Ask>) -> Self {
         Self { socket, families, inbox, sandboxes: HashMap::new(), unsure: Vec::new(), down: false }
     }
 
-    /// Serves until all senders are gone. All adopted sandboxes must have been queued before: any other is
-    /// removed from egress.
-    pub(crate) async fn run(mut self) {
+    /// Serves until all senders are gone. Connects after `adopted`, when all adopted sandboxes have been sent:
+    /// any other is removed from egress. It ends without connecting if adoption failed.
+    pub(crate) async fn run(mut self, mut adopted: oneshot::Receiver<()>) {
         let Some(families) = self.families else { return };
+        loop {
+            tokio::select! {
+                outcome = &mut adopted => match outcome {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                ask = self.inbox.recv() => match ask {
+                    Some(ask) => self.note(ask),
+                    None => return,
+                },
+            }
+        }
+        // They were sent before, but may still be in the inbox.
         while let Ok(ask) = self.inbox.try_recv() {
             self.note(ask);
         }
@@ -136,6 +145,8 @@ impl Client {
                         Ok(()) => return,
                         Err(error) => tracing::warn!("lost egress: {error}"),
                     }
+                    // Those who gave up would pile up if it breaks again and again.
+                    self.unsure.retain(|done| !done.is_closed());
                 }
                 Err(error) => {
                     self.down = true;
@@ -232,6 +243,8 @@ impl Client {
                     Some(ask) => self.pass_on(line, ask).await?,
                     None => return Ok(()),
                 },
+                // Without a reply there is no room for more requests, and the inbox fills.
+                () = sleep(PATIENCE), if !may_ask => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
     }

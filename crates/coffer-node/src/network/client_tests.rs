@@ -10,7 +10,7 @@ use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::network::Network;
+use crate::network::{INBOX, Network};
 
 static PUBLIC: Policy = Policy::of(Base::Public);
 static WEB: Policy = Policy::of(Base::Web);
@@ -24,10 +24,13 @@ struct Stage {
 impl Stage {
     fn set() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let (asks, inbox) = mpsc::unbounded_channel();
+        let (asks, inbox) = mpsc::channel(INBOX);
         let families = Some(Families::V4);
         let client = Client::new(directory.path().join("egress.sock"), families, inbox);
-        Self { directory, network: Arc::new(Network { families, asks }), client: tokio::spawn(client.run()) }
+        let (all_adopted, adopted) = oneshot::channel();
+        all_adopted.send(()).unwrap();
+        let client = tokio::spawn(client.run(adopted));
+        Self { directory, network: Arc::new(Network { families, asks }), client }
     }
 
     fn listen(&self) -> UnixListener {
@@ -59,7 +62,11 @@ struct Played(UnixStream);
 
 impl Played {
     async fn accept(listener: &UnixListener) -> Self {
-        Self(timeout(Duration::from_secs(10), listener.accept()).await.unwrap().unwrap().0)
+        Self::accept_within(listener, Duration::from_secs(10)).await
+    }
+
+    async fn accept_within(listener: &UnixListener, patience: Duration) -> Self {
+        Self(timeout(patience, listener.accept()).await.unwrap().unwrap().0)
     }
 
     async fn hear(&mut self) -> (u64, Request, usize) {
@@ -104,7 +111,7 @@ async fn an_egress_that_comes_late_is_told_everything() {
         stage.network.serve(sandbox, &PUBLIC, listeners()).in_force().await.unwrap();
     }
     stage.network.replace(second, &WEB).await.unwrap();
-    stage.network.end(gone);
+    stage.network.end(gone).await;
     assert_eq!(stage.network.refusals(first, 0).await.unwrap_err().code, NodeErrorCode::Unavailable);
 
     let listener = stage.listen();
@@ -121,7 +128,7 @@ async fn an_egress_that_comes_late_is_told_everything() {
         egress.answer(id, Ok(Reply::Done)).await;
     }
     assert_eq!(told, HashMap::from([(first, PUBLIC.clone()), (second, WEB.clone())]));
-    stage.network.end(first);
+    stage.network.end(first).await;
     egress.expect(Request::Remove { sandbox: first }).await;
     stage.end().await;
 }
@@ -177,7 +184,7 @@ async fn a_sandbox_started_anew_gets_its_new_sockets_there() {
     serving.in_force().await.unwrap();
     drop(egress);
     // Restarted while the connection is down. Egress still has the sockets of a namespace that is gone.
-    stage.network.end(sandbox);
+    stage.network.end(sandbox).await;
     stage.network.serve(sandbox, &PUBLIC, listeners()).in_force().await.unwrap();
     let mut egress = Played::accept(&listener).await;
     egress.greet(&[sandbox]).await;
@@ -227,4 +234,96 @@ async fn a_silent_egress_holds_nobody_up_for_long() {
     assert_eq!(replaced.unwrap_err().code, NodeErrorCode::Unavailable, "the old policy may be in force");
     assert!(stage.network.traffic().await.is_empty(), "egress reports nothing");
     stage.client.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_inbox_refuses_what_is_new_and_takes_what_ends() {
+    let (asks, mut inbox) = mpsc::channel(1);
+    let network = Arc::new(Network { families: Some(Families::V4), asks });
+    let (first, second) = (SandboxId::generate(), SandboxId::generate());
+    let serving = network.serve(first, &PUBLIC, listeners());
+    let refused = network.serve(second, &PUBLIC, listeners()).in_force().await;
+    assert_eq!(refused.unwrap_err().code, NodeErrorCode::Unavailable);
+    assert_eq!(network.replace(first, &WEB).await.unwrap_err().code, NodeErrorCode::Unavailable);
+    assert_eq!(network.refusals(first, 0).await.unwrap_err().code, NodeErrorCode::Unavailable);
+    assert!(network.traffic().await.is_empty());
+    let ending = tokio::spawn({
+        let network = network.clone();
+        async move { network.end(first).await }
+    });
+    // Far longer than any patience: an end is not given up.
+    sleep(Duration::from_secs(60)).await;
+    assert!(!ending.is_finished());
+    // Nothing of what was refused comes later.
+    let served = inbox.recv().await.unwrap();
+    assert!(matches!(served, Ask::Serve { sandbox, .. } if sandbox == first), "{served:?}");
+    ending.await.unwrap();
+    let ended = inbox.recv().await.unwrap();
+    assert!(matches!(ended, Ask::End { sandbox } if sandbox == first), "{ended:?}");
+    assert!(inbox.try_recv().is_err());
+    drop(serving);
+}
+
+#[tokio::test]
+async fn room_that_comes_in_time_is_used() {
+    let (asks, mut inbox) = mpsc::channel(1);
+    let network = Network { families: Some(Families::V4), asks };
+    let sandboxes = [SandboxId::generate(), SandboxId::generate()];
+    let [first, second] = sandboxes.map(|sandbox| network.serve(sandbox, &PUBLIC, listeners()));
+    let client = async {
+        for _ in sandboxes {
+            let Some(Ask::Serve { done: Some(done), .. }) = inbox.recv().await else { panic!("no request") };
+            tell_done(done);
+        }
+    };
+    let (first, second, ()) = tokio::join!(first.in_force(), second.in_force(), client);
+    first.unwrap();
+    second.unwrap();
+}
+
+#[tokio::test]
+async fn any_number_of_requests_passes_while_egress_is_away() {
+    let stage = Stage::set();
+    for _ in 0..10_000 {
+        let sandbox = SandboxId::generate();
+        stage.network.serve(sandbox, &PUBLIC, listeners()).in_force().await.unwrap();
+        stage.network.end(sandbox).await;
+    }
+    // All at once, ten times what the inbox holds.
+    let mut replacing = tokio::task::JoinSet::new();
+    for _ in 0..10 * INBOX {
+        let network = stage.network.clone();
+        replacing.spawn(async move { network.replace(SandboxId::generate(), &WEB).await });
+    }
+    while let Some(replaced) = replacing.join_next().await {
+        replaced.unwrap().unwrap();
+    }
+    drop(replacing);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn an_egress_that_stalls_with_all_requests_under_way_is_dropped() {
+    let stage = Stage::set();
+    let listener = stage.listen();
+    let mut egress = Played::accept(&listener).await;
+    egress.greet(&[]).await;
+    let mut asking = tokio::task::JoinSet::new();
+    for _ in 0..2 * UNDER_WAY {
+        let network = stage.network.clone();
+        asking.spawn(async move { network.end(SandboxId::generate()).await });
+    }
+    // It reads all, and answers none.
+    for _ in 0..UNDER_WAY {
+        egress.hear().await;
+    }
+    tokio::time::pause();
+    // Its patience passes at once, as nothing else happens.
+    let mut egress = Played::accept_within(&listener, 10 * PATIENCE).await;
+    tokio::time::resume();
+    egress.greet(&[]).await;
+    while let Some(ended) = asking.join_next().await {
+        ended.unwrap();
+    }
+    stage.end().await;
 }

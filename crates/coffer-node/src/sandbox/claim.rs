@@ -67,7 +67,7 @@ pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Ent
             match become_sandbox(&slot, &node, &spec) {
                 Ok(entry) => return Ok(Some((entry, slot.alive, serving))),
                 Err(error) => {
-                    node.network.end(spec.sandbox);
+                    node.network.end_blocking(spec.sandbox);
                     tracing::warn!(sandbox.id = %spec.sandbox, "could not claim a slot for sandbox {}, creating it from scratch: {error}", spec.sandbox);
                     node.warm.reject(slot);
                 }
@@ -78,7 +78,7 @@ pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Ent
     let (entry, alive, serving) = claimed.await.ok().flatten()?;
     if let Err(error) = serving.in_force().await {
         tracing::warn!(sandbox.id = %entry.spec.sandbox, "could not claim a slot for sandbox {}, creating it from scratch: {error}", entry.spec.sandbox);
-        node.network.end(entry.spec.sandbox);
+        node.network.end(entry.spec.sandbox).await;
         alive.end().await;
         Remains::of(node, &entry, Record::Removed).give_back_later().await;
         return None;

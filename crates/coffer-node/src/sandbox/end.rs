@@ -31,7 +31,7 @@ impl Owner {
                 }
                 if let State::Running(alive) | State::Frozen(alive) = state {
                     alive.end().await;
-                    self.node.network.end(self.id());
+                    self.node.network.end(self.id()).await;
                 }
                 Remains::of(&self.node, &self.entry, Record::Removed).give_back_later().await;
             }
@@ -47,7 +47,7 @@ impl Owner {
             self.state = state;
             return;
         };
-        self.node.network.end(self.id());
+        self.node.network.end(self.id()).await;
         let kills = alive.cgroup.out_of_memory_kills();
         let cause = cause(alive.watched.exit().await, kills);
         let id = self.id();

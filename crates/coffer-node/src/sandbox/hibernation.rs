@@ -44,7 +44,7 @@ impl Owner {
             Ok(()) => {
                 alive.watched.ended().await;
                 alive.watched.reap();
-                self.node.network.end(self.id());
+                self.node.network.end(self.id()).await;
                 self.entry.phase = Phase::Hibernated;
                 let (node, entry) = (self.node.clone(), self.entry.clone());
                 let noted = blocking(move || {

@@ -21,7 +21,7 @@ impl Owner {
             tracing::warn!(sandbox.id = %self.id(), "stopping sandbox {}: {error}", self.id());
         }
         alive.end().await;
-        self.node.network.end(self.id());
+        self.node.network.end(self.id()).await;
         self.entry.phase = Phase::Stopped;
         let (node, entry) = (self.node.clone(), self.entry.clone());
         let stopped = blocking(move || {

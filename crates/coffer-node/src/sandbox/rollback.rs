@@ -37,7 +37,7 @@ impl Owner {
                 tracing::warn!(sandbox.id = %self.id(), "rollback of sandbox {}: {error}", self.id());
             }
             alive.end().await;
-            self.node.network.end(self.id());
+            self.node.network.end(self.id()).await;
         }
         let (state, result) = match switch(&self.node, &after).await {
             Ok(()) => {

@@ -50,7 +50,7 @@ pub(super) async fn go_live(
     let (written, in_force) = tokio::join!(write_entry(node, entry, Durability::Cached), serving.in_force());
     let live = written.and(in_force);
     if live.is_err() {
-        node.network.end(sandbox);
+        node.network.end(sandbox).await;
     }
     live
 }
