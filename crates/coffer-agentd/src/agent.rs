@@ -1,10 +1,11 @@
 //! What every route shares: who the sandbox is, and what runs and is watched in it.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use coffer_core::sync::RwLock;
 use coffer_wire::agentd::Init;
 use http::{HeaderMap, header};
 use subtle::ConstantTimeEq as _;
@@ -47,7 +48,7 @@ impl Agent {
 
     /// What the server said last.
     pub(crate) fn init(&self) -> Arc<Init> {
-        Arc::clone(&self.init.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.init.read())
     }
 
     /// Whether no server has said yet whose it is.
@@ -59,7 +60,7 @@ impl Agent {
         if std::process::id() == 1 {
             leave_marks(Path::new("/run/e2b"), &init);
         }
-        *self.init.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(init);
+        *self.init.write() = Arc::new(init);
     }
 }
 

@@ -10,10 +10,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use coffer_core::sync::Mutex;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -28,7 +29,7 @@ pub(crate) struct Conduit(Arc<Mutex<VecDeque<Piece>>>);
 
 impl Conduit {
     fn pieces(&self) -> MutexGuard<'_, VecDeque<Piece>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -64,7 +65,7 @@ impl Feed {
     /// Puts the next bytes of `file`, at most `wanted`, on their way; hyper is to be given what this gives.
     /// An empty answer means the end of the file. May wait for a disk.
     pub(crate) fn next(&mut self, file: &File, wanted: u64) -> io::Result<Bytes> {
-        let spare = self.empty.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let spare = self.empty.lock().pop();
         let pipe = match spare {
             Some(pipe) => pipe,
             None => Pipe::open()?,
@@ -169,7 +170,7 @@ impl Spliced {
                     if piece.left == 0
                         && let Some(Piece { pipe, home, .. }) = pieces.pop_front()
                     {
-                        home.lock().unwrap_or_else(PoisonError::into_inner).push(pipe);
+                        home.lock().push(pipe);
                     }
                     return Poll::Ready(Ok(moved));
                 }

@@ -4,9 +4,10 @@
 //! has them given up before it saves, and hands over a new listener when the sandbox goes on, be it here
 //! or restored ([`crate::control`]).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use coffer_core::sync::Mutex;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -69,7 +70,7 @@ impl Entrance {
     }
 
     fn current(&self) -> MutexGuard<'_, Connections> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.lock()
     }
 }
 

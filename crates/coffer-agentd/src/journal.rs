@@ -7,12 +7,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use coffer_core::sync::Mutex;
 use coffer_wire::agentd::{JournalAck, JournalPage, JournalRecord, OutputStream, ProcessFact};
 use tokio::sync::watch;
 
@@ -190,7 +190,7 @@ impl Journal {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Records> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        self.records.lock()
     }
 }
 

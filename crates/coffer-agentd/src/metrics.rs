@@ -4,9 +4,9 @@
 //! is summed over its processes: the files that count it for the host are not visible in here.
 
 use std::fs;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use coffer_core::sync::Mutex;
 use coffer_wire::agentd::Init;
 use serde::Serialize;
 
@@ -69,7 +69,7 @@ impl Meter {
 
     /// Of one processor, since the last look.
     fn percent(&self, ticks: u64) -> f64 {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         let elapsed = last.taken.elapsed().as_secs_f64();
         // Ticks are a hundredth of a second: closer together, the numbers would jump.
         if elapsed < 0.1 {

@@ -1,7 +1,7 @@
-//! A lock that outlives the panic of who held it.
+//! Locks that outlive the panic of a holder.
 
 use std::fmt;
-use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::sync::{MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 /// [`std::sync::Mutex`] without poison. A panic in one request must not become one in every later request that needs
 /// the same lock, so there is no second outcome to handle. In return, hold it for a few lines that cannot leave what it
@@ -41,6 +41,34 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
     }
 }
 
+/// [`std::sync::RwLock`] without poison, with the same duty for its holders as [`Mutex`].
+#[derive(Default)]
+pub struct RwLock<T: ?Sized>(std::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    pub const fn new(value: T) -> Self {
+        Self(std::sync::RwLock::new(value))
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    /// Waits until there is no writer.
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is neither a writer nor a reader.
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,5 +91,22 @@ mod tests {
         drop(held);
         assert_eq!(shared.try_lock().map(|held| *held), Some(2));
         assert_eq!(shared.into_inner(), 2);
+    }
+
+    #[test]
+    fn a_panic_of_one_writer_is_not_that_of_readers() {
+        let shared = RwLock::new(1);
+        let panicked = std::thread::scope(|scope| {
+            let holder = scope.spawn(|| {
+                let mut held = shared.write();
+                *held = 2;
+                panic!("while it is held");
+            });
+            holder.join().is_err()
+        });
+        assert!(panicked);
+        assert_eq!(*shared.read(), 2);
+        *shared.write() = 3;
+        assert_eq!(*shared.read(), 3);
     }
 }

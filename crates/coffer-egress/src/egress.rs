@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use coffer_core::network::{Policy, Refusals, Traffic, Walls};
+use coffer_core::sync::Mutex;
 use coffer_core::{ProjectId, SandboxId};
 use coffer_shares::{Shares, pool};
 use tokio::net::{TcpListener, UdpSocket};
@@ -107,11 +108,11 @@ impl Egress {
     }
 
     fn sandboxes(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Sandbox>>> {
-        self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sandboxes.lock()
     }
 
     fn walls(&self) -> MutexGuard<'_, Arc<Walls>> {
-        self.walls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.walls.lock()
     }
 
     fn find(&self, id: SandboxId) -> Result<Arc<Sandbox>, NoSuchSandbox> {
@@ -175,7 +176,7 @@ impl Egress {
 
     /// Speaks to hosts that rules name under this authority from now on.
     pub fn replace_authority(&self, authority: Authority) {
-        *self.standing.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(authority));
+        *self.standing.write() = Some(Arc::new(authority));
     }
 
     /// The policy that is in force.

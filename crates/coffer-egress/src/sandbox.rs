@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use coffer_core::clock::now_ms;
@@ -10,6 +10,7 @@ use coffer_core::network::{
     Decision, Destination, GATE_ADDRESS, GATE_NAME, GATE_PORT, GitRoute, GitSlug, HostName, Policy, Refusals,
     RefusedKind, Rule, Traffic, Walls, decide,
 };
+use coffer_core::sync::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -192,7 +193,7 @@ impl Sandbox {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing under the lock leaves the state half changed.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn policy(&self) -> Arc<Policy> {
@@ -201,7 +202,7 @@ impl Sandbox {
 
     /// The authority to open connections under, once it is known.
     pub(crate) fn authority(&self) -> Option<Arc<Authority>> {
-        self.standing.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.standing.read().clone()
     }
 
     pub(crate) fn walls(&self) -> Arc<Walls> {
@@ -302,11 +303,11 @@ impl Sandbox {
     /// Records a refusal.
     pub(crate) fn refuse(&self, refused: Refused, cause: &Cause) {
         tracing::debug!(?refused, rule = %cause, "refused");
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).push(refused, cause, now_ms());
+        self.refusals.lock().push(refused, cause, now_ms());
     }
 
     pub(crate) fn refusals(&self, after: u64) -> Refusals {
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).after(after)
+        self.refusals.lock().after(after)
     }
 
     pub(crate) fn count_question(&self) {

@@ -4,9 +4,10 @@
 //! what does not fit is counted, and the count is a record of its own.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use coffer_core::sync::Mutex;
 use coffer_core::{AuditId, ProjectId};
 use coffer_store::{AuditRecord, Store};
 use tokio::sync::mpsc;
@@ -35,11 +36,11 @@ struct Dropped(Mutex<HashMap<Option<ProjectId>, u64>>);
 
 impl Dropped {
     fn add(&self, project: Option<ProjectId>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(project).or_default() += 1;
+        *self.0.lock().entry(project).or_default() += 1;
     }
 
     fn take(&self) -> Vec<AuditRecord> {
-        let counts = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let counts = std::mem::take(&mut *self.0.lock());
         let record = |(project, count): (Option<ProjectId>, u64)| {
             let id = AuditId::generate();
             AuditRecord {

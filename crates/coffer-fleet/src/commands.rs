@@ -4,11 +4,12 @@
 //! [`LOOK`]. When the records do not answer, what was known stays in force.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::command::CommandPolicy;
 use coffer_core::event::{CommandRefused, Event};
+use coffer_core::sync::RwLock;
 use coffer_core::{ExecutionSource, ProjectId};
 use coffer_store::{Store, StoreError, VersionedPolicy};
 use tokio_util::sync::CancellationToken;
@@ -79,7 +80,7 @@ impl Commands {
 
     /// Takes over a policy, unless a newer one is known.
     pub fn learn(&self, project: ProjectId, new: VersionedPolicy) {
-        let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
+        let mut policies = self.policies.write();
         if policies.get(&project).is_none_or(|known| known.version < new.version) {
             policies.insert(project, Known { policy: Arc::new(new.policy), version: new.version });
         }
@@ -87,7 +88,7 @@ impl Commands {
 
     /// What a project asks of its commands; none where it lets all of them pass.
     pub fn policy(&self, project: ProjectId) -> Option<Arc<CommandPolicy>> {
-        let policies = self.policies.read().unwrap_or_else(PoisonError::into_inner);
+        let policies = self.policies.read();
         policies.get(&project).map(|known| known.policy.clone()).filter(|policy| !policy.is_empty())
     }
 

@@ -5,11 +5,12 @@
 //! slow one holds nothing: it has only its position.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use coffer_core::ProjectId;
 use coffer_core::event::{Event, Gap, RecordedEvent, fits};
+use coffer_core::sync::{Mutex, RwLock};
 use coffer_store::{EventRow, ProjectScope, Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -105,7 +106,7 @@ impl Events {
     }
 
     fn tail(&self, scope: ProjectScope, newest: i64) -> Arc<Tail> {
-        let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tails = self.tails.lock();
         if let Some(tail) = tails.get(&scope.project()).and_then(Weak::upgrade) {
             return tail;
         }
@@ -139,7 +140,7 @@ async fn follow(
                 let Some(tail) = tail.upgrade() else { return };
                 newest = events.last().map_or(newest, |event| event.sequence);
                 {
-                    let mut kept = tail.kept.write().unwrap_or_else(PoisonError::into_inner);
+                    let mut kept = tail.kept.write();
                     kept.extend(events.into_iter().map(Arc::new));
                     let surplus = kept.len().saturating_sub(KEPT);
                     kept.drain(..surplus);
@@ -210,7 +211,7 @@ impl Reader {
         if self.scope.agent().is_some() {
             return false;
         }
-        let kept = self.tail.kept.read().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.tail.kept.read();
         let Some(first) = kept.front().filter(|first| first.sequence <= self.position + 1) else {
             return false;
         };

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::network::{Policy as NetworkPolicy, Refusals};
+use coffer_core::sync::Mutex;
 use coffer_core::{Boot, Memory, SandboxId, SnapshotId};
 use coffer_engine::{
     CreateSandbox, Engine, EngineError, EngineNotice, NodeInfo, Placement, Sample, SandboxStatus,
@@ -43,7 +44,7 @@ impl HostFailures {
     fn note(&self, why: &str) {
         let request_id = coffer_engine::on_behalf().map(|id| id.to_string());
         let failure = HostFailure { at_ms: now_ms(), request_id, why: why.to_string() };
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = self.0.lock();
         if failures.len() == REMEMBERED {
             failures.pop_front();
         }
@@ -51,7 +52,7 @@ impl HostFailures {
     }
 
     pub fn list(&self) -> Vec<HostFailure> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.0.lock().iter().cloned().collect()
     }
 }
 

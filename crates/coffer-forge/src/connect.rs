@@ -1,9 +1,10 @@
 //! Ways to forges elsewhere: their clients, the repositories behind them, and what they tell us.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use coffer_core::forge::{ForgeKind, RepositoryName};
+use coffer_core::sync::Mutex;
 use coffer_core::{ConnectionId, RepositoryId};
 use coffer_store::{ConnectionRow, DeliveredEvent, NewRepository, ProjectScope, RepositoryRow, StoreError};
 use serde_json::Value;
@@ -67,7 +68,7 @@ impl Forges {
     }
 
     fn client(&self, connection: &ConnectionRow) -> Answer<Arc<Client>> {
-        let mut known = self.clients.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.clients.known.lock();
         if let Some(client) = known.get(&connection.id) {
             return Ok(client.clone());
         }
@@ -142,12 +143,12 @@ impl Forges {
 
     /// Forgets what was learnt by a connection that is gone.
     pub fn disconnected(&self, connection: ConnectionId) {
-        self.clients.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&connection);
+        self.clients.known.lock().remove(&connection);
     }
 
     /// The breaker that is open furthest, of all connections to GitHub: closed where none was used yet.
     pub fn github_standing(&self) -> (&'static str, Standing) {
-        let known = self.clients.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.clients.known.lock();
         let worst = known.values().map(|client| client.standing()).max_by_key(|standing| *standing as u8);
         (github::GITHUB_BREAKER, worst.unwrap_or(Standing::Closed))
     }

@@ -9,10 +9,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use coffer_core::RepositoryId;
+use coffer_core::sync::Mutex;
 use coffer_store::{ProjectScope, RepositoryRow};
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt};
@@ -78,12 +79,12 @@ pub(crate) struct LfsUse(Mutex<HashMap<RepositoryId, Used>>);
 
 impl LfsUse {
     fn of(&self, repository: RepositoryId) -> Used {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.entry(repository).or_default().clone()
     }
 
     pub(crate) fn forget(&self, repository: RepositoryId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&repository);
+        self.0.lock().remove(&repository);
     }
 }
 
@@ -102,7 +103,7 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         if let Some(used) = self.used.get() {
-            let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut used = used.lock();
             *used = used.saturating_sub(self.bytes);
         }
     }
@@ -140,7 +141,7 @@ impl LocalForge {
     /// How many bytes its objects of Git LFS take.
     pub(crate) async fn lfs_size(&self) -> Result<u64, ForgeError> {
         let cell = self.lfs_cell().await?;
-        let used = cell.get().map(|used| *used.lock().unwrap_or_else(PoisonError::into_inner));
+        let used = cell.get().map(|used| *used.lock());
         Ok(used.unwrap_or(0))
     }
 
@@ -149,7 +150,7 @@ impl LocalForge {
         let left = most.saturating_sub(self.bare.size().await?);
         let (cell, bytes) = (self.lfs_cell().await?, length.max(LEAST_COUNTED));
         if let Some(used) = cell.get() {
-            let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut used = used.lock();
             if used.saturating_add(bytes) > left {
                 return Err(ForgeError::TooLarge { what: "the repository with this object", most });
             }

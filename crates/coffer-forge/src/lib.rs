@@ -23,9 +23,10 @@ mod storage;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use coffer_core::forge::{BranchName, ForgeKind, ProtectionRules};
+use coffer_core::sync::Mutex;
 use coffer_core::{Millis, RepositoryId};
 use coffer_store::{ProjectScope, RepositoryRow, Store};
 
@@ -222,12 +223,12 @@ struct Turns(Mutex<HashMap<RepositoryId, Arc<tokio::sync::Mutex<()>>>>);
 
 impl Turns {
     fn of(&self, repository: RepositoryId) -> Arc<tokio::sync::Mutex<()>> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.entry(repository).or_default().clone()
     }
 
     fn forget(&self, repository: RepositoryId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&repository);
+        self.0.lock().remove(&repository);
     }
 }
 

@@ -1,10 +1,10 @@
 //! Passes: passwords for git that live for minutes and open one repository.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
+use coffer_core::sync::Mutex;
 use coffer_core::{ProjectId, RepositoryId};
 use coffer_shares::{Place, Shares, pool};
 use coffer_store::{ProjectScope, Secret};
@@ -60,7 +60,7 @@ impl Passes {
         let now = Instant::now();
         let text = format!("{MARK}{}", hex::encode(rand::random::<[u8; 32]>()));
         let pass = Pass { scope: *scope, repository, access, actor: actor.to_string() };
-        let mut issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut issued = self.issued.lock();
         let place = match self.room.try_take(scope.project()) {
             Ok(place) => place,
             Err(_) => {
@@ -80,7 +80,7 @@ impl Passes {
         if !text.starts_with(MARK) {
             return None;
         }
-        let issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        let issued = self.issued.lock();
         issued
             .get(&digest(text))
             .filter(|issued| issued.until > Instant::now())

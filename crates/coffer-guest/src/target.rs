@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use coffer_core::sync::Mutex;
 use coffer_core::{ProjectId, SandboxId};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
@@ -67,7 +68,7 @@ impl Spare {
 
     pub fn put(&self, connection: Option<UnixStream>) {
         let Some(connection) = connection else { return };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        *self.0.lock() = Some(connection);
         let spare = Arc::downgrade(&self.0);
         tokio::spawn(async move {
             tokio::time::sleep(Self::LIFE).await;
@@ -78,7 +79,7 @@ impl Spare {
     }
 
     pub fn take(&self) -> Option<UnixStream> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 

@@ -11,8 +11,10 @@
 //! counts as a failure: a refusal is an answer.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
+
+use coffer_core::sync::Mutex;
 
 /// When a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy)]
@@ -149,7 +151,7 @@ impl Breaker {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

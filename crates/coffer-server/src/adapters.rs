@@ -1,12 +1,13 @@
 //! What the proxy asks, answered by the fleet.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use coffer_core::clock::now_ms;
 use coffer_core::command::RefusedCommand;
+use coffer_core::sync::Mutex;
 use coffer_core::{AuditId, ExecutionSource, SandboxId};
 use coffer_fleet::Fleet;
 use coffer_fleet::audit::AuditLog;
@@ -48,7 +49,7 @@ pub(crate) struct Gatekeeper {
 impl Gatekeeper {
     /// Whether there is room for one more refusal of an open sandbox.
     fn may_tell(&self, sandbox: SandboxId) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         if told.len() >= MOST_COUNTED {
             told.retain(|_, (since, _)| since.elapsed() < TOLD_IN);
         }

@@ -227,7 +227,7 @@ pub async fn serve(
         fleet: fleet.clone(),
         commands: commands.clone(),
         audit: audit.clone(),
-        told: std::sync::Mutex::default(),
+        told: coffer_core::sync::Mutex::default(),
     };
     let proxy =
         coffer_proxy::Proxy::new(Arc::new(adapters::Sandboxes(fleet.clone())), Arc::new(gate), &pools);

@@ -1,8 +1,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
+use coffer_core::sync::Mutex;
 use tokio::sync::oneshot;
 
 use crate::Pool;
@@ -164,7 +165,7 @@ impl<K: Eq + Hash + Copy> Shares<K> {
 impl<K: Eq + Hash + Copy> Inner<K> {
     fn state(&self) -> MutexGuard<'_, State<K>> {
         // Counts change together, without anything between that could panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Whether a tenant that holds so many may take one more: a first place as long as there is one, further ones

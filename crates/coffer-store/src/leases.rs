@@ -55,8 +55,7 @@ impl Store {
         });
         let adopted: Result<(), StoreError> = adopt.await;
         adopted?;
-        self.inner.here.write().unwrap_or_else(std::sync::PoisonError::into_inner).installation =
-            Some(installation.to_string());
+        self.inner.here.write().installation = Some(installation.to_string());
         Ok(())
     }
 
@@ -68,6 +67,6 @@ impl Store {
 
     /// The installation that this handle acts for.
     pub fn installation(&self) -> Option<String> {
-        self.inner.here.read().unwrap_or_else(std::sync::PoisonError::into_inner).installation.clone()
+        self.inner.here.read().installation.clone()
     }
 }

@@ -54,7 +54,9 @@ mod vault;
 mod webhooks;
 mod writer;
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
+
+use coffer_core::sync::RwLock;
 
 pub use agents::{AgentError, AgentRow, NewAgent};
 pub use artifacts::{

@@ -200,17 +200,17 @@ pub enum Asking {
 impl Store {
     /// Sets the quotas of projects that have none of their own.
     pub fn set_default_quotas(&self, quotas: Quotas) {
-        self.inner.here.write().unwrap_or_else(std::sync::PoisonError::into_inner).quotas = quotas;
+        self.inner.here.write().quotas = quotas;
     }
 
     /// The same for one of them: how many runs of a project may hold a slot.
     pub fn set_default_runs(&self, runs: u32) {
-        let mut here = self.inner.here.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut here = self.inner.here.write();
         here.quotas.runs = Some(runs.into());
     }
 
     pub(crate) fn default_quotas(&self) -> Quotas {
-        self.inner.here.read().unwrap_or_else(std::sync::PoisonError::into_inner).quotas
+        self.inner.here.read().quotas
     }
 
     /// The quotas of a project that the scope sees, and what it uses.

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use coffer_core::event::{Event, SecretVersion};
 use coffer_core::network::NamePattern;
+use coffer_core::sync::Mutex;
 use coffer_core::{Millis, ProjectId, SecretId};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
@@ -126,7 +127,7 @@ pub(crate) struct Cache {
 
 impl Cache {
     fn known(&self) -> MutexGuard<'_, HashMap<ProjectId, (Instant, Arc<SecretValues>)>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

@@ -4,8 +4,9 @@
 //! when what it brought is counted. So however many come at once, on however many servers of one database, no more is
 //! kept than the quota `storage_mib` says.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use coffer_core::sync::Mutex;
 use coffer_core::{Millis, ProjectId, RepositoryId, ReservationId};
 use sqlx::{AnyConnection, Row};
 
@@ -67,7 +68,7 @@ impl Reservation {
             }
             Err(error) => {
                 if let ChangeError::OverQuota(over) = &error {
-                    *self.0.over.lock().unwrap_or_else(PoisonError::into_inner) = Some(over.clone());
+                    *self.0.over.lock() = Some(over.clone());
                 }
                 Err(error)
             }
@@ -76,7 +77,7 @@ impl Reservation {
 
     /// Why it did not grow, if it did not.
     pub fn refusal(&self) -> Option<OverQuota> {
-        self.0.over.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.over.lock().clone()
     }
 }
 

@@ -11,9 +11,10 @@ mod otlp;
 mod settings;
 mod trace;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use coffer_core::sync::Mutex;
 use coffer_store::ExecutionRow;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -50,12 +51,12 @@ impl Telemetry {
 
     /// From now on figures tell how this breaker stands.
     pub fn watch(&self, breaker: Arc<Breaker>) {
-        self.breakers.lock().unwrap_or_else(PoisonError::into_inner).push(breaker);
+        self.breakers.lock().push(breaker);
     }
 
     /// The breakers of this server's dependencies.
     pub fn breakers(&self) -> Vec<Arc<Breaker>> {
-        self.breakers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.breakers.lock().clone()
     }
 
     /// An execution is over and on record: its command is redacted there.

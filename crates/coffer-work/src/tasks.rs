@@ -1,8 +1,9 @@
 //! Executing the runs of tasks.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use coffer_core::sync::Mutex;
 use coffer_flow::compete::Arena;
 use coffer_flow::task::Workshop;
 use coffer_flow::{Kind, Run, Runner, Settings, Stop};
@@ -110,7 +111,7 @@ impl Tasks {
 
     /// Leaves what is under way to whoever comes next.
     pub async fn finish(&self) {
-        let runner = self.runner.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let runner = self.runner.lock().take();
         if let Some(runner) = runner {
             runner.stop().await;
         }

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use coffer_core::sync::Mutex;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures_util::stream;
@@ -277,7 +278,7 @@ struct Spare(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Spare {
     fn take(&self) -> Vec<u8> {
-        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let spare = self.0.lock().pop();
         spare.unwrap_or_else(|| Vec::with_capacity(CHUNK))
     }
 
@@ -302,7 +303,7 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        self.home.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        self.home.lock().push(buffer);
     }
 }
 

@@ -13,8 +13,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use coffer_core::sync::Mutex;
 use coffer_wire::envd::filesystem::{EventType, FilesystemEvent};
 use prost::Message as _;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -74,7 +75,7 @@ pub(crate) struct Watchers {
 impl Watchers {
     /// Takes in everything the kernel has to say so far.
     pub(crate) fn settle(&self) {
-        let states: Vec<_> = lock(&self.all).iter().filter_map(Weak::upgrade).collect();
+        let states: Vec<_> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
         for state in states {
             state.drain();
         }
@@ -83,16 +84,16 @@ impl Watchers {
     pub(super) fn keep(&self, watch: Watch) -> Result<String, RpcError> {
         let number = self.named.fetch_add(1, Ordering::Relaxed);
         let name = format!("w{:x}{number:04x}", std::process::id());
-        lock(&self.kept).insert(name.clone(), Arc::new(watch));
+        self.kept.lock().insert(name.clone(), Arc::new(watch));
         Ok(name)
     }
 
     pub(super) fn kept(&self, name: &str) -> Result<Arc<Watch>, RpcError> {
-        lock(&self.kept).get(name).map(Arc::clone).ok_or_else(|| no_watcher(name))
+        self.kept.lock().get(name).map(Arc::clone).ok_or_else(|| no_watcher(name))
     }
 
     pub(super) fn remove(&self, name: &str) -> Result<(), RpcError> {
-        match lock(&self.kept).remove(name) {
+        match self.kept.lock().remove(name) {
             Some(_) => Ok(()),
             None => Err(no_watcher(name)),
         }
@@ -113,7 +114,7 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) async fn open(watchers: &Watchers, ask: Ask) -> Result<Self, RpcError> {
         {
-            let mut all = lock(&watchers.all);
+            let mut all = watchers.all.lock();
             all.retain(|state| state.strong_count() > 0);
             if all.len() >= WATCH_LIMIT {
                 return Err(RpcError::new(
@@ -125,7 +126,7 @@ impl Watch {
         let queued = Arc::clone(&watchers.queued);
         let state = off_thread(move || State::open(ask, queued)).await.map_err(RpcError::internal)??;
         let state = Arc::new(state);
-        lock(&watchers.all).push(Arc::downgrade(&state));
+        watchers.all.lock().push(Arc::downgrade(&state));
         let readiness = state
             .inotify
             .try_clone()
@@ -152,7 +153,7 @@ impl Watch {
     /// Everything up to this moment. An overflow is told once, after what came before it.
     pub(super) fn take_now(&self) -> Result<Vec<FilesystemEvent>, RpcError> {
         self.state.drain();
-        let queued = std::mem::take(&mut lock(&self.state.seen).queue);
+        let queued = std::mem::take(&mut self.state.seen.lock().queue);
         self.state.let_go(&queued);
         if queued.is_empty() {
             return Ok(self.state.pop()?.into_iter().collect());
@@ -196,7 +197,7 @@ struct State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        let queue = std::mem::take(&mut lock(&self.seen).queue);
+        let queue = std::mem::take(&mut self.seen.lock().queue);
         self.let_go(&queue);
     }
 }
@@ -239,7 +240,7 @@ impl State {
             changed: watch::Sender::default(),
             queued,
         };
-        let mut seen = lock(&state.seen);
+        let mut seen = state.seen.lock();
         state
             .add(&mut seen, PathBuf::new(), Report::Nothing)
             .map_err(|error| watch_error(&state.root, error))?;
@@ -287,7 +288,7 @@ impl State {
 
     /// Takes in what the kernel has queued.
     fn drain(&self) {
-        let mut seen = lock(&self.seen);
+        let mut seen = self.seen.lock();
         let before = seen.queue.len();
         let mut buffer = [std::mem::MaybeUninit::uninit(); 16 << 10];
         let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
@@ -391,7 +392,7 @@ impl State {
     }
 
     fn pop(&self) -> Result<Option<FilesystemEvent>, RpcError> {
-        let mut seen = lock(&self.seen);
+        let mut seen = self.seen.lock();
         // What came before the gap is still in order and goes out first.
         if let Some(event) = seen.queue.pop_front() {
             self.let_go([&event]);
@@ -457,8 +458,4 @@ fn watch_error(path: &Path, error: Errno) -> RpcError {
 
 fn is_on_network(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| NETWORK_FILESYSTEMS.contains(&found.f_type))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,9 +15,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use coffer_core::sync::Mutex;
 use coffer_wire::agentd::{Init, OutputStream};
 use coffer_wire::envd::process::process_event::EndEvent;
 use coffer_wire::envd::process::{ProcessConfig, ProcessInfo, Pty, StartRequest};
@@ -277,7 +278,7 @@ impl Processes {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 
@@ -333,7 +334,7 @@ impl Process {
         let Input::Terminal(terminal) = &self.input else {
             return Err(failed(otherwise));
         };
-        let terminal = terminal.lock().unwrap_or_else(PoisonError::into_inner);
+        let terminal = terminal.lock();
         terminal.clone().ok_or_else(|| failed("the terminal is closed"))
     }
 
@@ -371,7 +372,7 @@ impl Process {
         match &self.input {
             Input::Pipe(pipe) => drop(pipe.lock().await.take()),
             Input::Terminal(terminal) => {
-                drop(terminal.lock().unwrap_or_else(PoisonError::into_inner).take());
+                drop(terminal.lock().take());
             }
         }
     }

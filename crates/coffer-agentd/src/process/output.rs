@@ -10,10 +10,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
+use coffer_core::sync::Mutex;
 use coffer_wire::agentd::OutputStream;
 use coffer_wire::envd::process::Offsets;
 use coffer_wire::envd::process::process_event::EndEvent;
@@ -231,7 +232,7 @@ impl Output {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ring> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ring.lock()
     }
 }
 

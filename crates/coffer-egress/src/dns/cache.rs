@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use coffer_core::network::HostName;
+use coffer_core::sync::Mutex;
 
 use super::{Family, Found};
 
@@ -27,7 +27,7 @@ struct Kept {
 impl Cache {
     pub(crate) fn find(&self, name: &HostName, family: Family) -> Option<Found> {
         let now = Instant::now();
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.entries.lock();
         let Kept { addresses, until } = entries.get(&(name.clone(), family))?;
         let ttl = until.checked_duration_since(now)?;
         Some(Found { addresses: addresses.clone(), ttl })
@@ -35,7 +35,7 @@ impl Cache {
 
     pub(crate) fn keep(&self, name: &HostName, family: Family, found: &Found) {
         let now = Instant::now();
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         if entries.len() >= MOST_ENTRIES {
             entries.retain(|_, kept| kept.until > now);
         }
@@ -58,11 +58,11 @@ mod tests {
         for n in 0..3 * MOST_ENTRIES {
             cache.keep(&format!("n{n}.com").parse().unwrap(), Family::V4, &found(Duration::from_secs(60)));
         }
-        assert!(cache.entries.lock().unwrap().len() <= MOST_ENTRIES);
+        assert!(cache.entries.lock().len() <= MOST_ENTRIES);
         let last: HostName = format!("n{}.com", 3 * MOST_ENTRIES - 1).parse().unwrap();
         assert_eq!(cache.find(&last, Family::V4).unwrap().addresses, found(SHORTEST).addresses);
         assert_eq!(cache.find(&last, Family::V6), None);
-        cache.entries.lock().unwrap().get_mut(&(last.clone(), Family::V4)).unwrap().until =
+        cache.entries.lock().get_mut(&(last.clone(), Family::V4)).unwrap().until =
             Instant::now().checked_sub(Duration::from_millis(1)).unwrap();
         assert_eq!(cache.find(&last, Family::V4), None);
     }

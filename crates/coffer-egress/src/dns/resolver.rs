@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::network::{HostName, parse_address};
+use coffer_core::sync::RwLock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
@@ -65,7 +66,7 @@ impl Upstream {
 
     /// Uses these from now on.
     pub fn replace_servers(&self, servers: Vec<SocketAddr>) {
-        *self.servers.write().unwrap_or_else(PoisonError::into_inner) = servers;
+        *self.servers.write() = servers;
     }
 
     /// Finds no IPv6 address of any name from now on, where nobody could be reached by one: whoever gets
@@ -96,7 +97,7 @@ impl Resolver for Upstream {
         if family == Family::V6 && self.v4_alone.load(Ordering::Relaxed) {
             return Ok(Found { addresses: Vec::new(), ttl: Duration::ZERO });
         }
-        let servers = self.servers.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let servers = self.servers.read().clone();
         for server in std::iter::repeat_n(&servers, ROUNDS).flatten() {
             match self.ask_one(*server, name, family).await {
                 Some(Reply::Addresses { addresses, ttl_s }) => {

@@ -5,10 +5,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coffer_core::network::HostName;
+use coffer_core::sync::Mutex;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
@@ -127,7 +128,7 @@ impl Authority {
 
     /// How to speak for `host` with a sandbox.
     pub(super) fn inside(&self, host: &HostName) -> Result<Arc<ServerConfig>, BadAuthority> {
-        let hosts = || self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let hosts = || self.hosts.lock();
         if let Some((made, config)) = hosts().get(host)
             && made.elapsed() < KEPT
         {

@@ -14,11 +14,12 @@ mod stream;
 
 use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use coffer_core::network::{HeaderName, HeaderText, HostName, Opened};
+use coffer_core::sync::Mutex;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body_util::{Either, Full};
@@ -192,7 +193,7 @@ where
         }
     };
     served.map_err(io::Error::other)?;
-    let tunnel = way.tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let tunnel = way.tunnel.lock().take();
     if let Some(tunnel) = tunnel {
         let _ = tunnel.await;
     }
@@ -246,8 +247,7 @@ impl Way {
                     let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
                 }
             });
-            *self.tunnel.lock().unwrap_or_else(PoisonError::into_inner) =
-                Some(AbortOnDropHandle::new(tunnel));
+            *self.tunnel.lock() = Some(AbortOnDropHandle::new(tunnel));
             return Ok(response.map(Either::Left));
         }
         self.upgrading.store(false, Ordering::Release);

@@ -1,9 +1,10 @@
 //! The repositories that a sandbox reaches through the git gate, with the credentials for them. Only memory has these.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use coffer_core::network::{BadPolicy, GitRoute, Policy};
+use coffer_core::sync::Mutex;
 
 /// When credentials are asked for again: GitHub's own live for an hour.
 const RENEW_AFTER: Duration = Duration::from_secs(25 * 60);
@@ -24,7 +25,7 @@ struct Routes {
 
 impl GitGate {
     fn routes(&self) -> MutexGuard<'_, Routes> {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.routes.lock()
     }
 
     pub fn is_empty(&self) -> bool {

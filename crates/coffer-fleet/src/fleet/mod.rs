@@ -32,9 +32,11 @@ mod snapshots;
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
+
+use coffer_core::sync::{Mutex, RwLock};
 
 pub use coffer_core::Boot;
 use coffer_core::{LifetimePolicy, Limits, ProjectId, SandboxId};
@@ -215,20 +217,20 @@ impl Fleet {
 
     /// A live sandbox, whoever owns it: for the proxy, whose callers prove themselves to agentd.
     pub fn any(&self, id: SandboxId) -> Option<Arc<Record>> {
-        self.records.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.records.read().get(&id).cloned()
     }
 
     fn everyone(&self) -> Vec<Arc<Record>> {
-        self.records.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.records.read().values().cloned().collect()
     }
 
     fn enrol(&self, record: Arc<Record>) {
-        self.records.write().unwrap_or_else(PoisonError::into_inner).insert(record.id, record);
+        self.records.write().insert(record.id, record);
     }
 
     fn forget(&self, id: SandboxId) {
         self.usage.stop(id, true);
-        self.records.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.records.write().remove(&id);
     }
 
     /// Runs a step to its end even when nobody waits for it any more.
@@ -268,7 +270,7 @@ impl Fleet {
     /// What sandboxes can be made from. The default template is always there: an engine that has
     /// not built it uses another in its place.
     pub async fn templates(&self) -> Result<Arc<[TemplateInfo]>, FleetError> {
-        let known = self.templates.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = self.templates.lock().clone();
         if let Some((at, templates)) = known
             && at.elapsed() < TEMPLATES_FRESH
         {
@@ -281,8 +283,7 @@ impl Fleet {
             templates.insert(0, TemplateInfo { name: DEFAULT_TEMPLATE.to_string(), ..stand_in });
         }
         let templates: Arc<[TemplateInfo]> = templates.into();
-        *self.templates.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some((Instant::now(), templates.clone()));
+        *self.templates.lock() = Some((Instant::now(), templates.clone()));
         Ok(templates)
     }
 }

@@ -1,7 +1,5 @@
 //! What was found without an owner and removed, on record.
 
-use std::sync::PoisonError;
-
 use coffer_core::SandboxId;
 use coffer_core::event::{Event, EventKind, OrphanRemoved};
 use coffer_engine::Orphan;
@@ -20,7 +18,7 @@ impl Fleet {
                 let lacks = (!info.capabilities.memory_snapshot).then(|| {
                     info.memory_snapshot_lacks.unwrap_or_else(|| "this host cannot save memory".to_string())
                 });
-                *self.lacks_memory.lock().unwrap_or_else(PoisonError::into_inner) = lacks;
+                *self.lacks_memory.lock() = lacks;
                 info.orphans
             }
             Err(error) => return tracing::warn!("could not ask the engine for orphans: {error}"),

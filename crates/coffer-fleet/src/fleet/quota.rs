@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use coffer_core::sync::Mutex;
 use coffer_core::{LifetimePolicy, Limits, ProjectId};
 use coffer_store::{Asking, Bounds, OverQuota};
 
@@ -22,12 +22,12 @@ pub(super) struct Full(Mutex<HashMap<ProjectId, Instant>>);
 
 impl Full {
     fn is_suspect(&self, project: ProjectId) -> bool {
-        let full = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = self.0.lock();
         full.get(&project).is_some_and(|at| at.elapsed() < REMEMBERED)
     }
 
     fn note(&self, project: ProjectId) {
-        let mut full = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut full = self.0.lock();
         full.retain(|_, at| at.elapsed() < REMEMBERED);
         full.insert(project, Instant::now());
     }

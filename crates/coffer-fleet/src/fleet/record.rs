@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
+use coffer_core::sync::Mutex;
 use coffer_core::{AgentId, DestroyReason, Fault, Kept, Millis, ProjectId, SandboxId, SandboxState};
 use coffer_store::SandboxRow;
 use coffer_wire::agentd::Init;
@@ -170,15 +171,15 @@ impl Record {
     /// The lock is held for moments only. A panic below it left the data whole: every change is
     /// one assignment.
     pub fn live(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.live.lock()
     }
 
     pub fn samples(&self) -> MutexGuard<'_, Samples> {
-        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
+        self.samples.lock()
     }
 
     pub fn reported(&self) -> MutexGuard<'_, Reported> {
-        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reported.lock()
     }
 
     pub fn row(&self) -> SandboxRow {

@@ -5,11 +5,12 @@
 //! values in memory only.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use coffer_core::network::{HeaderRule, HeaderText, Policy, SECRET_REFERENCE};
+use coffer_core::sync::Mutex;
 use coffer_core::{AuditId, ProjectId, StateName};
 use coffer_engine::EngineNotice;
 use coffer_store::{AuditRecord, MissingKey, SandboxRow, SecretValues, Store, UsableSecret};
@@ -150,7 +151,7 @@ pub(super) fn patterns_of(store: Store) -> Values {
     let none = Arc::new(Patterns::default());
     Arc::new(move |project| {
         let Some(values) = store.cached_secret_values(project) else { return none.clone() };
-        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = made.lock();
         match made.get(&project) {
             Some((version, patterns)) if *version == values.version => patterns.clone(),
             _ => {

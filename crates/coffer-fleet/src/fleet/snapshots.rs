@@ -5,10 +5,11 @@
 //! leave such when they are cut off.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use coffer_core::sync::Mutex;
 use coffer_core::{Memory, Refused, SandboxId, SandboxState, SnapshotId, TemplateRef};
 use coffer_engine::{EngineError, SnapshotInfo};
 use coffer_store::{
@@ -62,18 +63,18 @@ pub(super) struct Working<'a> {
 
 impl AtWork {
     pub(super) fn begin(&self, snapshot: SnapshotId) -> Working<'_> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(snapshot);
+        self.0.lock().insert(snapshot);
         Working { all: self, snapshot }
     }
 
     fn has(&self, snapshot: SnapshotId) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&snapshot)
+        self.0.lock().contains(&snapshot)
     }
 }
 
 impl Drop for Working<'_> {
     fn drop(&mut self) {
-        self.all.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.snapshot);
+        self.all.0.lock().remove(&self.snapshot);
     }
 }
 
@@ -174,7 +175,7 @@ impl Fleet {
 
     /// Why the host cannot save memory, where it cannot.
     pub fn lacks_memory(&self) -> Option<String> {
-        self.lacks_memory.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lacks_memory.lock().clone()
     }
 
     /// The step that making a snapshot is.

@@ -1,10 +1,11 @@
 //! The settings of projects, in memory.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::settings::Period;
+use coffer_core::sync::RwLock;
 use coffer_core::{Millis, OnTimeout, ProjectId};
 use coffer_store::{ProjectSettings, Retention, Store, StoreError};
 use tokio_util::sync::CancellationToken;
@@ -31,17 +32,17 @@ impl Projects {
     }
 
     pub(super) fn of(&self, project: ProjectId) -> Arc<ProjectSettings> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         known.get(&project).cloned().unwrap_or_default()
     }
 
     /// Those that have settings of their own.
     pub(super) fn all(&self) -> Vec<ProjectId> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+        self.known.read().keys().copied().collect()
     }
 
     pub(super) fn set(&self, project: ProjectId, settings: ProjectSettings) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         known.insert(project, Arc::new(settings));
     }
 }

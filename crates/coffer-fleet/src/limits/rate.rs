@@ -4,8 +4,9 @@ use coffer_shares::network_of;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
+
+use coffer_core::sync::{Mutex, RwLock};
 
 /// Buckets held at a time. One that is full says nothing and can go; a caller for whom there is no room is
 /// not bounded, rather than bound by others.
@@ -49,7 +50,7 @@ impl<K: Eq + Hash> Buckets<K> {
         if self.per_s == 0.0 {
             return Ok(());
         }
-        let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut levels = self.levels.lock();
         if levels.len() >= MOST_BUCKETS && !levels.contains_key(&whose) {
             levels.retain(|_, level| self.filled(level, now) < self.burst);
             if levels.len() >= MOST_BUCKETS {
@@ -65,7 +66,7 @@ impl<K: Eq + Hash> Buckets<K> {
 
     /// Whether there is a token; takes none.
     fn look(&self, whose: &K, now: Instant) -> Result<(), TryAgainIn> {
-        let levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+        let levels = self.levels.lock();
         levels.get(whose).map_or(Ok(()), |level| self.enough(self.filled(level, now)))
     }
 
@@ -101,10 +102,10 @@ impl Strangers {
     /// Remembers a key that was good.
     pub(super) fn is_known(&self, key: &str) {
         let key = self.hasher.hash_one(key);
-        if self.known.read().unwrap_or_else(PoisonError::into_inner).contains(&key) {
+        if self.known.read().contains(&key) {
             return;
         }
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         if known.len() >= MOST_KNOWN {
             known.clear();
         }
@@ -114,7 +115,7 @@ impl Strangers {
     pub(super) fn may_try(&self, peer: IpAddr, key: &str, now: Instant) -> Result<(), TryAgainIn> {
         self.wrong.look(&network_of(peer), now).or_else(|wait| {
             let key = self.hasher.hash_one(key);
-            let known = self.known.read().unwrap_or_else(PoisonError::into_inner).contains(&key);
+            let known = self.known.read().contains(&key);
             if known { Ok(()) } else { Err(wait) }
         })
     }
@@ -153,9 +154,9 @@ mod tests {
             assert_eq!(buckets.take(n, start), Ok(()));
         }
         assert_eq!(buckets.take(MOST_BUCKETS, start), Ok(()), "there is no room to bound it");
-        assert_eq!(buckets.levels.lock().unwrap().len(), MOST_BUCKETS);
+        assert_eq!(buckets.levels.lock().len(), MOST_BUCKETS);
         assert_eq!(buckets.take(MOST_BUCKETS, start + Duration::from_secs(1)), Ok(()));
-        assert_eq!(buckets.levels.lock().unwrap().len(), 1);
+        assert_eq!(buckets.levels.lock().len(), 1);
     }
 
     #[test]

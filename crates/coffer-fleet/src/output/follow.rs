@@ -1,10 +1,11 @@
 //! What is remembered of one sandbox between two looks at its journal.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use coffer_core::ExecutionId;
+use coffer_core::sync::Mutex;
 use coffer_store::{ExecutionRow, NewExecution, SegmentRow};
 use coffer_wire::agentd::OutputStream;
 
@@ -43,18 +44,18 @@ impl Follow {
     }
 
     pub(super) fn announce(&self, new: NewExecution) {
-        let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut announced = self.announced.lock();
         if announced.len() < MOST_ANNOUNCED {
             announced.insert(new.id, new);
         }
     }
 
     pub(super) fn has_announced(&self) -> bool {
-        !self.announced.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        !self.announced.lock().is_empty()
     }
 
     pub(super) fn forget(&self, execution: ExecutionId) -> Option<NewExecution> {
-        self.announced.lock().unwrap_or_else(PoisonError::into_inner).remove(&execution)
+        self.announced.lock().remove(&execution)
     }
 }
 

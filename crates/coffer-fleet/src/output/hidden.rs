@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::Patterns;
+use coffer_core::sync::Mutex;
 
 /// Values that agents at work in a sandbox were given and that are no secrets of the project: those of their own
 /// environment. They are taken out of what this sandbox says, and of nothing else: some of them are words that stand
@@ -21,7 +22,7 @@ struct Inner {
 
 impl fmt::Debug for Hidden {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.0.lock();
         write!(f, "Hidden({} values)", inner.values.len())
     }
 }
@@ -29,7 +30,7 @@ impl fmt::Debug for Hidden {
 impl Hidden {
     /// Hides these too, from now on.
     pub fn add<'a>(&self, values: impl IntoIterator<Item = &'a String>) {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.0.lock();
         for value in values {
             if inner.values.insert(value.clone()) {
                 inner.made = None;
@@ -39,7 +40,7 @@ impl Hidden {
 
     /// What is looked for in all that the sandbox says.
     pub(super) fn beside(&self, project: Arc<Patterns>) -> Arc<Patterns> {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.0.lock();
         if inner.values.is_empty() {
             return project;
         }

@@ -24,10 +24,11 @@ mod tail;
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::settings::{ByteSize, Period};
+use coffer_core::sync::{Mutex, RwLock};
 use coffer_core::{ExecutionId, Millis, ProjectId, SandboxId};
 use coffer_shares::{Shares, pool};
 use coffer_store::{
@@ -170,12 +171,12 @@ impl Output {
 
     /// Has the values of secrets looked up there from now on.
     pub fn look_for(&self, values: Values) {
-        *self.values.write().unwrap_or_else(PoisonError::into_inner) = values;
+        *self.values.write() = values;
     }
 
     /// What must not be shown of a project.
     pub fn patterns(&self, project: ProjectId) -> Arc<Patterns> {
-        let values = self.values.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let values = self.values.read().clone();
         values(project)
     }
 

@@ -5,10 +5,11 @@
 //! connection.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use coffer_core::SandboxId;
+use coffer_core::sync::RwLock;
 use coffer_store::{ProjectScope, StoreError};
 use tokio::sync::watch;
 
@@ -41,7 +42,7 @@ impl Output {
     /// Hands what was written to those who read along.
     pub(super) fn tell(&self, sandbox: SandboxId, records: Vec<LogRecord>) {
         let tail = {
-            let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tails = self.tails.lock();
             let Some(tail) = tails.get(&sandbox).and_then(Weak::upgrade) else {
                 tails.remove(&sandbox);
                 return;
@@ -50,7 +51,7 @@ impl Output {
         };
         let Some(end) = records.last().map(|last| last.next) else { return };
         {
-            let mut kept = tail.kept.write().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = tail.kept.write();
             for record in records {
                 kept.size += LogRecord::size(record.data.len());
                 kept.records.push_back(Arc::new(record));
@@ -72,7 +73,7 @@ impl Output {
         from: Option<i64>,
     ) -> Result<Reader, StoreError> {
         let tail = {
-            let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tails = self.tails.lock();
             match tails.get(&sandbox).and_then(Weak::upgrade) {
                 Some(tail) => tail,
                 None => {
@@ -163,7 +164,7 @@ impl Reader {
 
     /// From memory, unless what comes next is no longer there.
     fn read_kept(&mut self) -> bool {
-        let kept = self.tail.kept.read().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.tail.kept.read();
         let Some(first) = kept.records.front().filter(|first| first.position <= self.position) else {
             return false;
         };

@@ -10,8 +10,9 @@ mod budgets;
 mod meter;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::MutexGuard;
 
+use coffer_core::sync::{Mutex, RwLock};
 use coffer_core::{ProjectId, SandboxId};
 use coffer_engine::Sample;
 use coffer_store::{Budget, ProjectScope, SandboxRow, Store, StoreError, UsageFilter, UsageGroup, UsageMark};
@@ -116,7 +117,7 @@ impl Usage {
     }
 
     fn meters(&self) -> MutexGuard<'_, HashMap<SandboxId, Meter>> {
-        self.meters.lock().unwrap_or_else(PoisonError::into_inner)
+        self.meters.lock()
     }
 
     /// Where the marks of sandboxes are, for [`adopt`](Self::adopt).
@@ -235,13 +236,13 @@ impl Usage {
                 break;
             }
         }
-        *self.spent.write().unwrap_or_else(PoisonError::into_inner) = spent;
+        *self.spent.write() = spent;
         Ok(())
     }
 
     /// Whether a sandbox, or a new one of that project, may run.
     pub fn admits(&self, project: ProjectId, sandbox: Option<SandboxId>) -> Result<(), Exhausted> {
-        let spent = self.spent.read().unwrap_or_else(PoisonError::into_inner);
+        let spent = self.spent.read();
         if spent.projects.contains(&project) {
             Err(Exhausted::Project)
         } else if sandbox.is_some_and(|sandbox| spent.sandboxes.contains(&sandbox)) {
@@ -253,7 +254,7 @@ impl Usage {
 
     /// Budgets and how much of each is spent, 1 being all.
     pub fn spending(&self) -> Vec<(Budget, f64)> {
-        self.spent.read().unwrap_or_else(PoisonError::into_inner).budgets.clone()
+        self.spent.read().budgets.clone()
     }
 }
 

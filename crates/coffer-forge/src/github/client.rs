@@ -1,13 +1,14 @@
 //! One credential at one address: authorises, waits, retries, remembers, gives up.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use coffer_core::ProjectId;
 use coffer_core::network::HostName;
+use coffer_core::sync::Mutex;
 use coffer_store::{Credential, Secret, Store};
 use http::{HeaderMap, Method, Response, StatusCode};
 use serde_json::Value;
@@ -324,7 +325,7 @@ impl Client {
 
     fn remembered_of(&self, ask: &Ask<'_>, path: &str) -> Option<(String, Bytes)> {
         let key = Self::key(ask, path)?;
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+        self.remembered.lock().get(&key).cloned()
     }
 
     /// Keeps an answer that has a tag, and gives back the one that has not changed.
@@ -341,7 +342,7 @@ impl Client {
         if let (Some(key), Some(tag), StatusCode::OK) = (Self::key(ask, path), tag, answer.status())
             && answer.body().len() <= LARGEST_REMEMBERED
         {
-            let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut remembered = self.remembered.lock();
             if remembered.len() >= MOST_REMEMBERED {
                 remembered.clear();
             }

@@ -1,8 +1,8 @@
 //! GitHub's rate limits: how long to leave it alone.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use coffer_core::sync::Mutex;
 use http::{HeaderMap, StatusCode};
 
 /// Where GitHub says that it is too much and not for how long.
@@ -19,13 +19,13 @@ pub(super) struct Limits {
 impl Limits {
     /// How long it is to be left alone.
     pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
-        let until = (*self.until.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let until = (*self.until.lock())?;
         Some(until.saturating_duration_since(now)).filter(|wait| !wait.is_zero())
     }
 
     /// Leaves it alone for that long.
     pub(super) fn hold(&self, wait: Duration, now: Instant) {
-        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut until = self.until.lock();
         *until = (*until).max(Some(now + wait.min(LONGEST)));
     }
 }

@@ -1,10 +1,10 @@
 //! Requests to one forge, over connections that are kept for a while.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use coffer_core::sync::Mutex;
 use coffer_http::{Client, Connection, Failure, Read};
 use http::Response;
 use http_body_util::Full;
@@ -132,7 +132,7 @@ impl Transport {
         let exchange = connection.exchange(request, Read::Whole { most: LONGEST_ANSWER });
         let answer = tokio::time::timeout(PATIENCE, exchange).await;
         let answer = answer.unwrap_or(Err(Failure::Timeout(PATIENCE)))?;
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if idle.len() < MOST_IDLE {
             idle.push((Instant::now(), connection));
         }
@@ -140,7 +140,7 @@ impl Transport {
     }
 
     fn kept(&self) -> Option<Connection> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         idle.retain(|(since, connection)| since.elapsed() < IDLE && !connection.is_closed());
         let ready = idle.iter().position(|(_, connection)| connection.is_ready())?;
         Some(idle.swap_remove(ready).1)

@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use coffer_core::ProjectId;
+use coffer_core::sync::Mutex;
 use coffer_shares::{Full, Place, Shares, pool};
 use tokio_util::sync::CancellationToken;
 
@@ -93,7 +94,7 @@ impl Seats {
     }
 
     fn by_network(&self) -> MutexGuard<'_, HashMap<IpAddr, BTreeMap<u64, Arc<Seat>>>> {
-        self.by_network.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_network.lock()
     }
 
     fn forget(&self, network: IpAddr, key: u64) {
@@ -151,7 +152,7 @@ fn oldest_idle(seats: &BTreeMap<u64, Arc<Seat>>) -> Option<Arc<Seat>> {
 
 impl Seat {
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 }
 

@@ -6,8 +6,9 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+
+use coffer_core::sync::Mutex;
 
 /// Enough that two peers seldom share a slot. A client cannot choose its slot.
 const SLOTS: usize = 256;
@@ -51,7 +52,7 @@ impl Guesses {
             IpAddr::V4(peer) => self.keys.hash_one(peer),
             IpAddr::V6(peer) => self.keys.hash_one(&peer.octets()[..8]),
         };
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock();
         let slot = &mut slots[usize::from(hash.to_be_bytes()[0])];
         let passed_ms = u32::try_from(now.saturating_duration_since(slot.at).as_millis()).unwrap_or(u32::MAX);
         let regained = passed_ms.saturating_mul(PER_SECOND / 1000);

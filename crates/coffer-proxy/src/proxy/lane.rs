@@ -8,9 +8,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
+use coffer_core::sync::Mutex;
 use coffer_core::{ProjectId, SandboxId};
 use hyper::client::conn::http1::SendRequest;
 use tokio_util::sync::CancellationToken;
@@ -79,16 +80,16 @@ pub(super) struct HeldUp(Arc<Mutex<Option<Instant>>>);
 impl HeldUp {
     /// More was given out, and now it is the client's turn.
     pub(super) fn begin(&self) {
-        *lock(&self.0) = Some(Instant::now());
+        *self.0.lock() = Some(Instant::now());
     }
 
     /// The client took it.
     pub(super) fn end(&self) {
-        *lock(&self.0) = None;
+        *self.0.lock() = None;
     }
 
     fn since(&self) -> Option<Instant> {
-        *lock(&self.0)
+        *self.0.lock()
     }
 }
 
@@ -143,7 +144,7 @@ impl Lanes {
     /// Recounts a lane's unread answers, and returns by how many its project must be reduced. While the total
     /// is too high, that applies to projects with the average or more: a slow project does not cost others.
     fn count_unread(&self, project: ProjectId, before: usize, now: usize) -> usize {
-        let mut unread = lock(&self.unread);
+        let mut unread = self.unread.lock();
         let own = unread.entry(project).or_default();
         *own = (*own + now).saturating_sub(before);
         let own = *own;
@@ -155,7 +156,7 @@ impl Lanes {
     }
 
     fn lane(self: &Arc<Self>, target: &Target) -> Arc<Lane> {
-        let mut lanes = lock(&self.by_sandbox);
+        let mut lanes = self.by_sandbox.lock();
         if let Some(lane) = lanes.get(&target.sandbox)
             // A sandbox that was resumed has the id of the one that went.
             && !lane.gone.is_cancelled()
@@ -177,7 +178,7 @@ impl Lanes {
     /// Removes an unused lane. Places are only taken under this lock, so a lane that only the map and its
     /// watcher hold cannot come into use meanwhile.
     fn forget_unused(&self, lane: &Arc<Lane>) -> bool {
-        let mut lanes = lock(&self.by_sandbox);
+        let mut lanes = self.by_sandbox.lock();
         let unused = Arc::strong_count(lane) <= 2 && lane.state().idle.is_empty();
         if unused {
             remove_same(&mut lanes, lane);
@@ -187,13 +188,13 @@ impl Lanes {
 
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
-        lock(&self.by_sandbox).len()
+        self.by_sandbox.lock().len()
     }
 
     /// Requests under way, over all sandboxes.
     #[cfg(test)]
     pub(super) fn open(&self) -> usize {
-        lock(&self.by_sandbox).values().map(|lane| lane.state().open.len()).sum()
+        self.by_sandbox.lock().values().map(|lane| lane.state().open.len()).sum()
     }
 }
 
@@ -203,7 +204,7 @@ async fn watch(lanes: Arc<Lanes>, lane: Arc<Lane>) {
         tokio::select! {
             () = lane.gone.cancelled() => {
                 lane.end();
-                remove_same(&mut lock(&lanes.by_sandbox), &lane);
+                remove_same(&mut lanes.by_sandbox.lock(), &lane);
                 break;
             }
             () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -225,7 +226,7 @@ fn remove_same(lanes: &mut HashMap<SandboxId, Arc<Lane>>, lane: &Arc<Lane>) {
 
 impl Lane {
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
 
     /// Closes connections that were unused for a while.
@@ -321,11 +322,6 @@ impl Drop for Slot {
     }
 }
 
-/// State behind these locks is whole between any two statements, so a panic elsewhere leaves it fit.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -340,6 +336,6 @@ mod tests {
         assert_eq!(lanes.count_unread(slow, 1, 1), 0, "the other one has more");
         assert_eq!(lanes.count_unread(busy, MOST_UNREAD + 2, 0), 0);
         assert_eq!(lanes.count_unread(slow, 1, 0), 0);
-        assert!(lock(&lanes.unread).is_empty());
+        assert!(lanes.unread.lock().is_empty());
     }
 }

@@ -1,9 +1,10 @@
 //! Keys that were good a moment ago.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
+use coffer_core::sync::Mutex;
 use coffer_core::{AgentId, KeyId, Millis};
 
 use super::BELIEVED;
@@ -68,6 +69,6 @@ impl Cache {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, CacheState> {
         // Whatever a panicking thread left is still only a cache.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

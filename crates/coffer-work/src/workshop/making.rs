@@ -1,8 +1,9 @@
 //! Who is just having a sandbox made, so that whoever looks for it waits for that.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use coffer_core::sync::Mutex;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
 /// A lock for each run: one that makes sandboxes for minutes is not in the way of others.
@@ -26,7 +27,7 @@ impl Making {
     /// Keys are `run:<id>/<what>`.
     fn of(&self, key: &str) -> Arc<RwLock<()>> {
         let run = key.split_once('/').map_or(key, |(run, _)| run);
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.runs.lock();
         if let Some(known) = runs.get(run).and_then(Weak::upgrade) {
             return known;
         }
@@ -55,6 +56,6 @@ mod tests {
         drop(held);
         assert!(making.done("run:a/source").now_or_never().is_some());
         making.done("run:d/source").await;
-        assert_eq!(making.runs.lock().unwrap().len(), 2, "what nobody holds is forgotten");
+        assert_eq!(making.runs.lock().len(), 2, "what nobody holds is forgotten");
     }
 }

@@ -1,9 +1,10 @@
 //! Reaps sandboxes that outlived their node when they end: not every machine's process 1 does.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use coffer_core::sync::Mutex;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,15 +18,15 @@ pub(super) struct OwnChildren(Arc<Mutex<Vec<Pid>>>);
 
 impl OwnChildren {
     pub(super) fn add(&self, child: Pid) {
-        self.0.lock().expect("no holder panics").push(child);
+        self.0.lock().push(child);
     }
 
     pub(super) fn remove(&self, child: Pid) {
-        self.0.lock().expect("no holder panics").retain(|known| *known != child);
+        self.0.lock().retain(|known| *known != child);
     }
 
     fn has(&self, child: Pid) -> bool {
-        self.0.lock().expect("no holder panics").contains(&child)
+        self.0.lock().contains(&child)
     }
 }
 
