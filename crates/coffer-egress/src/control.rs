@@ -14,8 +14,8 @@ use coffer_wire::egress::{
 use coffer_wire::node::write_frame;
 use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::socket::PAUSE_AFTER_ERROR;
 use crate::{Descriptors, Egress, Listeners, NoSuchSandbox, NotAdded};
@@ -25,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Takes orders from whoever connects as root or as ourselves. Never returns; drop it to stop.
 pub async fn serve(egress: Arc<Egress>, listener: UnixListener) {
-    let mut current: Option<JoinHandle<()>> = None;
+    // Aborted with this, too: after a stop there is no sandbox left to give orders about.
+    let mut current: Option<AbortOnDropHandle<()>> = None;
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -52,12 +53,12 @@ pub async fn serve(egress: Arc<Egress>, listener: UnixListener) {
             let _ = before.await;
         }
         let egress = Arc::clone(&egress);
-        current = Some(tokio::spawn(async move {
+        current = Some(AbortOnDropHandle::new(tokio::spawn(async move {
             match converse(&egress, stream).await {
                 Ok(()) => tracing::debug!("the node has left"),
                 Err(error) => tracing::warn!("the node's connection broke: {error}"),
             }
-        }));
+        })));
     }
 }
 

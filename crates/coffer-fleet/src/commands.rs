@@ -13,6 +13,7 @@ use coffer_core::sync::RwLock;
 use coffer_core::{ExecutionSource, ProjectId};
 use coffer_store::{Store, StoreError, VersionedPolicy};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::fleet::Record;
 use crate::follow::Follower;
@@ -45,11 +46,12 @@ impl Commands {
     pub async fn start(
         store: Store,
         output: Arc<Output>,
+        tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, StoreError> {
         let commands = Arc::new(Self { store, output, policies: RwLock::default() });
         let version = commands.refresh().await?;
-        tokio::spawn(commands.clone().follow(version, stop));
+        tasks.spawn(commands.clone().follow(version, stop));
         Ok(commands)
     }
 

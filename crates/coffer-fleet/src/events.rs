@@ -14,6 +14,7 @@ use coffer_core::sync::{Mutex, RwLock};
 use coffer_store::{EventRow, ProjectScope, Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 
 use crate::follow::Follower;
 use coffer_core::clock::{now_ms, rfc3339};
@@ -56,6 +57,7 @@ pub struct Events {
     tails: Mutex<HashMap<ProjectId, Weak<Tail>>>,
     /// As many as there are readers, and this one.
     readers: Arc<()>,
+    tasks: TaskTracker,
     stop: CancellationToken,
 }
 
@@ -70,8 +72,8 @@ struct Tail {
 
 impl Events {
     /// Readers end with `stop`.
-    pub fn new(store: Store, stop: CancellationToken) -> Self {
-        Self { store, tails: Mutex::default(), readers: Arc::default(), stop }
+    pub fn new(store: Store, tasks: TaskTracker, stop: CancellationToken) -> Self {
+        Self { store, tasks, tails: Mutex::default(), readers: Arc::default(), stop }
     }
 
     /// How many read now.
@@ -119,7 +121,7 @@ impl Events {
         });
         tails.insert(scope.project(), Arc::downgrade(&tail));
         let whole = scope.without_agent();
-        tokio::spawn(follow(self.store.clone(), whole, newest, Arc::downgrade(&tail), following));
+        self.tasks.spawn(follow(self.store.clone(), whole, newest, Arc::downgrade(&tail), following));
         tail
     }
 }

@@ -16,6 +16,7 @@ use coffer_engine::{
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use coffer_core::clock::now_ms;
 use coffer_http::breaker::{Breaker, Policy};
@@ -66,10 +67,14 @@ pub struct GuardedEngine {
 
 impl GuardedEngine {
     /// Guards `engine`, until `stop`. As soon as it says that it is connected again, it is asked again.
-    pub fn start(engine: Arc<dyn Engine>, stop: CancellationToken) -> (Arc<Self>, Arc<Breaker>) {
+    pub fn start(
+        engine: Arc<dyn Engine>,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> (Arc<Self>, Arc<Breaker>) {
         let breaker = Arc::new(Breaker::new("node", POLICY));
         let (mut notices, closing) = (engine.notices(), breaker.clone());
-        tokio::spawn(async move {
+        tasks.spawn(async move {
             loop {
                 let notice = tokio::select! {
                     () = stop.cancelled() => return,

@@ -229,7 +229,7 @@ impl Forges {
         let length = file.metadata().await.map_err(disk)?.len();
         let (limits, (send, pieces)) = (self.git.limits.clone(), mpsc::channel(PIECES));
         // A task of its own, so that its room is given back when a client takes nothing any more.
-        tokio::spawn(async move {
+        self.transfers.spawn(async move {
             let _room = room;
             let pump = async {
                 loop {

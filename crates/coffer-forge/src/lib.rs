@@ -24,11 +24,13 @@ mod storage;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use coffer_core::forge::{BranchName, ForgeKind, ProtectionRules};
 use coffer_core::sync::Mutex;
 use coffer_core::{Millis, RepositoryId};
 use coffer_store::{ProjectScope, RepositoryRow, Store};
+use tokio_util::task::TaskTracker;
 
 use connect::Clients;
 pub use connect::{Delivery, GITHUB, WebhookDoor, WebhookError};
@@ -94,9 +96,19 @@ pub struct Forges {
     private_hosts: PrivateHosts,
     extra_roots: Option<String>,
     figures: Arc<GitFigures>,
+    /// Fetches, pushes and imports that go on when their client hangs up.
+    transfers: TaskTracker,
 }
 
 impl Forges {
+    /// Waits for transfers under way, once no client is connected any more.
+    pub async fn finish(&self, patience: Duration) {
+        self.transfers.close();
+        if tokio::time::timeout(patience, self.transfers.wait()).await.is_err() {
+            tracing::warn!("gave up waiting for {} transfers of git", self.transfers.len());
+        }
+    }
+
     /// Makes the directory of repositories, and removes what a crash left half made there.
     pub async fn start(config: ForgeConfig, store: Store) -> std::io::Result<Self> {
         let forges = Self {
@@ -114,6 +126,7 @@ impl Forges {
             private_hosts: config.private_hosts,
             extra_roots: config.extra_roots,
             figures: Arc::default(),
+            transfers: TaskTracker::new(),
         };
         forges.tidy().await?;
         Ok(forges)

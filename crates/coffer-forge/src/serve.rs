@@ -190,7 +190,7 @@ impl Forges {
         let (git, figures) = (self.git.clone(), self.figures.clone());
         let (send, mut pieces) = mpsc::channel(PIECES);
         // A task of its own: it ends whatever its client does, and gives its room back.
-        tokio::spawn(async move {
+        self.transfers.spawn(async move {
             let _room = room;
             let fetch = fetch(&git, &forge, incoming, &send);
             let done = tokio::time::timeout(git.limits.transfer_time, fetch).await;
@@ -226,7 +226,7 @@ impl Forges {
         let room = self.git.transfer(row.project).await?;
         let (git, figures) = (self.git.clone(), self.figures.clone());
         let (tell, told) = oneshot::channel();
-        tokio::spawn(async move {
+        self.transfers.spawn(async move {
             let _room = room;
             let push = push(&git, &forge, access, incoming);
             let done = tokio::time::timeout(git.limits.transfer_time, push).await;

@@ -106,6 +106,7 @@ pub async fn serve(listener: TcpListener, front: Arc<Front>, stop: CancellationT
         farewell.cancel();
         connections.wait().await;
     }
+    front.proxy.finish().await;
 }
 
 /// Serves a connection for which there is a place.

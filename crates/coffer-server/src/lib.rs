@@ -34,6 +34,7 @@ pub use coffer_work::webhooks::WebhookSettings;
 use coffer_work::{artifacts, git, results, reviews, tasks, webhooks, workshop};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// How long steps under way may take after a stop was asked for.
 const LAST_STEPS: Duration = Duration::from_secs(15);
@@ -166,9 +167,11 @@ pub async fn serve(
         );
     }
     let pools = config.limits.pools;
+    // Everything that follows the records or the host until `stop`; awaited before the records close.
+    let followers = TaskTracker::new();
     let forges = forges(&config, &listener, store.clone()).await?;
     let telemetry = coffer_telemetry::Telemetry::start(&config.metrics, &config.traces)?;
-    let (engine, breaker) = coffer_fleet::GuardedEngine::start(engine, stop.child_token());
+    let (engine, breaker) = coffer_fleet::GuardedEngine::start(engine, &followers, stop.child_token());
     let host_failures = engine.failures();
     telemetry.watch(breaker);
     let telemetry = Arc::new(telemetry);
@@ -179,7 +182,7 @@ pub async fn serve(
         acting.map_err(ServeError::records(format!("act for installation `{installation}`")))?;
     }
     let logs = (config.output.archive_after, config.output.prune_after);
-    let limiter = limits::Limiter::start(&store, config.limits, logs, stop.child_token()).await;
+    let limiter = limits::Limiter::start(&store, config.limits, logs, &followers, stop.child_token()).await;
     let limiter = limiter.map_err(ServeError::records("read the settings of projects"))?;
     store.set_default_runs(config.tasks.per_project);
     let output_dir = config.server_dir.join("output");
@@ -221,7 +224,7 @@ pub async fn serve(
             tracing::warn!("{warning}");
         }
     }
-    let commands = commands::Commands::start(store.clone(), output.clone(), stop.child_token());
+    let commands = commands::Commands::start(store.clone(), output.clone(), &followers, stop.child_token());
     let commands = commands.await.map_err(ServeError::records("read the command policies"))?;
     let gate = adapters::Gatekeeper {
         fleet: fleet.clone(),
@@ -234,10 +237,11 @@ pub async fn serve(
     let exec = Exec { fleet: fleet.clone(), commands: commands.clone(), output: output.clone() };
     let git = git::Git::new(store.clone(), fleet.clone(), forges.clone(), exec.clone(), telemetry.clone());
     let git = Arc::new(git);
-    tokio::spawn(git.clone().keep(stop.child_token()));
-    let counting = forges.clone();
-    tokio::spawn(async move {
-        if let Err(error) = counting.count_repositories().await {
+    followers.spawn(git.clone().keep(stop.child_token()));
+    let (counting, stopping) = (forges.clone(), stop.child_token());
+    followers.spawn(async move {
+        let counted = stopping.run_until_cancelled(counting.count_repositories()).await;
+        if let Some(Err(error)) = counted {
             tracing::warn!("repositories are counted at the next start: {error}");
         }
     });
@@ -267,7 +271,7 @@ pub async fn serve(
     ];
     let tasks = tasks::Tasks::start(store.clone(), config.tasks, place, kinds, &telemetry).await;
     let tasks = Arc::new(tasks.map_err(ServeError::records("take up the runs on record"))?);
-    tokio::spawn(reviews::follow(store.clone(), tasks.clone(), stop.child_token()));
+    followers.spawn(reviews::follow(store.clone(), tasks.clone(), stop.child_token()));
     let floor =
         coffer_forge::DiskFloor::new(config.server_dir.clone(), config.limits.min_free_disk.as_bytes());
     let artifacts = artifacts::Artifacts::start(
@@ -276,11 +280,12 @@ pub async fn serve(
         &config.server_dir.join("artifacts"),
         (config.artifacts, &pools, floor),
         config.installation.clone(),
+        &followers,
         stop.child_token(),
     );
     let results =
         results::Results { store: store.clone(), forges: forges.clone(), artifacts: artifacts.clone() };
-    tokio::spawn(results.follow(stop.child_token()));
+    followers.spawn(results.follow(stop.child_token()));
     let webhooks = webhooks::Webhooks::start(
         store.clone(),
         output.clone(),
@@ -302,7 +307,7 @@ pub async fn serve(
         default_template: config.default_template,
         started_ms: coffer_core::clock::now_ms(),
         audit,
-        events: events::Events::new(store.clone(), stop.child_token()),
+        events: events::Events::new(store.clone(), followers.clone(), stop.child_token()),
         journals: pools.shares(pool::LOG_READS),
         listings: pools.shares(pool::FILE_LISTS),
         sockets: pools.shares(pool::EVENT_SOCKETS),
@@ -310,7 +315,7 @@ pub async fn serve(
         exec,
         telemetry: telemetry.clone(),
         output: output.clone(),
-        forges,
+        forges: forges.clone(),
         tasks: tasks.clone(),
         git,
         most_runs: config.tasks.in_all,
@@ -326,6 +331,7 @@ pub async fn serve(
     coffer_proxy::serve(listener, front, stop).await;
     tasks.finish().await;
     webhooks.finish(LAST_STEPS).await;
+    forges.finish(LAST_STEPS).await;
     fleet.finish(LAST_STEPS).await;
     output.finish(LAST_STEPS).await;
     if let Err(error) = fleet.settle_accounts().await {
@@ -333,6 +339,10 @@ pub async fn serve(
     }
     written.cancel();
     let _ = tokio::time::timeout(LAST_STEPS, audit_writer).await;
+    followers.close();
+    if tokio::time::timeout(LAST_STEPS, followers.wait()).await.is_err() {
+        tracing::warn!("gave up waiting for {} background tasks", followers.len());
+    }
     telemetry.finish().await;
     store.close().await;
     Ok(())

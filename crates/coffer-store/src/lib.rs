@@ -116,6 +116,7 @@ pub use tasks::{
     TaskEdit, TaskError, TaskFilter, TaskMessage, TaskMove, TaskOrder, TaskRow,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 pub use usage::{Amounts, Charge, UsageFilter, UsageGroup, UsageLine, UsageMark};
 use vault::Vault;
 pub use vault::{KeySource, MasterKeyStatus, MissingKey};
@@ -137,7 +138,10 @@ struct Inner {
     vault: Arc<Vault>,
     secrets: secrets::Cache,
     here: RwLock<Here>,
-    _housekeeping: DropGuard,
+    /// Housekeeping, and secrets that are read again.
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    _stop_on_drop: DropGuard,
 }
 
 /// What this process brings along.
@@ -160,9 +164,11 @@ impl Store {
             vault,
             secrets: secrets::Cache::default(),
             here: RwLock::default(),
-            _housekeeping: stop.clone().drop_guard(),
+            tasks: TaskTracker::new(),
+            stop: stop.clone(),
+            _stop_on_drop: stop.clone().drop_guard(),
         });
-        tokio::spawn(keys::keep_house(Arc::downgrade(&inner), stop));
+        inner.tasks.spawn(keys::keep_house(Arc::downgrade(&inner), stop));
         let store = Self { inner };
         let unsealed = store.seal_old_rows().await;
         unsealed.map_err(|error| OpenError::Keys { why: error.to_string() })?;
@@ -174,6 +180,9 @@ impl Store {
         if let Err(error) = self.flush_last_used().await {
             tracing::warn!("could not record when keys were last used: {error}");
         }
+        self.inner.stop.cancel();
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
         self.inner.database.close().await;
     }
 

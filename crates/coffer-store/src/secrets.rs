@@ -248,7 +248,7 @@ impl Store {
                     // So that the next who ask do not do the same.
                     self.inner.secrets.known().insert(project, (Instant::now(), values.clone()));
                     let store = self.clone();
-                    tokio::spawn(async move {
+                    self.inner.tasks.spawn(async move {
                         if let Err(error) = store.read_secrets(project).await {
                             tracing::warn!("could not look for changed secrets: {error}");
                         }

@@ -27,6 +27,7 @@ use coffer_api_types::exec::{NewCommand, Process, Program, Ran, Running, SignalQ
 use coffer_api_types::{ErrorShape, Page};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
+use coffer_fleet::Fleet;
 use coffer_fleet::exec::{self, Captured, End, ExecError, Run, Step};
 use coffer_fleet::output::Kind;
 
@@ -170,7 +171,8 @@ pub(super) async fn exec(
         value.to_str().is_ok_and(|value| value.to_ascii_lowercase().contains("text/event-stream"))
     });
     if wants_stream {
-        let told = Sse::new(tell(run)).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive"));
+        let told = Sse::new(tell(&app.fleet, run))
+            .keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive"));
         return Ok(told.into_response());
     }
     let (run, end, stdout, stderr) = run.wait(most).await.map_err(failed)?;
@@ -207,9 +209,9 @@ fn ran(run: &Run, end: &End, stdout: &Captured, stderr: &Captured) -> Ran {
 }
 
 /// Tells what it does as it does it. Nothing waits here for a slow reader but the command's own output.
-fn tell(mut run: Run) -> impl Stream<Item = Result<sse::Event, Infallible>> {
+fn tell(fleet: &Fleet, mut run: Run) -> impl Stream<Item = Result<sse::Event, Infallible>> + use<> {
     let (events, told) = mpsc::channel(4);
-    tokio::spawn(async move {
+    fleet.spawn_step(async move {
         let json = |name: &str, value: &serde_json::Value| {
             Ok::<_, Infallible>(sse::Event::default().event(name).data(value.to_string()))
         };
@@ -220,7 +222,12 @@ fn tell(mut run: Run) -> impl Stream<Item = Result<sse::Event, Infallible>> {
         let (mut stdout, mut stderr) = (Captured::default(), Captured::default());
         let mut texts = (Text::default(), Text::default());
         loop {
-            let told = match run.step().await {
+            let step = tokio::select! {
+                // The client hung up, or the server stops.
+                () = events.closed() => return,
+                step = run.step() => step,
+            };
+            let told = match step {
                 Ok(Step::Stdout(data)) => {
                     stdout.add(&data, 0);
                     json("stdout", &serde_json::json!({"data": texts.0.next(&data)}))

@@ -25,6 +25,7 @@ use coffer_api_types::git::{
 };
 use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::clock::rfc3339;
+use coffer_fleet::Fleet;
 use coffer_work::git::{
     BranchOrder, CloneOrder, CommitMessage, CommitOrder, DiffOrder, Git, GitError, PullOrder, PushOrder,
     Session, Submodules,
@@ -59,13 +60,17 @@ fn session<N: Need>(app: &App, named: &NamedId<N>) -> Result<Session, ApiError> 
 }
 
 /// To its end, also when nobody waits any more: an open gate must be shut.
-async fn whole<T, F>(session: Session, work: impl FnOnce(Session) -> F) -> Result<T, ApiError>
+async fn whole<T, F>(
+    fleet: Arc<Fleet>,
+    session: Session,
+    work: impl FnOnce(Session) -> F,
+) -> Result<T, ApiError>
 where
     T: Send + 'static,
     F: Future<Output = Result<T, GitError>> + Send + 'static,
 {
     let sandbox = session.record.id;
-    let done = tokio::spawn(work(session)).await.unwrap_or(Err(GitError::Broken));
+    let done = fleet.spawn_step(work(session)).await.unwrap_or(Err(GitError::Broken));
     done.map_err(|error| failed(&error, sandbox))
 }
 
@@ -113,7 +118,9 @@ pub(super) async fn clone(
         user: new.user.filter(|user| !user.is_empty()),
         signature: None,
     };
-    whole(session, async move |session| git.clone_repository(&session, order).await).await.map(Json)
+    whole(app.fleet.clone(), session, async move |session| git.clone_repository(&session, order).await)
+        .await
+        .map(Json)
 }
 
 /// Checks a branch out. One that exists, in the sandbox or on the forge, is taken up.
@@ -135,7 +142,7 @@ pub(super) async fn create_branch(
         base: branch("base", new.base.as_deref())?,
         repository: new.repository,
     };
-    whole(session, async move |session| git.branch(&session, order).await).await.map(Json)
+    whole(app.fleet.clone(), session, async move |session| git.branch(&session, order).await).await.map(Json)
 }
 
 /// Where the work tree of a repository stands.
@@ -196,7 +203,8 @@ pub(super) async fn commit(
         paths: new.paths,
         signature: None,
     };
-    let made = whole(session, async move |session| git.commit(&session, order).await).await?;
+    let made =
+        whole(app.fleet.clone(), session, async move |session| git.commit(&session, order).await).await?;
     Ok((StatusCode::CREATED, Json(made)))
 }
 
@@ -217,7 +225,7 @@ pub(super) async fn push(
     let (git, session) = (git(&app), session(&app, &named)?);
     let branch = branch("branch", new.branch.as_deref())?;
     let order = PushOrder { repository: new.repository, branch, force: new.force };
-    whole(session, async move |session| git.push(&session, order).await).await.map(Json)
+    whole(app.fleet.clone(), session, async move |session| git.push(&session, order).await).await.map(Json)
 }
 
 /// The pull request of a branch: the open one where there is one, and a new one otherwise.
@@ -250,7 +258,8 @@ pub(super) async fn pull_request(
         body: new.body,
         draft: new.draft,
     };
-    let found = whole(session, async move |session| git.pull(&session, order).await).await?;
+    let found =
+        whole(app.fleet.clone(), session, async move |session| git.pull(&session, order).await).await?;
     let status = if found.created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(found)))
 }

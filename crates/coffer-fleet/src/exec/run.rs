@@ -122,7 +122,7 @@ pub(super) async fn begin(
     }
     if let Some(stdin) = command.stdin {
         // Beside its output: who reads nothing until it is read itself would wait for ever.
-        tokio::spawn(feed(guest.clone(), pid, stdin));
+        output.spawn_until_stop(feed(guest.clone(), pid, stdin));
     }
     Ok(Run { id, pid, guest, events, started_ms, started })
 }

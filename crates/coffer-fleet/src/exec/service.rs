@@ -89,7 +89,7 @@ impl Exec {
         actor: Option<KeyId>,
     ) -> Result<Run, ExecError> {
         let start = run::begin(self.output.clone(), record.clone(), guest, id, command, actor);
-        tokio::spawn(start).await.unwrap_or(Err(ExecError::Broken))
+        self.fleet.spawn_step(start).await.unwrap_or(Err(ExecError::Broken))
     }
 
     /// The executions that run in a sandbox now, as its agentd says.

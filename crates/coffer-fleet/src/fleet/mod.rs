@@ -53,6 +53,7 @@ pub use secrets::{SecretUse, variables as secret_variables};
 use secrets::{explain_missing, patterns_of};
 pub use snapshots::{DEFAULT_TAG, MemoryWish, SnapshotSpec};
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
@@ -242,6 +243,14 @@ impl Fleet {
         let step = telemetry::within(telemetry::current(), step.in_current_span());
         let step = coffer_engine::on_behalf_of(coffer_engine::on_behalf(), step);
         self.steps.spawn(step).await.unwrap_or(Err(FleetError::Broken))
+    }
+
+    /// Runs work on sandboxes that must reach its end even if its caller stops waiting; a stop waits for it.
+    pub fn spawn_step<F>(&self, step: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.steps.spawn(step)
     }
 
     /// Runs a step that no client waits for, a bounded number at a time.

@@ -18,6 +18,7 @@ use coffer_core::settings::Period;
 use coffer_core::{KeyId, ProjectId};
 use coffer_store::{ProjectSettings, Store, StoreError};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use projects::Projects;
 pub use projects::{InForce, Kept};
@@ -65,6 +66,7 @@ impl Limiter {
         store: &Store,
         settings: LimitSettings,
         logs: (Period, Period),
+        tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, StoreError> {
         let rates = settings.rates;
@@ -78,8 +80,8 @@ impl Limiter {
             strangers: Strangers::new(rates.wrong_keys_per_s, rates.wrong_keys_burst),
             counts: Counts::default(),
         });
-        tokio::spawn(projects::follow(limiter.clone(), store.clone(), stop.clone()));
-        tokio::spawn(sweep::keep_sweeping(limiter.clone(), store.clone(), stop));
+        tasks.spawn(projects::follow(limiter.clone(), store.clone(), stop.clone()));
+        tasks.spawn(sweep::keep_sweeping(limiter.clone(), store.clone(), stop));
         Ok(limiter)
     }
 

@@ -161,6 +161,12 @@ impl Output {
         output
     }
 
+    /// Runs something beside the output of a command. A stop cuts it short: it may wait for the command.
+    pub(crate) fn spawn_until_stop(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move { stop.run_until_cancelled(work).await });
+    }
+
     /// Waits for what is being written, after `stop` was cancelled.
     pub async fn finish(&self, patience: Duration) {
         self.tasks.close();

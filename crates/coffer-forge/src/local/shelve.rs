@@ -111,7 +111,7 @@ impl Forges {
         let mut upload = Upload::new(bundle, limits.push.min(limits.repository), limits.silence);
         let quarantine = self.shelf.root().join(format!("{COMING}{}", RepositoryId::generate()));
         // A task of its own: it cleans up even if the client disconnects.
-        let done = tokio::spawn(async move {
+        let done = self.transfers.spawn(async move {
             let _room = room;
             let fill = forge.fill(&quarantine, &mut upload);
             let done = tokio::time::timeout(limits.transfer_time, fill).await;

@@ -45,7 +45,7 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
         .expect("opening does not panic");
     let (node, lock, egress) = opened?;
     let strays = tokio::spawn(strays::clear_away());
-    memory::watch_leftovers(&node.data_dir).await;
+    memory::watch_leftovers(&node.data_dir, &node.owners, &node.letting_go).await;
     // It runs while sandboxes are adopted, to record them, and connects afterwards.
     let (all_adopted, adopted) = oneshot::channel();
     let egress = tokio::spawn(egress.run(adopted));

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::process::Watched;
 
@@ -39,16 +41,18 @@ pub(super) async fn resolve(first: i32, criu: impl AsFd, resolved: &AtomicBool) 
     }
 }
 
-/// Watches over each CRIU that an earlier node had save memory to below `images`, until it ends.
-pub(crate) async fn watch_leftovers(images: &Path) {
+/// Watches over each CRIU that an earlier node had save memory to below `images`, until it ends or `stop`.
+pub(crate) async fn watch_leftovers(images: &Path, tasks: &TaskTracker, stop: &CancellationToken) {
     let below = images.to_path_buf();
     let found = tokio::task::spawn_blocking(move || leftovers(&below)).await;
     for (criu, first) in found.expect("looking at processes does not panic") {
-        tokio::spawn(async move {
+        let stop = stop.clone();
+        tasks.spawn(async move {
             let Ok(held) = criu.try_clone() else { return };
             let Ok(criu) = Watched::new(criu, None) else { return };
             let resolved = AtomicBool::new(false);
             tokio::select! {
+                () = stop.cancelled() => {}
                 () = criu.ended() => {}
                 never = resolve(first, held, &resolved) => match never {},
             }

@@ -13,6 +13,7 @@ use coffer_shares::{Shares, pool};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 use super::client::Client;
 use super::seats::Holder;
@@ -23,11 +24,14 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Drains what clients still send; if there are too many, further clients are cut off.
 #[derive(Debug, Clone)]
-pub struct Drains(Shares<Holder>);
+pub struct Drains {
+    places: Shares<Holder>,
+    tasks: TaskTracker,
+}
 
 impl Default for Drains {
     fn default() -> Self {
-        Self(Shares::new(pool::DRAINS))
+        Self { places: Shares::new(pool::DRAINS), tasks: TaskTracker::new() }
     }
 }
 
@@ -37,7 +41,7 @@ impl Drains {
         if body.is_end_stream() {
             return;
         }
-        let Ok(place) = self.0.try_take(client.holder()) else { return };
+        let Ok(place) = self.places.try_take(client.holder()) else { return };
         let midway = client.hold_midway();
         let read_away = async move {
             let _until_done = (place, midway);
@@ -50,7 +54,13 @@ impl Drains {
             }
         };
         // Ends with the client's connection at the latest.
-        tokio::spawn(timeout(WITHIN, read_away));
+        self.tasks.spawn(timeout(WITHIN, read_away));
+    }
+
+    /// Waits for bodies that are read, once no client is connected any more.
+    pub(crate) async fn finish(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 }
 

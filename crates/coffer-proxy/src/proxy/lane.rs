@@ -15,7 +15,7 @@ use coffer_core::sync::Mutex;
 use coffer_core::{ProjectId, SandboxId};
 use hyper::client::conn::http1::SendRequest;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::body::Upload;
 use super::inward::Deaf;
@@ -47,6 +47,9 @@ pub(super) struct Lanes {
     by_sandbox: Mutex<HashMap<SandboxId, Arc<Lane>>>,
     /// Unread answers by project, as last counted.
     unread: Mutex<HashMap<ProjectId, usize>>,
+    /// Watchers of lanes, and connections that left HTTP.
+    tasks: TaskTracker,
+    stop: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -54,6 +57,8 @@ struct Lane {
     sandbox: SandboxId,
     project: ProjectId,
     gone: CancellationToken,
+    tasks: TaskTracker,
+    stop: CancellationToken,
     state: Mutex<State>,
     /// Its part of all unread answers, as last counted.
     unread: AtomicUsize,
@@ -141,6 +146,13 @@ impl Lanes {
         Ok(Slot { lane, key })
     }
 
+    /// Closes what is left, once no client has a connection for HTTP.
+    pub(super) async fn finish(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
     /// Recounts a lane's unread answers, and returns by how many its project must be reduced. While the total
     /// is too high, that applies to projects with the average or more: a slow project does not cost others.
     fn count_unread(&self, project: ProjectId, before: usize, now: usize) -> usize {
@@ -167,11 +179,13 @@ impl Lanes {
             sandbox: target.sandbox,
             project: target.project,
             gone: target.gone.clone(),
+            tasks: self.tasks.clone(),
+            stop: self.stop.clone(),
             state: Mutex::default(),
             unread: AtomicUsize::new(0),
         });
         lanes.insert(target.sandbox, lane.clone());
-        tokio::spawn(watch(self.clone(), lane.clone()));
+        self.tasks.spawn(watch(self.clone(), lane.clone()));
         lane
     }
 
@@ -205,6 +219,10 @@ async fn watch(lanes: Arc<Lanes>, lane: Arc<Lane>) {
             () = lane.gone.cancelled() => {
                 lane.end();
                 remove_same(&mut lanes.by_sandbox.lock(), &lane);
+                break;
+            }
+            () = lanes.stop.cancelled() => {
+                lane.end();
                 break;
             }
             () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -310,9 +328,17 @@ impl Slot {
         self.lane.gone.is_cancelled()
     }
 
-    /// Waits until the sandbox ends or pauses.
+    /// Waits until the sandbox ends or pauses, or the server stops.
     pub(super) async fn gone(&self) {
-        self.lane.gone.cancelled().await;
+        tokio::select! {
+            () = self.lane.gone.cancelled() => {}
+            () = self.lane.stop.cancelled() => {}
+        }
+    }
+
+    /// Where work for this request runs that outlives its answer.
+    pub(super) fn tasks(&self) -> TaskTracker {
+        self.lane.tasks.clone()
     }
 }
 

@@ -90,6 +90,12 @@ impl Proxy {
         }
     }
 
+    /// Ends connections that left HTTP, and everything else that outlives a request.
+    pub async fn finish(&self) {
+        self.lanes.finish().await;
+        self.drains.finish().await;
+    }
+
     /// Drains the rest of bodies, for all connections of the port.
     pub fn drains(&self) -> &Drains {
         &self.drains
@@ -303,7 +309,8 @@ async fn forward(
             return refused(Refusal::NotHttp);
         }
         let inside = hyper::upgrade::on(&mut response);
-        tokio::spawn(upgrade::join(outside, inside, client, target.activity, link, slot));
+        let tasks = slot.tasks();
+        tasks.spawn(upgrade::join(outside, inside, client, target.activity, link, slot));
         let (mut parts, _) = response.into_parts();
         head::toward_client(&mut parts);
         return Response::from_parts(parts, Body::empty());

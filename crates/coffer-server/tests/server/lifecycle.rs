@@ -353,3 +353,16 @@ async fn health_needs_no_key() {
     let request = http::Request::get("/health").header("host", "localhost");
     app.send(request.body(Full::default()).unwrap()).await.expect(200);
 }
+
+/// A task that went on would find the records closed under it.
+#[tokio::test]
+async fn a_stop_leaves_no_task() {
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let mut app = TestApp::start().await;
+    app.stop().await;
+    let without = alive();
+    app.restart(async |_| ()).await;
+    assert!(alive() > without + 5, "followers run");
+    app.stop().await;
+    assert_eq!(alive(), without);
+}

@@ -24,6 +24,7 @@ use futures_util::{Stream, StreamExt, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use coffer_fleet::output::Output;
 use coffer_shares::PoolSettings;
@@ -130,13 +131,14 @@ impl Artifacts {
         dir: &Path,
         (settings, pools, floor): (ArtifactSettings, &PoolSettings, DiskFloor),
         installation: Option<String>,
+        tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Arc<Self> {
         let (uploads, texts) = (pools.shares(pool::ARTIFACT_UPLOADS), pools.shares(pool::ARTIFACT_TEXTS));
         let files = Files::new(dir);
         let artifacts =
             Arc::new(Self { store, output, files, settings, installation, uploads, texts, floor });
-        tokio::spawn(artifacts.clone().keep_collecting(stop));
+        tasks.spawn(artifacts.clone().keep_collecting(stop));
         artifacts
     }
 

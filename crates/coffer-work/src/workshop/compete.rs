@@ -114,7 +114,12 @@ impl Ring {
                 drop(making);
                 forked
             };
-            let error = match tokio::spawn(forked.in_current_span()).await.unwrap_or(Err(FleetError::Broken))
+            let error = match self
+                .bench
+                .fleet
+                .spawn_step(forked.in_current_span())
+                .await
+                .unwrap_or(Err(FleetError::Broken))
             {
                 Ok(forked) => return Ok(forked),
                 Err(error) => error,

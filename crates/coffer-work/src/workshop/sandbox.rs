@@ -57,7 +57,12 @@ impl Workbench {
                 drop(making);
                 made
             };
-            let error = match tokio::spawn(made.in_current_span()).await.unwrap_or(Err(FleetError::Broken)) {
+            let error = match self
+                .fleet
+                .spawn_step(made.in_current_span())
+                .await
+                .unwrap_or(Err(FleetError::Broken))
+            {
                 Ok(row) if row.state.name() == StateName::Terminated => {
                     let message = format!("sandbox {} was ended before the work in it was done", row.id);
                     return Err(StepError::fatal(StepCode::SandboxLost, message));

@@ -103,7 +103,8 @@ impl Workbench {
         loop {
             self.left_over(at).await?;
             let session = self.session(at).await?;
-            let tried = tokio::spawn(work(self.git.clone(), session, order.clone()).in_current_span()).await;
+            let tried =
+                self.fleet.spawn_step(work(self.git.clone(), session, order.clone()).in_current_span()).await;
             let error = match tried.unwrap_or_else(|_| Err(GitError::Broken)) {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
