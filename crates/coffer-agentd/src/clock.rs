@@ -1,8 +1,12 @@
-//! The wall clock. agentd does not depend on coffer-core, which has one too, to stay small.
+//! The wall clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long the Unix epoch is past; nothing where the clock is set to before it.
+/// The time since the Unix epoch.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "core's clock would bring a library of calendars into every sandbox"
+)]
 pub(crate) fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -239,7 +239,7 @@ where
             let sink = EventSink { codec, sender };
             let closing = sink.sender.clone();
             let streaming = handler(request, sink);
-            tokio::spawn(async move {
+            crate::task::spawn(async move {
                 let end = end_frame(streaming.await.err().as_ref());
                 // A reader that is gone needs no farewell.
                 let _gone = closing.send(end).await;

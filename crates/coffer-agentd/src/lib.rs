@@ -6,6 +6,14 @@
 //!
 //! One thread runs everything; what may wait for a disk goes to a small pool beside it. Everything a
 //! client or the sandbox sends is bounded, in size and in number.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod account;
 mod agent;
@@ -29,6 +37,7 @@ mod reply;
 mod residence;
 mod route;
 mod signature;
+mod task;
 mod tunnel;
 
 use std::io;
@@ -127,19 +136,19 @@ async fn run(sockets: Sockets) -> io::Result<()> {
             ] {
                 // Loopback may lack one of the two, and the server does not need either.
                 if let Ok(listener) = TcpListener::bind(address).await {
-                    tokio::spawn(listen::serve_tcp(Arc::clone(&agent), listener));
+                    crate::task::spawn(listen::serve_tcp(Arc::clone(&agent), listener));
                 }
             }
             // Before anybody else runs in here who could take its name. Without it memory cannot be saved.
             if let Ok(control) = control::bind() {
-                tokio::spawn(control::serve(control, Arc::clone(&entrance)));
+                crate::task::spawn(control::serve(control, Arc::clone(&entrance)));
             }
             listen::inherited()?
         }
         Sockets::Own { path, tcp } => {
             if let Some(address) = tcp {
                 let listener = TcpListener::bind(address).await?;
-                tokio::spawn(listen::serve_tcp(Arc::clone(&agent), listener));
+                crate::task::spawn(listen::serve_tcp(Arc::clone(&agent), listener));
             }
             std::os::unix::net::UnixListener::bind(path)?
         }
@@ -148,7 +157,7 @@ async fn run(sockets: Sockets) -> io::Result<()> {
     entrance.open(UnixListener::from_std(listener)?);
     if std::process::id() == 1 {
         let agent = Arc::clone(&agent);
-        tokio::spawn(async move {
+        crate::task::spawn(async move {
             tokio::time::sleep(QUIET).await;
             if agent.is_nobodys() {
                 process::Processes::rehearse();

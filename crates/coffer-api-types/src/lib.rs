@@ -4,6 +4,14 @@
 //! requests and fills in responses. Every shape can be written and read. Requests refuse unknown fields, so that a typo
 //! is an error; responses ignore them, so that an old client reads a new server.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 pub mod agents;
 pub mod artifacts;

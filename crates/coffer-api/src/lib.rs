@@ -3,6 +3,14 @@
 //! A handler authenticates, checks the request into domain types, calls the fleet once and maps
 //! the outcome. Success codes are exact and every refusal has E2B's shape: SDKs depend on both.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod app;
 mod auth;

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use crate::Millis;
 
 /// Now, in milliseconds since the Unix epoch.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
 pub fn now_ms() -> Millis {
     let now = Timestamp::now().as_millisecond();
     #[cfg(feature = "test-clock")]

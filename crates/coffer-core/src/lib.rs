@@ -4,6 +4,14 @@
 //! Nothing here does I/O or knows a runtime, so every rule can be tested exhaustively. Times are milliseconds since
 //! the Unix epoch, passed in by the caller; [`clock`] is the one place that reads them.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 #[macro_use]
 mod names;

@@ -7,9 +7,11 @@ use std::sync::{MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryL
 /// the same lock, so there is no second outcome to handle. In return, hold it for a few lines that cannot leave what it
 /// guards half changed, and never over an `await`.
 #[derive(Default)]
+#[expect(clippy::disallowed_types, reason = "the type to use instead")]
 pub struct Mutex<T: ?Sized>(std::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
+    #[expect(clippy::disallowed_types, reason = "see the type")]
     pub const fn new(value: T) -> Self {
         Self(std::sync::Mutex::new(value))
     }
@@ -43,9 +45,11 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
 
 /// [`std::sync::RwLock`] without poison, with the same duty for its holders as [`Mutex`].
 #[derive(Default)]
+#[expect(clippy::disallowed_types, reason = "the type to use instead")]
 pub struct RwLock<T: ?Sized>(std::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
+    #[expect(clippy::disallowed_types, reason = "see the type")]
     pub const fn new(value: T) -> Self {
         Self(std::sync::RwLock::new(value))
     }

@@ -24,6 +24,7 @@ use crate::{Descriptors, Egress, Listeners, NoSuchSandbox, NotAdded};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Takes orders from whoever connects as root or as ourselves. Never returns; drop it to stop.
+#[expect(clippy::disallowed_methods, reason = "aborted when its handle is dropped")]
 pub async fn serve(egress: Arc<Egress>, listener: UnixListener) {
     // Aborted with this, too: after a stop there is no sandbox left to give orders about.
     let mut current: Option<AbortOnDropHandle<()>> = None;

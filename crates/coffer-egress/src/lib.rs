@@ -7,6 +7,14 @@
 //! We run without privilege and own no state that matters: after a crash the node hands the same
 //! listeners to our successor. `docs/design/0002-egress.md` has the whole picture.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod connection;
 pub mod control;

@@ -238,6 +238,10 @@ impl Sandbox {
         if let (Service::Push, Some(window)) = (service, &route.push) {
             let left = u64::try_from(window.until_ms.saturating_sub(now_ms())).unwrap_or(0);
             let (closing, closed) = (cut.clone(), Duration::from_millis(left));
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "ends with the request, which the tracker of connections counts"
+            )]
             tokio::spawn(async move {
                 tokio::select! {
                     () = tokio::time::sleep(closed) => closing.cancel(),

@@ -3,6 +3,14 @@
 //! [`Engine`] is implemented by [`NodeEngine`], the client of our own nodes, and by the tests'
 //! fake. Engines declare what they can do; what they cannot is a typed refusal.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod behalf;
 mod node;

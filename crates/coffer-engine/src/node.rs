@@ -56,6 +56,10 @@ impl NodeEngine {
     pub fn start(socket: PathBuf, stop: CancellationToken) -> Self {
         let (asks, inbox) = mpsc::channel(1024);
         let notices = Arc::new(broadcast::channel(4096).0);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "ends with `stop` or its last handle, and holds nothing that outlives it"
+        )]
         tokio::spawn(stay_connected(socket, inbox, notices.clone(), stop));
         Self { asks, notices }
     }

@@ -1,5 +1,10 @@
 //! The client of a node against a node that the test plays, over a real Unix socket.
 #![expect(clippy::unwrap_used, reason = "a test ends at its first surprise")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests may spawn, sleep and poison locks"
+)]
 
 use std::path::Path;
 use std::time::Duration;

@@ -64,6 +64,7 @@ impl AuditLog {
     /// After `stop` it takes no more.
     pub fn start(store: Store, stop: CancellationToken) -> (Self, JoinHandle<()>) {
         let (log, inbox) = Self::with_room(MOST_WAITING);
+        #[expect(clippy::disallowed_methods, reason = "the caller awaits the handle")]
         let writer = tokio::spawn(write_all(store, inbox, log.dropped.clone(), stop));
         (log, writer)
     }

@@ -5,6 +5,14 @@
 //! on record. Errors explain themselves as a [`Refusal`](coffer_core::Refusal); what that becomes on the wire is the API's
 //! matter.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 pub mod audit;
 pub mod commands;

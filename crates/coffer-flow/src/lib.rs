@@ -16,6 +16,14 @@
 //! A [`Runner`] executes what is queued in the store. Several processes may have one on the same database:
 //! exactly one acts for a run, by a fence that every write shows. See `docs/design/0008-durable-runs.md`.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 pub mod compete;
 mod error;

@@ -26,6 +26,7 @@ pub struct Runner {
 
 impl Runner {
     /// Enters, takes over what an earlier runner of the same place held, and begins.
+    #[expect(clippy::disallowed_methods, reason = "`stop` awaits the handle")]
     pub async fn start(
         store: Store,
         settings: Settings,

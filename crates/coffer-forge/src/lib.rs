@@ -5,6 +5,14 @@
 //! repositories to git by smart HTTP, and their large files to Git LFS. GitHub is a client of its REST API, by a connection whose credential is a
 //! secret of the project.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod connect;
 mod error;

@@ -131,6 +131,7 @@ impl Guest {
             let broken = |error: hyper::Error| AgentError::Cut(error.to_string());
             let (mut sender, connection) =
                 hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+            #[expect(clippy::disallowed_methods, reason = "aborted when its handle is dropped")]
             let driver = AbortOnDropHandle::new(tokio::spawn(async move {
                 if let Err(error) = connection.await {
                     tracing::debug!("a connection to agentd ended: {error}");

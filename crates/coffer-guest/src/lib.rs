@@ -2,6 +2,14 @@
 //!
 //! Everything agentd answers is hostile: every call has a deadline and a longest answer.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod guest;
 mod target;

@@ -70,6 +70,7 @@ impl Spare {
         let Some(connection) = connection else { return };
         *self.0.lock() = Some(connection);
         let spare = Arc::downgrade(&self.0);
+        #[expect(clippy::disallowed_methods, reason = "ends after a second, and only closes a connection")]
         tokio::spawn(async move {
             tokio::time::sleep(Self::LIFE).await;
             if let Some(spare) = spare.upgrade() {

@@ -1,6 +1,14 @@
 //! What every client of ours over HTTP needs: a bounded client that dials only addresses its caller allows, and a
 //! circuit breaker.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod address;
 pub mod breaker;

@@ -171,6 +171,7 @@ fn gone_with_the_host(node: &Arc<Node>, entry: &Entry, did: &str) -> Outcome {
 
 /// Whether a sandbox has processes once a CRIU is done with them that an earlier node had begun: it may be
 /// about to end them.
+#[expect(clippy::disallowed_methods, reason = "runs on a thread that may block")]
 fn outlives_criu(node: &Node, entry: &Entry, process: &Process) -> bool {
     if Watched::again(process, &node.host_boot_id).is_none() {
         return false;
@@ -264,6 +265,7 @@ fn safe(node: &Node, entry: &Entry) -> io::Result<()> {
 }
 
 /// Kills processes that have no owner task, and removes their cgroup.
+#[expect(clippy::disallowed_methods, reason = "runs on a thread that may block")]
 fn end_processes(cgroup: &SandboxCgroup) {
     let processes = cgroup.processes();
     for _ in 0..100 {

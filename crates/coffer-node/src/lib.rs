@@ -16,6 +16,14 @@
 //! From the top down: `daemon` starts and stops, `rpc` and `answer` serve, `adopt` and `sandbox` work on what `node`
 //! holds together; below are `warm`, `registry`, `memory`, `snapshots`, `files`, then `spawner`, `pool`, `cgroup`,
 //! `network`, `journal`, which know nothing of each other's use. `scripts/module-graph` draws it and keeps it so.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod adopt;
 mod answer;

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::{Arc, MutexGuard};
 
+use coffer_core::clock::now_ms;
 use coffer_core::network::{Policy, Traffic};
 use coffer_core::sync::Mutex;
 use coffer_core::{Boot, Memory, SandboxId, SnapshotId};

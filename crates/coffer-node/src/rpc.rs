@@ -57,6 +57,7 @@ async fn converse(node: &Arc<Node>, stream: UnixStream, stop: &CancellationToken
     let notices = node.notices.subscribe();
     let (mut from_server, to_server) = stream.into_split();
     let (answers, outbox) = mpsc::channel(64);
+    #[expect(clippy::disallowed_methods, reason = "awaited or aborted below")]
     let mut writer = tokio::spawn(write(to_server, outbox, notices));
     let places = Arc::new(Semaphore::new(UNDER_WAY));
     let ended = loop {

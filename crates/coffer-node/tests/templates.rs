@@ -3,7 +3,11 @@
 //!
 //! `base` takes minutes and a network, so it is built only where the shared store lacks it
 //! (`COFFER_TEMPLATE_DIR`, else the default place). Everything here needs root.
-
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests may spawn, sleep and poison locks"
+)]
 #![expect(clippy::unwrap_used, reason = "a test ends at its first surprise")]
 
 use std::fs;

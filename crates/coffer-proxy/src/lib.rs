@@ -5,6 +5,14 @@
 //! the engine. What a request may do to its client's connection is in [`Client`], which the port puts into
 //! every request's extensions.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod connection;
 #[cfg(any(test, fuzzing))]

@@ -4,6 +4,14 @@
 //! from them; `coffer-api` translates HTTP to their calls; `coffer-proxy` tells sandbox traffic from the API and carries
 //! it, and knows the fleet only through the traits that [`adapters`] implements.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod adapters;
 

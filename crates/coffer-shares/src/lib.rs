@@ -9,6 +9,14 @@
 //!   that holds the fewest;
 //! - the wait is bounded in time and in number, and ends with [`Full`], which names the pool and its setting.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod pools;
 mod refusal;

@@ -1,4 +1,9 @@
 //! What holds for every pool in the table.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests may spawn, sleep and poison locks"
+)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

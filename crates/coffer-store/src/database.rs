@@ -135,6 +135,7 @@ impl Database {
             Kind::Postgres { pool } => {
                 let pool = pool.clone();
                 // A task of its own: a caller that stops waiting must not leave its write undecided.
+                #[expect(clippy::disallowed_methods, reason = "`close` waits for its connection")]
                 let written = tokio::spawn(async move {
                     let mut transaction = pool.begin().await.doing(doing)?;
                     if durability == Durability::Cached {

@@ -12,6 +12,14 @@
 //! - **State and event are one.** A state changes by compare-and-set, together with its line in the
 //!   sandbox's history and in the project's event log.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod agents;
 mod artifacts;
@@ -56,6 +64,7 @@ mod writer;
 
 use std::sync::Arc;
 
+use coffer_core::clock::now_ms;
 use coffer_core::sync::RwLock;
 
 pub use agents::{AgentError, AgentRow, NewAgent};
@@ -64,7 +73,6 @@ pub use artifacts::{
 };
 pub use audit::{AuditFilter, AuditRecord};
 pub use budgets::{Budget, BudgetNews, BudgetTerms};
-use coffer_core::clock::now_ms;
 pub use coffer_core::{
     ArtifactKind, Attention, BudgetAction, BudgetPeriod, DeliveryState, ExecutionSource, ExecutionState,
     RunFailure, RunState, SnapshotState, StepState, Unwinding,

@@ -50,6 +50,7 @@ enum Ask {
 impl Writer {
     pub(crate) fn start(connection: AnyConnection, options: AnyConnectOptions) -> Self {
         let (asks, inbox) = mpsc::channel(QUEUE);
+        #[expect(clippy::disallowed_methods, reason = "`close` waits until it has ended")]
         tokio::spawn(own(connection, options, inbox));
         Self { asks }
     }
@@ -158,6 +159,7 @@ async fn own(connection: AnyConnection, options: AnyConnectOptions, mut inbox: m
         if !group.is_empty() {
             // A task of its own, so that a panic costs this group and not the writer. Without a
             // connection to go on with, the next group opens another.
+            #[expect(clippy::disallowed_methods, reason = "awaited on the next line")]
             let written = tokio::spawn(write_group(connection.take(), options.clone(), group, durability));
             connection = written.await.ok().flatten();
         }

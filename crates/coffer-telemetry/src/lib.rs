@@ -4,6 +4,14 @@
 //! nanoseconds; those that can be looked up are looked up when somebody asks (`/metrics`). Spans are off
 //! unless an address for them is set, and cost nothing then.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod export;
 mod metrics;

@@ -18,6 +18,14 @@
 //! Nodes read the store, the command line builds into it. This crate knows neither: who opens the store says how to
 //! find out which layers the sandboxes of a data directory stand on ([`LayersOf`]).
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod base;
 mod bootstrap;

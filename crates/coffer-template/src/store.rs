@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use coffer_core::clock::now_ms;
 use coffer_core::sync::Mutex;
 use rustix::fs::{FlockOperation, flock, fsync, syncfs};
 use tracing::warn;

@@ -6,6 +6,11 @@
 //! - [`engine_contract`]: what every engine has to do, as tests that run on any.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "tests fail where they stand, and this is a part of them")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests may spawn, sleep and poison locks"
+)]
 
 pub mod agentd;
 mod database;

@@ -7,6 +7,14 @@
 //! - `envd` (feature of that name): the messages of E2B's protocol to agentd, generated.
 //! - [`e2b`]: E2B's REST API, as clients speak it to the server.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 pub mod agentd;
 pub mod e2b;

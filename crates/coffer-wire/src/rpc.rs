@@ -35,6 +35,7 @@ impl<In: DeserializeOwned + Send + 'static, Pending> Connection<In, Pending> {
         let (mut from_peer, out) = stream.into_split();
         let (frames, incoming) = mpsc::channel(READ_AHEAD);
         // A task of its own, because a frame that is read half-way cannot be put back.
+        #[expect(clippy::disallowed_methods, reason = "aborted when the connection is dropped")]
         let reader = tokio::spawn(async move {
             loop {
                 let frame = match read_frame(&mut from_peer).await {

@@ -4,6 +4,14 @@
 //! competition, which `coffer-flow` puts in order. [`reviews`] and [`results`] follow the event log, [`webhooks`] tells
 //! others of it, [`artifacts`] keeps files.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 pub mod artifacts;
 pub mod git;

@@ -3,6 +3,14 @@
 //! This crate reads arguments, drops privileges and wires the parts together; it has no logic of its own.
 //! People start `up`; it runs `egress`, `node`, `git` and `server`, which are this same binary.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
 
 mod config;
 mod data_dir;

@@ -365,6 +365,7 @@ fn raise_descriptor_limit() {
 pub(crate) fn cancel_on_signal(stop: CancellationToken) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("could not listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("could not listen for SIGINT")?;
+    #[expect(clippy::disallowed_methods, reason = "waits for a signal as long as the process lives")]
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}

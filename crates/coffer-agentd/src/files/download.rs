@@ -252,7 +252,7 @@ fn body<P: Pieces>(pieces: P) -> Body {
         match read_ahead {
             Ok((Ok(None), _)) => None,
             Ok((Ok(Some(piece)), pieces)) => {
-                Some((Ok(Frame::data(piece)), Ahead::Reading(tokio::spawn(read(pieces)))))
+                Some((Ok(Frame::data(piece)), Ahead::Reading(crate::task::spawn(read(pieces)))))
             }
             Ok((Err(error), _)) => Some((Err(error), Ahead::End)),
             Err(error) => Some((Err(io::Error::other(error)), Ahead::End)),

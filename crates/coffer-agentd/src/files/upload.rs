@@ -112,7 +112,7 @@ async fn receive(
             let pieces = std::mem::take(&mut waiting);
             let write =
                 off_thread(move || pieces.iter().try_for_each(|piece| upload.push(piece)).map(|()| upload));
-            writing = Some(tokio::spawn(write));
+            writing = Some(crate::task::spawn(write));
         }
     }
     let upload = settled(&mut idle, &mut writing).await?;

@@ -132,7 +132,7 @@ impl Watch {
             .try_clone()
             .and_then(readiness::register)
             .map_err(|error| RpcError::internal(format!("error creating watcher: {error}")))?;
-        let pump = tokio::spawn(pump(readiness, Arc::clone(&state))).abort_handle();
+        let pump = crate::task::spawn(pump(readiness, Arc::clone(&state))).abort_handle();
         Ok(Self { state, pump })
     }
 

@@ -153,12 +153,12 @@ impl Processes {
             .map(|source| {
                 let process = Arc::clone(&process);
                 let journal = Arc::clone(&self.journal);
-                tokio::spawn(async move { source.pump(&process, &journal).await })
+                crate::task::spawn(async move { source.pump(&process, &journal).await })
             })
             .collect();
         let all = Arc::clone(self);
         let watched = Arc::clone(&process);
-        tokio::spawn(async move { all.see_through(watched, pumps, lifetime).await });
+        crate::task::spawn(async move { all.see_through(watched, pumps, lifetime).await });
         Ok(process)
     }
 
@@ -225,7 +225,7 @@ impl Processes {
         let sweeping = std::mem::replace(&mut known.sweeping, true);
         drop(known);
         if !sweeping {
-            tokio::spawn(self.sweep());
+            crate::task::spawn(self.sweep());
         }
     }
 

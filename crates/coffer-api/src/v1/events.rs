@@ -125,6 +125,7 @@ pub(super) struct KeyWatch {
 impl KeyWatch {
     pub(super) fn new(store: &Store, key: Secret) -> Self {
         let store = store.clone();
+        #[expect(clippy::disallowed_methods, reason = "aborted when its handle is dropped")]
         let looking = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(KEY_LOOK).await;

@@ -175,6 +175,7 @@ where
     let broken = |error: hyper::Error| error.to_string();
     let (mut sender, connection) = client.handshake(TokioIo::new(outside)).await.map_err(broken)?;
     let settings = sandbox.settings.clone();
+    #[expect(clippy::disallowed_methods, reason = "aborted when its handle is dropped")]
     let driver = AbortOnDropHandle::new(tokio::spawn(async move {
         tokio::select! {
             carried = connection => {

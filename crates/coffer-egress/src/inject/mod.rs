@@ -158,14 +158,16 @@ where
             let (sender, connection) =
                 client.handshake(TokioIo::new(outside)).await.map_err(io::Error::other)?;
             let (ended, upgrading) = (over.clone(), upgrading.clone());
-            carrier = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            #[expect(clippy::disallowed_methods, reason = "aborted when its handle is dropped")]
+            let driver = tokio::spawn(async move {
                 if let Err(error) = connection.with_upgrades().await {
                     tracing::debug!(%error, "the host's end of an opened connection broke");
                 }
                 if !upgrading.load(Ordering::Acquire) {
                     ended.cancel();
                 }
-            })));
+            });
+            carrier = Some(AbortOnDropHandle::new(driver));
             Ok(sender)
         }
     };
@@ -241,6 +243,7 @@ impl Way {
             && response.status() == StatusCode::SWITCHING_PROTOCOLS
         {
             let from_outside = hyper::upgrade::on(&mut response);
+            #[expect(clippy::disallowed_methods, reason = "aborted when its handle is dropped")]
             let tunnel = tokio::spawn(async move {
                 if let (Ok(inside), Ok(outside)) = tokio::join!(from_inside, from_outside) {
                     let (mut inside, mut outside) = (TokioIo::new(inside), TokioIo::new(outside));

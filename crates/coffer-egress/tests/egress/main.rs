@@ -2,7 +2,11 @@
 //!
 //! What stands for the internet is a table: a public address leads to a listener that the test made, and
 //! every other address leads nowhere.
-
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests may spawn, sleep and poison locks"
+)]
 #![allow(clippy::unwrap_used, reason = "a test may end by panic")]
 
 mod connections;

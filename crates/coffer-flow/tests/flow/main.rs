@@ -1,5 +1,10 @@
 //! Durable runs on both databases, with servers that die wherever they can.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests may spawn, sleep and poison locks"
+)]
 
 mod cancel;
 mod compete;

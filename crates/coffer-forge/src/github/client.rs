@@ -360,7 +360,7 @@ async fn pause(tried: u32) {
 }
 
 fn now_s() -> i64 {
-    jiff::Timestamp::now().as_second()
+    coffer_core::clock::now_ms().div_euclid(1000)
 }
 
 fn json_of(body: &Bytes) -> Answer<Value> {

@@ -1,5 +1,10 @@
 //! GitHub's client against a server that holds every request to GitHub's published description.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands, helpers included")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests may spawn, sleep and poison locks"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

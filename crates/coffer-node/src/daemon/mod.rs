@@ -31,6 +31,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Serves `run_dir/node.sock` until `stop`. Then leaves sandboxes running for the next node or, when
 /// configured as ephemeral, destroys everything that it created.
+#[expect(clippy::disallowed_methods, reason = "each handle is awaited or aborted below")]
 pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) -> Result<(), NodeFailure> {
     // Sandboxes whose spawner ended become our children, so that we get their exit status.
     if let Err(errno) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {

@@ -223,6 +223,7 @@ fn log_missing(features: &Features) -> Vec<String> {
     noticed
 }
 
+#[expect(clippy::disallowed_methods, reason = "runs on a thread that may block")]
 fn lock(data_dir: &Path) -> Result<fs::File, NodeFailure> {
     let path = data_dir.join("node.lock");
     let mut options = fs::OpenOptions::new();

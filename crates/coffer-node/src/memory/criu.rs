@@ -80,6 +80,7 @@ fn find() -> Option<Criu> {
 }
 
 /// The output of CRIU for one argument, if it succeeds in time.
+#[expect(clippy::disallowed_methods, reason = "runs on a thread that may block")]
 fn ask(criu: &Criu, argument: &str) -> Result<String, String> {
     let failed = |error| format!("CRIU could not be run: {error}");
     let mut child = criu

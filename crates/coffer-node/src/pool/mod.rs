@@ -472,6 +472,7 @@ fn is_mounted(root: &Path) -> bool {
 }
 
 /// Mount namespaces of killed processes go a moment after them, and hold the file system until then.
+#[expect(clippy::disallowed_methods, reason = "runs on a thread that may block")]
 fn await_detached(image: &File) {
     let Ok(image) = image.metadata() else { return };
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -485,6 +486,7 @@ fn await_detached(image: &File) {
 }
 
 /// The overlays of dead sandboxes are unmounted a moment after their processes end, so this waits for them.
+#[expect(clippy::disallowed_methods, reason = "runs on a thread that may block")]
 fn unmount(root: &Path) {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {

@@ -9,6 +9,7 @@ use crate::node::Node;
 use super::remains::remove_socket;
 
 /// Removes what belongs to one run of a sandbox and not to its files.
+#[expect(clippy::disallowed_methods, reason = "runs on a thread that may block")]
 pub(crate) fn clear_run(node: &Node, name: SandboxId) {
     let cgroup = node.cgroups.of(name);
     for _ in 0..50 {
@@ -25,6 +26,7 @@ pub(crate) fn clear_run(node: &Node, name: SandboxId) {
 }
 
 /// Removes what belongs to ended processes; the files mounted inside stay for their return.
+#[expect(clippy::disallowed_methods, reason = "runs on a thread that may block")]
 pub(crate) fn clear_processes(node: &Node, name: SandboxId) {
     let cgroup = node.cgroups.of(name);
     for _ in 0..50 {

@@ -93,6 +93,7 @@ pub(crate) fn remove_socket(node: &Node, name: SandboxId) -> std::io::Result<()>
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "runs on a thread that may block")]
 fn insist(sandbox: SandboxId, what: &str, mut step: impl FnMut() -> std::io::Result<()>) -> bool {
     let mut pause = Duration::from_millis(1);
     for attempt in 1..=TRIES {

@@ -4,6 +4,8 @@
 //! a node and an egress in processes of their own that can be killed, and process 1 of each sandbox,
 //! where it runs on the libraries of the `host` template.
 #![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::exit,

@@ -196,6 +196,7 @@ where
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|_| Refusal::NoAnswer)?;
+    #[expect(clippy::disallowed_methods, reason = "aborted when its handle is dropped")]
     let driver = tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!("a connection into a sandbox ended: {error:?}");

@@ -2,6 +2,11 @@
 //!
 //! `COFFER_TEST_DATABASE=postgres` chooses one for a single test.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands, helpers included")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests may spawn, sleep and poison locks"
+)]
 
 mod agentd;
 mod agents;

@@ -1,5 +1,10 @@
 //! The store on both of its databases: each body runs on SQLite and on a PostgreSQL that the tests start.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests may spawn, sleep and poison locks"
+)]
 
 mod agents;
 mod artifacts;

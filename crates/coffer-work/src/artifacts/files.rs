@@ -158,6 +158,7 @@ async fn rename(draft: &Path, path: &Path) -> io::Result<()> {
 }
 
 fn older_than(dir: &Path, age: Duration) -> io::Result<Vec<(String, Vec<Found>)>> {
+    #[expect(clippy::disallowed_methods, reason = "compared with times of files, which are of the same type")]
     let before = SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
     let projects = match fs::read_dir(dir) {
         Ok(projects) => projects,

@@ -34,6 +34,7 @@ impl OwnChildren {
 pub(super) fn adopt(own: OwnChildren) -> anyhow::Result<()> {
     nix::sys::prctl::set_child_subreaper(true).context("could not adopt orphans")?;
     let mut ended = signal(SignalKind::child()).context("could not listen for SIGCHLD")?;
+    #[expect(clippy::disallowed_methods, reason = "reaps as long as the process lives")]
     tokio::spawn(async move {
         while ended.recv().await.is_some() {
             loop {

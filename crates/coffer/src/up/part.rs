@@ -70,6 +70,7 @@ impl Part {
 
     fn begin_to_tell(&mut self) {
         let input = self.child.stdin.take();
+        #[expect(clippy::disallowed_methods, reason = "aborted when its handle is dropped")]
         let telling = input.zip(self.news.clone()).map(|(input, news)| tokio::spawn(tell(input, news)));
         self.teller = telling.map(AbortOnDropHandle::new);
     }

@@ -24,6 +24,7 @@ pub(super) fn follow(
         serde_json::to_string(&now).expect("addresses and text")
     };
     let (sender, receiver) = watch::channel(written());
+    #[expect(clippy::disallowed_methods, reason = "ends with its last receiver")]
     tokio::spawn(async move {
         while !sender.is_closed() {
             tokio::time::sleep(EVERY).await;

@@ -4,6 +4,7 @@ use sd_notify::NotifyState;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Reports readiness, and from then on the watchdog's keep-alive as often as the unit asks.
+#[expect(clippy::disallowed_methods, reason = "aborted when its handle is dropped")]
 pub(super) fn ready(status: &str) -> Option<AbortOnDropHandle<()>> {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
     let every = sd_notify::watchdog_enabled()? / 2;
