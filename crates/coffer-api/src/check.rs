@@ -63,7 +63,7 @@ pub(super) fn create(
         Generation::Second => true,
     };
     if let Some(network) = &new.network {
-        network::check(network).map_err(ApiError::bad_request)?;
+        network::check(network).map_err(|bad| ApiError::bad_request(bad.to_string()))?;
         if network.allow_public_traffic == Some(false) && !secure {
             return Err(ApiError::bad_request("allowPublicTraffic false needs a secured sandbox"));
         }

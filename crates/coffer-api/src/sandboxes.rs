@@ -175,7 +175,7 @@ pub(super) async fn network(
     named: Named<Write>,
     MaybeBody(update): MaybeBody<NetworkUpdate>,
 ) -> Result<StatusCode, ApiError> {
-    network::check_update(&update).map_err(ApiError::bad_request)?;
+    network::check_update(&update).map_err(|bad| ApiError::bad_request(bad.to_string()))?;
     let update = network::read_update(update).map_err(|error| ApiError::bad_request(error.to_string()))?;
     let set = app.fleet.set_network(named.record, update).await;
     set.map_err(|error| ApiError::fleet(error, &named.id))?;

@@ -14,24 +14,55 @@ const MOST_RULE_HEADERS: usize = 20;
 const LONGEST_RULE_VALUE: usize = 2048;
 const LONGEST_CA_CERT: usize = 64 * 1024;
 
-/// Checks the network part of a create request; the error is for the person who sent it.
-pub fn check(network: &Network) -> Result<(), String> {
+/// What is wrong with network settings, in the words of the request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadNetwork {
+    #[error("httpsPorts may name at most {MOST_HTTPS_PORTS} ports")]
+    ManyPorts,
+    #[error("httpsPorts must be ports of your own, not 0 or {}", coffer_wire::agentd::PORT)]
+    Port,
+    #[error("dnsServers may have at most {MOST_DNS_SERVERS} entries")]
+    ManyDnsServers,
+    #[error("dnsServers entry '{0}' is not an IP address")]
+    DnsServer(String),
+    #[error("rules may name at most {MOST_RULES} domains")]
+    ManyRules,
+    #[error("rules for '{0}' may have one transform of {MOST_RULE_HEADERS} headers")]
+    Transforms(String),
+    #[error("a header in rules may have at most {LONGEST_RULE_VALUE} bytes")]
+    LongHeader,
+    #[error("egressProxy address '{0}' is not of the form host:port")]
+    ProxyAddress(String),
+    #[error("egressProxy username and password must have 1 to 255 bytes")]
+    ProxyLogin,
+    #[error("egressProxy has a password but no username")]
+    ProxyUser,
+    #[error("egressProxy tls.serverName is not a domain")]
+    ProxyServerName,
+    #[error("egressProxy tls.caCert is longer than {LONGEST_CA_CERT} bytes")]
+    LongCaCert,
+    #[error("maskRequestHost '{0}' is not a host name, with ${{PORT}} for the port")]
+    Mask(String),
+}
+
+/// Checks the network part of a create request.
+pub fn check(network: &Network) -> Result<(), BadNetwork> {
     check_egress(network.dns_servers.as_deref(), network.rules.as_ref(), network.egress_proxy.as_ref())?;
     if let Some(mask) = &network.mask_request_host {
         check_mask(mask)?;
     }
     let ports = network.https_ports.as_deref().unwrap_or_default();
     if ports.len() > MOST_HTTPS_PORTS {
-        return Err(format!("httpsPorts may name at most {MOST_HTTPS_PORTS} ports"));
+        return Err(BadNetwork::ManyPorts);
     }
     if ports.contains(&0) || ports.contains(&coffer_wire::agentd::PORT) {
-        return Err(format!("httpsPorts must be ports of your own, not 0 or {}", coffer_wire::agentd::PORT));
+        return Err(BadNetwork::Port);
     }
     Ok(())
 }
 
 /// Checks a change of network settings.
-pub fn check_update(update: &NetworkUpdate) -> Result<(), String> {
+pub fn check_update(update: &NetworkUpdate) -> Result<(), BadNetwork> {
     check_egress(update.dns_servers.as_deref(), update.rules.as_ref(), update.egress_proxy.as_ref())
 }
 
@@ -72,13 +103,13 @@ fn check_egress(
     dns: Option<&[String]>,
     rules: Option<&BTreeMap<String, Vec<NetworkRule>>>,
     proxy: Option<&EgressProxy>,
-) -> Result<(), String> {
+) -> Result<(), BadNetwork> {
     let dns = dns.unwrap_or_default();
     if dns.len() > MOST_DNS_SERVERS {
-        return Err(format!("dnsServers may have at most {MOST_DNS_SERVERS} entries"));
+        return Err(BadNetwork::ManyDnsServers);
     }
     if let Some(bad) = dns.iter().find(|entry| entry.parse::<IpAddr>().is_err()) {
-        return Err(format!("dnsServers entry '{}' is not an IP address", cut(bad)));
+        return Err(BadNetwork::DnsServer(cut(bad)));
     }
     if let Some(rules) = rules {
         check_rules(rules)?;
@@ -87,51 +118,50 @@ fn check_egress(
 }
 
 /// Rules put headers into requests; bounds as E2B has them. What they say is checked where it is read.
-fn check_rules(rules: &BTreeMap<String, Vec<NetworkRule>>) -> Result<(), String> {
+fn check_rules(rules: &BTreeMap<String, Vec<NetworkRule>>) -> Result<(), BadNetwork> {
     if rules.len() > MOST_RULES {
-        return Err(format!("rules may name at most {MOST_RULES} domains"));
+        return Err(BadNetwork::ManyRules);
     }
     for (domain, rules) in rules {
         let headers = rules.iter().filter_map(|rule| rule.transform.as_ref()?.headers.as_ref());
         if rules.len() > 1 || headers.clone().any(|headers| headers.len() > MOST_RULE_HEADERS) {
-            let shown = cut(domain);
-            return Err(format!("rules for '{shown}' may have one transform of {MOST_RULE_HEADERS} headers"));
+            return Err(BadNetwork::Transforms(cut(domain)));
         }
         if headers.flat_map(BTreeMap::values).any(|value| value.len() > LONGEST_RULE_VALUE) {
-            return Err(format!("a header in rules may have at most {LONGEST_RULE_VALUE} bytes"));
+            return Err(BadNetwork::LongHeader);
         }
     }
     Ok(())
 }
 
-fn check_proxy(proxy: &EgressProxy) -> Result<(), String> {
+fn check_proxy(proxy: &EgressProxy) -> Result<(), BadNetwork> {
     let (host, port) = proxy.address.rsplit_once(':').unwrap_or((&proxy.address, ""));
     let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     let known_host = host.parse::<IpAddr>().is_ok() || (is_domain(host) && !host.starts_with('*'));
     if !known_host || !port.parse::<u16>().is_ok_and(|port| port != 0) {
-        return Err(format!("egressProxy address '{}' is not of the form host:port", cut(&proxy.address)));
+        return Err(BadNetwork::ProxyAddress(cut(&proxy.address)));
     }
     // SOCKS5 carries each in one byte of length (RFC 1929).
     for text in [&proxy.username, &proxy.password].into_iter().flatten() {
         if text.is_empty() || text.len() > 255 {
-            return Err("egressProxy username and password must have 1 to 255 bytes".into());
+            return Err(BadNetwork::ProxyLogin);
         }
     }
     if proxy.password.is_some() && proxy.username.is_none() {
-        return Err("egressProxy has a password but no username".into());
+        return Err(BadNetwork::ProxyUser);
     }
     let tls = proxy.tls.as_ref();
     if tls.and_then(|tls| tls.server_name.as_deref()).is_some_and(|name| !is_domain(name)) {
-        return Err("egressProxy tls.serverName is not a domain".into());
+        return Err(BadNetwork::ProxyServerName);
     }
     if tls.and_then(|tls| tls.ca_cert.as_deref()).is_some_and(|cert| cert.len() > LONGEST_CA_CERT) {
-        return Err(format!("egressProxy tls.caCert is longer than {LONGEST_CA_CERT} bytes"));
+        return Err(BadNetwork::LongCaCert);
     }
     Ok(())
 }
 
 /// What may stand in a `Host` header, with `${PORT}` for the port.
-fn check_mask(mask: &str) -> Result<(), String> {
+fn check_mask(mask: &str) -> Result<(), BadNetwork> {
     let plain = mask.replace("${PORT}", "1");
     let (host, port) = match plain.rsplit_once(':') {
         Some((host, port)) => (host, Some(port)),
@@ -139,10 +169,7 @@ fn check_mask(mask: &str) -> Result<(), String> {
     };
     let host_fits = host.parse::<IpAddr>().is_ok() || (is_domain(host) && !host.starts_with('*'));
     if !host_fits || port.is_some_and(|port| port.parse::<u16>().is_err()) {
-        return Err(format!(
-            "maskRequestHost '{}' is not a host name, with ${{PORT}} for the port",
-            cut(mask)
-        ));
+        return Err(BadNetwork::Mask(cut(mask)));
     }
     Ok(())
 }
@@ -163,7 +190,7 @@ mod tests {
 
     fn verdict(network: serde_json::Value) -> Result<(), String> {
         let network: Network = serde_json::from_value(network).map_err(|error| error.to_string())?;
-        check(&network)?;
+        check(&network).map_err(|error| error.to_string())?;
         network.policy(None).map(drop).map_err(|error| error.to_string())
     }
 

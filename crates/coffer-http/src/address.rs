@@ -4,16 +4,16 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::Uri;
 
-use crate::client::Failure;
+use crate::failure::{Failure, NotAllowed};
 
 /// Resolved addresses that a client tries to connect to.
 const MOST_ADDRESSES: usize = 4;
 
-/// Decides whether an address may be dialled, and in which form; an error is the reason, for people.
-pub type Check<'a> = &'a (dyn Fn(IpAddr) -> Result<IpAddr, String> + Send + Sync);
+/// Decides whether an address may be dialled, and in which form.
+pub type Check<'a> = &'a (dyn Fn(IpAddr) -> Result<IpAddr, NotAllowed> + Send + Sync);
 
 /// Allows every address: for destinations that the operator configures.
-pub fn anywhere(address: IpAddr) -> Result<IpAddr, String> {
+pub fn anywhere(address: IpAddr) -> Result<IpAddr, NotAllowed> {
     Ok(address)
 }
 
@@ -161,7 +161,7 @@ mod tests {
         let moved = |_| Ok(IpAddr::from([127, 0, 0, 2]));
         assert_eq!(address.resolve(&moved).await.unwrap(), [SocketAddr::from(([127, 0, 0, 2], 9))]);
         let refused = address.resolve(&|_| Err("not there".into())).await.unwrap_err();
-        assert!(matches!(refused, Failure::Refused(why) if why == "not there"));
+        assert!(matches!(refused, Failure::Refused(why) if why.to_string() == "not there"));
         assert_eq!(address.resolve(&anywhere).await.unwrap(), [SocketAddr::from(([127, 0, 0, 1], 9))]);
     }
 }

@@ -18,49 +18,10 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 use crate::address::{Address, Check};
+use crate::failure::Failure;
 
 const LONGEST_HEAD: usize = 64 << 10;
 const MOST_HEADERS: usize = 100;
-
-/// Why a request has no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    #[error("the name `{0}` could not be looked up")]
-    Lookup(String),
-    #[error("the name `{0}` has no address")]
-    NoAddress(String),
-    /// In the words of the address check.
-    #[error("{0}")]
-    Refused(String),
-    #[error("could not connect to {0}: {1}")]
-    Connect(SocketAddr, std::io::Error),
-    #[error("its name fits no certificate")]
-    Name,
-    #[error("TLS failed: {0}")]
-    Tls(std::io::Error),
-    #[error("no HTTP there: {0}")]
-    Handshake(hyper::Error),
-    #[error("connecting took too long")]
-    ConnectTimeout,
-    /// The connection had ended before the request was sent.
-    #[error("it did not answer in HTTP: the connection was closed")]
-    Closed,
-    #[error("it did not answer in HTTP: {0}")]
-    Exchange(hyper::Error),
-    #[error("its answer broke off")]
-    BrokenOff,
-    #[error("its answer is too long")]
-    TooLong,
-    #[error("no answer within {} s", .0.as_secs_f64())]
-    Timeout(Duration),
-}
-
-impl Failure {
-    /// Whether the other side cannot have received the request, so that it is safe to repeat.
-    pub fn is_unsent(&self) -> bool {
-        !matches!(self, Self::Exchange(_) | Self::BrokenOff | Self::TooLong | Self::Timeout(_))
-    }
-}
 
 /// How much of an answer's body is read.
 #[derive(Debug, Clone, Copy)]

@@ -13,6 +13,8 @@
 mod address;
 pub mod breaker;
 mod client;
+mod failure;
 
 pub use address::{Address, BadUrl, Check, anywhere};
-pub use client::{Client, Connection, Failure, Read, retry_after};
+pub use client::{Client, Connection, Read, retry_after};
+pub use failure::{Failure, NotAllowed};

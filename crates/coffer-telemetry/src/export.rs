@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use coffer_http::breaker::{Breaker, Policy};
-use coffer_http::{Address, BadUrl, Client, Read, anywhere, retry_after};
+use coffer_http::{Address, BadUrl, Client, Failure, Read, anywhere, retry_after};
 
 use super::otlp::{ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, Scope, ScopeSpans, Span};
 use super::settings::{BadTraceSetting, TraceSettings};
@@ -99,6 +99,19 @@ pub(super) fn destinations(settings: &TraceSettings) -> Result<Vec<Destination>,
     Ok(all)
 }
 
+/// Why spans were not taken.
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    #[error(transparent)]
+    Request(#[from] http::Error),
+    #[error(transparent)]
+    Unanswered(#[from] Failure),
+    #[error("it answered {0}")]
+    Status(StatusCode),
+    #[error("it did not answer in time")]
+    TooSlow,
+}
+
 impl Destination {
     fn at(name: &'static str, setting: &'static str, url: &str, path: &str) -> Result<Self, BadTraceSetting> {
         let bad = |why: &str| BadTraceSetting { setting, why: why.to_string() };
@@ -120,17 +133,15 @@ impl Destination {
     }
 
     /// Sends once; answers with the status, and how long to wait before a retry where it was told.
-    async fn send(&self, body: Bytes) -> Result<(StatusCode, Option<Duration>), String> {
-        let mut request =
-            Request::post(self.path.as_str()).body(Full::new(body)).map_err(|e| e.to_string())?;
+    async fn send(&self, body: Bytes) -> Result<(StatusCode, Option<Duration>), SendError> {
+        let mut request = Request::post(self.path.as_str()).body(Full::new(body))?;
         *request.headers_mut() = self.headers.clone();
-        let answer = self.client.send(&self.address, &anywhere, request, READ, PATIENCE).await;
-        let answer = answer.map_err(|e| e.to_string())?;
+        let answer = self.client.send(&self.address, &anywhere, request, READ, PATIENCE).await?;
         Ok((answer.status(), retry_after(answer.headers())))
     }
 
     /// Sends, more than once where that may help.
-    async fn deliver(&self, body: Bytes, stop: &CancellationToken) -> Result<(), String> {
+    async fn deliver(&self, body: Bytes, stop: &CancellationToken) -> Result<(), SendError> {
         let mut pause = FIRST_PAUSE;
         for attempt in 1.. {
             let (why, told) = match self.send(body.clone()).await {
@@ -138,9 +149,9 @@ impl Destination {
                 Ok((status, told)) => {
                     let may_pass = [429, 502, 503, 504].contains(&status.as_u16());
                     if !may_pass {
-                        return Err(format!("it answered {status}"));
+                        return Err(SendError::Status(status));
                     }
-                    (format!("it answered {status}"), told)
+                    (SendError::Status(status), told)
                 }
                 Err(why) => (why, None),
             };
@@ -204,12 +215,12 @@ async fn attempt(
     spans: Vec<Span>,
     is_last: bool,
     stop: &CancellationToken,
-) -> Result<(), Option<String>> {
+) -> Result<(), Option<SendError>> {
     let leave = destination.breaker.admit().map_err(|_| None)?;
     let deliver = destination.deliver(encoded(spans).into(), stop);
     let delivered = if is_last {
         let last = tokio::time::timeout(FAREWELL, deliver).await;
-        last.unwrap_or_else(|_| Err("it did not answer in time".into()))
+        last.unwrap_or_else(|_| Err(SendError::TooSlow))
     } else {
         deliver.await
     };

@@ -13,7 +13,7 @@ use coffer_store::{Bounds, Idempotency, Inserted, Origin, ProjectScope, SandboxR
 use futures_util::{StreamExt as _, stream};
 
 use super::create::{Base, CreateSpec};
-use super::snapshots::{Captured, MemoryWish, engine_template, must_run};
+use super::snapshots::{Captured, MemoryWish, Processes, engine_template, must_run};
 use super::{Fleet, FleetError, Record};
 use coffer_core::chain;
 use coffer_core::clock::now_ms;
@@ -82,7 +82,7 @@ impl Fleet {
             let wanted = fleet.wanted_memory(&source, spec.wish)?;
             fleet.usage.admits(source.project, None)?;
             let project = source.project;
-            let size = |at| spec.size(at, wanted.is_ok()).over(source.limits);
+            let size = |at| spec.size(at, wanted == Processes::Taken).over(source.limits);
             let all: Vec<Limits> = (0..spec.count).map(size).collect();
             let over = fleet.store.fork_refusal(&scope, project, &all).await?;
             if let Some(over) = over {

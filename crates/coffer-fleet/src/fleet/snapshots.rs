@@ -85,6 +85,13 @@ pub(super) struct Captured {
     pub(super) note: Option<String>,
 }
 
+/// Whether the processes of a sandbox are part of its snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Processes {
+    Taken,
+    Left { why: String },
+}
+
 impl Fleet {
     /// Makes a snapshot of a running sandbox, which goes on.
     pub async fn snapshot(
@@ -128,10 +135,10 @@ impl Fleet {
             agent: scope.agent(),
             name: spec.name,
             tag: spec.tag.unwrap_or_else(|| DEFAULT_TAG.to_string()),
-            memory: wanted.is_ok(),
+            memory: wanted == Processes::Taken,
             template: engine_template(&row),
             limits: row.limits,
-            secrets: if wanted.is_ok() { row.secrets.clone() } else { BTreeMap::new() },
+            secrets: if wanted == Processes::Taken { row.secrets.clone() } else { BTreeMap::new() },
             created_by: spec.created_by,
         };
         let idempotency = spec.idempotency.as_ref();
@@ -188,21 +195,18 @@ impl Fleet {
     }
 
     /// Whether the processes are to be taken down, or why they are not; refuses what cannot be wanted.
-    pub(super) fn wanted_memory(
-        &self,
-        row: &SandboxRow,
-        wish: MemoryWish,
-    ) -> Result<Result<(), String>, FleetError> {
+    pub(super) fn wanted_memory(&self, row: &SandboxRow, wish: MemoryWish) -> Result<Processes, FleetError> {
         let names = || row.secrets.values().map(String::as_str).collect::<Vec<_>>().join(", ");
         match (wish.memory, self.lacks_memory()) {
-            (Some(false), _) => Ok(Err("it was not asked for".to_string())),
+            (Some(false), _) => Ok(Processes::Left { why: "it was not asked for".to_string() }),
             (Some(true), Some(lacks)) => Err(FleetError::NoMemory(lacks)),
-            (None, Some(lacks)) => Ok(Err(lacks)),
+            (None, Some(why)) => Ok(Processes::Left { why }),
             // Their values are in the memory of processes, and would be in that of every child.
-            (_, None) if row.secrets.is_empty() || wish.with_secrets => Ok(Ok(())),
+            (_, None) if row.secrets.is_empty() || wish.with_secrets => Ok(Processes::Taken),
             (Some(true), None) => Err(FleetError::HoldsSecrets(names())),
             (None, None) => {
-                Ok(Err(format!("its processes hold the secrets {}, which were not granted", names())))
+                let why = format!("its processes hold the secrets {}, which were not granted", names());
+                Ok(Processes::Left { why })
             }
         }
     }
@@ -214,7 +218,7 @@ impl Fleet {
         record: &Arc<Record>,
         snapshot: SnapshotId,
         wish: MemoryWish,
-        wanted: Result<(), String>,
+        wanted: Processes,
     ) -> Result<Captured, FleetError> {
         let captured = self.capture_once(record, snapshot, wish, wanted).await;
         // An engine that died in the middle leaves it standing still, and the next one takes that for its state.
@@ -230,10 +234,10 @@ impl Fleet {
         record: &Arc<Record>,
         snapshot: SnapshotId,
         wish: MemoryWish,
-        wanted: Result<(), String>,
+        wanted: Processes,
     ) -> Result<Captured, FleetError> {
         let without = match wanted {
-            Ok(()) => {
+            Processes::Taken => {
                 // What it has written so far is on record before it stands still: a child begins with its own.
                 self.output.catch_up(record, super::pause::WORDS_PATIENCE).await;
                 match self.engine.snapshot(record.id, snapshot, Memory::With).await {
@@ -241,7 +245,7 @@ impl Fleet {
                     Err(error) => why_no_memory(error)?,
                 }
             }
-            Err(why) => why,
+            Processes::Left { why } => why,
         };
         if wish.memory == Some(true) {
             return Err(FleetError::NoMemory(without));

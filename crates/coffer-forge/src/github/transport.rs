@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use coffer_core::network::Class;
 use coffer_core::sync::Mutex;
 use coffer_http::{Client, Connection, Failure, Read};
 use http::Response;
@@ -100,6 +101,14 @@ impl From<Failure> for Silence {
     }
 }
 
+/// A forge that an operator does not vouch for is not on the internet.
+#[derive(Debug, thiserror::Error)]
+#[error("`{host}` is at a {class} address; an operator can allow that by `forge.private_hosts`")]
+struct NotPublic {
+    host: String,
+    class: Class,
+}
+
 #[derive(Debug)]
 pub(crate) struct Transport {
     pub(super) address: Address,
@@ -127,7 +136,7 @@ impl Transport {
         let request = builder.body(Full::new(body)).map_err(|error| Silence::Unsent(error.to_string()))?;
         let mut connection = match self.kept() {
             Some(connection) => connection,
-            None => self.client.connect(&self.address.at, &|ip| self.check(ip), CONNECT).await?,
+            None => self.client.connect(&self.address.at, &|ip| Ok(self.check(ip)?), CONNECT).await?,
         };
         let exchange = connection.exchange(request, Read::Whole { most: LONGEST_ANSWER });
         let answer = tokio::time::timeout(PATIENCE, exchange).await;
@@ -147,11 +156,9 @@ impl Transport {
     }
 
     /// Allows an address where a forge may be.
-    fn check(&self, ip: IpAddr) -> Result<IpAddr, String> {
-        may_dial(self.on_site, ip, is_own).map_err(|class| {
-            let host = self.address.host();
-            format!("`{host}` is at a {class} address; an operator can allow that by `forge.private_hosts`")
-        })
+    fn check(&self, ip: IpAddr) -> Result<IpAddr, NotPublic> {
+        may_dial(self.on_site, ip, is_own)
+            .map_err(|class| NotPublic { host: self.address.host().to_string(), class })
     }
 }
 

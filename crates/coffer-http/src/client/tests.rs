@@ -56,7 +56,7 @@ async fn the_checked_address_is_the_one_that_is_dialled() {
 #[tokio::test]
 async fn a_refused_address_is_never_dialled() {
     let (port, connections) = server([127, 0, 0, 1], HELLO).await;
-    let refused = get(port, &|ip| Err(format!("{ip} is near")), WHOLE).await.unwrap_err();
+    let refused = get(port, &|ip| Err(format!("{ip} is near").into()), WHOLE).await.unwrap_err();
     assert_eq!(refused.to_string(), "127.0.0.1 is near");
     assert!(get(port, &anywhere, WHOLE).await.is_ok());
     assert_eq!(connections.load(Ordering::SeqCst), 1, "the refused request made no connection");

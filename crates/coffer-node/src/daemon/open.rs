@@ -177,7 +177,9 @@ fn probe(
     features: &mut Features,
 ) -> Result<(), NodeFailure> {
     let scratch = pool.scratch().map_err(|error| format!("could not make a scratch directory: {error}"));
-    match scratch.and_then(|scratch| prober.probe(&scratch, template_dir)) {
+    match scratch
+        .and_then(|scratch| prober.probe(&scratch, template_dir).map_err(|error| coffer_core::chain(&error)))
+    {
         Ok(missing) => missing.into_iter().for_each(|(feature, why)| features.lack(feature, why)),
         // For example if the pool is full: existing sandboxes must be adopted all the same, and the fallbacks
         // for the oldest kernels work on all.

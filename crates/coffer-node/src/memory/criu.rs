@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -42,22 +42,34 @@ impl Criu {
     }
 }
 
+/// Why memory cannot be saved here.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoCriu {
+    #[error("there is no CRIU; `scripts/setup run` installs it where it can be had")]
+    NotFound,
+    #[error("CRIU could not be run")]
+    NotRun(#[from] io::Error),
+    #[error("CRIU does not report its version")]
+    NoVersion,
+    #[error("CRIU {}.{} is too old for Linux {kernel}: {}.{} or later is needed", .version.0, .version.1, .oldest.0, .oldest.1)]
+    TooOld { version: (u32, u32), oldest: (u32, u32), kernel: String },
+    #[error("`criu {argument}` took longer than {} s", CHECK_WITHIN.as_secs())]
+    TooSlow { argument: &'static str },
+    #[error("`criu {argument}` failed: {complaints}")]
+    Failed { argument: &'static str, complaints: String },
+}
+
 /// Finds it and tries it.
-pub(super) fn probe() -> Result<Criu, String> {
-    let criu = find().ok_or("there is no CRIU; `scripts/setup run` installs it where it can be had")?;
+pub(super) fn probe() -> Result<Criu, NoCriu> {
+    let criu = find().ok_or(NoCriu::NotFound)?;
     let answer = ask(&criu, "--version")?;
-    let version = answer
-        .lines()
-        .find_map(|line| numbers(line.strip_prefix("Version: ")?))
-        .ok_or("CRIU does not report its version")?;
+    let version =
+        answer.lines().find_map(|line| numbers(line.strip_prefix("Version: ")?)).ok_or(NoCriu::NoVersion)?;
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let kernel = numbers(&release).unwrap_or(STRICT_KERNEL);
     let oldest = if kernel >= STRICT_KERNEL { OLDEST_ON_STRICT } else { OLDEST };
     if version < oldest {
-        return Err(format!(
-            "CRIU {}.{} is too old for Linux {release}: {}.{} or later is needed",
-            version.0, version.1, oldest.0, oldest.1
-        ));
+        return Err(NoCriu::TooOld { version, oldest, kernel: release });
     }
     ask(&criu, "check")?;
     Ok(criu)
@@ -81,37 +93,35 @@ fn find() -> Option<Criu> {
 
 /// The output of CRIU for one argument, if it succeeds in time.
 #[expect(clippy::disallowed_methods, reason = "runs on a thread that may block")]
-fn ask(criu: &Criu, argument: &str) -> Result<String, String> {
-    let failed = |error| format!("CRIU could not be run: {error}");
+fn ask(criu: &Criu, argument: &'static str) -> Result<String, NoCriu> {
     let mut child = criu
         .command()
         .arg(argument)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
+        .spawn()?;
     let deadline = Instant::now() + CHECK_WITHIN;
     let status = loop {
-        if let Some(status) = child.try_wait().map_err(failed)? {
+        if let Some(status) = child.try_wait()? {
             break status;
         }
         if Instant::now() > deadline {
             let _ = child.kill();
             let _ = child.wait();
-            return Err(format!("`criu {argument}` took longer than {} s", CHECK_WITHIN.as_secs()));
+            return Err(NoCriu::TooSlow { argument });
         }
         std::thread::sleep(Duration::from_millis(2));
     };
     let mut said = String::new();
     let out = child.stdout.take().map(|out| out.take(LONGEST_ANSWER).read_to_string(&mut said));
-    out.transpose().map_err(failed)?;
+    out.transpose()?;
     if status.success() {
         return Ok(said);
     }
     let errors = child.stderr.take().map(|errors| errors.take(LONGEST_ANSWER).read_to_string(&mut said));
-    errors.transpose().map_err(failed)?;
-    Err(format!("`criu {argument}` failed: {}", complaints(&said)))
+    errors.transpose()?;
+    Err(NoCriu::Failed { argument, complaints: complaints(&said) })
 }
 
 /// The first two numbers of a version.

@@ -35,6 +35,22 @@ pub(crate) enum Afterwards {
     GoOn,
 }
 
+/// Why processes were not saved. They go on as before.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DumpError {
+    #[error("could not {doing}")]
+    Step { doing: &'static str, source: io::Error },
+    #[error("CRIU ended early: {0}")]
+    EndedEarly(String),
+    #[error("CRIU: {0}")]
+    Failed(String),
+    #[error("CRIU took longer than {} s", PATIENCE.as_secs())]
+    TooSlow,
+    /// What was to be done while they rest failed.
+    #[error("{0}")]
+    AtRest(String),
+}
+
 /// Writes all processes below `pid` to `directory`. `at_rest` runs when all is written, while they are still
 /// frozen; if it or an earlier step fails, they continue as before.
 pub(crate) async fn dump<T>(
@@ -43,9 +59,9 @@ pub(crate) async fn dump<T>(
     directory: &Path,
     outside: &[MountPoint],
     afterwards: Afterwards,
-    at_rest: impl Future<Output = Result<T, String>>,
-) -> Result<T, String> {
-    let because = |what: &'static str| move |error: io::Error| format!("could not {what}: {error}");
+    at_rest: impl Future<Output = Result<T, DumpError>>,
+) -> Result<T, DumpError> {
+    let because = |doing: &'static str| move |source: io::Error| DumpError::Step { doing, source };
     let mut hook = Hook::new(directory, &[Moment::Dumped]).map_err(because("write CRIU's hook"))?;
     let mut command = criu.command();
     command
@@ -80,7 +96,7 @@ pub(crate) async fn dump<T>(
     let work = async {
         let asked = tokio::select! {
             asked = hook.asked() => asked.map_err(because("hear CRIU")),
-            status = child.wait() => Err(format!("CRIU ended early: {status:?}")),
+            status = child.wait() => Err(DumpError::EndedEarly(format!("{status:?}"))),
         };
         let kept = match asked {
             // Keep going if CRIU ends: `at_rest` has to undo its own work.
@@ -99,14 +115,14 @@ pub(crate) async fn dump<T>(
             Ok(kept) if resolved.load(Ordering::Relaxed) && afterwards == Afterwards::End => Ok(kept),
             // Prefer CRIU's own message: ours would only say that it ended.
             Ok(_) => Err(said(directory, "dump.log")),
-            Err(why) if why.starts_with("CRIU ended early") => Err(said(directory, "dump.log")),
+            Err(DumpError::EndedEarly(_)) => Err(said(directory, "dump.log")),
             Err(why) => Err(why),
         }
     };
     tokio::select! {
         result = tokio::time::timeout(PATIENCE, work) => match result {
             Ok(result) => result,
-            Err(_) => Err(format!("CRIU took longer than {} s", PATIENCE.as_secs())),
+            Err(_) => Err(DumpError::TooSlow),
         },
         never = deadlock::resolve(pid, held, &resolved) => match never {},
     }
@@ -127,9 +143,9 @@ async fn beside<T>(work: impl Future<Output = T>, child: &mut Child) -> T {
     }
 }
 
-fn said(directory: &Path, log: &str) -> String {
+fn said(directory: &Path, log: &str) -> DumpError {
     let log = fs::read(directory.join(log)).unwrap_or_default();
-    format!("CRIU: {}", complaints(&String::from_utf8_lossy(&log)))
+    DumpError::Failed(complaints(&String::from_utf8_lossy(&log)))
 }
 
 /// The user whose rights CRIU needs to see all of a sandbox, where root's own are restricted: without

@@ -25,24 +25,25 @@ use std::sync::OnceLock;
 use coffer_wire::node::{NodeError, NodeErrorCode};
 
 pub(crate) use control::order;
+use criu::NoCriu;
 pub(crate) use criu::{Criu, complains, complaints};
 pub(crate) use deadlock::{deadlocked, watch_leftovers};
-pub(crate) use dump::{Afterwards, dump};
+pub(crate) use dump::{Afterwards, DumpError, dump};
 pub(crate) use hook::{Hook, Moment};
 pub(crate) use image::Image;
 pub(crate) use places::{Images, Opened, Place};
 
 /// Found out once, when the first node of this process starts.
-static TOOL: OnceLock<Result<Criu, String>> = OnceLock::new();
+static TOOL: OnceLock<Result<Criu, NoCriu>> = OnceLock::new();
 
 /// Whether memory can be saved here, and if not, why. Takes a moment the first time.
-pub(crate) fn probe() -> &'static Result<Criu, String> {
+pub(crate) fn probe() -> &'static Result<Criu, NoCriu> {
     TOOL.get_or_init(criu::probe)
 }
 
 /// Why memory cannot be saved here; `None` if it can.
 pub(crate) fn lacks() -> Option<String> {
-    probe().as_ref().err().cloned()
+    probe().as_ref().err().map(|why| coffer_core::chain(why))
 }
 
 /// The tool that saves memory, or the error for requests that need it.

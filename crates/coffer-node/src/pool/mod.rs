@@ -57,11 +57,41 @@ pub(crate) enum PoolError {
     #[error("could not {doing} `{}`", .path.display())]
     Directory { doing: &'static str, path: PathBuf, source: io::Error },
     /// Sandboxes may have files in it, so it is not passed over.
-    #[error("the pool image `{}` cannot be used: {why}", .image.display())]
-    Image { image: PathBuf, why: String },
+    #[error("the pool image `{}` cannot be used", .image.display())]
+    Image { image: PathBuf, source: ImageError },
     /// The operator configured exactly this size, so do not fall back to another.
-    #[error("{0}")]
-    Size(String),
+    #[error(transparent)]
+    Size(SizeError),
+}
+
+/// Why there is no image, or none that can be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ImageError {
+    #[error("the node is configured to use plain directories")]
+    NotWanted,
+    #[error("the node is configured to do without btrfs")]
+    NoBtrfs,
+    #[error("existing sandboxes are in plain directories")]
+    InDirectories,
+    #[error("another node uses it")]
+    InUse,
+    #[error("could not {doing}")]
+    Step { doing: &'static str, source: io::Error },
+    #[error("could not run `mkfs.btrfs` (package btrfs-progs)")]
+    NoMkfs(#[source] io::Error),
+    #[error("`mkfs.btrfs` failed: {0}")]
+    Mkfs(String),
+    #[error(transparent)]
+    Size(#[from] SizeError),
+}
+
+/// Why an image of some size cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SizeError {
+    #[error("could not read the free space of the disk")]
+    Unknown(#[source] io::Error),
+    #[error("a pool of {size_mib} MiB does not fit: {free_mib} MiB are free, of which {} stay so", DISK_RESERVE >> 20)]
+    TooLarge { size_mib: u64, free_mib: u64 },
 }
 
 /// Writable files of one sandbox.
@@ -107,7 +137,7 @@ impl Pool {
         let root = data_dir.join("pool");
         make_directory(&root)?;
         let kind = choose(data_dir, &root, choice, features)?.unwrap_or_else(|why| {
-            features.lack(Feature::Btrfs, why);
+            features.lack(Feature::Btrfs, coffer_core::chain(&why));
             Kind::Directory
         });
         for name in [UPPERS, BINARIES, SMALL_FILES, SNAPSHOTS, DRAFTS, FROZEN] {
@@ -318,22 +348,22 @@ fn choose(
     root: &Path,
     choice: &PoolChoice,
     features: &Features,
-) -> Result<Result<Kind, String>, PoolError> {
+) -> Result<Result<Kind, ImageError>, PoolError> {
     let image = data_dir.join(IMAGE);
     let PoolChoice::Auto { size_bytes } = choice else {
-        return Ok(Err("the node is configured to use plain directories".into()));
+        return Ok(Err(ImageError::NotWanted));
     };
     let quotas =
         if features.has(Feature::BtrfsSimpleQuotas) { btrfs::Quotas::Simple } else { btrfs::Quotas::Classic };
     if image.exists() {
-        return open_btrfs(&image, root, quotas).map(Ok).map_err(|why| PoolError::Image { image, why });
+        return open_btrfs(&image, root, quotas).map(Ok).map_err(|source| PoolError::Image { image, source });
     }
     if !features.has(Feature::Btrfs) {
-        return Ok(Err("the node is configured to do without btrfs".into()));
+        return Ok(Err(ImageError::NoBtrfs));
     }
     // Sandboxes were created here when no image was possible: mounting one now would hide them.
     if root.join(UPPERS).read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-        return Ok(Err("existing sandboxes are in plain directories".into()));
+        return Ok(Err(ImageError::InDirectories));
     }
     // Left by a node that was killed while formatting. Its mkfs may still run, so the next draft is a new
     // file.
@@ -347,12 +377,10 @@ fn choose(
     }))
 }
 
-/// The reasons are for people.
-fn open_btrfs(image_path: &Path, root: &Path, quotas: btrfs::Quotas) -> Result<Kind, String> {
+fn open_btrfs(image_path: &Path, root: &Path, quotas: btrfs::Quotas) -> Result<Kind, ImageError> {
     let open = || OpenOptions::new().read(true).write(true).open(image_path).map_err(because("open it"));
     let image = open()?;
-    rustix::fs::flock(&image, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| "another node uses it".to_string())?;
+    rustix::fs::flock(&image, FlockOperation::NonBlockingLockExclusive).map_err(|_| ImageError::InUse)?;
     if !is_mounted(root) {
         // Opened once more: the device keeps its descriptor, and the lock would outlive the node.
         let device = loop_device::attach(&open()?).map_err(because("attach a loop device"))?;
@@ -365,13 +393,13 @@ fn open_btrfs(image_path: &Path, root: &Path, quotas: btrfs::Quotas) -> Result<K
             Err(rustix::io::Errno::INVAL) => mount(c"nodiscard,commit=10"),
             mounted => mounted,
         };
-        mounted.map_err(|errno| format!("could not mount it: {errno}"))?;
+        mounted.map_err(|errno| because("mount it")(errno.into()))?;
         make_room_for_metadata(root);
     }
     let opened = directory::open(root).and_then(|inside| btrfs::enable_quotas(&inside, quotas));
     if let Err(error) = opened {
         unmount(root);
-        return Err(format!("could not turn quotas on: {error}"));
+        return Err(because("turn quotas on")(error));
     }
     Ok(Kind::Btrfs { _image: image, image_path: image_path.to_path_buf(), stale: Mutex::default() })
 }
@@ -395,12 +423,12 @@ fn make_room_for_metadata(root: &Path) {
     tracing::warn!("could not reserve a part of the pool for metadata: {failed}");
 }
 
-fn because(what: &'static str) -> impl FnOnce(io::Error) -> String {
-    move |error| format!("could not {what}: {error}")
+fn because(doing: &'static str) -> impl FnOnce(io::Error) -> ImageError {
+    move |source| ImageError::Step { doing, source }
 }
 
 /// Creates it under another name first, so that a partial image is never taken for a complete one.
-fn make_image(data_dir: &Path, image_path: &Path, size: Option<u64>) -> Result<(), String> {
+fn make_image(data_dir: &Path, image_path: &Path, size: Option<u64>) -> Result<(), ImageError> {
     let draft = data_dir.join(DRAFT);
     let made = draft_image(data_dir, &draft, size)
         .and_then(|()| fs::rename(&draft, image_path).map_err(because("name the image")));
@@ -410,23 +438,20 @@ fn make_image(data_dir: &Path, image_path: &Path, size: Option<u64>) -> Result<(
     made
 }
 
-fn free_bytes(directory: &Path) -> Result<u64, String> {
-    let stat = rustix::fs::statvfs(directory).map_err(|errno| errno.to_string())?;
+fn free_bytes(directory: &Path) -> Result<u64, SizeError> {
+    let stat = rustix::fs::statvfs(directory).map_err(|errno| SizeError::Unknown(errno.into()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-fn fits(data_dir: &Path, size: u64) -> Result<(), String> {
+fn fits(data_dir: &Path, size: u64) -> Result<(), SizeError> {
     let free = free_bytes(data_dir)?;
     if free < size.saturating_add(DISK_RESERVE) {
-        let (size, free, reserve) = (size >> 20, free >> 20, DISK_RESERVE >> 20);
-        return Err(format!(
-            "a pool of {size} MiB does not fit: {free} MiB are free, of which {reserve} stay so"
-        ));
+        return Err(SizeError::TooLarge { size_mib: size >> 20, free_mib: free >> 20 });
     }
     Ok(())
 }
 
-fn draft_image(data_dir: &Path, draft: &Path, size: Option<u64>) -> Result<(), String> {
+fn draft_image(data_dir: &Path, draft: &Path, size: Option<u64>) -> Result<(), ImageError> {
     let size = match size {
         Some(size) => size,
         None => (free_bytes(data_dir)? / 4).clamp(SMALLEST, LARGEST),
@@ -436,7 +461,7 @@ fn draft_image(data_dir: &Path, draft: &Path, size: Option<u64>) -> Result<(), S
     let file = options.write(true).create(true).truncate(true).mode(0o600).open(draft);
     let file = file.map_err(because("make the image"))?;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size)
-        .map_err(|errno| format!("could not allocate the image: {errno}"))?;
+        .map_err(|errno| because("allocate the image")(errno.into()))?;
     drop(file);
     // One copy of metadata: the image's own disk is the place for redundancy. No discards, see above.
     let output = Command::new("mkfs.btrfs")
@@ -444,10 +469,10 @@ fn draft_image(data_dir: &Path, draft: &Path, size: Option<u64>) -> Result<(), S
         .arg(draft)
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| format!("could not run `mkfs.btrfs` (package btrfs-progs): {error}"))?;
+        .map_err(ImageError::NoMkfs)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("`mkfs.btrfs` failed: {}", said.trim()));
+        return Err(ImageError::Mkfs(said.trim().to_string()));
     }
     Ok(())
 }

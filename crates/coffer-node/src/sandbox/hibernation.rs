@@ -9,7 +9,7 @@ use coffer_wire::agentd::ControlOrder;
 use coffer_wire::node::{NodeError, NodeErrorCode, Reply};
 
 use crate::journal::{Durability, Phase};
-use crate::memory::{self, Afterwards, Place};
+use crate::memory::{self, Afterwards, DumpError, Place};
 use crate::node::{Node, blocking};
 use crate::process::{Alive, Process};
 use crate::spawner::request::MountPoint;
@@ -92,17 +92,18 @@ impl Owner {
                     let sealed = at.seal(uid_base, mounts, || the_node.pool.sync());
                     sealed.map_err(internal("write its memory out"))
                 });
-                let image = sealed.await.map_err(|error| error.message)?;
-                rehearsal::rehearse(&node, &entry, &place, &image).await.map_err(|error| error.message)?;
+                let failed = |error: NodeError| DumpError::AtRest(error.message);
+                let image = sealed.await.map_err(failed)?;
+                rehearsal::rehearse(&node, &entry, &place, &image).await.map_err(failed)?;
                 // From here on the state depends on whether its processes live.
-                let noted = write_entry(&node, &entry, Durability::Synced).await;
-                noted.map_err(|error| error.message)
+                write_entry(&node, &entry, Durability::Synced).await.map_err(failed)
             }
         };
         let dumped = memory::dump(criu, process.pid, place.draft(), &mounts, Afterwards::End, at_rest).await;
         if let Err(why) = dumped {
             self.listen_again(alive, process.pid, listener).await;
-            let message = format!("its memory could not be saved, and it goes on: {why}");
+            let message =
+                format!("its memory could not be saved, and it goes on: {}", coffer_core::chain(&why));
             return Err(NodeError::new(NodeErrorCode::Internal, message));
         }
         leave(place).await;

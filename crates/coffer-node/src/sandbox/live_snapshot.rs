@@ -7,7 +7,7 @@ use coffer_core::SnapshotId;
 use coffer_wire::node::{NodeError, NodeErrorCode, Reply, SnapshotInfo};
 
 use crate::journal::Phase;
-use crate::memory::{self, Afterwards};
+use crate::memory::{self, Afterwards, DumpError};
 use crate::node::blocking;
 use crate::process::Alive;
 use crate::snapshots::{Begun, Making, Manifest};
@@ -76,15 +76,16 @@ impl Owner {
         let LetGo { listener, mounts } = self.let_go(alive, pid, &place).await?;
         let at_rest = async move {
             let sealed = tokio::task::spawn_blocking(move || sealing.seal());
-            let sealed = sealed.await.map_err(|error| error.to_string())?;
-            sealed.map_err(|error| format!("could not make the snapshot of its files: {error}"))
+            let sealed = sealed.await.map_err(|error| DumpError::AtRest(error.to_string()))?;
+            let doing = "make the snapshot of its files";
+            sealed.map_err(|source| DumpError::Step { doing, source })
         };
         let started = Instant::now();
         let dumped = memory::dump(criu, pid, place.draft(), &mounts, Afterwards::GoOn, at_rest).await;
         let paused = started.elapsed();
         self.listen_again(alive, pid, listener).await;
         if let Err(why) = dumped {
-            let message = format!("its memory could not be saved: {why}");
+            let message = format!("its memory could not be saved: {}", coffer_core::chain(&why));
             return Err(NodeError::new(NodeErrorCode::Internal, message));
         }
         let (node, entry) = (self.node.clone(), self.entry.clone());

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -35,10 +36,21 @@ pub(crate) struct Prober {
     pub(super) arguments: Vec<std::ffi::OsString>,
 }
 
+/// Why features could not be probed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProbeError {
+    #[error("could not start the probe")]
+    Start(#[source] io::Error),
+    #[error("the probe failed ({status}): {said}")]
+    Failed { status: ExitStatus, said: String },
+    #[error("the probe's answer")]
+    Answer(#[from] serde_json::Error),
+}
+
 impl Prober {
     /// Probes everything with overlays on `scratch`, which must exist and be empty, over layers on the file
     /// system of `templates`.
-    pub(crate) fn probe(&self, scratch: &Path, templates: &Path) -> Result<Missing, String> {
+    pub(crate) fn probe(&self, scratch: &Path, templates: &Path) -> Result<Missing, ProbeError> {
         let output = Command::new(&self.program)
             .args(&self.arguments)
             .arg(WORD)
@@ -47,12 +59,12 @@ impl Prober {
             .stdin(Stdio::null())
             .current_dir("/")
             .output()
-            .map_err(|error| format!("could not start the probe: {error}"))?;
+            .map_err(ProbeError::Start)?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("the probe failed ({}): {}", output.status, said.trim()));
+            return Err(ProbeError::Failed { status: output.status, said: said.trim().to_string() });
         }
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("the probe's answer: {error}"))
+        Ok(serde_json::from_slice(&output.stdout)?)
     }
 }
 

@@ -41,7 +41,7 @@ use coffer_telemetry::Telemetry;
 
 pub use settings::WebhookSettings;
 pub use sign::new_key;
-pub use target::Target;
+pub use target::{BadTarget, Target};
 
 /// Events looked at in one step.
 const PAGE: u32 = 200;
@@ -117,7 +117,7 @@ impl Webhooks {
     }
 
     /// Where a webhook may go, by what the operator allows.
-    pub fn target(&self, url: &str) -> Result<Target, String> {
+    pub fn target(&self, url: &str) -> Result<Target, BadTarget> {
         Target::parse(url, self.settings.local_targets)
     }
 

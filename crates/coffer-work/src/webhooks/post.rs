@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use coffer_http::{Client, Read, retry_after};
+use coffer_http::{Client, Failure, Read, retry_after};
 use http::{Request, StatusCode};
 use http_body_util::Full;
 
@@ -22,16 +22,16 @@ pub(super) struct Answer {
     pub(super) retry_after: Option<Duration>,
 }
 
-/// Sends once. An error is for people.
+/// Sends once.
 pub(super) async fn post(
     target: &Target,
     local: bool,
     client: &Client,
     request: Request<Full<Bytes>>,
     patience: Duration,
-) -> Result<Answer, String> {
-    let answer = client.send(&target.address, &target.check(local), request, READ, patience).await;
-    let answer = answer.map_err(|failure| failure.to_string())?;
+) -> Result<Answer, Failure> {
+    let check = target.check(local);
+    let answer = client.send(&target.address, &|ip| Ok(check(ip)?), request, READ, patience).await?;
     let text = String::from_utf8_lossy(answer.body());
     // For terminals and pages: no control characters, which mean something there.
     let plain = |letter: char| if letter.is_control() && letter != '\n' { ' ' } else { letter };

@@ -14,9 +14,9 @@ use http_body_util::Full;
 use tokio::task::{Id, JoinSet};
 
 use super::post::{Answer, post};
-use super::{LOOK, Webhooks, sign};
+use super::{BadTarget, LOOK, Target, Webhooks, sign};
 use coffer_core::clock::now_ms;
-use coffer_http::Client;
+use coffer_http::{Client, Failure};
 
 /// At once to one webhook that works.
 const PER_WEBHOOK: usize = 4;
@@ -142,19 +142,36 @@ async fn settle(webhooks: &Webhooks, due: &DueDelivery, report: SendReport) {
     }
 }
 
-async fn attempt(webhooks: &Webhooks, client: &Client, due: &DueDelivery) -> Result<Answer, String> {
+/// Why a delivery has no answer.
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    #[error("its URL {0}")]
+    Target(BadTarget),
+    #[error("the project's secrets could not be read")]
+    Secrets,
+    #[error("it is to be signed with the secret `{0}`, which is not there")]
+    NoSecret(String),
+    #[error("its key is sealed under a master key that is not here")]
+    Sealed,
+    #[error("it makes no request: {0}")]
+    Request(#[from] http::Error),
+    #[error(transparent)]
+    Unanswered(#[from] Failure),
+}
+
+async fn attempt(webhooks: &Webhooks, client: &Client, due: &DueDelivery) -> Result<Answer, SendError> {
     let local = webhooks.settings.local_targets;
     // Once more: what the operator allows may be other than when it was made.
-    let target = super::Target::parse(&due.url, local).map_err(|why| format!("its URL {why}"))?;
+    let target = Target::parse(&due.url, local).map_err(SendError::Target)?;
     let secret = match &due.key {
         Some(WebhookKey::Own(secret)) => secret.clone(),
         Some(WebhookKey::Stored(name)) => {
             let values = webhooks.store.secret_values(due.project).await;
-            let values = values.map_err(|_| "the project's secrets could not be read".to_string())?;
+            let values = values.map_err(|_| SendError::Secrets)?;
             let value = values.get(name).and_then(|secret| secret.value.clone());
-            value.ok_or_else(|| format!("it is to be signed with the secret `{name}`, which is not there"))?
+            value.ok_or_else(|| SendError::NoSecret(name.clone()))?
         }
-        None => return Err("its key is sealed under a master key that is not here".into()),
+        None => return Err(SendError::Sealed),
     };
     let (id, at) = (due.id.to_string(), now_ms() / 1000);
     let signed = sign::sign(secret.reveal(), &id, at, &due.body);
@@ -169,16 +186,15 @@ async fn attempt(webhooks: &Webhooks, client: &Client, due: &DueDelivery) -> Res
         .header("webhook-id", &id)
         .header("webhook-timestamp", at)
         .header("webhook-signature", signed.standard)
-        .body(Full::new(Bytes::from(due.body.clone())))
-        .map_err(|error| format!("it makes no request: {error}"))?;
-    post(&target, local, client, request, webhooks.settings.patience()).await
+        .body(Full::new(Bytes::from(due.body.clone())))?;
+    Ok(post(&target, local, client, request, webhooks.settings.patience()).await?)
 }
 
 /// What an answer, or none, means.
 fn judge(
     webhooks: &Webhooks,
     due: &DueDelivery,
-    answered: Result<Answer, String>,
+    answered: Result<Answer, SendError>,
     took: Duration,
 ) -> SendReport {
     let settings = &webhooks.settings;
@@ -193,7 +209,7 @@ fn judge(
     let answer = match answered {
         Ok(answer) => answer,
         Err(why) => {
-            let error = Some(patterns.redact(&why));
+            let error = Some(patterns.redact(&why.to_string()));
             return SendReport { status: None, response: None, error, duration_ms, outcome: failed(None) };
         }
     };

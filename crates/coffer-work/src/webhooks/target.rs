@@ -14,30 +14,60 @@ pub struct Target {
     pub(super) address: Address,
 }
 
+/// Why nothing can be sent to a URL.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadTarget {
+    #[error("must be at most {LONGEST_URL} plain characters without a fragment (`#`)")]
+    Letters,
+    #[error("is no URL")]
+    Malformed,
+    #[error("must begin with https:// and a host")]
+    NoHost,
+    #[error("must begin with https://")]
+    Scheme,
+    #[error(
+        "must begin with https://; plain http:// is for receivers that the operator allows by \
+         `webhooks.local_targets`"
+    )]
+    Plain,
+    #[error("must have no user or password in it")]
+    User,
+    #[error("must name a host and, where it has one, a port above 0")]
+    Port,
+    #[error("`{host}` is public, where nothing is sent without TLS")]
+    PlainToPublic { host: String },
+    #[error("`{host}` is at a {class} address, which the operator has to allow by `webhooks.local_targets`")]
+    Near { host: String, class: Class },
+    #[error("`{host}` is at a {class} address, where nothing is sent")]
+    Never { host: String, class: Class },
+}
+
+impl From<BadUrl> for BadTarget {
+    fn from(bad: BadUrl) -> Self {
+        match bad {
+            BadUrl::Malformed => Self::Malformed,
+            BadUrl::NoHost => Self::NoHost,
+            BadUrl::Scheme => Self::Scheme,
+        }
+    }
+}
+
 impl Target {
     /// Reads an address, and says what is wrong with it. `local` is what the operator allows.
-    pub fn parse(text: &str, local: bool) -> Result<Self, String> {
+    pub fn parse(text: &str, local: bool) -> Result<Self, BadTarget> {
         if text.len() > LONGEST_URL || text.contains('#') || !text.bytes().all(|byte| byte.is_ascii_graphic())
         {
-            return Err(format!("must be at most {LONGEST_URL} plain characters without a fragment (`#`)"));
+            return Err(BadTarget::Letters);
         }
-        let address = Address::parse(text).map_err(|why| match why {
-            BadUrl::Malformed => "is no URL",
-            BadUrl::NoHost => "must begin with https:// and a host",
-            BadUrl::Scheme => "must begin with https://",
-        })?;
+        let address = Address::parse(text)?;
         if !address.is_tls() && !local {
-            return Err(
-                "must begin with https://; plain http:// is for receivers that the operator allows by \
-                        `webhooks.local_targets`"
-                    .into(),
-            );
+            return Err(BadTarget::Plain);
         }
         if address.has_user() {
-            return Err("must have no user or password in it".into());
+            return Err(BadTarget::User);
         }
         if address.port() == 0 {
-            return Err("must name a host and, where it has one, a port above 0".into());
+            return Err(BadTarget::Port);
         }
         let target = Self { address };
         if let Ok(ip) = target.address.host().parse::<IpAddr>() {
@@ -47,7 +77,7 @@ impl Target {
     }
 
     /// Decides which of the host's addresses may be dialled.
-    pub(super) fn check(&self, local: bool) -> impl Fn(IpAddr) -> Result<IpAddr, String> + Send + Sync {
+    pub(super) fn check(&self, local: bool) -> impl Fn(IpAddr) -> Result<IpAddr, BadTarget> + Send + Sync {
         move |ip| admit(self.address.host(), ip, local, self.address.is_tls(), is_own)
     }
 }
@@ -60,7 +90,7 @@ fn admit(
     local: bool,
     is_tls: bool,
     is_own: impl Fn(IpAddr) -> bool,
-) -> Result<IpAddr, String> {
+) -> Result<IpAddr, BadTarget> {
     let class = class_of(address, is_own);
     let near = matches!(
         class,
@@ -68,12 +98,10 @@ fn admit(
     );
     match class {
         Class::Public if is_tls => Ok(normalise(address)),
-        Class::Public => Err(format!("`{host}` is public, where nothing is sent without TLS")),
+        Class::Public => Err(BadTarget::PlainToPublic { host: host.to_string() }),
         _ if near && local => Ok(normalise(address)),
-        _ if near => Err(format!(
-            "`{host}` is at a {class} address, which the operator has to allow by `webhooks.local_targets`"
-        )),
-        _ => Err(format!("`{host}` is at a {class} address, where nothing is sent")),
+        _ if near => Err(BadTarget::Near { host: host.to_string(), class }),
+        _ => Err(BadTarget::Never { host: host.to_string(), class }),
     }
 }
 
@@ -146,11 +174,12 @@ mod tests {
         // Names that resolvers take for numbers are looked up like any other, and found out.
         for name in ["localhost", "127.1", "2130706433", "0x7f000001"] {
             let target = Target::parse(&format!("https://{name}/"), false).unwrap();
-            let refused = target.address.resolve(&target.check(false)).await.unwrap_err().to_string();
+            let refused =
+                target.address.resolve(&|ip| Ok(target.check(false)(ip)?)).await.unwrap_err().to_string();
             assert!(refused.contains("loopback") || refused.contains("looked up"), "{name}: {refused}");
         }
         let target = Target::parse("http://localhost:9/", true).unwrap();
-        let allowed = target.address.resolve(&target.check(true)).await.unwrap();
+        let allowed = target.address.resolve(&|ip| Ok(target.check(true)(ip)?)).await.unwrap();
         assert!(!allowed.is_empty() && allowed.iter().all(|address| address.ip().is_loopback()));
     }
 
@@ -162,7 +191,7 @@ mod tests {
         assert!(judged("a.com", "8.8.8.8", false).is_ok());
         assert!(judged("a.com", "8.8.4.4", true).is_ok(), "the operator allows it");
         for address in ["8.8.4.4", "10.1.2.3", "169.254.169.254"] {
-            let why = judged("inside.corp", address, false).unwrap_err();
+            let why = judged("inside.corp", address, false).unwrap_err().to_string();
             assert!(why.contains("inside.corp") && !why.contains(address), "{why}");
         }
     }
