@@ -10,6 +10,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::{Fleet, FleetError, Record, Step};
+use crate::usage::Stop;
 use coffer_core::chain;
 use coffer_core::clock::now_ms;
 use coffer_telemetry::{Active, Whose};
@@ -32,14 +33,14 @@ impl Fleet {
         match &row.state {
             SandboxState::Creating => {}
             SandboxState::Running => self.usage.begin(row),
-            SandboxState::Paused { .. } => self.usage.stop(row.id, false),
+            SandboxState::Paused { .. } => self.usage.stop(row.id, Stop::Paused),
             SandboxState::Terminated { reason } => {
-                self.usage.stop(row.id, true);
+                self.usage.stop(row.id, Stop::Ended);
                 self.telemetry.metrics.ended(*reason);
                 self.lived(row).set("sandbox.end", || reason.as_str().into());
             }
             SandboxState::Error { fault } => {
-                self.usage.stop(row.id, true);
+                self.usage.stop(row.id, Stop::Ended);
                 self.telemetry.metrics.failed(fault);
                 self.lived(row).fail(|| super::describe(fault));
             }

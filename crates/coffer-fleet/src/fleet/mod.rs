@@ -60,7 +60,7 @@ use tracing::Instrument as _;
 
 use crate::audit::AuditLog;
 use crate::output::Output;
-use crate::usage::Usage;
+use crate::usage::{Stop, Usage};
 use coffer_core::clock::now_ms;
 use coffer_shares::PoolSettings;
 use coffer_telemetry as telemetry;
@@ -230,7 +230,7 @@ impl Fleet {
     }
 
     fn forget(&self, id: SandboxId) {
-        self.usage.stop(id, true);
+        self.usage.stop(id, Stop::Ended);
         self.records.write().remove(&id);
     }
 

@@ -9,6 +9,15 @@ use coffer_store::{Amounts, Charge, SandboxRow, UsageMark};
 use super::UsageSettings;
 use coffer_core::clock::now_ms;
 
+/// How long a sandbox no longer runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// Until it is resumed.
+    Paused,
+    /// For good.
+    Ended,
+}
+
 const DAY_MS: i64 = 86_400_000;
 
 /// Counts while its sandbox runs.
@@ -75,10 +84,10 @@ impl Meter {
         }
     }
 
-    pub(super) fn stop(&mut self, prices: &UsageSettings, over: bool) {
+    pub(super) fn stop(&mut self, prices: &UsageSettings, stop: Stop) {
         self.settle(prices);
         self.run = Run::No;
-        self.over |= over;
+        self.over |= stop == Stop::Ended;
     }
 
     pub(super) fn used(&mut self, cpu_us: u64) {

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use budgets::{first_day, news};
 use meter::Meter;
+pub use meter::Stop;
 
 /// `[usage]`: what sandboxes cost. All prices are 0 by default, and then nothing costs anything.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -142,10 +143,10 @@ impl Usage {
         self.meters().entry(row.id).or_insert_with(|| Meter::new(row)).begin();
     }
 
-    /// A sandbox no longer runs; `over` when it never will again.
-    pub fn stop(&self, sandbox: SandboxId, over: bool) {
+    /// A sandbox no longer runs.
+    pub fn stop(&self, sandbox: SandboxId, stop: Stop) {
         if let Some(meter) = self.meters().get_mut(&sandbox) {
-            meter.stop(&self.settings, over);
+            meter.stop(&self.settings, stop);
         }
     }
 

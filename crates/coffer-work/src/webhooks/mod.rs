@@ -41,7 +41,7 @@ use coffer_telemetry::Telemetry;
 
 pub use settings::WebhookSettings;
 pub use sign::new_key;
-pub use target::{BadTarget, Target};
+pub use target::{BadTarget, Reach, Target};
 
 /// Events looked at in one step.
 const PAGE: u32 = 200;
@@ -118,7 +118,7 @@ impl Webhooks {
 
     /// Where a webhook may go, by what the operator allows.
     pub fn target(&self, url: &str) -> Result<Target, BadTarget> {
-        Target::parse(url, self.settings.local_targets)
+        Target::parse(url, self.settings.reach())
     }
 
     /// Has a look taken at once.

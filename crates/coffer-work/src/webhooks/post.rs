@@ -7,7 +7,7 @@ use coffer_http::{Client, Failure, Read, retry_after};
 use http::{Request, StatusCode};
 use http_body_util::Full;
 
-use super::target::Target;
+use super::target::{Reach, Target};
 
 /// The beginning of the body alone, and briefly: it is for people, while the status says how it went.
 const READ: Read = Read::Beginning { most: 1024, patience: Duration::from_secs(2) };
@@ -25,12 +25,12 @@ pub(super) struct Answer {
 /// Sends once.
 pub(super) async fn post(
     target: &Target,
-    local: bool,
+    reach: Reach,
     client: &Client,
     request: Request<Full<Bytes>>,
     patience: Duration,
 ) -> Result<Answer, Failure> {
-    let check = target.check(local);
+    let check = target.check(reach);
     let answer = client.send(&target.address, &|ip| Ok(check(ip)?), request, READ, patience).await?;
     let text = String::from_utf8_lossy(answer.body());
     // For terminals and pages: no control characters, which mean something there.

@@ -160,9 +160,9 @@ enum SendError {
 }
 
 async fn attempt(webhooks: &Webhooks, client: &Client, due: &DueDelivery) -> Result<Answer, SendError> {
-    let local = webhooks.settings.local_targets;
+    let reach = webhooks.settings.reach();
     // Once more: what the operator allows may be other than when it was made.
-    let target = Target::parse(&due.url, local).map_err(SendError::Target)?;
+    let target = Target::parse(&due.url, reach).map_err(SendError::Target)?;
     let secret = match &due.key {
         Some(WebhookKey::Own(secret)) => secret.clone(),
         Some(WebhookKey::Stored(name)) => {
@@ -187,7 +187,7 @@ async fn attempt(webhooks: &Webhooks, client: &Client, due: &DueDelivery) -> Res
         .header("webhook-timestamp", at)
         .header("webhook-signature", signed.standard)
         .body(Full::new(Bytes::from(due.body.clone())))?;
-    Ok(post(&target, local, client, request, webhooks.settings.patience()).await?)
+    Ok(post(&target, reach, client, request, webhooks.settings.patience()).await?)
 }
 
 /// What an answer, or none, means.

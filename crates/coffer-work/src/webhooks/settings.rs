@@ -7,6 +7,8 @@ use coffer_core::settings::Period;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::target::Reach;
+
 /// No pause between two tries is longer.
 const LONGEST_PAUSE_MS: Millis = 6 * 3_600_000;
 /// Each pause is so many times as long as the one before.
@@ -48,6 +50,10 @@ impl Default for WebhookSettings {
 }
 
 impl WebhookSettings {
+    pub(super) fn reach(&self) -> Reach {
+        if self.local_targets { Reach::LocalToo } else { Reach::Internet }
+    }
+
     /// Within what a receiver has to answer; never so long that a server could lose its hold meanwhile.
     pub(super) fn patience(&self) -> Duration {
         Duration::from(self.timeout).clamp(Duration::from_millis(100), Duration::from_secs(60))

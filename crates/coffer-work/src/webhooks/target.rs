@@ -14,6 +14,15 @@ pub struct Target {
     pub(super) address: Address,
 }
 
+/// Which addresses the operator allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Those of the internet, by TLS.
+    Internet,
+    /// Those of the site's own networks too.
+    LocalToo,
+}
+
 /// Why nothing can be sent to a URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
@@ -53,14 +62,14 @@ impl From<BadUrl> for BadTarget {
 }
 
 impl Target {
-    /// Reads an address, and says what is wrong with it. `local` is what the operator allows.
-    pub fn parse(text: &str, local: bool) -> Result<Self, BadTarget> {
+    /// Reads an address, and says what is wrong with it.
+    pub fn parse(text: &str, reach: Reach) -> Result<Self, BadTarget> {
         if text.len() > LONGEST_URL || text.contains('#') || !text.bytes().all(|byte| byte.is_ascii_graphic())
         {
             return Err(BadTarget::Letters);
         }
         let address = Address::parse(text)?;
-        if !address.is_tls() && !local {
+        if !address.is_tls() && reach == Reach::Internet {
             return Err(BadTarget::Plain);
         }
         if address.has_user() {
@@ -71,14 +80,14 @@ impl Target {
         }
         let target = Self { address };
         if let Ok(ip) = target.address.host().parse::<IpAddr>() {
-            target.check(local)(ip)?;
+            target.check(reach)(ip)?;
         }
         Ok(target)
     }
 
     /// Decides which of the host's addresses may be dialled.
-    pub(super) fn check(&self, local: bool) -> impl Fn(IpAddr) -> Result<IpAddr, BadTarget> + Send + Sync {
-        move |ip| admit(self.address.host(), ip, local, self.address.is_tls(), is_own)
+    pub(super) fn check(&self, reach: Reach) -> impl Fn(IpAddr) -> Result<IpAddr, BadTarget> + Send + Sync {
+        move |ip| admit(self.address.host(), ip, reach, self.address.is_tls(), is_own)
     }
 }
 
@@ -87,7 +96,7 @@ impl Target {
 fn admit(
     host: &str,
     address: IpAddr,
-    local: bool,
+    reach: Reach,
     is_tls: bool,
     is_own: impl Fn(IpAddr) -> bool,
 ) -> Result<IpAddr, BadTarget> {
@@ -99,7 +108,7 @@ fn admit(
     match class {
         Class::Public if is_tls => Ok(normalise(address)),
         Class::Public => Err(BadTarget::PlainToPublic { host: host.to_string() }),
-        _ if near && local => Ok(normalise(address)),
+        _ if near && reach == Reach::LocalToo => Ok(normalise(address)),
         _ if near => Err(BadTarget::Near { host: host.to_string(), class }),
         _ => Err(BadTarget::Never { host: host.to_string(), class }),
     }
@@ -111,8 +120,8 @@ mod tests {
 
     #[test]
     fn addresses_are_read_and_odd_ones_refused() {
-        assert!(Target::parse("https://Example.com:8443/a/b?c=d", false).is_ok());
-        assert!(Target::parse("https://[2606:4700::1]/", false).is_ok());
+        assert!(Target::parse("https://Example.com:8443/a/b?c=d", Reach::Internet).is_ok());
+        assert!(Target::parse("https://[2606:4700::1]/", Reach::Internet).is_ok());
         let long = format!("https://example.com/{}", "a".repeat(LONGEST_URL));
         for bad in [
             "",
@@ -130,7 +139,7 @@ mod tests {
             "https://exämple.com/",
             &long,
         ] {
-            assert!(Target::parse(bad, false).is_err(), "{bad}");
+            assert!(Target::parse(bad, Reach::Internet).is_err(), "{bad}");
         }
     }
 
@@ -147,8 +156,8 @@ mod tests {
             "[::ffff:127.0.0.1]",
             "[64:ff9b::7f00:1]",
         ] {
-            assert!(Target::parse(&format!("https://{near}/"), false).is_err(), "{near}");
-            assert!(Target::parse(&format!("https://{near}/"), true).is_ok(), "{near}");
+            assert!(Target::parse(&format!("https://{near}/"), Reach::Internet).is_err(), "{near}");
+            assert!(Target::parse(&format!("https://{near}/"), Reach::LocalToo).is_ok(), "{near}");
         }
         for never in [
             "169.254.169.254",
@@ -162,24 +171,28 @@ mod tests {
             "[2002:7f00:1::]",
             "[::]",
         ] {
-            assert!(Target::parse(&format!("https://{never}/"), true).is_err(), "{never}");
+            assert!(Target::parse(&format!("https://{never}/"), Reach::LocalToo).is_err(), "{never}");
         }
         // Without TLS nothing goes out into the world, whatever is allowed.
-        assert!(Target::parse("http://1.1.1.1/", true).is_err());
-        assert!(Target::parse("http://127.0.0.1:8080/", true).is_ok());
+        assert!(Target::parse("http://1.1.1.1/", Reach::LocalToo).is_err());
+        assert!(Target::parse("http://127.0.0.1:8080/", Reach::LocalToo).is_ok());
     }
 
     #[tokio::test]
     async fn a_name_is_judged_by_what_it_stands_for() {
         // Names that resolvers take for numbers are looked up like any other, and found out.
         for name in ["localhost", "127.1", "2130706433", "0x7f000001"] {
-            let target = Target::parse(&format!("https://{name}/"), false).unwrap();
-            let refused =
-                target.address.resolve(&|ip| Ok(target.check(false)(ip)?)).await.unwrap_err().to_string();
+            let target = Target::parse(&format!("https://{name}/"), Reach::Internet).unwrap();
+            let refused = target
+                .address
+                .resolve(&|ip| Ok(target.check(Reach::Internet)(ip)?))
+                .await
+                .unwrap_err()
+                .to_string();
             assert!(refused.contains("loopback") || refused.contains("looked up"), "{name}: {refused}");
         }
-        let target = Target::parse("http://localhost:9/", true).unwrap();
-        let allowed = target.address.resolve(&|ip| Ok(target.check(true)(ip)?)).await.unwrap();
+        let target = Target::parse("http://localhost:9/", Reach::LocalToo).unwrap();
+        let allowed = target.address.resolve(&|ip| Ok(target.check(Reach::LocalToo)(ip)?)).await.unwrap();
         assert!(!allowed.is_empty() && allowed.iter().all(|address| address.ip().is_loopback()));
     }
 
@@ -187,11 +200,11 @@ mod tests {
     fn this_machines_own_addresses_are_the_operators_to_allow_and_are_not_told() {
         let own = |address: IpAddr| address.to_string() == "8.8.4.4";
         let judged =
-            |host: &str, address: &str, local| admit(host, address.parse().unwrap(), local, true, own);
-        assert!(judged("a.com", "8.8.8.8", false).is_ok());
-        assert!(judged("a.com", "8.8.4.4", true).is_ok(), "the operator allows it");
+            |host: &str, address: &str, reach| admit(host, address.parse().unwrap(), reach, true, own);
+        assert!(judged("a.com", "8.8.8.8", Reach::Internet).is_ok());
+        assert!(judged("a.com", "8.8.4.4", Reach::LocalToo).is_ok(), "the operator allows it");
         for address in ["8.8.4.4", "10.1.2.3", "169.254.169.254"] {
-            let why = judged("inside.corp", address, false).unwrap_err().to_string();
+            let why = judged("inside.corp", address, Reach::Internet).unwrap_err().to_string();
             assert!(why.contains("inside.corp") && !why.contains(address), "{why}");
         }
     }
