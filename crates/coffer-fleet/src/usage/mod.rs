@@ -51,24 +51,31 @@ impl Default for UsageSettings {
     }
 }
 
+/// A setting that does not fit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key} {allowed}")]
+pub struct BadUsageSetting {
+    pub key: &'static str,
+    pub allowed: &'static str,
+}
+
 impl UsageSettings {
-    /// Fails with the name of what does not fit.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), BadUsageSetting> {
         let prices = [
             ("usage.cpu_second", self.cpu_second),
             ("usage.memory_gib_second", self.memory_gib_second),
             ("usage.sandbox_second", self.sandbox_second),
         ];
-        for (name, price) in prices {
+        for (key, price) in prices {
             if !(0.0..=1000.0).contains(&price) {
-                return Err(format!("{name} must be between 0 and 1000, not {price}"));
+                return Err(BadUsageSetting { key, allowed: "must be between 0 and 1000" });
             }
         }
         if self.currency.is_empty() || self.currency.len() > 16 || !self.currency.is_ascii() {
-            return Err("usage.currency must be 1 to 16 letters".into());
+            return Err(BadUsageSetting { key: "usage.currency", allowed: "must be 1 to 16 letters" });
         }
         if !(1..=300).contains(&self.interval_s) {
-            return Err(format!("usage.interval_s must be between 1 and 300, not {}", self.interval_s));
+            return Err(BadUsageSetting { key: "usage.interval_s", allowed: "must be between 1 and 300" });
         }
         Ok(())
     }

@@ -321,6 +321,7 @@ impl Settings {
                 Complaint::of("trusted_proxies", &why)
             },
         )?;
+        self.usage.check().map_err(|bad| Complaint::of(bad.key, bad.allowed))?;
         self.forge.check().map_err(|(key, why)| Complaint::of(key, &why))?;
         let filter = tracing_subscriber::EnvFilter::try_new(&self.log.filter);
         filter.map_err(|_| {

@@ -117,6 +117,14 @@ fn bad_values_name_key_value_origin_and_what_is_allowed() {
             "bad setting `e2b.api_key` = ******** (environment COFFER_E2B_API_KEY): must be `e2b_` and 40 hexadecimal \
              digits in lower case",
         ),
+        (
+            given("[usage]\ncpu_second = -1.0\n"),
+            "bad setting `usage.cpu_second` = -1.0 (FILE:2): must be between 0 and 1000",
+        ),
+        (
+            given("").set("usage.interval_s=0"),
+            "bad setting `usage.interval_s` = 0 (flag --set): must be between 1 and 300",
+        ),
         (given("[github]\ntoken = 12345\n"), "bad setting `github.token` = ******** (FILE:2): must be text"),
     ] {
         assert_eq!(given.refused(), said);
