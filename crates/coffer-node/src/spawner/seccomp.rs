@@ -4,6 +4,11 @@
 //! not allowed; the filter also shields the kernel code behind it, and blocks new namespaces, in which a
 //! process would regain capabilities. Each instruction costs about two microseconds at start, so ranges of
 //! numbers are searched as a tree and the whole stays near a hundred instructions.
+//!
+//! That is why sandboxes do not use `seccompiler`, as egress does: it compares with each number in turn, which is fine
+//! for a process that starts once and has few calls. The filter of git (`git/calls.rs` of `coffer-forge`) is written by
+//! ranges too, for the same reason, but it looks at numbers alone, so it needs no [assembler](super::bpf) with labels;
+//! the server and the node share no code below the wire.
 
 use std::sync::OnceLock;
 
