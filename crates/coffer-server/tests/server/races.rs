@@ -78,9 +78,8 @@ async fn a_destroy_wins_over_a_pause_and_twice_is_fine() {
         after_freeze(&app, app.delete(&path)),
         async {
             app.engine.wait_for(Op::Freeze).await;
-            tokio::time::sleep(Duration::from_millis(100)).await;
             // Whoever looks while it ends sees nothing of it.
-            app.get(&path).await.expect(404);
+            app.wait_for(&id, "404").await;
             app.post(&format!("{path}/connect"), json!({"timeout": 5})).await.expect(404);
             app.engine.release(Op::Freeze);
         }
