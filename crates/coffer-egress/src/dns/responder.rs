@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::network::{Class, Decision, GATE_ADDRESS, HostName, Rule, may_ask};
+use hickory_proto::op::ResponseCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::message::{Asked, Code, NoQuery, Query};
+use super::message::{Asked, NoQuery, Query};
 use super::{Family, LookupError};
 use crate::gate;
 use crate::refusal::{Cause, Refused};
@@ -128,26 +129,26 @@ fn begin(sandbox: &Arc<Sandbox>, message: &[u8]) -> Begun {
     sandbox.count_question();
     let Some(name) = query.name.clone() else {
         sandbox.refuse(Refused::question(None), &Cause::NotAHostName);
-        return Begun::Answer(query.empty_answer(Code::Refused));
+        return Begun::Answer(query.empty_answer(ResponseCode::Refused));
     };
     if gate::is_asked(&sandbox.policy(), &name) {
         // Nobody else is asked: the name is ours, and so is whoever connects there.
         let known = [IpAddr::V4(GATE_ADDRESS)];
         let addresses = if query.asked == Asked::Addresses(Family::V4) { &known[..] } else { &[] };
-        return Begun::Answer(query.answer(Code::Fine, addresses, GATE_TTL_S, query.udp_size()));
+        return Begun::Answer(query.answer(ResponseCode::NoError, addresses, GATE_TTL_S, query.udp_size()));
     }
     if let Decision::Refuse { rule } = may_ask(&sandbox.policy(), &name) {
         sandbox.refuse(Refused::question(Some(name)), &Cause::Rule(rule));
-        return Begun::Answer(query.empty_answer(Code::Refused));
+        return Begun::Answer(query.empty_answer(ResponseCode::Refused));
     }
     let Asked::Addresses(family) = query.asked else {
-        return Begun::Answer(query.empty_answer(Code::Fine));
+        return Begun::Answer(query.empty_answer(ResponseCode::NoError));
     };
     match Arc::clone(&sandbox.questions).try_acquire_owned() {
         Ok(place) => Begun::LookUp(Question { query, name, family, _place: place }),
         Err(_) => {
             sandbox.refuse(Refused::question(Some(name)), &Cause::QuestionLimit);
-            Begun::Answer(query.empty_answer(Code::Failed))
+            Begun::Answer(query.empty_answer(ResponseCode::ServFail))
         }
     }
 }
@@ -158,8 +159,8 @@ async fn look_up(sandbox: &Arc<Sandbox>, question: &Question, size: usize) -> Ve
     let Question { query, name, family, .. } = question;
     let found = match sandbox.look_up(name, *family).await {
         Ok(found) => found,
-        Err(LookupError::NoSuchName) => return query.empty_answer(Code::NoSuchName),
-        Err(LookupError::Failed) => return query.empty_answer(Code::Failed),
+        Err(LookupError::NoSuchName) => return query.empty_answer(ResponseCode::NXDomain),
+        Err(LookupError::Failed) => return query.empty_answer(ResponseCode::ServFail),
     };
     let walls = sandbox.walls();
     let mut walled: Option<(IpAddr, Class)> = None;
@@ -176,9 +177,9 @@ async fn look_up(sandbox: &Arc<Sandbox>, question: &Question, size: usize) -> Ve
         let refused = Refused { address: Some(address), ..Refused::question(Some(name.clone())) };
         sandbox.refuse(refused, &Cause::Rule(Rule::Never(class)));
         if passed.is_empty() {
-            return query.empty_answer(Code::Refused);
+            return query.empty_answer(ResponseCode::Refused);
         }
     }
     let ttl_s = u32::try_from(found.ttl.as_secs()).unwrap_or(u32::MAX);
-    query.answer(Code::Fine, &passed, ttl_s, size)
+    query.answer(ResponseCode::NoError, &passed, ttl_s, size)
 }
