@@ -11,11 +11,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use jiff::{Span, SpanRelativeTo};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A length of time: `"30s"`, `"1h 30m"`, `"7d"`, `"250ms"`. A number without a unit is refused, because
-/// nobody can tell what was meant.
+/// A length of time: `"30s"`, `"1h 30m"`, `"7d"`, `"250ms"`, or anything else that jiff reads as a span, such as
+/// `"90 minutes"` or `"PT30M"`. A number without a unit is refused, because its meaning would be a guess.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Period(Duration);
 
@@ -36,8 +37,9 @@ pub struct BadValue {
     expected: &'static str,
 }
 
-const PERIODS: [(&str, u64); 6] =
-    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1), ("w", 7 * 86_400_000)];
+/// The units in which periods are shown.
+const PERIODS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 const A_PERIOD: &str = "a duration such as `30s`, `1h 30m` or `7d`";
 
 const SIZES: [(&str, u64); 9] = [
@@ -101,23 +103,15 @@ impl FromStr for Period {
 
     fn from_str(text: &str) -> Result<Self, BadValue> {
         let bad = || BadValue { text: text.into(), expected: A_PERIOD };
-        let mut rest = text.trim();
-        let mut milliseconds = 0_u64;
-        if rest.is_empty() {
+        let span: Span = text.trim().parse().map_err(|_| bad())?;
+        // A setting has no calendar: days are 24 hours, and months and years have no length.
+        let length = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| bad())?;
+        let length = Duration::try_from(length).map_err(|_| bad())?;
+        // Shorter than what is shown, it would be shown as something else.
+        if length.subsec_nanos() % 1_000_000 != 0 {
             return Err(bad());
         }
-        while !rest.is_empty() {
-            let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
-            let (number, after) = rest.split_at(digits);
-            let after = after.trim_start();
-            let letters = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
-            let (unit, after) = after.split_at(letters);
-            let (_, each) = PERIODS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?;
-            let part = number.parse::<u64>().ok().and_then(|number| number.checked_mul(*each));
-            milliseconds = part.and_then(|part| milliseconds.checked_add(part)).ok_or_else(bad)?;
-            rest = after.trim_start();
-        }
-        Ok(Self::millis(milliseconds))
+        Ok(Self(length))
     }
 }
 
@@ -128,7 +122,7 @@ impl fmt::Display for Period {
             return f.write_str("0s");
         }
         // Hours before days, up to two days: `24h` is what people write.
-        let units = if left <= 172_800_000 { &PERIODS[1..5] } else { &PERIODS[..5] };
+        let units = if left <= 172_800_000 { &PERIODS[1..] } else { &PERIODS[..] };
         let mut first = true;
         for (name, each) in units {
             let count = left / each;
@@ -343,6 +337,12 @@ mod tests {
             ("24h", 86_400_000, "24h"),
             ("7d", 604_800_000, "7d"),
             ("1w", 604_800_000, "7d"),
+            ("1w 2d 3h 4m 5s 6ms", 788_645_006, "9d 3h 4m 5s 6ms"),
+            (" 2 h 5 m ", 7_500_000, "2h 5m"),
+            ("1000d", 86_400_000_000, "1000d"),
+            ("1.5h", 5_400_000, "1h 30m"),
+            ("90 minutes", 5_400_000, "1h 30m"),
+            ("PT30M", 1_800_000, "30m"),
             ("250ms", 250, "250ms"),
             ("0s", 0, "0s"),
         ] {
@@ -350,7 +350,21 @@ mod tests {
             assert_eq!((period.as_millis(), period.to_string().as_str()), (ms, shown), "{text}");
             assert_eq!(period.to_string().parse(), Ok(period));
         }
-        for bad in ["", "30", "s", "-1h", "1 hour ago", "1h,", "99999999999999999999s", "1y", "1.5h"] {
+        for bad in [
+            "",
+            "30",
+            "s",
+            "-1h",
+            "1 hour ago",
+            "1h,",
+            "99999999999999999999s",
+            "1y",
+            "1mo",
+            "10us",
+            "1.0005s",
+            "30m 1h",
+            "1h 1h",
+        ] {
             assert!(bad.parse::<Period>().is_err(), "{bad}");
         }
     }
