@@ -1,6 +1,7 @@
 //! What fuzzing calls: readers of hostile bytes, with what must hold of whatever they read.
 
 use crate::agent::{AgentReader, OutputFormat};
+use crate::pkt_line::{self, Packet};
 
 /// Reads output of an agent: the first byte says of which, and how it is cut.
 pub fn agent_output(data: &[u8]) {
@@ -21,6 +22,35 @@ pub fn agent_output(data: &[u8]) {
     assert!(whole.summary.is_none_or(|text| text.len() <= 16 * 1024));
 }
 
+/// Reads pkt-lines and a side band: nothing is lost or made up, and what is written reads back.
+pub fn pkt_line(data: &[u8]) {
+    let (mut rest, mut all) = (data, Vec::new());
+    while let Ok(Some((packet, more))) = pkt_line::split(rest) {
+        let head = &rest[..pkt_line::HEAD];
+        let length = usize::from_str_radix(std::str::from_utf8(head).expect("digits"), 16).expect("digits");
+        let taken = rest.len() - more.len();
+        match packet {
+            Packet::Flush => assert_eq!((head, taken), (pkt_line::FLUSH, pkt_line::HEAD)),
+            Packet::Data(data) => assert_eq!((length, data.len() + pkt_line::HEAD), (taken, taken)),
+        }
+        // Each byte that is missing is waited for, and none that follows changes the packet.
+        assert_eq!(pkt_line::split(&rest[..taken - 1]), Ok(None));
+        assert_eq!(pkt_line::split(&rest[..taken]), Ok(Some((packet, &[][..]))));
+        if let Packet::Data(data) = packet {
+            all.push(data);
+        }
+        rest = more;
+    }
+    let mut written = Vec::new();
+    all.iter().for_each(|data| pkt_line::write(&mut written, data));
+    assert_eq!(pkt_line::lines(&written).collect::<Vec<_>>(), all);
+    assert!(pkt_line::lines(data).eq(all.iter().copied().take(pkt_line::lines(data).count())));
+    let band = pkt_line::write_band(1, data);
+    assert_eq!(pkt_line::read_band(1, &band), data);
+    assert!(pkt_line::read_band(2, &band).is_empty());
+    assert!(pkt_line::read_band(1, data).len() <= data.len());
+}
+
 #[cfg(test)]
 #[path = "../../../fuzz/seeded.rs"]
 mod seeded;
@@ -32,5 +62,10 @@ mod tests {
     #[test]
     fn outputs_of_agents() {
         seeded::run("agent_output", super::agent_output);
+    }
+
+    #[test]
+    fn packets_of_git() {
+        seeded::run("pkt_line", super::pkt_line);
     }
 }

@@ -35,6 +35,7 @@ pub mod life;
 mod lifetime;
 mod limits;
 pub mod network;
+pub mod pkt_line;
 mod record;
 mod refusal;
 mod role;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
 use coffer_core::event::{Event, MovedRef, RepositoryPushed};
 use coffer_core::forge::BranchName;
+use coffer_core::pkt_line;
 use coffer_store::{ProjectScope, RepositoryRow};
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt};
@@ -169,13 +170,13 @@ impl Forges {
             return Err(ForgeError::TooLarge { what: "the list of refs", most });
         }
         let refs = told.good()?;
-        let mut answer = BytesMut::with_capacity(refs.len() + 64);
+        let mut answer = Vec::with_capacity(refs.len() + 64);
         if !is_v2 {
-            commands::packet(&mut answer, format!("# service={}\n", service.as_str()).as_bytes());
-            answer.extend_from_slice(b"0000");
+            pkt_line::write(&mut answer, format!("# service={}\n", service.as_str()).as_bytes());
+            answer.extend_from_slice(pkt_line::FLUSH);
         }
         answer.extend_from_slice(&refs);
-        Ok(answer.freeze())
+        Ok(answer.into())
     }
 
     /// Answers a fetch.

@@ -4,15 +4,13 @@
 //! tells capabilities behind a NUL, then a flush. A pack follows, which is passed on unread.
 
 use coffer_core::network::{GitObject, PushWindow};
+use coffer_core::pkt_line;
 
 use super::rule::GitRule;
 
 /// Of all lines before the pack.
 const MOST_BYTES: usize = 64 * 1024;
 const MOST_SHALLOW: usize = 512;
-const LENGTH: usize = 4;
-/// A packet of the side band, beside its head.
-const MOST_SAID: usize = 900;
 
 /// One line of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,18 +45,18 @@ impl CommandReader {
             if self.read > MOST_BYTES {
                 return Err(GitRule::Protocol);
             }
-            let Some(head) = self.bytes.get(self.read..self.read + LENGTH) else { break };
-            let length = hexadecimal(head).ok_or(GitRule::Protocol)?;
+            let rest = &self.bytes[self.read..];
+            let Some(length) = pkt_line::length(rest).map_err(|_| GitRule::Protocol)? else { break };
             if length == 0 {
-                self.read += LENGTH;
+                self.read += pkt_line::HEAD;
                 self.ended = true;
                 break;
             }
-            // Below are the marks of other protocols, and lines with nothing in them.
-            if length <= LENGTH || self.read + length > MOST_BYTES {
+            // Refused before its bytes are waited for. No line of a push is empty.
+            if length == pkt_line::HEAD || self.read + length > MOST_BYTES {
                 return Err(GitRule::Protocol);
             }
-            let Some(line) = self.bytes.get(self.read + LENGTH..self.read + length) else { break };
+            let Some(line) = rest.get(pkt_line::HEAD..length) else { break };
             let line = line.to_vec();
             self.read += length;
             self.line(&line)?;
@@ -108,11 +106,6 @@ impl CommandReader {
     }
 }
 
-fn hexadecimal(digits: &[u8]) -> Option<usize> {
-    let text = std::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|b| b.is_ascii_hexdigit()))?;
-    usize::from_str_radix(text, 16).ok()
-}
-
 impl Wanted {
     /// Whether a window lets it through.
     pub(crate) fn judge(&self, window: &PushWindow) -> Result<(), GitRule> {
@@ -142,25 +135,11 @@ impl Wanted {
         if !(self.has("report-status") || self.has("report-status-v2")) {
             return None;
         }
-        let mut report = packet("unpack ok\n".as_bytes());
-        for command in &self.commands {
-            report.extend(packet(format!("ng {} {why}\n", command.reference).as_bytes()));
-        }
-        report.extend(b"0000");
-        if !self.has("side-band-64k") && !self.has("side-band") {
-            return Some(report);
-        }
-        let mut banded = Vec::new();
-        for piece in report.chunks(MOST_SAID) {
-            banded.extend(packet(&[&[1], piece].concat()));
-        }
-        banded.extend(b"0000");
-        Some(banded)
+        let all = self.commands.iter().map(|command| (command.reference.as_str(), why.to_string()));
+        let report = pkt_line::write_refusals(all);
+        let banded = self.has("side-band-64k") || self.has("side-band");
+        Some(if banded { pkt_line::write_band(1, &report) } else { report })
     }
-}
-
-fn packet(bytes: &[u8]) -> Vec<u8> {
-    [format!("{:04x}", bytes.len() + LENGTH).as_bytes(), bytes].concat()
 }
 
 #[cfg(any(test, fuzzing))]
@@ -215,7 +194,8 @@ mod tests {
     const NONE: &str = "0000000000000000000000000000000000000000";
 
     fn push(lines: &[String]) -> Vec<u8> {
-        let mut bytes: Vec<u8> = lines.iter().flat_map(|line| packet(line.as_bytes())).collect();
+        let mut bytes = Vec::new();
+        lines.iter().for_each(|line| pkt_line::write(&mut bytes, line.as_bytes()));
         bytes.extend(b"0000PACK");
         bytes
     }

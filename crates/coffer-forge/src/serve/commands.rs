@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use coffer_core::forge::{BranchName, CommitId, ProtectionRules};
+use coffer_core::pkt_line::{self, Packet};
 use futures_util::StreamExt;
 
 use crate::ForgeError;
@@ -14,8 +15,6 @@ use super::inflate::Inflate;
 
 const MOST_COMMANDS: usize = 1000;
 const LONGEST: usize = 512 * 1024;
-/// Data in one packet of a side band.
-const BAND: usize = 900;
 
 /// A ref to be moved, made or deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,18 +66,17 @@ impl Commands {
         let mut at = 0;
         let mut lines = Vec::new();
         loop {
-            while let Some(length) = packet_length(&taken[at..])? {
-                if length == 0 {
-                    let rest = taken.split_off(at + 4).freeze();
-                    body.unread(rest);
-                    let first = taken.freeze();
-                    return Ok((Self::parse(&lines)?, first));
+            while let Some((packet, rest)) = pkt_line::split(&taken[at..])
+                .map_err(|_| ForgeError::invalid("the push", "is not in git's protocol"))?
+            {
+                at = taken.len() - rest.len();
+                match packet {
+                    Packet::Data(line) => lines.push(line.to_vec()),
+                    Packet::Flush => {
+                        body.unread(taken.split_off(at).freeze());
+                        return Ok((Self::parse(&lines)?, taken.freeze()));
+                    }
                 }
-                if taken.len() < at + length {
-                    break;
-                }
-                lines.push(taken[at + 4..at + length].to_vec());
-                at += length;
                 if lines.len() > MOST_COMMANDS {
                     let why = format!("changes more than {MOST_COMMANDS} refs at once");
                     return Err(ForgeError::invalid("the push", why));
@@ -170,33 +168,21 @@ impl Commands {
 
     /// Git's own report that nothing was done, and why.
     pub(crate) fn refused(&self, why: impl Fn(&str) -> String) -> Bytes {
-        let mut report = BytesMut::new();
-        packet(&mut report, b"unpack ok\n");
-        for command in &self.all {
-            packet(&mut report, format!("ng {} {}\n", command.name, why(&command.name)).as_bytes());
-        }
-        report.extend_from_slice(b"0000");
-        if !self.side_band {
-            return report.freeze();
-        }
-        let mut banded = BytesMut::new();
-        for piece in report.chunks(BAND) {
-            packet(&mut banded, &[&[1], piece].concat());
-        }
-        banded.extend_from_slice(b"0000");
-        banded.freeze()
+        let all = self.all.iter().map(|command| (command.name.as_str(), why(&command.name)));
+        let report = pkt_line::write_refusals(all);
+        if self.side_band { pkt_line::write_band(1, &report).into() } else { report.into() }
     }
 
     /// What git said to people in its report.
     pub(crate) fn said(&self, report: &[u8]) -> String {
-        let said = if self.side_band { band(2, report) } else { report.to_vec() };
+        let said = if self.side_band { pkt_line::read_band(2, report) } else { report.to_vec() };
         String::from_utf8_lossy(&said).into_owned()
     }
 
     /// Which refs moved, by git's report.
     pub(crate) fn moved(&self, report: &[u8]) -> Vec<&Command> {
-        let inner = if self.side_band { band(1, report) } else { report.to_vec() };
-        let good: Vec<String> = packets(&inner)
+        let inner = if self.side_band { pkt_line::read_band(1, report) } else { report.to_vec() };
+        let good: Vec<String> = pkt_line::lines(&inner)
             .filter_map(|line| {
                 let line = String::from_utf8_lossy(line).into_owned();
                 line.strip_prefix("ok ").map(|name| name.trim_end_matches('\n').to_string())
@@ -204,45 +190,6 @@ impl Commands {
             .collect();
         self.all.iter().filter(|command| good.contains(&command.name)).collect()
     }
-}
-
-/// The length of the packet that begins here, its four digits included; none where more must come, 0 for a flush.
-fn packet_length(bytes: &[u8]) -> Result<Option<usize>, ForgeError> {
-    let Some(digits) = bytes.get(..4) else { return Ok(None) };
-    let length = std::str::from_utf8(digits).ok().and_then(|digits| usize::from_str_radix(digits, 16).ok());
-    match length {
-        Some(0) => Ok(Some(0)),
-        Some(length) if length >= 4 => Ok(Some(length)),
-        _ => Err(ForgeError::invalid("the push", "is not in git's protocol")),
-    }
-}
-
-/// Appends a packet.
-pub(crate) fn packet(to: &mut BytesMut, data: &[u8]) {
-    to.extend_from_slice(format!("{:04x}", data.len() + 4).as_bytes());
-    to.extend_from_slice(data);
-}
-
-/// The packets up to the first flush.
-fn packets(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let length = packet_length(bytes.get(at..)?).ok()??;
-        let packet = bytes.get(at + 4..at + length)?;
-        at += length;
-        Some(packet)
-    })
-}
-
-/// What was sent on one side band.
-fn band(number: u8, bytes: &[u8]) -> Vec<u8> {
-    packets(bytes).filter_map(|packet| packet.split_first()).filter(|(band, _)| **band == number).fold(
-        Vec::new(),
-        |mut all, (_, data)| {
-            all.extend_from_slice(data);
-            all
-        },
-    )
 }
 
 #[cfg(test)]
@@ -264,12 +211,12 @@ mod tests {
         Ok((commands, first, rest))
     }
 
-    fn request(lines: &[String]) -> BytesMut {
-        let mut bytes = BytesMut::new();
+    fn request(lines: &[String]) -> Vec<u8> {
+        let mut bytes = Vec::new();
         for line in lines {
-            packet(&mut bytes, line.as_bytes());
+            pkt_line::write(&mut bytes, line.as_bytes());
         }
-        bytes.extend_from_slice(b"0000");
+        bytes.extend_from_slice(pkt_line::FLUSH);
         bytes
     }
 
@@ -291,7 +238,7 @@ mod tests {
             assert!(commands.reports && commands.side_band);
         }
         assert!(read(b"0000", 4).await.unwrap().0.is_none());
-        for bad in [&b"zzzz"[..], b"0003", b"0008abcd0000", b"00", b"0010no commands.0000"] {
+        for bad in [&b"zzzz"[..], b"0003", b"+008abcd0000", b"0008abcd0000", b"00", b"0010no commands.0000"] {
             assert!(read(bad, 2).await.is_err(), "{bad:?}");
         }
     }
@@ -358,20 +305,15 @@ mod tests {
     fn a_report_reads_back() {
         let push = commands(&[(A, B, "refs/heads/a"), (A, B, "refs/heads/b")]);
         let refused = push.refused(|name| format!("no {name}"));
-        let inner = band(1, &refused);
-        let lines: Vec<_> = packets(&inner).map(|line| String::from_utf8_lossy(line).into_owned()).collect();
-        assert_eq!(
-            lines,
-            ["unpack ok\n", "ng refs/heads/a no refs/heads/a\n", "ng refs/heads/b no refs/heads/b\n"]
-        );
         assert!(push.moved(&refused).is_empty());
-        let (mut report, mut banded) = (BytesMut::new(), BytesMut::new());
-        packet(&mut report, b"unpack ok\n");
-        packet(&mut report, b"ok refs/heads/b\n");
-        packet(&mut report, b"ng refs/heads/a fetch first\n");
-        report.extend_from_slice(b"0000");
-        packet(&mut banded, &[&[2][..], b"progress"].concat());
-        packet(&mut banded, &[&[1][..], &report].concat());
+        assert!(String::from_utf8_lossy(&refused).contains("ng refs/heads/b no refs/heads/b\n"));
+        let (mut report, mut banded) = (Vec::new(), Vec::new());
+        for line in ["unpack ok\n", "ok refs/heads/b\n", "ng refs/heads/a fetch first\n"] {
+            pkt_line::write(&mut report, line.as_bytes());
+        }
+        report.extend_from_slice(pkt_line::FLUSH);
+        pkt_line::write(&mut banded, b"\x02progress");
+        pkt_line::write(&mut banded, &[&[1][..], &report].concat());
         let moved = push.moved(&banded);
         assert_eq!(moved.iter().map(|command| &*command.name).collect::<Vec<_>>(), ["refs/heads/b"]);
     }
