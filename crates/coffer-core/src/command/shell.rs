@@ -69,6 +69,19 @@ struct Word {
     quoted: bool,
 }
 
+impl Word {
+    /// Whether a command begins after it, so that `case` is a keyword there.
+    fn opens(&self) -> bool {
+        let all = ["if", "then", "elif", "else", "while", "until", "do", "{", "!"];
+        !self.quoted && all.contains(&self.text.as_str())
+    }
+
+    /// Whether it ends a compound command, so that `esac` may follow.
+    fn closes(&self) -> bool {
+        !self.quoted && ["fi", "done", "esac", "}"].contains(&self.text.as_str())
+    }
+}
+
 /// A document that begins with the next line.
 #[derive(Debug)]
 struct Document {
@@ -77,6 +90,14 @@ struct Document {
     live: bool,
     /// Whether its lines may be indented with tabs.
     indented: bool,
+}
+
+/// What is open in a list of commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Parenthesis,
+    /// The commands of one branch of a `case`, up to `;;` or `esac`.
+    Branch,
 }
 
 /// What ends a list of commands.
@@ -122,14 +143,38 @@ impl Reader<'_> {
         }
         let mut command: Vec<Word> = Vec::new();
         let mut documents: Vec<Document> = Vec::new();
-        let mut open = 0_usize;
+        let mut open: Vec<Open> = Vec::new();
+        // Whether a redirection came before the command's first word: `case` is no keyword after one.
+        let mut redirected = false;
         loop {
             let Some(letter) = self.peek() else {
                 found.add(command)?;
-                return if until == Until::End && open == 0 { Ok(()) } else { Err(Unclear::Unfinished) };
+                return if until == Until::End && open.is_empty() {
+                    Ok(())
+                } else {
+                    Err(Unclear::Unfinished)
+                };
             };
+            if matches!(letter, '\n' | ';' | '&' | '|' | '(' | ')') {
+                redirected = false;
+            }
             match letter {
                 ' ' | '\t' => self.at += 1,
+                ';' if open.last() == Some(&Open::Branch)
+                    && (self.rest().starts_with(";;") || self.rest().starts_with(";&")) =>
+                {
+                    // `;;`, `;&` or `;;&`.
+                    self.at += 2;
+                    self.skip("&");
+                    found.add(std::mem::take(&mut command))?;
+                    if !documents.is_empty() {
+                        return Err(Unclear::Form("a document in a `case`"));
+                    }
+                    if !self.pattern(depth, found)? {
+                        open.pop();
+                        command.push(Word { text: "esac".into(), ..Word::default() });
+                    }
+                }
                 '\n' => {
                     self.at += 1;
                     found.add(std::mem::take(&mut command))?;
@@ -148,35 +193,118 @@ impl Reader<'_> {
                         self.arithmetic(depth, found)?;
                     } else {
                         self.at += 1;
-                        open += 1;
+                        open.push(Open::Parenthesis);
                     }
                 }
                 ')' => {
                     self.at += 1;
                     found.add(std::mem::take(&mut command))?;
-                    match (until, open) {
-                        (Until::Parenthesis, 0) if documents.is_empty() => return Ok(()),
-                        (Until::Parenthesis, 0) => {
+                    match (until, open.pop()) {
+                        (Until::Parenthesis, None) if documents.is_empty() => return Ok(()),
+                        (Until::Parenthesis, None) => {
                             return Err(Unclear::Form("a document that begins after its substitution"));
                         }
-                        _ => open = open.saturating_sub(1),
+                        (_, Some(Open::Branch)) => return Err(Unclear::Form("`)` in a `case`")),
+                        (_, Some(Open::Parenthesis) | None) => {}
                     }
                 }
-                '<' | '>' => self.redirection(&mut command, &mut documents, depth, found)?,
+                '<' | '>' => {
+                    redirected = true;
+                    self.redirection(&mut command, &mut documents, depth, found)?;
+                }
                 _ if self.skip("\\\n") => {}
                 _ => {
                     let word = self.word(depth, found)?;
                     let is_descriptor = !word.quoted
                         && matches!(self.peek(), Some('<' | '>'))
                         && word.text.bytes().all(|byte| byte.is_ascii_digit());
-                    // Its patterns end in parentheses that nothing opens.
-                    if until == Until::Parenthesis && !word.quoted && word.text == "case" {
-                        return Err(Unclear::Form("`case` within a substitution"));
+                    let keyword = if word.quoted { "" } else { word.text.as_str() };
+                    if keyword == "case" {
+                        // Its patterns end in parentheses that nothing opens, and not every shell knows that.
+                        if until == Until::Parenthesis {
+                            return Err(Unclear::Form("`case` within a substitution"));
+                        }
+                        if !redirected && command.iter().all(Word::opens) {
+                            if !documents.is_empty() {
+                                return Err(Unclear::Form("a document before a `case`"));
+                            }
+                            command.clear();
+                            if self.case(depth, found)? {
+                                open.push(Open::Branch);
+                            } else {
+                                command.push(Word { text: "esac".into(), ..Word::default() });
+                            }
+                            continue;
+                        }
+                    }
+                    let closes = !redirected && command.iter().all(Word::closes);
+                    if keyword == "esac" && closes && open.last() == Some(&Open::Branch) {
+                        open.pop();
                     }
                     if !is_descriptor {
                         command.push(word);
                     }
                 }
+            }
+        }
+    }
+
+    /// What follows `case`, up to its first branch; false where it has none.
+    fn case(&mut self, depth: usize, found: &mut Found) -> Result<bool, Unclear> {
+        self.blanks();
+        self.pattern_word(depth, found)?;
+        self.empty_lines();
+        let word = self.pattern_word(depth, found)?;
+        if word.quoted || word.text != "in" {
+            return Err(Unclear::Form("`case` without `in`"));
+        }
+        self.pattern(depth, found)
+    }
+
+    /// The patterns of one branch, which are no commands, up to their `)`; false at the `esac` that ends the `case`.
+    ///
+    /// Reads nothing but words, with `|` between them. A line that a shell would take for commands at this place ends
+    /// in a separator or has more words, and is refused.
+    fn pattern(&mut self, depth: usize, found: &mut Found) -> Result<bool, Unclear> {
+        self.empty_lines();
+        let opened = self.skip("(");
+        loop {
+            self.blanks();
+            let word = self.pattern_word(depth, found)?;
+            if !word.quoted && word.text == "esac" {
+                return if opened { Err(Unclear::Form("`esac` as a pattern")) } else { Ok(false) };
+            }
+            self.blanks();
+            match self.next() {
+                Some(')') => return Ok(true),
+                Some('|') if self.peek() != Some('|') => {}
+                _ => return Err(Unclear::Form("a pattern of `case`")),
+            }
+        }
+    }
+
+    fn pattern_word(&mut self, depth: usize, found: &mut Found) -> Result<Word, Unclear> {
+        let from = self.at;
+        if self.peek() == Some('#') {
+            return Err(Unclear::Form("a comment in a `case`"));
+        }
+        let word = self.word(depth, found)?;
+        if self.at == from { Err(Unclear::Form("a `case` without a word")) } else { Ok(word) }
+    }
+
+    fn blanks(&mut self) {
+        while self.skip("\\\n") || self.skip(" ") || self.skip("\t") {}
+    }
+
+    /// Passes over blanks, lines that are empty, and comments.
+    fn empty_lines(&mut self) {
+        loop {
+            self.blanks();
+            if self.peek() == Some('#') {
+                self.at += self.rest().find('\n').unwrap_or(self.rest().len());
+            }
+            if !self.skip("\n") {
+                return;
             }
         }
     }
@@ -426,7 +554,6 @@ impl Found {
                     }
                     return Ok(());
                 }
-                "case" => return Ok(()),
                 _ if is_assignment(&word.text) => {}
                 _ => break,
             }

@@ -83,6 +83,17 @@ fn the_first_rule_that_fits_decides() {
         ("for x do rm -rf x; done", Some(2)),
         ("for x in rm -rf; do echo $x; done", None),
         ("case x in a) rm -rf x;; esac", Some(2)),
+        ("case $x in a) true;; *) rm -rf x;; esac", Some(2)),
+        ("case $x in a|b*) true;; esac; rm -rf x", Some(2)),
+        ("case $x in $(rm -rf x)) true;; esac", Some(2)),
+        ("case $(rm -rf x) in *) true;; esac", Some(2)),
+        ("(case x in (a) ls;; b) true;; esac; rm -rf x)", Some(2)),
+        ("if case x in *) true;; esac then rm -rf x; fi", Some(2)),
+        ("case x in *) case y in *) true;; esac esac\nrm -rf x", Some(2)),
+        ("case x in *) cat <<E\n*) rm -rf x\nE\n;; esac", None),
+        ("case x in\n# the rest\n[a-z]*|\"-rf\") ls ;; # more\n(*)\n ls ;&\n~/x) ls\nesac", None),
+        ("case rm in rm) ls;; -rf) ls;; esac > out", None),
+        ("case x in esac; rm -rf x", Some(2)),
         (">out rm -rf x", Some(2)),
         ("2>&1 rm -rf x", Some(2)),
         ("r\\\nm -rf x", Some(2)),
@@ -131,6 +142,14 @@ fn what_cannot_be_told_is_refused_where_there_is_a_policy() {
         "(x",
         "echo `x",
         "echo \"$(case x in a) rm x;; esac)\"",
+        "case x in *) ls",
+        "case x in\nrm x\ny) ls;; esac",
+        "case x in @(a|b)) ls;; esac",
+        "case x in a b) ls;; esac",
+        "case x in a) ls;; (esac) ls;; esac",
+        "case x in a) ls) ;; esac",
+        "cat <<E; case x in\nrm) x\nE\nls;; esac",
+        "case x\nof *) ls;; esac",
         "echo $'\\'; rm x #'",
         "cat <<$X\nx\n",
         "echo $((1 '#'2)); rm x",
@@ -219,6 +238,67 @@ fn a_policy_is_read_as_it_is_written() {
     }
     let many = policy.rules[0].clone();
     assert!(CommandPolicy { default: Effect::Deny, rules: vec![many; 101] }.check().is_err());
+}
+
+/// Lines of keywords and parentheses, run by real shells that find no program. What a shell looked for and did not
+/// find, the policy must have seen, or the line must be refused.
+#[test]
+fn a_shell_runs_nothing_that_was_not_seen() {
+    const TOKENS: &str = "case,case x in,in,esac,*),a),(a),needle),needle,needle,;;,;;,;&,;,;,\n,\n,(,),{,},if,then,fi,\
+        for,do,done,!,|,||,&&,x,a=(,<f,<<E,\nE\n,#,[[,]],f()";
+    const LINES: [&str; 6] = [
+        "case x in a) x ;; * ) needle ;; esac \n needle",
+        "case x in ( needle ) x ;; esac ; x",
+        "( case x in needle | a ) x ;; needle ) x ;; esac ; needle )",
+        "if case x in x ) x ;; esac then case needle in \n # \n needle) x \n esac \n fi",
+        "case x in x ) case x in * ) x ;& needle) x ;; esac ;; esac ; x",
+        "x a \n x \n x && ( x ; x ) || { x ; } \n x",
+    ];
+    let policy = policy(Effect::Allow, &[(Effect::Deny, "needle")]);
+    let shells: Vec<_> = ["bash", "dash"].into_iter().filter(|name| run_shell(name, ":").is_some()).collect();
+    let rounds = std::env::var("FUZZ_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(400_u64);
+    let tokens: Vec<&str> = TOKENS.split(',').collect();
+    let mut ran = 0;
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut chance = |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        usize::try_from(seed % below as u64).unwrap()
+    };
+    for _ in 0..rounds {
+        let mut words = LINES[chance(LINES.len())].split(' ').collect::<Vec<_>>();
+        for _ in 0..chance(5) {
+            let at = chance(words.len());
+            match chance(3) {
+                0 => words[at] = tokens[chance(tokens.len())],
+                1 => words.insert(at, tokens[chance(tokens.len())]),
+                _ => words.truncate(at.max(1)),
+            }
+        }
+        let line = words.join(" ");
+        if refused(&policy, &bash(&line)).is_some() {
+            continue;
+        }
+        for shell in &shells {
+            let said = run_shell(shell, &line).unwrap();
+            assert!(!said.contains("needle: "), "{shell} runs {line:?}: {said}");
+            ran += usize::from(said.contains("x: "));
+        }
+    }
+    assert!(shells.is_empty() || ran > 20, "{ran} lines got as far as a command");
+}
+
+/// What a shell says on standard error, if there is such a shell.
+fn run_shell(shell: &str, line: &str) -> Option<String> {
+    let path = ["/bin", "/usr/bin"]
+        .iter()
+        .map(|dir| format!("{dir}/{shell}"))
+        .find(|path| std::path::Path::new(path).exists())?;
+    let mut command = std::process::Command::new(path);
+    let command =
+        command.args(["-c", line]).env_clear().env("PATH", "/nonexistent").stdin(std::process::Stdio::null());
+    Some(String::from_utf8_lossy(&command.output().unwrap().stderr).into_owned())
 }
 
 proptest! {
