@@ -6,6 +6,7 @@
 //! - [`agentd`]: what the server tells the daemon inside a sandbox, beside E2B's envd protocol.
 //! - `envd` (feature of that name): the messages of E2B's protocol to agentd, generated.
 //! - [`e2b`]: E2B's REST API, as clients speak it to the server.
+//! - [`lfs`]: Git LFS's batch API, as clients speak it to the server and to the git gate.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -21,5 +22,6 @@ pub mod e2b;
 pub mod egress;
 #[cfg(feature = "envd")]
 pub mod envd;
+pub mod lfs;
 pub mod node;
 pub mod rpc;

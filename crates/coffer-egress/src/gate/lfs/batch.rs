@@ -6,17 +6,14 @@ use std::collections::BTreeMap;
 
 use coffer_core::Millis;
 use coffer_core::network::{GATE_NAME, GitReference, GitRoute};
+use coffer_wire::lfs::{self, Answer, Located, MOST_OBJECTS, Object, Operation, Reference};
 use http::header::{HeaderName, HeaderValue};
-use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::place::Place;
-use super::seal::{Action, Seal, Ticket};
+use super::seal::{self, Seal, Ticket};
 use crate::gate::ask::transfer_path;
 use crate::gate::rule::GitRule;
 
-/// Git LFS asks for a hundred at a time.
-const MOST_OBJECTS: usize = 1000;
 /// Longer ones no forge takes.
 const LONGEST_OBJECT: u64 = 1 << 50;
 const MOST_HEADERS: usize = 32;
@@ -43,13 +40,6 @@ const NOT_THEIRS: [&str; 14] = [
     "proxy-authenticate",
 ];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Operation {
-    Download,
-    Upload,
-}
-
 /// What a sandbox wants.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Batch {
@@ -58,61 +48,10 @@ pub(super) struct Batch {
     objects: BTreeMap<String, u64>,
 }
 
-#[derive(Deserialize)]
-struct Wanted {
-    operation: Operation,
-    transfers: Option<Vec<String>>,
-    #[serde(rename = "ref")]
-    reference: Option<WantedRef>,
-    objects: Vec<WantedObject>,
-    hash_algo: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct WantedRef {
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct WantedObject {
-    oid: String,
-    size: u64,
-}
-
-/// What a forge answers. Its word on sizes is not taken.
-#[derive(Deserialize)]
-struct Told {
-    transfer: Option<String>,
-    #[serde(default)]
-    objects: Vec<ToldObject>,
-    hash_algo: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ToldObject {
-    oid: String,
-    actions: Option<BTreeMap<String, ToldAction>>,
-    error: Option<ToldError>,
-}
-
-#[derive(Deserialize)]
-struct ToldAction {
-    href: String,
-    header: Option<BTreeMap<String, String>>,
-    expires_in: Option<i64>,
-    expires_at: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ToldError {
-    code: Option<u16>,
-    message: Option<String>,
-}
-
 /// A forge's answer as the sandbox hears it.
 #[derive(Debug)]
 pub(super) struct Rewritten {
-    pub(super) answer: Value,
+    pub(super) answer: Answer,
     /// Objects whose place is out of reach.
     pub(super) refused: usize,
 }
@@ -123,17 +62,15 @@ fn is_oid(text: &str) -> bool {
 
 impl Batch {
     pub(super) fn read(bytes: &[u8]) -> Result<Self, GitRule> {
-        let wanted: Wanted = serde_json::from_slice(bytes).map_err(|_| GitRule::LfsBatch)?;
+        let wanted: lfs::Batch = serde_json::from_slice(bytes).map_err(|_| GitRule::LfsBatch)?;
         if wanted.objects.len() > MOST_OBJECTS {
             return Err(GitRule::LfsLarge);
         }
-        let basic = wanted.transfers.is_none_or(|all| all.is_empty() || all.iter().any(|one| one == "basic"));
-        let sha256 = wanted.hash_algo.is_none_or(|name| name == "sha256");
-        if !basic || !sha256 || wanted.objects.is_empty() {
+        if !wanted.takes_basic() || !wanted.is_sha256() || wanted.objects.is_empty() {
             return Err(GitRule::LfsBatch);
         }
         let mut objects = BTreeMap::new();
-        for WantedObject { oid, size } in wanted.objects {
+        for Object { oid, size } in wanted.objects {
             if !is_oid(&oid) || size > LONGEST_OBJECT || *objects.entry(oid).or_insert(size) != size {
                 return Err(GitRule::LfsBatch);
             }
@@ -161,16 +98,15 @@ impl Batch {
 
     /// The request as the forge hears it.
     pub(super) fn written(&self) -> Vec<u8> {
-        let operation = if self.is_upload() { "upload" } else { "download" };
-        let objects: Vec<Value> =
-            self.objects.iter().map(|(oid, size)| json!({ "oid": oid, "size": size })).collect();
-        let mut text = json!({
-            "operation": operation, "transfers": ["basic"], "objects": objects, "hash_algo": "sha256"
-        });
-        if let Some(name) = &self.reference {
-            text["ref"] = json!({ "name": name });
-        }
-        text.to_string().into_bytes()
+        let objects = self.objects.iter().map(|(oid, size)| Object { oid: oid.clone(), size: *size });
+        let batch = lfs::Batch {
+            operation: self.operation,
+            transfers: Some(vec![lfs::BASIC.into()]),
+            reference: self.reference.clone().map(|name| Reference { name }),
+            objects: objects.collect(),
+            hash_algo: Some(lfs::SHA256.into()),
+        };
+        serde_json::to_vec(&batch).expect("a batch is text and numbers")
     }
 
     /// The forge's answer, each place of it sealed; or why it cannot be used.
@@ -182,41 +118,34 @@ impl Batch {
         now_ms: Millis,
     ) -> Result<Rewritten, String> {
         let strange = || "its answer to a batch of Git LFS cannot be understood".to_string();
-        let told: Told = serde_json::from_slice(answer).map_err(|_| strange())?;
-        if told.transfer.is_some_and(|name| name != "basic") {
+        let told: Answer = serde_json::from_slice(answer).map_err(|_| strange())?;
+        if told.transfer.is_some_and(|name| name != lfs::BASIC) {
             return Err("it wants Git LFS objects moved in a way that does not pass".to_string());
         }
-        if told.hash_algo.is_some_and(|name| name != "sha256") {
+        if told.hash_algo.is_some_and(|name| name != lfs::SHA256) {
             return Err(strange());
         }
-        let mut known: BTreeMap<&str, &ToldObject> = BTreeMap::new();
+        let mut known: BTreeMap<&str, &Located> = BTreeMap::new();
         for object in &told.objects {
             known.insert(&object.oid, object);
         }
         let mut refused = 0;
         // One entry for each object that was asked for, and for no other.
-        let objects: Vec<Value> = self
-            .objects
-            .iter()
-            .map(|(oid, size)| {
-                let shown = match known.get(oid.as_str()) {
-                    None => Err((502, "the forge does not tell of this object".to_string())),
-                    Some(told) => self.object(oid, *size, told, route, seal, now_ms, &mut refused),
-                };
-                match shown {
-                    Ok(actions) if actions.is_empty() => json!({ "oid": oid, "size": size }),
-                    // Whoever follows it shows no credential: there is none.
-                    Ok(actions) => {
-                        let actions = Value::Object(actions);
-                        json!({ "oid": oid, "size": size, "authenticated": true, "actions": actions })
-                    }
-                    Err((code, message)) => {
-                        json!({ "oid": oid, "size": size, "error": { "code": code, "message": message } })
-                    }
+        let objects = self.objects.iter().map(|(oid, size)| {
+            let actions = match known.get(oid.as_str()) {
+                None => Err((502, "the forge does not tell of this object".to_string())),
+                Some(told) => self.object(oid, *size, told, route, seal, now_ms, &mut refused),
+            };
+            match actions {
+                Ok(actions) if actions.is_empty() => Located::present(oid, *size),
+                // A client that follows them needs no credentials: the gate has them.
+                Ok(actions) => {
+                    Located { authenticated: true, actions: Some(actions), ..Located::present(oid, *size) }
                 }
-            })
-            .collect();
-        let answer = json!({ "transfer": "basic", "objects": objects, "hash_algo": "sha256" });
+                Err((code, message)) => Located::refused(oid, *size, code, message),
+            }
+        });
+        let answer = Answer::basic(objects.collect());
         Ok(Rewritten { answer, refused })
     }
 
@@ -225,22 +154,22 @@ impl Batch {
         &self,
         oid: &str,
         size: u64,
-        told: &ToldObject,
+        told: &Located,
         route: &GitRoute,
         seal: &Seal,
         now_ms: Millis,
         refused: &mut usize,
-    ) -> Result<serde_json::Map<String, Value>, (u16, String)> {
+    ) -> Result<BTreeMap<String, lfs::Action>, (u16, String)> {
         if let Some(error) = &told.error {
             let code = error.code.filter(|code| (400..600).contains(code)).unwrap_or(502);
             return Err((code, plain(error.message.as_deref().unwrap_or("the forge does not say why"))));
         }
         let actions = match self.operation {
-            Operation::Download => &[("download", Action::Download)][..],
-            Operation::Upload => &[("upload", Action::Upload), ("verify", Action::Verify)],
+            Operation::Download => &[("download", seal::Action::Download)][..],
+            Operation::Upload => &[("upload", seal::Action::Upload), ("verify", seal::Action::Verify)],
         };
         let given = told.actions.as_ref();
-        let mut shown = serde_json::Map::new();
+        let mut shown = BTreeMap::new();
         for (name, action) in actions {
             let Some(told) = given.and_then(|given| given.get(*name)) else { continue };
             let lifetime = told.expires_in.filter(|left| *left > 0).unwrap_or(GOOD_FOR_S).min(GOOD_FOR_S);
@@ -258,13 +187,12 @@ impl Batch {
                 *refused += 1;
                 return Err((GitRule::LfsPlace.status().as_u16(), GitRule::LfsPlace.why().to_string()));
             };
-            let mut action = json!({
-                "href": format!("http://{GATE_NAME}{}", transfer_path(&route.slug, &token)),
-                "expires_in": lifetime,
-            });
-            if let Some(at) = told.expires_at.as_ref().filter(|at| is_time(at)) {
-                action["expires_at"] = json!(at);
-            }
+            let action = lfs::Action {
+                href: format!("http://{GATE_NAME}{}", transfer_path(&route.slug, &token)),
+                header: None,
+                expires_in: Some(lifetime),
+                expires_at: told.expires_at.clone().filter(|at| is_time(at)),
+            };
             shown.insert((*name).to_string(), action);
         }
         if shown.is_empty() && !self.is_upload() {
@@ -301,6 +229,8 @@ pub(super) fn plain(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -328,7 +258,8 @@ mod tests {
 
     fn rewritten(batch: &Batch, answer: Value) -> (Vec<Value>, usize) {
         let done = batch.rewrite(answer.to_string().as_bytes(), &route(), &Seal::new(), 0).unwrap();
-        (done.answer["objects"].as_array().unwrap().clone(), done.refused)
+        let objects = done.answer.objects.iter().map(|object| serde_json::to_value(object).unwrap());
+        (objects.collect(), done.refused)
     }
 
     #[test]

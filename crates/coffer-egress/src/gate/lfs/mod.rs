@@ -105,7 +105,7 @@ impl Gate {
         if rewritten.refused > 0 {
             self.record(&Cause::Git(GitRule::LfsPlace));
         }
-        Ok(shown(StatusCode::OK, &rewritten.answer))
+        Ok(shown(StatusCode::OK, &json!(rewritten.answer)))
     }
 
     async fn pass_transfer(
