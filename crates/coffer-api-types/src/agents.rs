@@ -9,14 +9,14 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewAgent {
-    /// Of no other agent of the project.
+    /// Unique in the project.
     pub name: String,
-    /// How it is run; without one it only owns sandboxes and acts by its keys.
+    /// How it is run; an agent without one only owns sandboxes and acts by its keys.
     #[serde(default)]
     pub definition: Option<Definition>,
 }
 
-/// Which program it is.
+/// The agent's program.
 #[derive(Debug, ToSchema)]
 #[schema(as = AgentPreset, rename_all = "snake_case")]
 #[expect(dead_code, reason = "describes a type of another crate")]
@@ -34,7 +34,7 @@ pub(crate) enum PresetShape {
     Custom,
 }
 
-/// How what it writes is read.
+/// The format of its output.
 #[derive(Debug, ToSchema)]
 #[schema(as = AgentOutput, rename_all = "snake_case")]
 #[expect(dead_code, reason = "describes a type of another crate")]
@@ -48,7 +48,7 @@ pub(crate) enum OutputShape {
     Aider,
 }
 
-/// What one attempt may use.
+/// Limits of one attempt.
 #[derive(Debug, ToSchema)]
 #[schema(as = AgentLimits)]
 #[expect(dead_code, reason = "describes a type of another crate")]
@@ -56,10 +56,10 @@ pub(crate) struct LimitsShape {
     /// How long it may work; an hour by default.
     #[schema(minimum = 1, maximum = 86400)]
     timeout_s: Option<i64>,
-    /// Processors of its sandbox, within the project's quota `cpus`; the server's usual number by default.
+    /// Processors of its sandbox, within the project's quota `cpus`; the server's default if null.
     #[schema(minimum = 1, maximum = 1024)]
     cpu_count: Option<u32>,
-    /// Memory of its sandbox, within the project's quota `memory_mib`; the server's usual size by default.
+    /// Memory of its sandbox, within the project's quota `memory_mib`; the server's default if null.
     #[schema(minimum = 64, maximum = 16777216)]
     memory_mib: Option<u32>,
 }
@@ -70,21 +70,23 @@ pub(crate) struct LimitsShape {
 pub struct Definition {
     #[schema(value_type = PresetShape)]
     pub preset: Preset,
-    /// A program and its arguments in place of the preset's, with `{prompt}` and, if wanted, `{model}` in them.
+    /// A program and its arguments instead of the preset's, with `{prompt}` and optionally `{model}` in them.
     #[serde(default)]
     pub command: Option<Vec<String>>,
     #[serde(default)]
     pub model: Option<String>,
-    /// What it is told; `{{title}}`, `{{description}}`, `{{messages}}`, `{{branch}}` and `{{check}}` are filled in.
+    /// The template of its prompt; `{{title}}`, `{{description}}`, `{{messages}}`, `{{branch}}` and
+    /// `{{check}}` are filled in.
     #[serde(default)]
     pub prompt: Option<String>,
-    /// Its environment. Values are not shown: they are null in answers, and null keeps the value there was.
+    /// Its environment. Values are not returned: they are null in answers, and null in a request keeps the
+    /// existing value.
     #[serde(default)]
     pub env: BTreeMap<String, Option<String>>,
-    /// Which variable has which secret of the project, by name.
+    /// Maps variables to names of secrets of the project.
     #[serde(default)]
     pub secrets: BTreeMap<String, String>,
-    /// Where it works, below the repository.
+    /// Its working directory, relative to the repository.
     #[serde(default)]
     pub working_directory: Option<String>,
     #[serde(default)]
@@ -98,30 +100,30 @@ pub struct Definition {
     pub limits: AgentLimits,
 }
 
-/// Something that acts by itself: it may own sandboxes, and work on tasks where it has a definition.
+/// A coding agent: it may own sandboxes, and works on tasks if it has a definition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Agent {
     pub id: String,
     pub name: String,
     pub definition: Option<Definition>,
-    /// Whether it has a definition that cannot be read, because a master key is missing.
+    /// Whether its definition cannot be read because a master key is missing.
     pub sealed: bool,
     pub version: i64,
     pub created_at: String,
 }
 
-/// An agent that people use.
+/// A preset: a known agent program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PresetInfo {
     #[schema(value_type = PresetShape)]
     pub preset: Preset,
     pub title: String,
-    /// Whether a model can be chosen for it.
+    /// Whether it takes a model.
     pub takes_model: bool,
     /// The variable that its key is usually in.
     pub usual_secret: Option<String>,
     #[schema(value_type = OutputShape)]
     pub output: OutputFormat,
-    /// Its command, for a prompt that is not there yet.
+    /// Its command, with a placeholder for the prompt.
     pub command: Vec<String>,
 }

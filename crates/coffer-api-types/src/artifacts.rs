@@ -4,11 +4,11 @@ use coffer_core::{RunId, SandboxId, TaskId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// Something to keep: exactly one of `text`, `content_base64`, `path` and `url`.
+/// A new artifact: exactly one of `text`, `content_base64`, `path` and `url`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewArtifact {
-    /// What a file is called that somebody downloads; no `/` in it. The last part of `path` by default.
+    /// The file name for downloads; without `/`. The last part of `path` by default.
     #[schema(max_length = 255)]
     pub name: Option<String>,
     /// `file`, `diff`, `link`, `report`, `finding` or `log`; `link` for a `url`, `file` otherwise by default.
@@ -17,27 +17,27 @@ pub struct NewArtifact {
     pub content_type: Option<String>,
     #[serde(default)]
     pub description: String,
-    /// Contents as text; up to what a request may have (1 MiB).
+    /// Contents as text; at most 1 MiB, the limit of a request.
     pub text: Option<String>,
     /// The same for any bytes.
     pub content_base64: Option<String>,
-    /// A file of the sandbox `sandbox_id`, which is copied out.
+    /// A file of the sandbox `sandbox_id`; the server copies it.
     pub path: Option<String>,
-    /// A place to be remembered, such as a pull request; `http` or `https`.
+    /// A link, such as a pull request's address; `http` or `https`.
     pub url: Option<String>,
     #[schema(value_type = Option<String>)]
     pub run_id: Option<RunId>,
-    /// That of the run by default.
+    /// The run's task by default.
     #[schema(value_type = Option<String>)]
     pub task_id: Option<TaskId>,
     #[schema(value_type = Option<String>)]
     pub sandbox_id: Option<SandboxId>,
-    /// A research task, a hypothesis: any name. That of the task by default.
+    /// A research task, a hypothesis: any name. The task's context by default.
     #[schema(max_length = 1000)]
     pub context_id: Option<String>,
 }
 
-/// Something that was kept.
+/// A stored artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Artifact {
     pub id: String,
@@ -54,7 +54,7 @@ pub struct Artifact {
     pub task_id: Option<String>,
     pub sandbox_id: Option<String>,
     pub context_id: Option<String>,
-    /// The key or agent, or the task whose run made it.
+    /// The key or agent that created it, or the task of its run.
     pub created_by: String,
     pub created_at: String,
 }
@@ -75,7 +75,7 @@ pub struct ArtifactQuery {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct UploadQuery {
-    /// What a file is called that somebody downloads; no `/` in it.
+    /// The file name for downloads; without `/`.
     #[serde(default)]
     #[param(required = true)]
     pub name: String,

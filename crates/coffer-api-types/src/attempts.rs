@@ -8,16 +8,16 @@ use utoipa::ToSchema;
 use crate::competitions::Terms;
 use crate::tasks::StateShape;
 
-/// How an attempt is begun.
+/// A request to start an attempt.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Start {
-    /// Another agent than the task has; it is the task's from then on.
+    /// Another agent; the task keeps it from then on.
     #[schema(value_type = Option<String>)]
     pub agent_id: Option<AgentId>,
     /// Another model, for this attempt.
     pub model: Option<String>,
-    /// Ends the attempt that is under way; without it one is a refusal.
+    /// Ends an attempt in progress; without it, an attempt in progress is a refusal.
     pub replace: bool,
     /// Several agents compete in forks of one sandbox, and the winner's pull request is the task's.
     pub compete: Option<Terms>,
@@ -30,7 +30,7 @@ pub struct Cancel {
     pub reason: Option<String>,
 }
 
-/// Something to say to a task.
+/// A new message to a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewMessage {
@@ -38,15 +38,15 @@ pub struct NewMessage {
     /// The file that it is about.
     #[serde(default)]
     pub file: Option<String>,
-    /// The line of it.
+    /// The line in the file.
     #[serde(default)]
     pub line: Option<u32>,
-    /// Begins the next attempt with it, where none is under way and the task was worked on before.
+    /// Starts the next attempt with it, if none is in progress and the task has had an attempt before.
     #[serde(default)]
     pub start: bool,
 }
 
-/// Something that was said to a task.
+/// A message to a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Message {
     pub number: i64,
@@ -55,7 +55,7 @@ pub struct Message {
     /// `file` and `line` that it is about.
     #[schema(value_type = Option<Object>)]
     pub about: Option<Value>,
-    /// The attempt that was told; null until one was.
+    /// The attempt that got it; null until one did.
     pub run_id: Option<String>,
     pub created_at: String,
 }
@@ -67,7 +67,7 @@ pub struct Failure {
     pub code: String,
     pub message: String,
     pub step: Option<String>,
-    /// Steps that could not be undone.
+    /// Steps whose undo failed.
     pub not_undone: Vec<String>,
 }
 
@@ -81,17 +81,17 @@ pub struct Attempt {
     pub agent_id: Option<String>,
     pub model: Option<String>,
     pub sandbox_id: Option<String>,
-    /// Where its agent's output is.
+    /// The execution that has its agent's output.
     pub execution_id: Option<String>,
-    /// The competition that it is, where several agents compete.
+    /// Its competition, if several agents compete.
     pub fork_id: Option<String>,
     pub branch: Option<String>,
     pub commit: Option<String>,
     pub pull_url: Option<String>,
-    /// Its agent's last words.
+    /// The last message of its agent.
     pub summary: Option<String>,
     pub error: Option<Failure>,
-    /// By its agent's own account; null where that does not tell.
+    /// As its agent reports it; null if it does not.
     pub input_tokens: Option<i64>,
     pub output_tokens: Option<i64>,
     /// In dollars, likewise.
@@ -110,7 +110,7 @@ pub struct Move {
     #[schema(value_type = StateShape)]
     pub to: TaskState,
     pub reason: String,
-    /// Who moved it; null where its run did.
+    /// The caller that moved it; null if its run did.
     pub actor: Option<String>,
     pub at: String,
 }
@@ -122,7 +122,7 @@ pub struct StepShape {
     pub name: String,
     /// `under_way`, `done`, `failed`, `undone` or `undo_failed`.
     pub state: StepStateShape,
-    /// How often it began, and how often it failed.
+    /// How often it started, and how often it failed.
     pub starts: i64,
     pub failures: i64,
     pub error: Option<Failure>,

@@ -9,11 +9,11 @@ pub struct Audited {
     pub id: String,
     /// `key:<id>`, `agent:<id>`, `operator:<id>`, `token:<sandbox>`, `sandbox:<id>`, `server` or `unknown`.
     pub actor: String,
-    /// The method and the route; `secret.used` where a sandbox was given the secret `subject`; `audit.dropped` where as many
-    /// reads as `subject` says did not fit.
+    /// The method and the route; `secret.used` if a sandbox got the secret `subject`; `audit.dropped` if the
+    /// number of reads in `subject` did not fit.
     #[schema(example = "POST /api/v1/sandboxes")]
     pub action: String,
-    /// The id of what it was about.
+    /// The id of the thing that it is about.
     pub subject: Option<String>,
     pub status: u16,
     /// The refusal's code.

@@ -22,39 +22,39 @@ pub enum Action {
     End,
 }
 
-/// A budget to be made.
+/// A new budget.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewBudget {
-    /// The one sandbox that it is for; the whole project by default.
+    /// The sandbox that it is for; the whole project by default.
     #[schema(value_type = Option<String>)]
     pub sandbox_id: Option<SandboxId>,
     pub period: Period,
     /// How much may be spent, in the server's currency.
     #[schema(minimum = 0, maximum = 1_000_000_000)]
     pub amount: f64,
-    /// Percentages at which `budget.warned` is told; 80 by default.
+    /// Percentages at which the event `budget.warned` is emitted; 80 by default.
     pub warn_at: Option<Vec<i64>>,
     /// `pause` by default.
     #[serde(default)]
     pub action: Action,
 }
 
-/// Another text for a budget.
+/// New values of a budget.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangedBudget {
     /// How much may be spent, in the server's currency.
     #[schema(minimum = 0, maximum = 1_000_000_000)]
     pub amount: f64,
-    /// Percentages at which `budget.warned` is told; 80 by default.
+    /// Percentages at which the event `budget.warned` is emitted; 80 by default.
     pub warn_at: Option<Vec<i64>>,
     /// `pause` by default.
     #[serde(default)]
     pub action: Action,
 }
 
-/// A budget and how it stands.
+/// A budget with its current spending.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Budget {
     pub id: String,
@@ -63,10 +63,10 @@ pub struct Budget {
     pub amount: f64,
     pub warn_at: Vec<i64>,
     pub action: Action,
-    /// Spent in the period that runs now.
+    /// Spent in the current period.
     pub spent: f64,
     pub currency: String,
-    /// Whether it keeps sandboxes from running.
+    /// Whether it is spent, so that sandboxes may not run.
     pub exceeded: bool,
     pub created_at: String,
 }

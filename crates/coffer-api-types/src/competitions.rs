@@ -33,7 +33,7 @@ pub(crate) enum EntryStateShape {
     Cancelled,
 }
 
-/// How the winner is found: a person picks, or the first by rank whose checks passed.
+/// How the winner is chosen: a person picks, or the first by rank whose checks passed.
 #[derive(Debug, ToSchema)]
 #[schema(as = CompetitionRule, rename_all = "snake_case")]
 #[expect(dead_code, reason = "describes a type of another crate")]
@@ -42,33 +42,33 @@ pub(crate) enum RuleShape {
     Best,
 }
 
-/// Agents that are to compete, each in a fork of the same sandbox.
+/// A competition to start: agents that work in forks of the same sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewCompetition {
     #[schema(max_length = 500)]
     pub title: String,
-    /// What every agent is asked to do, unless its entry says otherwise.
+    /// The prompt of every agent, unless its entry has its own.
     #[serde(default)]
     pub prompt: String,
-    /// The repository to work on. Where a sandbox is given, the one that it has, unless it has several.
+    /// The repository to work on. With `sandbox_id`, the sandbox's own by default, unless it has several.
     #[serde(default)]
     pub repository: Option<String>,
-    /// A running sandbox that is prepared already: it is forked, and otherwise left alone.
+    /// A running sandbox that is already prepared: it is forked, and otherwise left as it is.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub sandbox_id: Option<SandboxId>,
-    /// Where the branches begin; the repository's own by default.
+    /// The branch to start from; the repository's default branch by default.
     #[serde(default)]
     pub base_branch: Option<String>,
-    /// What must pass in each fork, as a line for a shell.
+    /// A shell command line that must pass in each fork.
     #[serde(default)]
     #[schema(example = "make test")]
     pub check_command: Option<String>,
-    /// Names whatever it belongs to elsewhere.
+    /// Any name, such as that of something in another system that it belongs to.
     #[serde(default)]
     pub context_id: Option<String>,
-    /// The template of the sandbox that is prepared; the server's usual one by default.
+    /// The template of the sandbox that is prepared; the server's default if null.
     #[serde(default)]
     pub template: Option<String>,
     /// Run once before the fork, in the repository.
@@ -82,7 +82,7 @@ pub struct NewCompetition {
     #[serde(default)]
     #[schema(value_type = Option<RuleShape>)]
     pub rule: Option<Rule>,
-    /// What all of it may cost, in the server's currency.
+    /// The most that all entries may cost together, in the server's currency.
     #[serde(default)]
     pub budget: Option<f64>,
     /// How long a person may take to pick, in seconds; a day by default.
@@ -91,12 +91,12 @@ pub struct NewCompetition {
     pub decide_within_s: Option<i64>,
 }
 
-/// Who competes for a task, and by what terms.
+/// The entries and terms of a competition for a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CompetitionTerms)]
 pub struct Terms {
-    /// The template of the sandbox that is prepared; the server's usual one by default.
+    /// The template of the sandbox that is prepared; the server's default if null.
     #[serde(default)]
     pub template: Option<String>,
     /// Run once before the fork, in the repository.
@@ -110,7 +110,7 @@ pub struct Terms {
     #[serde(default)]
     #[schema(value_type = Option<RuleShape>)]
     pub rule: Option<Rule>,
-    /// What all of it may cost, in the server's currency.
+    /// The most that all entries may cost together, in the server's currency.
     #[serde(default)]
     pub budget: Option<f64>,
     /// How long a person may take to pick, in seconds; a day by default.
@@ -119,7 +119,7 @@ pub struct Terms {
     pub decide_within_s: Option<i64>,
 }
 
-/// One who is to compete.
+/// A new entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewCompetitionEntry)]
@@ -127,17 +127,17 @@ pub struct NewEntry {
     /// The agent's name by default.
     #[serde(default)]
     pub label: Option<String>,
-    /// Needed, unless a task has one.
+    /// Required, unless the task has one.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub agent_id: Option<AgentId>,
-    /// In place of the agent's own.
+    /// Instead of the agent's own.
     #[serde(default)]
     pub model: Option<String>,
-    /// In place of the common one.
+    /// Instead of the common one.
     #[serde(default)]
     pub prompt: Option<String>,
-    /// What this fork may cost, in the server's currency.
+    /// The most that this fork may cost, in the server's currency.
     #[serde(default)]
     pub budget: Option<f64>,
 }
@@ -151,19 +151,19 @@ pub struct Failure {
     pub step: Option<String>,
 }
 
-/// Agents that compete, each in a fork of the same sandbox.
+/// A competition: agents that work in forks of the same sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Competition {
     pub id: String,
     pub run_id: String,
-    /// The task that it is an attempt at.
+    /// The task of which this is an attempt.
     pub task_id: Option<String>,
     pub context_id: Option<String>,
     pub title: String,
     pub prompt: String,
     pub repository: Option<String>,
     pub base_branch: Option<String>,
-    /// The commit that all begin at.
+    /// The commit that all entries start from.
     pub base_commit: Option<String>,
     /// The sandbox that is forked.
     pub sandbox_id: Option<String>,
@@ -173,7 +173,7 @@ pub struct Competition {
     #[schema(value_type = RuleShape)]
     pub rule: Rule,
     pub budget: Option<f64>,
-    /// What the forks cost together; null until that is known.
+    /// The total cost of the forks; null until it is known.
     pub cost: Option<f64>,
     #[schema(value_type = StateShape)]
     pub state: CompetitionState,
@@ -181,7 +181,7 @@ pub struct Competition {
     pub decide_by: Option<String>,
     /// The number of the entry that won.
     pub winner: Option<i64>,
-    /// `rule`, or who picked.
+    /// `rule`, or the caller that picked.
     pub picked_by: Option<String>,
     pub pull_url: Option<String>,
     pub error: Option<Failure>,
@@ -193,17 +193,17 @@ pub struct Competition {
     pub ended_at: Option<String>,
 }
 
-/// What became of the check command.
+/// The result of the check command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = CompetitionCheck)]
 pub struct Check {
     pub passed: bool,
-    /// Null where its time was up.
+    /// Null if it timed out.
     pub exit_code: Option<i64>,
     pub execution_id: Option<String>,
 }
 
-/// How much was changed.
+/// The size of a change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = CompetitionDiffSize)]
 pub struct Size {
@@ -213,7 +213,7 @@ pub struct Size {
     pub removed: u64,
 }
 
-/// One who competes.
+/// An entry of a competition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = CompetitionEntry)]
 pub struct Entry {
@@ -225,9 +225,9 @@ pub struct Entry {
     pub budget: Option<f64>,
     #[schema(value_type = EntryStateShape)]
     pub state: EntryState,
-    /// Gone when the competition has ended.
+    /// Null after the competition has ended.
     pub sandbox_id: Option<String>,
-    /// Where its agent's output is.
+    /// The execution that has its agent's output.
     pub execution_id: Option<String>,
     pub exit_code: Option<i64>,
     pub check: Option<Check>,
@@ -236,42 +236,42 @@ pub struct Entry {
     pub duration_ms: Option<i64>,
     /// What its sandbox cost, in the server's currency.
     pub cost: Option<f64>,
-    /// What its agent cost by its own account, in dollars.
+    /// The cost that its agent reports, in dollars.
     pub agent_cost: Option<f64>,
     pub input_tokens: Option<i64>,
     pub output_tokens: Option<i64>,
-    /// From 1, the best.
+    /// From 1, the best entry.
     pub rank: Option<i64>,
-    /// Why it has that place, in plain words.
+    /// Why it has this rank, in words.
     pub reasons: Vec<String>,
     /// Whether it can be picked.
     pub can_win: bool,
     pub branch: Option<String>,
     pub commit: Option<String>,
-    /// The winner's.
+    /// Only of the winner.
     pub pull_url: Option<String>,
-    /// Its agent's last words.
+    /// The last message of its agent.
     pub summary: Option<String>,
     pub error: Option<Failure>,
     pub started_at: Option<String>,
     pub ended_at: Option<String>,
 }
 
-/// What an entry changed.
+/// The changes of an entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = CompetitionDiff)]
 pub struct Diff {
     pub number: i64,
     pub label: String,
-    /// With this and the patch an entry that did not win stays as a revision.
+    /// With this and the patch, the work of an entry that did not win can be restored.
     pub base_commit: Option<String>,
     pub commit: Option<String>,
     pub patch: String,
-    /// Whether it is longer than is kept.
+    /// Whether the patch was longer than the stored part.
     pub truncated: bool,
 }
 
-/// Two entries against each other.
+/// Two entries compared.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = CompetitionComparison)]
 pub struct Comparison {
@@ -279,7 +279,7 @@ pub struct Comparison {
     pub right: Side,
     /// By path.
     pub files: Vec<ComparedFile>,
-    /// Whether one of them is longer than is kept.
+    /// Whether one of the patches was longer than the stored part.
     pub truncated: bool,
 }
 
@@ -294,11 +294,11 @@ pub struct Side {
     pub diff: Option<Size>,
 }
 
-/// A file that at least one of them changed.
+/// A file that at least one entry changed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ComparedFile {
     pub path: String,
-    /// Whether both changed it in the same way.
+    /// Whether both entries made the same change.
     pub same: bool,
     pub left: Option<FileChange>,
     pub right: Option<FileChange>,

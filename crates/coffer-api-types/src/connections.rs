@@ -5,7 +5,7 @@ pub use coffer_core::forge::records::{MissingPermission, Permissions};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// A way to be.
+/// A new connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewConnection {
@@ -13,14 +13,14 @@ pub struct NewConnection {
     /// `github`.
     #[schema(value_type = String, example = "github")]
     pub kind: ForgeKind,
-    /// `https://api.github.com` unless said otherwise; `https://HOST/api/v3` for GitHub Enterprise.
+    /// `https://api.github.com` by default; `https://HOST/api/v3` for GitHub Enterprise.
     pub base_url: Option<String>,
     /// The secret with the token or, for an App, its private key.
     #[schema(example = "github-token")]
     pub secret: String,
     /// For a GitHub App.
     pub app: Option<AppIds>,
-    /// The secret that webhooks are signed with; without one none are taken.
+    /// The secret that signs webhooks; without one, deliveries are refused.
     pub webhook_secret: Option<String>,
 }
 
@@ -30,7 +30,7 @@ pub struct AppIds {
     pub installation_id: i64,
 }
 
-/// A way to a forge.
+/// A connection to a forge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Connection {
     pub id: String,
@@ -41,12 +41,12 @@ pub struct Connection {
     pub secret: String,
     pub app: Option<AppIds>,
     pub webhook_secret: Option<String>,
-    /// Where the forge is to send webhooks, below this server's address.
+    /// The path to which the forge sends webhooks, below this server's address.
     pub webhook_path: String,
     pub created_at: String,
 }
 
-/// Which repository.
+/// Selects a repository.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct RemoteQuery {
@@ -56,9 +56,9 @@ pub struct RemoteQuery {
     pub repository: String,
 }
 
-/// What became of a delivery.
+/// The outcome of a delivery.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Taken {
-    /// `recorded`, `ignored` (it is about nothing here) or `repeated`.
+    /// `recorded`, `ignored` (its repository is not known here) or `repeated`.
     pub outcome: String,
 }

@@ -7,9 +7,9 @@ use utoipa::IntoParams;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct EventQuery {
-    /// Only what happened to this: the id of a sandbox, a task, a competition or another thing.
+    /// Only events of this subject: the id of a sandbox, a task, a competition or another thing.
     pub subject: Option<String>,
-    /// Only these kinds, joined by commas; one that ends in `.*` means all that begin so.
+    /// Only these kinds, joined by commas; `sandbox.*` means all with that prefix.
     #[param(example = "sandbox.*")]
     #[param(value_type = Option<String>)]
     #[serde(default)]
@@ -20,6 +20,6 @@ pub struct EventQuery {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct AfterQuery {
-    /// Begin after that sequence; at the newest by default.
+    /// Begin after this sequence; at the newest by default.
     pub after: Option<u64>,
 }

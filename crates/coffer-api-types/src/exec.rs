@@ -12,26 +12,27 @@ use crate::fields::flag;
 #[serde(deny_unknown_fields)]
 pub struct NewCommand {
     pub command: Program,
-    /// Where it runs; the user's home by default.
+    /// Its working directory; the user's home by default.
     #[serde(default)]
     pub cwd: Option<String>,
-    /// Beside the sandbox's own.
+    /// Added to the sandbox's own environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Who runs it; the template's user by default.
+    /// The user that runs it; the template's user by default.
     #[serde(default)]
     pub user: Option<String>,
-    /// What it reads; nothing by default.
+    /// Its standard input; empty by default.
     #[serde(default)]
     pub stdin: Option<String>,
-    /// When it is killed with all that it started, in seconds: 300 by default, and never in the background.
+    /// After how many seconds it is killed with all its children: 300 by default, and never in the
+    /// background.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 86400)]
     pub timeout_s: Option<i64>,
-    /// Answers as soon as it runs.
+    /// Answer as soon as it runs.
     #[serde(default)]
     pub background: bool,
-    /// How much of each of its streams is answered, from the beginning; 1 MiB by default.
+    /// How many bytes of each stream the answer has, from the beginning; 1 MiB by default.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 8388608)]
     pub max_output_bytes: Option<i64>,
@@ -48,20 +49,20 @@ pub enum Program {
     Words(Vec<String>),
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Ran {
     pub execution_id: String,
     pub pid: Option<u32>,
-    /// Null where it was killed because its time was up.
+    /// Null if it was killed because it timed out.
     pub exit_code: Option<i64>,
     pub timed_out: bool,
     pub stdout: String,
     pub stderr: String,
-    /// Whether it wrote more than is here.
+    /// Whether it wrote more than the answer has.
     pub stdout_truncated: bool,
     pub stderr_truncated: bool,
-    /// How much it wrote in all.
+    /// How many bytes it wrote in all.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
     pub started_at: String,
@@ -69,7 +70,7 @@ pub struct Ran {
     pub duration_ms: i64,
 }
 
-/// A command that runs.
+/// A command that runs in the background.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Running {
     pub execution_id: String,
@@ -77,14 +78,14 @@ pub struct Running {
     pub started_at: String,
 }
 
-/// A process that was started through an API and runs.
+/// A running process that was started through an API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Process {
     pub pid: u32,
     pub program: String,
     pub arguments: Vec<String>,
     pub cwd: Option<String>,
-    /// By which its creator knows it; of executions of this API the id.
+    /// The tag that its creator gave it; for executions of this API their id.
     pub tag: Option<String>,
 }
 
@@ -98,7 +99,7 @@ pub struct SignalQuery {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct WatchQuery {
-    /// `true` for who looks again and again: it wakes no sandbox, and is no use that keeps one from being idle.
+    /// Set by pollers: the request neither wakes a paused sandbox nor counts as activity.
     #[serde(default, deserialize_with = "flag")]
     pub watch: Option<bool>,
 }

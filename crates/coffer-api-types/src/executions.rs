@@ -6,19 +6,19 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::fields::flag;
 
-/// A process that somebody started in a sandbox.
+/// A process that a client started in a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Execution {
     pub id: String,
     pub sandbox: String,
     /// The agent that owned the sandbox.
     pub agent: Option<String>,
-    /// The key that asked for it, where it came by this API.
+    /// The key that requested it, if it came through this API.
     pub actor: Option<String>,
     /// `e2b` or `api`.
     #[schema(example = "api")]
     pub source: String,
-    /// `running`; `exited`; `failed`, where it never started; `lost`, where its sandbox ended first.
+    /// `running`; `exited`; `failed` if it never started; `lost` if its sandbox ended first.
     #[schema(example = "exited")]
     pub state: String,
     pub command: String,
@@ -30,55 +30,55 @@ pub struct Execution {
     pub exit_code: Option<i64>,
     /// How it ended, in words.
     pub status: Option<String>,
-    /// Bytes of output that are kept.
+    /// Bytes of output that are stored.
     pub output_bytes: i64,
-    /// Bytes that it wrote, as far as is known.
+    /// Bytes that it wrote, as far as known.
     pub output_bytes_total: i64,
-    /// Bytes of those that were never read, or too many to keep.
+    /// Bytes that were not read in time, or exceeded the limit.
     pub output_bytes_lost: i64,
-    /// Whether it wrote more than is kept of one execution.
+    /// Whether it wrote more than the limit of one execution.
     pub truncated: bool,
 }
 
-/// Which executions to show.
+/// Filters executions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct ExecutionQuery {
-    /// Those of this sandbox.
+    /// Only of this sandbox.
     #[param(value_type = Option<String>)]
     pub sandbox: Option<SandboxId>,
-    /// Those in sandboxes of this agent.
+    /// Only in sandboxes of this agent.
     #[param(value_type = Option<String>)]
     pub agent: Option<AgentId>,
     /// `running`, `exited`, `failed` or `lost`.
     pub state: Option<String>,
-    /// Those that started then or later.
+    /// Only those that started at this time or later.
     pub from: Option<String>,
-    /// Those that started then or earlier.
+    /// Only those that started at this time or earlier.
     pub until: Option<String>,
 }
 
-/// Something that an execution wrote at once.
+/// A piece of output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Piece {
     /// `stdout`, `stderr` or `pty`.
     #[schema(example = "stdout")]
     pub stream: String,
-    /// `output`; `gap`, where output was never heard of; `truncated`, where it became too much.
+    /// `output`; `gap` for lost output; `truncated` at the limit.
     #[schema(example = "output")]
     pub kind: String,
-    /// Bytes that are kept of the stream before this.
+    /// Offset in the stored bytes of the stream.
     pub offset: i64,
     pub at: String,
-    /// What was written, where it is text.
+    /// The output, if it is text.
     pub text: Option<String>,
-    /// What was written, where it is not.
+    /// The output, if it is not text.
     pub base64: Option<String>,
-    /// Bytes that a gap stands for.
+    /// The number of bytes in a gap.
     pub missing_bytes: Option<i64>,
 }
 
-/// Which part of an execution's output.
+/// Selects a part of an execution's output.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct OutputQuery {
@@ -86,9 +86,9 @@ pub struct OutputQuery {
     pub stream: Option<String>,
     /// The offset in the stream to begin at; needs `stream`.
     pub from: Option<u64>,
-    /// The `next` of the part before.
+    /// The `next` of the previous part.
     pub cursor: Option<String>,
-    /// The bytes themselves, to the end.
+    /// Return the bytes themselves, to the end.
     #[serde(default, deserialize_with = "flag")]
     pub raw: Option<bool>,
 }
@@ -97,9 +97,9 @@ pub struct OutputQuery {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OutputPage {
     pub items: Vec<Piece>,
-    /// Pass it on as `cursor`; null once the execution is over and all was read.
+    /// Pass it as `cursor`; null once the execution has ended and all output was read.
     pub next: Option<String>,
-    /// Whether some of the output before these items is no longer kept.
+    /// Whether some of the output before these items was deleted.
     pub pruned: bool,
 }
 
@@ -115,6 +115,6 @@ pub struct ExecutionOutput {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct PlaceQuery {
-    /// Begin after that place; now by default.
+    /// Begin after this position; now by default.
     pub after: Option<String>,
 }

@@ -5,7 +5,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::fields::flag;
 
-/// Something in a directory.
+/// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Entry {
     pub name: String,
@@ -22,13 +22,13 @@ pub struct Entry {
     pub symlink_target: Option<String>,
 }
 
-/// What to do with files.
+/// An action on files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub enum FileAction {
-    /// Makes a directory, and those above it that are missing.
+    /// Creates a directory, and missing parents.
     Mkdir { path: String },
-    /// Moves a file or a directory; what stands at `to` is replaced where it can be.
+    /// Moves a file or a directory; replaces `to` if possible.
     Move { path: String, to: String },
 }
 
@@ -45,14 +45,14 @@ pub struct ListQuery {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct UserQuery {
-    /// Whose home `~` is, and who owns what is made; the template's user by default.
+    /// The user whose home `~` is and who owns new files; the template's user by default.
     pub user: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct RemoveQuery {
-    /// Whether a directory goes with all that is in it; without it, a directory is 409.
+    /// Whether to delete a directory with its contents; without it, a directory is 409.
     #[serde(default, deserialize_with = "flag")]
     pub recursive: Option<bool>,
 }

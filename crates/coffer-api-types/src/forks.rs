@@ -8,43 +8,43 @@ use utoipa::ToSchema;
 
 use crate::sandboxes::Sandbox;
 
-/// A fork to be made.
+/// A new fork request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewFork {
-    /// How many children; 1 by default.
+    /// How many forks; 1 by default.
     #[schema(minimum = 1, maximum = 100)]
     pub count: Option<u32>,
-    /// How long they live, in seconds; by default what the project says, or an hour.
+    /// How long they live, in seconds; the project's default, or an hour.
     #[schema(minimum = 1)]
     pub timeout_s: Option<i64>,
-    /// Whether the children go on with the source's processes. True is refused where that cannot be; by default
-    /// they do where it can.
+    /// Whether the forks continue the source's processes. True is refused if that is not possible; by default
+    /// they do if possible.
     pub memory: Option<bool>,
-    /// Beside that of the source, or instead of it.
+    /// Added to the source's metadata; wins over it.
     pub metadata: BTreeMap<String, String>,
-    /// Beside that of the source, or instead of it.
+    /// Added to the source's metadata; wins over it.
     pub env: BTreeMap<String, String>,
-    /// Variables that get the value of a secret of the project in the children, by its name. What the source was
-    /// granted, they are not.
+    /// Variables that get the value of a secret of the project in the forks, by its name. Forks do not get
+    /// the secrets that the source was granted.
     #[schema(example = json!({"GITHUB_TOKEN": "github"}))]
     pub secrets: BTreeMap<String, String>,
-    /// Grants the children every secret that the source has, in its environment and in headers.
+    /// Grants the forks every secret that the source has, in its environment and in headers.
     pub inherit_secrets: bool,
 }
 
-/// What became of a fork.
+/// The result of a fork request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Fork {
-    /// One for each child that was asked for, in order.
+    /// One for each requested fork, in order.
     pub children: Vec<Child>,
-    /// Whether they go on with the source's processes.
+    /// Whether they continue the source's processes.
     pub memory: bool,
-    /// Why not, where that was not asked for.
+    /// Why not, if `memory` was left out.
     pub note: Option<String>,
 }
 
-/// A child, or why there is none.
+/// A fork, or why it failed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Child {
     pub sandbox: Option<Sandbox>,
@@ -58,17 +58,17 @@ pub struct ChildError {
     pub hint: Option<String>,
 }
 
-/// A sandbox with all that came from the same beginning.
+/// A sandbox with its ancestors and all their descendants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Family {
     pub sandbox_id: String,
-    /// The oldest ancestor that is remembered.
+    /// The oldest ancestor on record.
     pub root_id: String,
     /// From the root to the parent of the sandbox.
     pub ancestors: Vec<String>,
-    /// The tree: parents before their children, each followed by all that came from it.
+    /// The tree: parents before their children, each followed by its descendants.
     pub nodes: Vec<Node>,
-    /// Whether there are more than are told.
+    /// Whether there are more than the answer has.
     pub truncated: bool,
 }
 
@@ -76,13 +76,13 @@ pub struct Family {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Node {
     pub id: String,
-    /// Null for the root, and where the parent is no longer remembered.
+    /// Null for the root, and if the parent is no longer on record.
     pub parent_id: Option<String>,
     /// Steps from the root.
     pub depth: u32,
-    /// `created`, `fork` or `snapshot`: how it came to be.
+    /// How it was created: `created`, `fork` or `snapshot`.
     pub origin: String,
-    /// Children of one fork have one in common.
+    /// Forks of one request have the same.
     pub snapshot_id: Option<String>,
     pub fork_position: Option<i64>,
     pub state: String,

@@ -6,39 +6,39 @@ pub use coffer_core::git::{
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// A repository to be in the sandbox.
+/// A repository to clone into the sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewClone {
     /// The name or id of a repository of this project.
     pub repository: String,
-    /// Where it goes; below the user's home, by its name, unless said otherwise.
+    /// Its path; below the user's home, by its name, by default.
     pub path: Option<String>,
-    /// What is checked out at first; the default branch unless said otherwise.
+    /// The branch to check out; the default branch by default.
     pub branch: Option<String>,
-    /// How many commits of each branch; all unless said otherwise.
+    /// How many commits of each branch; all by default.
     #[schema(minimum = 1, maximum = 1000000)]
     pub depth: Option<u32>,
     #[serde(default)]
     pub submodules: bool,
-    /// Whose it is inside; the template's user by default.
+    /// Its owner inside the sandbox; the template's user by default.
     pub user: Option<String>,
 }
 
-/// A branch to be checked out.
+/// A branch to check out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewBranch {
-    /// Of the sandbox's; needed where it has several.
+    /// Which of the sandbox's repositories; required if it has several.
     pub repository: Option<String>,
-    /// Taken up where it exists, in the sandbox or on the forge.
+    /// An existing branch, in the sandbox or on the forge, is checked out.
     #[schema(example = "task-42")]
     pub name: String,
-    /// What it begins from where it does not; the default branch unless said otherwise.
+    /// The start of a new branch; the default branch by default.
     pub base: Option<String>,
 }
 
-/// A commit to be.
+/// A new commit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewCommit {
@@ -46,23 +46,23 @@ pub struct NewCommit {
     /// A conventional commit, unless the project's settings say otherwise.
     #[schema(example = "fix(api): answer 404 for unknown ids")]
     pub message: String,
-    /// What goes in; everything that was changed by default.
+    /// The files to commit; all changes by default.
     #[serde(default)]
     pub paths: Vec<String>,
 }
 
-/// A push to be.
+/// A push request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NewPush {
     pub repository: Option<String>,
-    /// The one that is checked out, unless said otherwise.
+    /// The branch to push; the checked-out one by default.
     pub branch: Option<String>,
-    /// Replaces what the forge has, where that is what the sandbox last saw there.
+    /// Replaces the forge's branch if it is still at the commit that the sandbox last fetched.
     pub force: bool,
 }
 
-/// A pull request to be.
+/// A new pull request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewPullRequest {
@@ -71,9 +71,9 @@ pub struct NewPullRequest {
     pub title: String,
     #[serde(default)]
     pub body: String,
-    /// The branch that is checked out, unless said otherwise.
+    /// The branch with the changes; the checked-out one by default.
     pub head: Option<String>,
-    /// The default branch, unless said otherwise.
+    /// The target branch; the default branch by default.
     pub base: Option<String>,
     #[serde(default)]
     pub draft: bool,
@@ -82,20 +82,20 @@ pub struct NewPullRequest {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct RepositoryQuery {
-    /// Which of the sandbox's repositories; needed where it has several.
+    /// Which of the sandbox's repositories; required if it has several.
     pub repository: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct DiffQuery {
-    /// Which of the sandbox's repositories; needed where it has several.
+    /// Which of the sandbox's repositories; required if it has several.
     pub repository: Option<String>,
-    /// The branch to compare with, from where the two parted; the last commit by default.
+    /// The branch to compare with, from the merge base; the last commit by default.
     pub base: Option<String>,
 }
 
-/// Something that was done with git.
+/// A recorded git operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct GitOperation {
     pub id: String,
@@ -105,7 +105,7 @@ pub struct GitOperation {
     /// `running`, `succeeded` or `failed`.
     pub state: String,
     pub actor: String,
-    /// What came of it.
+    /// Its result.
     pub result: Option<serde_json::Value>,
     pub error_code: Option<String>,
     pub error: Option<String>,

@@ -3,16 +3,17 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What the host of the sandboxes can and cannot do.
+/// Capabilities of the host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Host {
-    /// What runs the sandboxes.
+    /// The engine that runs the sandboxes.
     pub engine: String,
-    /// Whether processes can be frozen where they are.
+    /// Whether processes can be frozen in memory.
     pub freeze: bool,
-    /// Whether memory can be put on disk: pauses that outlive the host, snapshots and forks with processes.
+    /// Whether memory can be saved to disk: for pauses that outlive the host, snapshots and forks with
+    /// processes.
     pub memory_snapshot: bool,
-    /// Why not, where it cannot.
+    /// Why not, if it cannot.
     pub memory_snapshot_lacks: Option<String>,
     pub disk_quota: bool,
     pub memory_limit: bool,
@@ -21,15 +22,15 @@ pub struct Host {
     pub network: bool,
 }
 
-/// What an operator sees of the host.
+/// The host as an operator sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HostReport {
     pub engine: String,
-    /// What this host lacks and what follows from it.
+    /// Missing features of this host and their effects.
     pub warnings: Vec<String>,
     /// Every kernel feature that sandboxes use.
     pub kernel: Vec<KernelFeature>,
-    /// The latest requests that the host failed, oldest first. Tenants are told `host_failed` and the request's id.
+    /// The latest failures of the host, oldest first. Tenants get `host_failed` and the request's id.
     pub failures: Vec<HostFailure>,
 }
 
@@ -37,9 +38,9 @@ pub struct HostReport {
 pub struct KernelFeature {
     pub name: String,
     pub present: bool,
-    /// What the kernel said, where it is missing.
+    /// The kernel's answer, if the feature is missing.
     pub why: Option<String>,
-    /// What follows from that.
+    /// The effect of that.
     pub without: Option<String>,
 }
 

@@ -4,23 +4,23 @@ use coffer_core::{AgentId, KeyKind, Role};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A key to be made.
+/// A new key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewKeyRequest {
     /// For people, to tell keys apart.
     pub name: String,
-    /// What it may do; `write` by default.
+    /// Its role; `write` by default.
     #[schema(value_type = Option<String>, example = "write")]
     pub role: Option<Role>,
-    /// What holds it: `service` (a program of yours, the default) or `person`, whose approvals of pull requests count.
-    /// Only people make keys for people.
+    /// Its holder: `service` (a program of yours, the default) or `person`, whose approvals of pull requests
+    /// count. Only a person's key can create a person's key.
     #[schema(value_type = Option<String>, example = "service")]
     pub kind: Option<KeyKind>,
-    /// Makes it the key of an agent, which can touch only what that agent owns.
+    /// Creates a key of this agent, which sees only what that agent owns.
     #[schema(value_type = Option<String>)]
     pub agent_id: Option<AgentId>,
-    /// Refused after so many seconds; never by default.
+    /// Expires after this many seconds; never by default.
     #[schema(minimum = 1)]
     pub expires_in_s: Option<i64>,
 }
@@ -36,7 +36,7 @@ pub struct Key {
     #[schema(value_type = String, example = "service")]
     pub kind: KeyKind,
     pub agent_id: Option<String>,
-    /// Its first characters, by which its owner knows it.
+    /// Its first characters, to recognise it.
     pub prefix: String,
     pub created_at: String,
     pub expires_at: Option<String>,
@@ -44,7 +44,7 @@ pub struct Key {
     pub last_used_at: Option<String>,
 }
 
-/// A new key. The secret is shown this once.
+/// A new key. The secret is returned only this once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MadeKey {
     pub id: String,
@@ -54,7 +54,7 @@ pub struct MadeKey {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotateRequest {
-    /// How long the old key goes on, in seconds; a day by default, 30 days at most.
+    /// How long the old key stays valid, in seconds; a day by default, 30 days at most.
     #[schema(minimum = 0, maximum = 2_592_000)]
     pub overlap_s: Option<i64>,
 }

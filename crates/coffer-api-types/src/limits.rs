@@ -6,18 +6,17 @@ use utoipa::ToSchema;
 
 use crate::sandboxes::AtTimeout;
 
-/// What holds for a project's sandboxes and records unless they say otherwise. What is left out or null is for
-/// the server to decide.
+/// Defaults for a project's sandboxes and records. A field that is left out or null has the server's default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct SettingsShape {
-    /// How long a sandbox made by `/api/v1` lives unless its request says so, in seconds.
+    /// How long a sandbox created by `/api/v1` lives by default, in seconds.
     #[schema(minimum = 1)]
     pub timeout_s: Option<i64>,
-    /// Sandboxes that nothing used for so long end, or pause, as `on_timeout` says; 0 is never.
+    /// Sandboxes that are idle for this many seconds end or pause, as `on_timeout` says; 0 is never.
     #[schema(minimum = 0)]
     pub idle_s: Option<i64>,
-    /// The longest that a sandbox may run, whatever is asked, in seconds.
+    /// The longest that a sandbox may run, in seconds; requests cannot exceed it.
     #[schema(minimum = 1)]
     pub max_lifetime_s: Option<i64>,
     pub on_timeout: Option<AtTimeout>,
@@ -25,30 +24,30 @@ pub struct SettingsShape {
     pub git: GitShape,
 }
 
-/// How sandboxes commit.
+/// Author and messages of commits in sandboxes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct GitShape {
-    /// As whom; both are needed before anything can be committed.
+    /// The author; name and e-mail are required before anything can be committed.
     #[schema(example = "Ada Lovelace")]
     pub name: Option<String>,
     #[schema(example = "ada@example.com")]
     pub email: Option<String>,
-    /// What commit messages must be like.
+    /// Rules for commit messages.
     #[schema(value_type = Object)]
     pub commits: CommitPolicy,
 }
 
-/// How many days what is over is kept.
+/// How many days records are kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct RetentionShape {
-    /// Output is compressed after these.
+    /// After how many days output is compressed.
     #[schema(minimum = 1, maximum = 36500)]
     pub archive_logs_days: Option<i64>,
     #[schema(minimum = 1, maximum = 36500)]
     pub logs_days: Option<i64>,
-    /// Of sandboxes that have ended.
+    /// Records of sandboxes that have ended.
     #[schema(minimum = 1, maximum = 36500)]
     pub records_days: Option<i64>,
     #[schema(minimum = 1, maximum = 36500)]
@@ -57,16 +56,16 @@ pub struct RetentionShape {
     pub audit_days: Option<i64>,
 }
 
-/// The settings of a project, and what they come to.
+/// The settings of a project, and the resulting values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Settings {
     #[serde(flatten)]
     pub own: SettingsShape,
-    /// What holds, with the server's own where the project has none.
+    /// The values that apply, with the server's defaults filled in.
     pub in_force: SettingsShape,
 }
 
-/// How much of each a project may have at a time; null is for the server to decide.
+/// Quotas of a project; null means the server's default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct QuotasShape {
@@ -77,40 +76,40 @@ pub struct QuotasShape {
     pub cpus: Option<i64>,
     #[schema(minimum = 0)]
     pub memory_mib: Option<i64>,
-    /// Of all sandboxes, paused ones included.
+    /// Disk of all sandboxes, paused ones included.
     #[schema(minimum = 0)]
     pub disk_mib: Option<i64>,
     /// Live forks of all sandboxes together.
     #[schema(minimum = 0)]
     pub forks: Option<i64>,
-    /// Attempts at tasks and competitions that are under way at once; others are queued.
+    /// Attempts at tasks and competitions that run at once; others are queued.
     pub runs: Option<i64>,
-    /// What repositories, Git LFS and artifacts keep together.
+    /// Storage of repositories, Git LFS and artifacts together.
     #[schema(minimum = 0)]
     pub storage_mib: Option<i64>,
 }
 
-/// How much of each is in use.
+/// How much of each quota is in use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UseShape {
     pub sandboxes: i64,
     pub cpus: i64,
     pub memory_mib: i64,
     pub disk_mib: i64,
-    /// With room for what is being pushed or uploaded.
+    /// Includes reservations of pushes and uploads in progress.
     pub storage_mib: i64,
 }
 
-/// A project's quotas; null in `limits` is as much as there is.
+/// A project's quotas; null in `limits` means no limit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QuotaState {
     pub limits: QuotasShape,
     pub used: UseShape,
-    /// Those that an operator gave this project; the others are the server's.
+    /// Quotas that an operator set for this project; the others are the server's.
     pub own: QuotasShape,
 }
 
-/// Until when a sandbox is believed to be wanted.
+/// The lease of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Lease {
     pub lease_s: i64,

@@ -15,16 +15,16 @@ pub struct LogLine {
     /// `sandbox`, `process`, `stdout`, `stderr` or `pty`.
     #[schema(example = "stdout")]
     pub source: String,
-    /// What it is about, where that is an execution.
+    /// Its execution, if it has one.
     pub execution: Option<String>,
     pub message: String,
 }
 
-/// Which lines to show.
+/// Selects lines.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct LogQuery {
-    /// Lines with this text in them.
+    /// Lines that contain this text.
     pub search: Option<String>,
     /// Lines of this level or above: `debug`, `info`, `warn` or `error`.
     pub level: Option<String>,
@@ -32,27 +32,27 @@ pub struct LogQuery {
     #[param(value_type = Option<String>)]
     #[serde(default)]
     pub source: Vec<String>,
-    /// Lines of then or later.
+    /// Lines of this time or later.
     pub from: Option<String>,
-    /// Lines of then or earlier.
+    /// Lines of this time or earlier.
     pub until: Option<String>,
     /// How many at most, 1 to 1000; 200 by default.
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
-    /// The `next` of the part before.
+    /// The `next` of the previous part.
     pub cursor: Option<String>,
 }
 
-/// In what form.
+/// The form of the answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct FormQuery {
-    /// All of it as a file of text.
+    /// The whole log as a text file.
     #[serde(default, deserialize_with = "flag")]
     pub download: Option<bool>,
 }
 
-/// A line, and whose it is.
+/// A line and its sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FoundLine {
     pub sandbox_id: String,

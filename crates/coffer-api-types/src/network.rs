@@ -8,26 +8,26 @@ use utoipa::{IntoParams, ToSchema};
 pub struct Reach {
     #[schema(value_type = PolicyShape)]
     pub policy: Policy,
-    /// As of the newest sample, some seconds ago at the most.
+    /// As of the newest sample, at most some seconds old.
     #[schema(value_type = TrafficShape)]
     pub traffic: Traffic,
     /// The latest, oldest first.
     #[schema(value_type = Vec<RefusalShape>)]
     pub refusals: Vec<Refusal>,
-    /// How many there were in all; also what to ask `after`, the next time.
+    /// How many there were in all; pass it as `after` the next time.
     pub total: u64,
-    /// How many of those asked for are no longer kept.
+    /// How many of the requested ones are no longer kept.
     pub forgotten: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct ReachQuery {
-    /// Only the refusals after that one.
+    /// Only the refusals after this number.
     pub after: Option<u64>,
 }
 
-/// What a sandbox may reach: a base, and lists of exceptions, of which the allow list wins.
+/// A network policy: a base, and lists of exceptions, of which the allow list wins.
 #[derive(Debug, ToSchema)]
 #[schema(as = Policy)]
 #[expect(dead_code, reason = "describes a type of another crate")]
@@ -35,31 +35,31 @@ pub struct PolicyShape {
     /// `none`, `web` (ports 80 and 443) or `public`.
     #[schema(example = "web")]
     base: String,
-    /// Names, `*.`names, addresses and blocks, each with `:port` or `:from-to` where not all are meant.
+    /// Names, `*.`names, addresses and blocks, each with `:port` or `:from-to` unless all ports are meant.
     #[schema(example = json!(["*.example.com:22"]))]
     allow: Option<Vec<String>>,
     deny: Option<Vec<String>>,
-    /// Headers that are put into requests to named hosts on their way out.
+    /// Headers that egress adds to requests to named hosts.
     headers: Option<Vec<HeaderRuleShape>>,
 }
 
-/// Headers for some hosts. TLS to them is opened on the way out, under an authority that sandboxes trust.
+/// Headers for some hosts. Egress terminates TLS to them, under an authority that sandboxes trust.
 #[derive(Debug, ToSchema)]
 #[schema(as = HeaderRule)]
 #[expect(dead_code, reason = "describes a type of another crate")]
 pub(crate) struct HeaderRuleShape {
-    /// Names or `*.` and a name, with `:port` where HTTPS is not at 443.
+    /// Names, or `*.` and a name, with `:port` if HTTPS is not at 443.
     #[schema(example = json!(["api.example.com"]), min_items = 1, max_items = 32)]
     hosts: Vec<String>,
     /// Values may refer to secrets.
     #[schema(example = json!({"Authorization": "Bearer ${secret:NAME}"}))]
     headers: std::collections::BTreeMap<String, String>,
-    /// Also put them into plain HTTP at port 80; not by default. Refused for a secret that is limited to hosts, unless
-    /// the secret itself allows it.
+    /// Also adds them to plain HTTP at port 80; not by default. Refused for a secret that is limited to
+    /// hosts, unless the secret itself allows it.
     plain_http: Option<bool>,
 }
 
-/// A refused connection or question.
+/// A refused connection or DNS question.
 #[derive(Debug, ToSchema)]
 #[schema(as = Refusal)]
 #[expect(dead_code, reason = "describes a type of another crate")]
@@ -75,7 +75,7 @@ pub(crate) struct RefusalShape {
     rule: String,
 }
 
-/// What went through.
+/// Bytes and connections of a sandbox.
 #[derive(Debug, ToSchema)]
 #[schema(as = Traffic)]
 #[expect(dead_code, reason = "describes a type of another crate")]

@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
     pub items: Vec<T>,
-    /// Pass it on as `cursor` to get the next part; null at the end.
+    /// Pass it as `cursor` to get the next part; null at the end.
     pub next: Option<String>,
 }
 
@@ -17,13 +17,13 @@ impl<T> Page<T> {
     }
 }
 
-/// Which part of a list.
+/// Selects a part of a list.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct PageQuery {
     /// How many at most, 1 to 200; 50 by default.
     #[param(minimum = 1, maximum = 200)]
     pub limit: Option<u32>,
-    /// The `next` of the part before.
+    /// The `next` of the previous part.
     pub cursor: Option<String>,
 }

@@ -4,13 +4,13 @@ use coffer_core::command::CommandPolicy;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Rules for commands: the first that fits decides, else the default. A line for a shell is refused when one of
-/// the commands in it is, or when it cannot be told what it runs.
+/// Rules for commands: the first that matches decides, else the default. A shell line is refused if one of
+/// its commands is, or if the server cannot determine what it runs.
 #[derive(Debug, ToSchema)]
 #[schema(as = CommandPolicy)]
 #[expect(dead_code, reason = "describes a type of another crate")]
 pub struct PolicyShape {
-    /// For commands that no rule fits: `allow` unless said otherwise.
+    /// The effect if no rule matches: `allow` by default.
     default: Option<EffectShape>,
     #[schema(max_items = 100)]
     rules: Option<Vec<RuleShape>>,
@@ -29,21 +29,21 @@ pub(crate) enum EffectShape {
 #[expect(dead_code, reason = "describes a type of another crate")]
 pub(crate) struct RuleShape {
     effect: EffectShape,
-    /// The words that a command begins with. `*` in a word stands for any letters, the word `**` for any words.
+    /// The words that a command begins with. `*` in a word matches any characters, the word `**` any words.
     #[schema(example = "git push ** --force", max_length = 256)]
     pattern: String,
-    /// Told to whoever is refused by it.
+    /// Shown to callers whose command it refuses.
     #[schema(max_length = 500)]
     note: Option<String>,
 }
 
-/// A command, and what to hold against it.
+/// A command to check.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
-    /// A line for a shell, or a program with its arguments.
+    /// A shell line, or a program with its arguments.
     pub command: CommandWords,
-    /// Another policy than the project's, to try it out.
+    /// A policy to try instead of the project's.
     #[serde(default)]
     #[schema(value_type = Option<PolicyShape>)]
     pub policy: Option<CommandPolicy>,
@@ -56,25 +56,25 @@ pub enum CommandWords {
     Words(Vec<String>),
 }
 
-/// What would become of a command.
+/// The verdict on a command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Answer {
     pub allowed: bool,
-    /// Why not, as whoever asks for it is told.
+    /// Why it is refused, as the caller would see it.
     pub reason: Option<String>,
-    /// The place of the rule that refuses it, from 0; null where the default does or it cannot be told.
+    /// The index of the rule that refuses it, from 0; null if the default does, or if the command is unclear.
     pub rule: Option<usize>,
-    /// The commands that were found, up to the one that is refused.
+    /// The commands that were found, up to the refused one.
     pub commands: Vec<JudgedShape>,
 }
 
-/// What would become of one command of a line.
+/// The verdict on one command of a line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = JudgedCommand)]
 pub struct JudgedShape {
     pub words: Vec<String>,
     /// `allow` or `deny`.
     pub effect: String,
-    /// The place of the rule that decides, from 0; null where the default does.
+    /// The index of the rule that decides, from 0; null if the default does.
     pub rule: Option<usize>,
 }

@@ -6,11 +6,11 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProjectName {
-    /// Of no other project.
+    /// Unique in the installation.
     pub name: String,
 }
 
-/// What everything belongs to.
+/// A project, which owns everything else.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Project {
     pub id: String,

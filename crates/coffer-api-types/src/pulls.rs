@@ -7,7 +7,7 @@ use coffer_core::forge::{DiffSide, IssueState, MergeMethod, StatusState, Verdict
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// A pull request to be.
+/// A new pull request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OpenPull {
@@ -17,13 +17,13 @@ pub struct OpenPull {
     pub body: String,
     /// The branch with the changes.
     pub head: String,
-    /// The branch they are for; the default branch unless said otherwise.
+    /// The target branch; the default branch by default.
     pub base: Option<String>,
     #[serde(default)]
     pub draft: bool,
 }
 
-/// What of a pull request is to change.
+/// Changes to a pull request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangePull {
@@ -31,7 +31,7 @@ pub struct ChangePull {
     pub body: Option<String>,
     pub base: Option<String>,
     pub draft: Option<bool>,
-    /// `closed`, or `open` to open it again.
+    /// `closed`, or `open` to reopen it.
     #[schema(value_type = Option<String>, example = "closed")]
     pub state: Option<IssueState>,
 }
@@ -40,17 +40,17 @@ pub struct ChangePull {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Merge {
-    /// `merge` (a commit of two parents), `squash` or `rebase`; `merge` unless said otherwise.
+    /// `merge` (a commit with two parents), `squash` or `rebase`; `merge` by default.
     #[schema(value_type = Option<String>, example = "squash")]
     pub method: Option<MergeMethod>,
-    /// Refuses where the head has moved on from this commit.
+    /// Refuses to merge if the head is no longer at this commit.
     pub expected_head: Option<String>,
     /// The title of the commit.
     pub title: Option<String>,
     pub message: Option<String>,
 }
 
-/// Something to say.
+/// A comment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Say {
@@ -58,7 +58,7 @@ pub struct Say {
     pub body: String,
 }
 
-/// A verdict on a pull request.
+/// A review of a pull request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GiveReview {
@@ -67,7 +67,7 @@ pub struct GiveReview {
     pub verdict: Verdict,
     #[serde(default)]
     pub body: String,
-    /// What was looked at; the head unless said otherwise.
+    /// The reviewed commit; the head by default.
     pub commit: Option<String>,
     #[serde(default)]
     pub comments: Vec<LineComment>,
@@ -79,13 +79,13 @@ pub struct LineComment {
     pub path: String,
     #[schema(minimum = 1)]
     pub line: u32,
-    /// `right` (what is) unless `left` (what was).
+    /// `right` (the new version, the default) or `left` (the old one).
     #[schema(value_type = Option<String>, example = "right")]
     pub side: Option<DiffSide>,
     pub body: String,
 }
 
-/// What a check says of a commit.
+/// The result of a check for a commit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetStatus {
@@ -112,12 +112,12 @@ pub struct OpenIssue {
 pub struct ChangeIssue {
     pub title: Option<String>,
     pub body: Option<String>,
-    /// `closed`, or `open` to open it again.
+    /// `closed`, or `open` to reopen it.
     #[schema(value_type = Option<String>, example = "closed")]
     pub state: Option<IssueState>,
 }
 
-/// Which pull requests.
+/// Selects pull requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct PullQuery {

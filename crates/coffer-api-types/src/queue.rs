@@ -6,31 +6,31 @@ use utoipa::ToSchema;
 /// How many runs may hold a slot at once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueueLimits {
-    /// Of all projects.
+    /// Over all projects.
     pub in_all: u32,
-    /// Of this one.
+    /// Of this project.
     pub per_project: Option<i64>,
 }
 
-/// How many there are.
+/// Numbers of runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueueCounts {
     pub running: i64,
     pub queued: i64,
 }
 
-/// A run that waits for a slot, holds one, or is parked without.
+/// A run that waits for a slot, holds one, or is parked without one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = QueueRun)]
 pub struct Run {
     pub run_id: String,
     /// `task`, or another kind of run.
     pub kind: String,
-    /// What it is about, for a task's.
+    /// Its task, if it is a task's run.
     pub task_id: Option<String>,
     /// `queued`, `running` or `parked`.
     pub state: String,
-    /// Among the project's that wait, from 1 on.
+    /// Its position among the project's waiting runs, from 1 on.
     pub position: Option<usize>,
     pub created_at: String,
     pub started_at: Option<String>,
@@ -41,13 +41,13 @@ pub struct Run {
 pub struct Queue {
     pub limits: QueueLimits,
     pub running: i64,
-    /// Those that wait for a person, as competitions do; they hold no slot.
+    /// Runs that wait for a person, as competitions do; they hold no slot.
     pub parked: i64,
     pub queued: i64,
-    /// How long the one has waited that waits longest.
+    /// How long the oldest queued run has waited.
     pub oldest_wait_s: Option<i64>,
-    /// Those that have begun, then those that wait for a slot in the order in which they get one; the first 500.
+    /// Running ones first, then queued ones in the order in which they get a slot; the first 500.
     pub runs: Vec<Run>,
-    /// Of all other projects together: they share the slots.
+    /// All other projects together: they share the slots.
     pub elsewhere: QueueCounts,
 }

@@ -5,27 +5,27 @@ pub use coffer_core::forge::records::{Branch, Protection, RepositoryInfo};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A repository to be.
+/// A new repository.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewRepository {
-    /// 1 to 64 letters, digits, `_`, `-` and `.`; of no other repository of the project.
+    /// 1 to 64 letters, digits, `_`, `-` and `.`; unique in the project.
     #[schema(example = "app")]
     pub name: String,
-    /// Of a local one, `main` unless said otherwise. The first push may change it.
+    /// For a local one, `main` by default. The first push may change it.
     pub default_branch: Option<String>,
-    /// The way to another forge, where the repository is there.
+    /// The connection to the forge that stores it, if it is not local.
     pub connection_id: Option<String>,
-    /// Its name there: `owner/name`.
+    /// Its name on that forge: `owner/name`.
     #[schema(example = "octocat/hello-world")]
     pub remote: Option<String>,
 }
 
-/// What is to change.
+/// Changes to a repository.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangedRepository {
-    /// A branch that there is.
+    /// An existing branch.
     pub default_branch: String,
 }
 
@@ -34,18 +34,18 @@ pub struct ChangedRepository {
 pub struct Repository {
     pub id: String,
     pub name: String,
-    /// `local` where this server keeps it, else the kind of forge.
+    /// `local` if this server stores it, else the kind of forge.
     pub kind: String,
     pub connection_id: Option<String>,
     /// Its name on the forge of its connection.
     pub remote: Option<String>,
     pub default_branch: String,
-    /// For `git clone`, of a local one. The password is an API key.
+    /// For `git clone`, only of a local one. The password is an API key.
     pub clone_url: Option<String>,
     pub created_at: String,
 }
 
-/// A repository, and what its forge knows of it.
+/// A repository, with details from its forge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RepositoryDetail {
     #[serde(flatten)]
@@ -53,16 +53,16 @@ pub struct RepositoryDetail {
     pub info: RepositoryInfo,
 }
 
-/// What protects a branch.
+/// The protection of a branch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NewProtection {
-    /// It moves by merged pull requests alone; true unless said otherwise.
+    /// Whether it changes only by merged pull requests; true by default.
     pub require_pull: bool,
-    /// Approvals of its head that a pull request needs, by others than its author.
+    /// How many approvals of its head by others than its author a pull request needs.
     #[schema(maximum = 100)]
     pub approvals: u32,
-    /// The statuses of its head must be successes, and there must be one.
+    /// Whether all statuses of its head must be successes, with at least one.
     pub require_statuses: bool,
 }
 

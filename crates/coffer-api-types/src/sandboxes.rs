@@ -9,48 +9,48 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::network::PolicyShape;
 
-/// A sandbox to be made.
+/// A new sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewSandbox {
     /// `base` by default; the name of a snapshot also works.
     pub template: Option<String>,
-    /// Begin with this snapshot of the project, instead of a template.
+    /// Start from this snapshot of the project, instead of a template.
     #[schema(value_type = Option<String>)]
     pub snapshot_id: Option<SnapshotId>,
-    /// With a snapshot: whether its processes go on. By default they do if it has them; true is refused where
-    /// it has none.
+    /// With a snapshot: whether to continue its processes. By default they continue if the snapshot has them;
+    /// true is refused if it has none.
     pub memory: Option<bool>,
     pub metadata: BTreeMap<String, String>,
-    /// For every process in it.
+    /// Environment of every process in it.
     pub env: BTreeMap<String, String>,
-    /// Variables that get the value of a secret of the project, by its name.
+    /// Variables that get the value of a secret of the project, by the secret's name.
     #[schema(example = json!({"GITHUB_TOKEN": "github"}))]
     pub secrets: BTreeMap<String, String>,
-    /// How long it lives unless that is changed, in seconds; by default what its project says, or an hour.
+    /// How long it lives, in seconds; the project's default, or an hour.
     #[schema(minimum = 1)]
     pub timeout_s: Option<i64>,
     pub on_timeout: Option<AtTimeout>,
-    /// It ends, or pauses, when nothing used it for so many seconds; 0 is never.
+    /// It ends or pauses after this many seconds without activity; 0 is never.
     #[schema(minimum = 0)]
     pub idle_s: Option<i64>,
-    /// The longest it may run in all, in seconds; no more than its project allows.
+    /// The longest it may run, in seconds; at most the project's maximum.
     #[schema(minimum = 1)]
     pub max_lifetime_s: Option<i64>,
-    /// It ends, or pauses, when its owner sends no heartbeat for so many seconds.
+    /// It ends or pauses if no heartbeat arrives for this many seconds.
     #[schema(minimum = 1, maximum = 86400)]
     pub lease_s: Option<i64>,
-    /// Whether traffic wakes it from a pause.
+    /// Whether traffic resumes it from a pause.
     pub auto_resume: bool,
-    /// What it may reach; the web by default.
+    /// Its network policy; the web by default.
     #[schema(value_type = Option<PolicyShape>)]
     pub network: Option<Policy>,
-    /// The agent that is to own it; an agent's own key needs not say so.
+    /// The agent that owns it; with an agent's key, that agent.
     #[schema(value_type = Option<String>)]
     pub agent_id: Option<AgentId>,
 }
 
-/// What happens when the time is up.
+/// The action at the timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AtTimeout {
@@ -65,7 +65,7 @@ pub struct Sandbox {
     pub id: String,
     /// `creating`, `running`, `paused`, `terminated` or `error`.
     pub state: String,
-    /// Why it ended, or what is kept while it is paused.
+    /// Why it ended, or what a paused one keeps.
     pub reason: Option<String>,
     pub template: String,
     pub agent_id: Option<String>,
@@ -75,30 +75,30 @@ pub struct Sandbox {
     pub disk_mib: u64,
     pub created_at: String,
     pub started_at: String,
-    /// When its time is up.
+    /// When its timeout is reached.
     pub deadline: String,
     pub on_timeout: AtTimeout,
     pub auto_resume: bool,
     pub ended_at: Option<String>,
-    /// Seconds after which it is over when nothing used it.
+    /// It ends or pauses after this many seconds without activity.
     pub idle_s: Option<i64>,
     pub max_lifetime_s: Option<i64>,
     pub lease_s: Option<i64>,
-    /// When it is over unless its owner sends a heartbeat.
+    /// When its lease expires, unless a heartbeat arrives.
     pub lease_expires_at: Option<String>,
-    /// When it was last used, which its idle window counts from; null where this server does not hold it live.
+    /// When it was last used, from which its idle time counts; null if this server does not hold it live.
     pub last_activity_at: Option<String>,
-    /// The installation whose host holds it; null where the server has no name for itself.
+    /// The installation whose host holds it; null if the server has no name for itself.
     pub installation: Option<String>,
-    /// The sandbox whose snapshot it began with.
+    /// The sandbox whose snapshot it started from.
     pub parent_id: Option<String>,
-    /// The snapshot that it began with; children of one fork have one in common.
+    /// The snapshot it started from; forks of one request have the same.
     pub snapshot_id: Option<String>,
-    /// Which child of a fork it is, from 1.
+    /// Which fork of a request it is, from 1.
     pub fork_position: Option<i64>,
 }
 
-/// One step in a sandbox's life.
+/// One state change of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LifeStep {
     pub from: Option<String>,
@@ -110,17 +110,17 @@ pub struct LifeStep {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PauseBody {
-    /// Whether running processes are kept; true by default.
+    /// Whether to keep running processes; true by default.
     pub memory: Option<bool>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResumeBody {
-    /// How long it lives from now on, in seconds; by default what its project says, or an hour.
+    /// How long it lives from now on, in seconds; the project's default, or an hour.
     #[schema(minimum = 1)]
     pub timeout_s: Option<i64>,
-    /// False boots it from its files, and what its memory held is lost.
+    /// False boots it from its files and discards its memory.
     pub memory: Option<bool>,
 }
 
@@ -135,21 +135,21 @@ pub struct Extension {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct SandboxQuery {
-    /// Only those in one of these states, joined by commas; all by default.
+    /// Only in one of these states, joined by commas; all by default.
     #[param(example = "running,paused")]
     #[param(value_type = Option<String>)]
     #[serde(default)]
     pub state: Vec<String>,
-    /// Only those of that template.
+    /// Only of this template.
     pub template: Option<String>,
-    /// Only those that this agent owns.
+    /// Only of this agent.
     #[param(value_type = Option<String>)]
     pub agent_id: Option<AgentId>,
     /// `desc` (newest first, the default) or `asc`.
     pub order: Option<String>,
 }
 
-/// A sandbox and the project that it belongs to.
+/// A sandbox and its project.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OwnedSandbox {
     pub project_id: String,

@@ -9,16 +9,16 @@ use crate::fields::named;
 #[derive(Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewValue {
-    /// Text of 1 to 65536 bytes without NUL. It is never shown again.
+    /// Text of 1 to 65536 bytes without NUL. It is never returned.
     #[schema(min_length = 1, max_length = 65_536)]
     pub value: String,
-    /// Makes it good for headers to these hosts alone (names, or `*.` and a name), and for no sandbox's
-    /// environment. Left out, one that exists keeps its hosts; `null` makes it good for any.
+    /// Restricts it to headers for these hosts (names, or `*.` and a name), and keeps it out of every
+    /// sandbox's environment. If left out, an existing secret keeps its hosts; `null` allows any.
     #[serde(default, deserialize_with = "named", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>, example = json!(["api.example.com"]))]
     pub hosts: Option<Option<Vec<String>>>,
-    /// Lets headers carry it over plain HTTP although it is limited to hosts; everyone on the way can read it then.
-    /// Left out, one that exists keeps its setting.
+    /// Allows headers to carry it over plain HTTP although it is limited to hosts; everyone on the path can
+    /// read it then. If left out, an existing secret keeps its setting.
     pub plain_http: Option<bool>,
 }
 
@@ -42,15 +42,15 @@ pub struct Secret {
     pub updated_at: String,
 }
 
-/// The key that all secrets are sealed under, by its name.
+/// The master key, by its id.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MasterKey {
     pub id: String,
-    /// Earlier ones that are still at hand.
+    /// Earlier master keys that are still available.
     pub previous: Vec<String>,
-    /// `file`, which can be rotated here, or `setting`.
+    /// `file`, which can be rotated by the API, or `setting`.
     pub source: String,
-    /// Master keys that are not here, and what cannot be read without them.
+    /// Missing master keys, and how much cannot be read without them.
     pub missing: Vec<Missing>,
 }
 

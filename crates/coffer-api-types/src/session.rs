@@ -3,18 +3,18 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Whose a key is.
+/// The identity of a key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Identity {
     /// `read`, `write` or `admin` in its project, or `operator`.
     #[schema(example = "write")]
     pub role: String,
     pub key_id: String,
-    /// None where it is an operator's.
+    /// Null for an operator's key.
     pub project: Option<OwnProject>,
-    /// The agent whose it is, which sees only its own sandboxes.
+    /// The agent of the key, which sees only its own sandboxes.
     pub agent_id: Option<String>,
-    /// Where ports of sandboxes are reached, as `<port>-<id>.<domain>`.
+    /// The domain of sandboxes' ports, as `<port>-<id>.<domain>`.
     pub domain: Option<String>,
     pub version: String,
 }

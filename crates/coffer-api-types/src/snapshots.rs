@@ -4,37 +4,37 @@ use coffer_core::{SandboxId, SnapshotId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// A snapshot to be made.
+/// A new snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewSnapshot {
-    /// `name` or `name:tag`. From when it is made, the name stands for it and no longer for one before it.
+    /// `name` or `name:tag`. Once the snapshot is ready, the name refers to it instead of an earlier one.
     #[schema(example = "built:v2")]
     pub name: Option<String>,
-    /// Whether the processes are kept too. True is refused where that cannot be; by default they are kept where
-    /// it can.
+    /// Whether to save the processes too. True is refused if that is not possible; by default they are saved
+    /// if possible.
     pub memory: Option<bool>,
-    /// Whether values of secrets that the processes hold may be in it, and in every sandbox made from it. Without,
-    /// a sandbox that has some is kept without its processes.
+    /// Whether values of secrets that the processes hold may be in it, and in every sandbox created from it.
+    /// If not, a sandbox that has secrets is saved without its processes.
     pub inherit_secrets: bool,
 }
 
-/// What a sandbox was at one moment.
+/// A snapshot: the state of a sandbox at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     pub id: String,
     /// `creating`, `ready` or `deleting`.
     pub state: String,
-    /// The sandbox that it was made of, which may be over.
+    /// Its source, which may have ended.
     pub sandbox_id: String,
     pub name: Option<String>,
     pub tag: String,
-    /// The name in full, which a create takes as its `template`; null where there is none, or where it stands for
-    /// a newer snapshot.
+    /// The full name, which a create takes as its `template`; null without a name, or if the name refers to a
+    /// newer snapshot.
     pub full_name: Option<String>,
-    /// Whether sandboxes made from it go on with its processes.
+    /// Whether sandboxes from it continue its processes.
     pub memory: bool,
-    /// Why not, where that was not asked for.
+    /// Why not, if `memory` was left out.
     pub note: Option<String>,
     pub template: String,
     pub cpu_count: u32,
@@ -42,9 +42,9 @@ pub struct Snapshot {
     pub disk_mib: u64,
     pub files_bytes: u64,
     pub memory_bytes: u64,
-    /// How long the sandbox stood still for it, in microseconds.
+    /// How long the sandbox was frozen for it, in microseconds.
     pub paused_us: u64,
-    /// The key that asked for it.
+    /// The key that requested it.
     pub created_by: Option<String>,
     pub created_at: String,
     /// The installation whose host has it.
@@ -54,23 +54,23 @@ pub struct Snapshot {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct SnapshotQuery {
-    /// Only those of that sandbox.
+    /// Only of this sandbox.
     #[param(value_type = Option<String>)]
     pub sandbox_id: Option<SandboxId>,
-    /// Only those of that name, also where it stands for a newer one; with `:tag` only those of that tag.
+    /// Only with this name, also if the name refers to a newer one; with `:tag` only with that tag.
     pub name: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RollbackBody {
-    /// One of the sandbox itself, or the one that it began with.
+    /// One of the sandbox itself, or the one it started from.
     #[schema(value_type = String)]
     pub snapshot_id: SnapshotId,
-    /// Whether the snapshot's processes go on; by default they do if it has them.
+    /// Whether to continue the snapshot's processes; by default they continue if it has them.
     #[serde(default)]
     pub memory: Option<bool>,
-    /// How long a paused sandbox lives from then on, in seconds. One that runs keeps its deadline.
+    /// How long a paused sandbox lives from then on, in seconds. A running one keeps its deadline.
     #[schema(minimum = 1)]
     #[serde(default)]
     pub timeout_s: Option<i64>,

@@ -29,13 +29,13 @@ pub(crate) enum PriorityShape {
     Low,
 }
 
-/// Something to be done.
+/// A new task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewTask {
     #[schema(max_length = 500)]
     pub title: String,
-    /// What the agent is asked to do.
+    /// The work that the agent is asked to do.
     #[serde(default)]
     pub description: String,
     /// `todo` by default.
@@ -52,23 +52,23 @@ pub struct NewTask {
     /// The repository to work on, as the project's forge names it.
     #[serde(default)]
     pub repository: Option<String>,
-    /// Where its branch begins; the repository's own by default.
+    /// The branch to start from; the repository's default branch by default.
     #[serde(default)]
     pub base_branch: Option<String>,
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub agent_id: Option<AgentId>,
-    /// In place of the agent's own.
+    /// Instead of the agent's own.
     #[serde(default)]
     pub model: Option<String>,
-    /// What must pass, as a line for a shell.
+    /// A shell command line that must pass.
     #[serde(default)]
     #[schema(example = "make test")]
     pub check_command: Option<String>,
-    /// What an attempt may cost, in the server's currency.
+    /// The most that the attempts may cost, in the server's currency.
     #[serde(default)]
     pub budget: Option<f64>,
-    /// Names a research task, a hypothesis, a ticket: whatever it belongs to elsewhere.
+    /// Any name, such as that of a research task, a hypothesis or a ticket that it belongs to.
     #[serde(default)]
     pub context_id: Option<String>,
     /// What a review of its pull request does: `wait` for a person (the default), or `start` the next attempt.
@@ -76,19 +76,19 @@ pub struct NewTask {
     pub on_review: OnReview,
 }
 
-/// Where in its column a task goes.
+/// The place of a task in its column.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = TaskPlace)]
 pub enum PlaceShape {
     First,
     Last,
-    /// After that task of the column.
+    /// After this task of the column.
     #[schema(value_type = String)]
     After(TaskId),
 }
 
-/// What is to become of a task.
+/// Changes to a task.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChangedTask {
@@ -96,7 +96,7 @@ pub struct ChangedTask {
     pub description: Option<String>,
     #[schema(value_type = Option<StateShape>)]
     pub state: Option<TaskState>,
-    /// At the end of the column that it is moved to, unless it is said.
+    /// At the end of the column that it is moved to by default.
     pub place: Option<PlaceShape>,
     #[schema(value_type = Option<PriorityShape>)]
     pub priority: Option<Priority>,
@@ -123,7 +123,7 @@ pub struct ChangedTask {
     #[schema(value_type = Option<String>)]
     pub context_id: Option<Option<String>>,
     pub archived: Option<bool>,
-    /// `false`: nobody needs to look any more.
+    /// `false` clears it: no person needs to look any more.
     pub needs_attention: Option<bool>,
     pub on_review: Option<OnReview>,
 }
@@ -133,14 +133,14 @@ pub struct ChangedTask {
 #[schema(as = TaskOnReview)]
 #[serde(rename_all = "snake_case")]
 pub enum OnReview {
-    /// For a person.
+    /// Waits for a person.
     #[default]
     Wait,
     /// Begins the next attempt.
     Start,
 }
 
-/// Why a person must look.
+/// Why a person needs to look.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = TaskAttention)]
 pub struct AttentionShape {
@@ -171,7 +171,7 @@ pub struct Task {
     pub check_command: Option<String>,
     pub budget: Option<f64>,
     pub context_id: Option<String>,
-    /// The newest attempt's.
+    /// The newest attempt's run.
     pub run_id: Option<String>,
     pub attempts: i64,
     pub pull_url: Option<String>,
@@ -196,12 +196,12 @@ pub struct TaskQuery {
     pub priority: Option<String>,
     pub repository: Option<String>,
     pub context_id: Option<String>,
-    /// `true` for such that a person must look at, `false` for others.
+    /// `true` for tasks that need a person, `false` for others.
     #[serde(default, deserialize_with = "flag")]
     pub needs_attention: Option<bool>,
-    /// `true` for such that were put away; `false` by default.
+    /// `true` for archived tasks; `false` by default.
     #[serde(default, deserialize_with = "flag")]
     pub archived: Option<bool>,
-    /// `newest` (the default) or `board`: as the columns are.
+    /// `newest` (the default) or `board`: the order of the columns.
     pub order: Option<String>,
 }

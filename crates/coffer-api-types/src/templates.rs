@@ -3,16 +3,16 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A template that sandboxes can be made from.
+/// A template.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Template {
     pub name: String,
     /// Changes with every build.
     pub build: String,
-    /// Whether sandboxes that name no template are made from it.
+    /// Whether it is the default template.
     pub is_default: bool,
-    /// Whom commands run as unless they say otherwise.
+    /// The default user of commands.
     pub user: String,
-    /// Where commands run unless they say otherwise; the user's home where it is null.
+    /// The default working directory of commands; null means the user's home.
     pub workdir: Option<String>,
 }

@@ -4,7 +4,7 @@ use coffer_core::{ProjectId, SandboxId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// Which usage to show.
+/// Selects usage.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct UsageQuery {
@@ -14,12 +14,12 @@ pub struct UsageQuery {
     pub from: Option<String>,
     /// The last day; today by default.
     pub to: Option<String>,
-    /// Only this sandbox's.
+    /// Only of this sandbox.
     #[param(value_type = Option<String>)]
     pub sandbox: Option<SandboxId>,
 }
 
-/// Whose usage to show.
+/// Selects a project.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct ProjectQuery {
@@ -27,16 +27,16 @@ pub struct ProjectQuery {
     pub project: Option<ProjectId>,
 }
 
-/// What was used in one day, by one sandbox or by one project.
+/// The usage of one day, one sandbox or one project.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UsageEntry {
-    /// The day, where lines are days.
+    /// The day, if grouped by day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub day: Option<String>,
-    /// The sandbox, where lines are sandboxes.
+    /// The sandbox, if grouped by sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<String>,
-    /// The project, where lines are projects.
+    /// The project, if grouped by project.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project_id: Option<String>,
     /// The agent that owned the sandbox.
@@ -44,24 +44,24 @@ pub struct UsageEntry {
     pub agent_id: Option<String>,
     /// How long sandboxes ran; pauses do not count.
     pub running_seconds: f64,
-    /// Processors that they might have used, times seconds.
+    /// Their processors, times seconds.
     pub cpu_seconds: f64,
-    /// Memory that they might have used, in GiB, times seconds.
+    /// Their memory limit in GiB, times seconds.
     pub memory_gib_seconds: f64,
-    /// Processor time that they really used.
+    /// Processor time that they actually used.
     pub cpu_used_seconds: f64,
-    /// At the prices of the time.
+    /// At the prices of that time.
     pub cost: f64,
     pub currency: String,
 }
 
-/// What running costs on this server.
+/// The prices of this server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Prices {
     pub currency: String,
-    /// Of a processor that a sandbox may use, for each second that it runs.
+    /// Of a processor of a sandbox, for each second that it runs.
     pub cpu_second: f64,
-    /// Of a GiB of memory that it may use, likewise.
+    /// Of a GiB of its memory limit, for each second that it runs.
     pub memory_gib_second: f64,
     /// Of the sandbox itself, for each second that it runs.
     pub sandbox_second: f64,

@@ -5,20 +5,20 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::fields::named;
 
-/// A webhook to be.
+/// A new webhook.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewWebhook {
-    /// Where events are sent, by POST.
+    /// The address to which events are sent, by POST.
     #[schema(example = "https://example.com/hooks/coffer", max_length = 2048)]
     pub url: String,
-    /// Which: kinds as `GET /api/v1/events` shows them; one that ends in `*` means all that begin so.
+    /// Kinds of events, as `GET /api/v1/events` returns them; `task.*` means all with that prefix.
     #[schema(example = json!(["task.*", "run.ended"]), min_items = 1, max_items = 50)]
     pub events: Vec<String>,
-    /// The name of a secret of the project that deliveries are signed with. Without one a key is made, and
-    /// shown this once.
+    /// The name of a secret of the project that signs deliveries. Without one the server creates a key and
+    /// returns it this once.
     pub secret: Option<String>,
-    /// Only what is about tasks and artifacts of this context.
+    /// Only events about tasks and artifacts of this context.
     pub context_id: Option<String>,
     #[serde(default)]
     pub description: String,
@@ -26,7 +26,7 @@ pub struct NewWebhook {
     pub enabled: Option<bool>,
 }
 
-/// What is to be other about a webhook; what is left out stays.
+/// Changes to a webhook; fields that are left out stay.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChangedWebhook {
@@ -40,25 +40,25 @@ pub struct ChangedWebhook {
     #[schema(value_type = Option<String>)]
     pub context_id: Option<Option<String>>,
     pub description: Option<String>,
-    /// One that is enabled again is told what happens from then on.
+    /// A webhook that is enabled again gets the events from then on.
     pub enabled: Option<bool>,
 }
 
-/// Someone who is told what happens.
+/// A webhook.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Webhook {
     pub id: String,
-    /// For keys that are no admin's only its host: with some receivers the whole is all that one has to know.
+    /// For keys without the role admin only its host: for some receivers the whole URL is the credential.
     pub url: String,
     pub events: Vec<String>,
-    /// The name of the secret that it is signed with; null where it has a key of its own.
+    /// The name of the secret that signs it; null if it has its own key.
     pub secret: Option<String>,
     pub context_id: Option<String>,
     pub description: String,
     pub enabled: bool,
-    /// `asked`, `failing` (it had not worked for days) or `gone` (it answered 410).
+    /// `asked`, `failing` (it had failed for days) or `gone` (it answered 410).
     pub disabled_reason: Option<String>,
-    /// Deliveries that are still to be made.
+    /// Waiting deliveries.
     pub waiting: i64,
     /// Failures since it last worked.
     pub failures: i64,
@@ -68,17 +68,17 @@ pub struct Webhook {
     pub updated_at: String,
 }
 
-/// A webhook that was just made.
+/// A webhook that was just created.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MadeWebhook {
     #[serde(flatten)]
     pub webhook: Webhook,
-    /// What deliveries are signed with, where it was made here; it is not shown again.
+    /// The key that signs deliveries, if the server created it; it is not returned again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signing_secret: Option<String>,
 }
 
-/// A key that was just made; it is not shown again.
+/// A key that was just created; it is not returned again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SigningSecret {
     #[schema(example = "whsec_…")]
@@ -89,7 +89,7 @@ pub struct SigningSecret {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = WebhookDelivery)]
 pub struct Delivery {
-    /// The receiver has it as `X-Coffer-Delivery`, the same for every try.
+    /// The receiver gets it as `X-Coffer-Delivery`, the same for every try.
     pub id: String,
     /// Its number in the event log; null for a test.
     pub event: Option<i64>,
@@ -100,7 +100,7 @@ pub struct Delivery {
     pub next_try_at: Option<String>,
     /// Of the last try.
     pub response_status: Option<u16>,
-    /// The first of what was answered. It is the receiver's text, not ours.
+    /// The beginning of the answer. It is the receiver's text, not ours.
     pub response: Option<String>,
     pub error: Option<String>,
     pub duration_ms: Option<i64>,
@@ -108,7 +108,7 @@ pub struct Delivery {
     pub ended_at: Option<String>,
 }
 
-/// The same with what was sent.
+/// A delivery with its body.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = WebhookDeliveryDetail)]
 pub struct DeliveryDetail {

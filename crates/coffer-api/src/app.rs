@@ -1,4 +1,4 @@
-//! What handlers share.
+//! State that handlers share.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use coffer_store::Store;
 use coffer_telemetry::Telemetry;
 use coffer_work::tasks::Tasks;
 
-/// What handlers need.
+/// State that handlers share.
 #[derive(Debug)]
 pub struct App {
     pub fleet: Arc<Fleet>,
-    /// What the host failed lately, for operators.
+    /// Recent failures of the host, for operators.
     pub host_failures: HostFailures,
     pub store: Store,
     pub policy: LifetimePolicy,
@@ -30,11 +30,11 @@ pub struct App {
     pub started_ms: Millis,
     pub audit: AuditLog,
     pub events: Events,
-    /// Room for reading journals, which sandboxes may make as long as they can.
+    /// Pool for reading journals, whose length sandboxes choose.
     pub journals: Shares<ProjectId>,
-    /// Room for lists of files and processes, which are as long as sandboxes make them.
+    /// Pool for lists of files and processes, whose length sandboxes choose.
     pub listings: Shares<ProjectId>,
-    /// Room for WebSockets.
+    /// Pool for WebSockets.
     pub sockets: Shares<ProjectId>,
     pub commands: Arc<Commands>,
     pub exec: Exec,
@@ -43,7 +43,7 @@ pub struct App {
     pub forges: Arc<coffer_forge::Forges>,
     pub tasks: Arc<Tasks>,
     pub git: Arc<coffer_work::git::Git>,
-    /// How many runs may hold a slot in all.
+    /// How many runs may hold a slot, over all projects.
     pub most_runs: u32,
     pub webhooks: Arc<coffer_work::webhooks::Webhooks>,
     pub artifacts: Arc<coffer_work::artifacts::Artifacts>,

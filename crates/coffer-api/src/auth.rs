@@ -1,9 +1,9 @@
-//! Who asks, and whether they may.
+//! Authenticates callers and checks their role.
 //!
-//! A handler says what it needs by the type of its caller: `Caller<Read>`, `Caller<Write>`,
-//! `Caller<Admin>`, or [`Operating`]; one that names nothing does not compile. `Named` finds the sandbox
-//! of the path only where the caller sees it, so that no handler can forget to look. Which routes a kind of key may call
-//! at all is in [`kinds`], and looked up wherever a key is shown.
+//! A handler declares the role it needs by the type of its caller: `Caller<Read>`, `Caller<Write>`,
+//! `Caller<Admin>`, or [`Operating`]; a handler that names none does not compile. `Named` finds the sandbox of
+//! the path only if the caller may see it, so no handler can forget the check. [`kinds`] has the routes that
+//! each kind of key may call; it is checked for every key.
 
 use std::marker::PhantomData;
 use std::str::FromStr;
@@ -24,18 +24,18 @@ use coffer_fleet::Record;
 use coffer_fleet::limits::Pace;
 use coffer_proxy::Client;
 
-/// What a handler needs of its caller.
+/// The role that a handler needs of its caller.
 pub(crate) trait Need: Send + Sync + 'static {
     const ROLE: Role;
 }
 
-/// Looks only.
+/// May only read.
 #[derive(Debug)]
 pub(crate) enum Read {}
-/// Makes, uses and ends sandboxes.
+/// May create, use and destroy sandboxes.
 #[derive(Debug)]
 pub(crate) enum Write {}
-/// Changes the project itself.
+/// May change the project itself.
 #[derive(Debug)]
 pub(crate) enum Admin {}
 
@@ -49,12 +49,12 @@ impl Need for Admin {
     const ROLE: Role = Role::Admin;
 }
 
-/// A request that showed a valid key of a project, with the role that is needed.
+/// A request with a valid key of a project that has the needed role.
 #[derive(Debug)]
 pub(crate) struct Caller<N> {
     pub scope: ProjectScope,
     pub key_id: KeyId,
-    /// The key that was shown.
+    /// The key of the request.
     pub key: Secret,
     pub role: Role,
     pub kind: KeyKind,
@@ -78,7 +78,7 @@ impl<N: Need> FromRequestParts<Arc<App>> for Caller<N> {
             return Err(ApiError::of(Code::Forbidden, message));
         }
         if N::ROLE == Role::Admin && principal.scope.agent().is_some() {
-            // It could make itself a key that sees everything.
+            // It could create a key that sees everything.
             return Err(ApiError::of(Code::Forbidden, "an agent's key cannot change its project"));
         }
         Ok(Self {
@@ -93,7 +93,7 @@ impl<N: Need> FromRequestParts<Arc<App>> for Caller<N> {
 }
 
 impl<N> Caller<N> {
-    /// Who asks, as records of what they made name them.
+    /// The caller, as records of its actions name it.
     pub(crate) fn actor(&self) -> String {
         match self.scope.agent() {
             Some(agent) => format!("agent:{agent}"),
@@ -102,7 +102,7 @@ impl<N> Caller<N> {
     }
 }
 
-/// A request that showed an operator's key, which sees every project.
+/// A request with an operator's key, which sees every project.
 #[derive(Debug)]
 pub(crate) struct Operating {
     pub operator: Operator,
@@ -122,7 +122,7 @@ impl FromRequestParts<Arc<App>> for Operating {
     }
 }
 
-/// A request that showed any good key.
+/// A request with any valid key.
 #[derive(Debug)]
 pub(crate) struct Anyone(pub Authenticated);
 
@@ -155,7 +155,7 @@ async fn authenticate(parts: &Parts, app: &App) -> Result<(Authenticated, Secret
     if let Some(context) = parts.extensions.get::<Arc<Of>>()
         && !context.is_authenticated()
     {
-        // Before it is known whose the request is: those turned away here would fill the audit log.
+        // Before the caller is recorded: requests refused here would fill the audit log.
         app.limiter.admit(whom.key(), key, pace(parts)).map_err(ApiError::too_fast)?;
         context.authenticated(whom);
     }
@@ -218,7 +218,7 @@ impl<N: Need> FromRequestParts<Arc<App>> for Named<N> {
     }
 }
 
-/// What to say of a sandbox that this server does not hold: another one may.
+/// The error for a sandbox that this server does not hold: another server may hold it.
 pub(crate) async fn not_here(app: &App, scope: &ProjectScope, id: SandboxId, text: &str) -> ApiError {
     let row = match app.store.sandbox(scope, id).await {
         Ok(row) => row,
@@ -233,7 +233,7 @@ pub(crate) async fn not_here(app: &App, scope: &ProjectScope, id: SandboxId, tex
     }
 }
 
-/// The id in the path, of a sandbox that may be over.
+/// The sandbox id in the path; the sandbox may have ended.
 #[derive(Debug)]
 pub(crate) struct NamedId<N> {
     pub id: SandboxId,
@@ -247,7 +247,7 @@ impl<N: Need> FromRequestParts<Arc<App>> for NamedId<N> {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
         let caller = Caller::from_request_parts(parts, app).await?;
         let text = sandbox_of_path(parts, app).await?;
-        // Old clients append what was called the client id.
+        // Old clients append the former client id.
         let id = text.split('-').next().unwrap_or_default();
         let id = id.parse().map_err(|_| ApiError::no_sandbox(&text))?;
         if let Some(context) = parts.extensions.get::<Arc<Of>>() {
@@ -257,7 +257,7 @@ impl<N: Need> FromRequestParts<Arc<App>> for NamedId<N> {
     }
 }
 
-/// The last id in the path, whatever it names; one that is none names nothing.
+/// The last id in the path, of any kind; a malformed one is not found.
 #[derive(Debug)]
 pub(crate) struct Id<T>(pub T);
 

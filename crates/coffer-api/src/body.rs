@@ -16,10 +16,10 @@ const LONGEST_BODY: usize = 1024 * 1024;
 /// How much of an unknown field's name is repeated in a refusal.
 const LONGEST_SHOWN: usize = 200;
 
-/// SDKs give a whole request this long.
+/// SDKs allow this long for a whole request.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// A JSON body. The content type is not looked at: clients differ in it and there is no other.
+/// A JSON body. The content type is ignored: clients send different ones, and every body is JSON.
 #[derive(Debug)]
 pub(crate) struct Body<T>(pub T);
 
@@ -30,7 +30,7 @@ pub(crate) struct MaybeBody<T>(pub T);
 async fn read(request: Request) -> Result<Bytes, ApiError> {
     let body = Limited::new(request.into_body(), LONGEST_BODY).collect();
     let Ok(body) = tokio::time::timeout(WITHIN, body).await else {
-        return Err(ApiError::of(Code::RequestTimeout, "the request body did not come in time"));
+        return Err(ApiError::of(Code::RequestTimeout, "the request body did not arrive in time"));
     };
     match body {
         Ok(body) => Ok(body.to_bytes()),
@@ -47,11 +47,11 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         .map_err(|error| ApiError::bad_request(format!("invalid request body: {error}")))
 }
 
-/// The body of one of our own requests: what is no JSON is refused otherwise than what does not fit.
+/// The body of a request to our own API. Malformed JSON is a 400; JSON of the wrong shape is a 422.
 #[derive(Debug)]
 pub(crate) struct Checked<T>(pub T);
 
-/// The same where it may be left out.
+/// The same for a body that may be left out.
 #[derive(Debug)]
 pub(crate) struct MaybeChecked<T>(pub T);
 
@@ -96,7 +96,7 @@ impl<T: DeserializeOwned + Default, S: Sync> FromRequest<S> for MaybeChecked<T> 
     }
 }
 
-/// Some clients send `null` for nothing.
+/// Some clients send `null` for an empty body.
 fn is_blank(body: &[u8]) -> bool {
     body.iter().all(u8::is_ascii_whitespace) || body == b"null"
 }

@@ -1,8 +1,8 @@
-//! Pages of any site may use the API, as they may E2B's: what counts is the key, which a browser
-//! never sends by itself.
+//! Lets pages of any site call the API, as E2B's does: the key protects it, and a browser never sends a key by
+//! itself.
 //!
-//! What the API answers is data, whatever a tenant put into it: no browser may guess another type for it, run it, or show
-//! it in a frame.
+//! Answers are data, whatever a tenant put into them: browsers must not guess another type for them, run them,
+//! or show them in a frame.
 
 use axum::extract::Request;
 use axum::middleware::Next;
@@ -15,7 +15,7 @@ use http::{HeaderValue, Method};
 
 use coffer_proxy::allow_preflight;
 
-/// Answers what browsers ask before they send, and lets pages read every other answer.
+/// Answers CORS preflight requests, and lets pages read every other answer.
 pub(super) async fn admit(request: Request, next: Next) -> Response {
     if request.method() == Method::OPTIONS && request.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
         return allow_preflight(request.headers());
@@ -25,7 +25,7 @@ pub(super) async fn admit(request: Request, next: Next) -> Response {
     answer.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
     answer.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
     answer.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // Pages of ours bring their own.
+    // Our own pages set their own policy.
     answer
         .entry(CONTENT_SECURITY_POLICY)
         .or_insert(HeaderValue::from_static("sandbox; default-src 'none'; frame-ancestors 'none'"));

@@ -1,4 +1,4 @@
-//! Checking a create request into what the fleet makes. Pure.
+//! Checks a create request and turns it into the fleet's spec. Pure.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ use coffer_fleet::network;
 const MOST_METADATA: usize = 64;
 const LONGEST_METADATA: usize = 64 * 1024;
 const MOST_ENV_VARS: usize = 1024;
-/// The kernel hands a new process no longer string.
+/// The kernel passes no longer string to a new process.
 const LONGEST_ENV_VAR: usize = 128 * 1024 - 1;
 const LONGEST_ENV: usize = 512 * 1024;
 
 /// The generation of the create call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Generation {
-    /// `POST /sandboxes`: secured only when asked.
+    /// `POST /sandboxes`: secured only on request.
     First,
     /// `POST /v2/sandboxes`: always secured.
     Second,
@@ -41,7 +41,7 @@ impl Generation {
     }
 }
 
-/// Checks `new` and says everything that is wrong about it by the first thing that is.
+/// Checks `new`; the error names the first thing that is wrong.
 pub(super) fn create(
     new: NewSandbox,
     generation: Generation,
@@ -108,7 +108,7 @@ pub(super) fn create(
     })
 }
 
-/// The key with a digest of everything that the request asks for.
+/// The key with a digest of the whole request.
 pub(super) fn idempotency(
     key: String,
     actor: &str,
@@ -121,7 +121,7 @@ pub(super) fn idempotency(
     }
     let canonical = serde_json::to_vec(new).expect("plain data");
     let digest = Sha256::digest(canonical);
-    // Another caller's key of that name is another key: guessing one does not return what others made.
+    // Keys are scoped to the caller: guessing another caller's key does not return its sandbox.
     Ok((format!("{actor}/{key}"), hex::encode(digest)))
 }
 
@@ -169,7 +169,7 @@ pub(super) fn env(env: &BTreeMap<String, String>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Paths first, so that a bad request is told apart from a volume that does not exist.
+/// Checks paths first, so that a bad request differs from a volume that does not exist.
 fn check_volumes(mounts: &[VolumeMount]) -> Result<(), ApiError> {
     let mut paths = std::collections::BTreeSet::new();
     for VolumeMount { path, .. } in mounts {
@@ -196,7 +196,7 @@ fn check_volumes(mounts: &[VolumeMount]) -> Result<(), ApiError> {
     }
 }
 
-/// The idempotency key of a request, if it has one, with a digest of what it asks for.
+/// The idempotency key of a request, if it has one, with a digest of the request.
 pub(super) fn idempotency_of(
     headers: &HeaderMap,
     actor: &str,

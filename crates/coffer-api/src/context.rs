@@ -1,4 +1,4 @@
-//! What accompanies a request: its id, whose it turned out to be, and its line in the audit log.
+//! The context of a request: its id, its caller, and its line in the audit log.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -20,7 +20,7 @@ use coffer_core::clock::now_ms;
 use coffer_telemetry as telemetry;
 use coffer_telemetry::Active;
 
-/// One request. Extractors fill in what they find out.
+/// One request. Extractors fill in what they learn.
 #[derive(Debug)]
 pub(crate) struct Of {
     /// Also the id of its audit record: it sorts by time.
@@ -42,7 +42,7 @@ impl Of {
         let _ = self.whom.set(whom);
     }
 
-    /// Whether it is known whose it is.
+    /// Whether the caller is known.
     pub(super) fn is_authenticated(&self) -> bool {
         self.whom.get().is_some()
     }
@@ -53,7 +53,7 @@ impl Of {
         let _ = self.sandbox.set(sandbox);
     }
 
-    /// What the request made, where the path does not say what it is about.
+    /// Sets the thing that the request created, if the path does not name its subject.
     pub(crate) fn made(&self, subject: impl ToString) {
         let _ = self.subject.set(subject.to_string());
     }
@@ -65,7 +65,7 @@ impl Of {
         }
     }
 
-    /// Whose it is, and what it is about.
+    /// The caller and the subject.
     fn attribution(&self) -> Attribution {
         let agent = match self.whom.get() {
             Some(Authenticated::Project(principal)) => principal.scope.agent(),
@@ -87,7 +87,7 @@ impl Of {
     }
 }
 
-/// The request, for handlers that have something to add to its record.
+/// The request, for handlers that add to its record.
 #[derive(Debug)]
 pub(crate) struct Context(Arc<Of>);
 
@@ -107,7 +107,7 @@ impl<S: Sync> FromRequestParts<S> for Context {
     }
 }
 
-/// Gives a request its id, its span and its answer's shape, and writes down what became of it.
+/// Gives a request its id, its span and the shape of its answer, and records its outcome.
 pub(super) async fn accompany(
     State(app): State<Arc<App>>,
     shape: Shape,
@@ -121,7 +121,7 @@ pub(super) async fn accompany(
         sandbox: OnceLock::new(),
     });
     request.extensions_mut().insert(context.clone());
-    // What no route has is refused in the shape of the API that was meant.
+    // Unknown paths are refused in the shape of the API that the path belongs to.
     let shape =
         if shape == Shape::E2b && super::error::is_own(request.uri().path()) { Shape::Own } else { shape };
     let method = request.method().clone();
@@ -130,7 +130,7 @@ pub(super) async fn accompany(
     let id = context.request_id;
     let began = Instant::now();
     let mut traced = begin_trace(&app, &request, &method, route.as_deref());
-    // Whose it is, extractors find out and put here: every line of the request then has it.
+    // Extractors record the caller in this span, so every log line of the request has it.
     let span = tracing::info_span!(
         "request", request.id = %id, %method, route = route.as_deref(), project.id = Empty, agent.id = Empty,
         sandbox.id = Empty
@@ -146,12 +146,12 @@ pub(super) async fn accompany(
     end_trace(&mut traced, &context, id, answer.status(), refusal.as_deref());
     let shown = HeaderValue::try_from(id.to_string()).expect("an id is letters and digits");
     answer.headers_mut().insert("x-request-id", shown);
-    // For the line that the port writes about it.
+    // For the access log line that the port writes.
     answer.extensions_mut().insert(context.attribution());
-    // Of a stranger only the log tells: anybody could fill the disk with refusals.
+    // Refusals of unauthenticated clients go only to the log: any client could fill the disk with them.
     let stranger = context.whom.get().is_none();
     if stranger && answer.status() == StatusCode::UNAUTHORIZED {
-        tracing::debug!(request.id = %id, %method, "refused a request without a good key");
+        tracing::debug!(request.id = %id, %method, "refused a request without a valid key");
     }
     let changes = is_told(&method, answer.status());
     if !stranger && (changes || route.as_deref().is_some_and(|route| READS.contains(&route))) {
@@ -175,7 +175,7 @@ pub(super) async fn accompany(
     answer
 }
 
-/// Begins the request's span, as part of its client's where it names one.
+/// Begins the request's span, as a child of the client's if the request names one.
 fn begin_trace(app: &App, request: &Request, method: &Method, route: Option<&str>) -> Active {
     let traces = &app.telemetry.traces;
     let parent = request.headers().get("traceparent").filter(|_| traces.are_on());
@@ -209,7 +209,7 @@ fn end_trace(traced: &mut Active, context: &Of, id: AuditId, status: StatusCode,
     }
 }
 
-/// Routes whose answers are what tenants keep in sandboxes: files, logs, output, artifacts. Reads of these are recorded.
+/// Routes that return contents of sandboxes: files, logs, output, artifacts. Reads of these are recorded.
 const READS: [&str; 15] = [
     "/api/v1/sandboxes/{id}/files",
     "/api/v1/sandboxes/{id}/files/{*path}",
@@ -228,14 +228,14 @@ const READS: [&str; 15] = [
     "/api/v1/sandboxes/fork/{fork}/entries/{entry}/diff",
 ];
 
-/// Whatever would change something, and whatever was not allowed.
+/// Whether a request is recorded: it could change something, or it was not allowed.
 fn is_told(method: &Method, status: StatusCode) -> bool {
     let looks_only = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     let not_allowed = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::TOO_MANY_REQUESTS];
     !looks_only || not_allowed.contains(&status)
 }
 
-/// The part of the path that stands where the route has its first name.
+/// The part of the path at the route's first parameter.
 fn named_in(route: &str, path: &str) -> Option<String> {
     let place = route.split('/').position(|part| part.starts_with('{'))?;
     path.split('/').nth(place).map(str::to_string)

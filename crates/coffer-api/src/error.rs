@@ -15,10 +15,10 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::Value;
 
-/// By this new SDKs know that a sandbox's own agent is to blame.
+/// New SDKs recognise by this code that the sandbox's own agent did not respond.
 const GUEST_UNRESPONSIVE: &str = "sandbox_snapshot_guest_agent_unresponsive";
 
-/// Why a request was not done: a refusal of the domain, or one of the API's own, on its way to an HTTP response.
+/// Why a request failed: a refusal of the domain, or one of the API, on its way to an HTTP response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
     refusal: Refusal,
@@ -115,7 +115,7 @@ impl ApiError {
         self
     }
 
-    /// Adds what a program may want to know.
+    /// Adds details for programs.
     pub(crate) fn details(mut self, details: Value) -> Self {
         self.refusal = self.refusal.details(details);
         self
@@ -144,18 +144,18 @@ impl From<Refusal> for ApiError {
 
 /// Errors of the domain.
 impl ApiError {
-    /// A step of the fleet's about the sandbox `id` failed.
+    /// A step of the fleet on the sandbox `id` failed.
     pub(crate) fn fleet(error: FleetError, id: &str) -> Self {
         let error_code = matches!(error, FleetError::GuestUnresponsive(_)).then_some(GUEST_UNRESPONSIVE);
         Self { refusal: error.explain(id), error_code }
     }
 
-    /// A command in the sandbox `id`, or the way into it, failed.
+    /// A command in the sandbox `id`, or the connection into it, failed.
     pub(crate) fn exec(error: impl Into<ExecError>, id: &str) -> Self {
         error.into().explain(id).into()
     }
 
-    /// Git's work in the sandbox `id` failed.
+    /// A git operation in the sandbox `id` failed.
     pub(crate) fn git(error: &GitError, id: &str) -> Self {
         error.explain(id).into()
     }
@@ -168,12 +168,12 @@ impl ApiError {
         Refusal::from(&error).into()
     }
 
-    /// A thing of the store's was not made or changed for its name.
+    /// The store did not create or change a thing because of its name.
     pub(crate) fn name(error: NameError, kind: &str, name: impl std::fmt::Display) -> Self {
         error.explain(kind, name).into()
     }
 
-    /// 429: the project may store no more.
+    /// 429: the project's storage quota is used up.
     pub(crate) fn over_storage(over: &OverQuota) -> Self {
         over.explain_storage().into()
     }
@@ -183,13 +183,13 @@ impl ApiError {
         Refusal::from(&low).into()
     }
 
-    /// 429: the project holds its share of a pool, or all of it is in use.
+    /// 429: the project has used up its share of a pool, or the whole pool is in use.
     pub(crate) fn busy(full: Full) -> Self {
         Refusal::from(full).into()
     }
 }
 
-/// The answer has no body yet: [`Unrendered::render`] gives it the one of the API that was asked.
+/// The answer has no body yet: [`Unrendered::render`] adds the body in the shape of the API.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = status_of(self.refusal.code).into_response();
@@ -209,13 +209,13 @@ pub(crate) const LFS_TYPE: &str = "application/vnd.git-lfs+json";
 pub(crate) enum Shape {
     E2b,
     Own,
-    /// Git shows its people plain text and nothing else.
+    /// Git shows its users only plain text.
     Plain,
-    /// Git LFS shows the message of what is in its own type.
+    /// Git LFS shows the message of a body in its own media type.
     Lfs,
 }
 
-/// Whether a path is of our own API, whatever is there.
+/// Whether a path belongs to our own API, even if it has no route.
 pub(crate) fn is_own(path: &str) -> bool {
     path.strip_prefix("/api/v1").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

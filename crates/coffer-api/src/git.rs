@@ -1,4 +1,4 @@
-//! Git's own protocol over HTTP, for repositories that this server keeps: `/git/<project>/<name>.git/…`.
+//! Git's own protocol over HTTP, for repositories that this server stores: `/git/<project>/<name>.git/…`.
 //!
 //! The password of Basic authentication is a key of the project, or a pass; the name does not matter.
 
@@ -32,12 +32,12 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/git/{project}/{repository}/git-receive-pack", post(push))
 }
 
-/// Somebody who may do what was asked for.
+/// A caller that is allowed to do what it asked for.
 pub(super) struct Entered {
     pub(super) scope: ProjectScope,
     pub(super) row: RepositoryRow,
     actor: String,
-    /// What a pass allows; a key has its role.
+    /// The access of a pass; a key has its role instead.
     access: Option<GitAccess>,
 }
 
@@ -50,7 +50,7 @@ async fn refs(
     let (mut parts, _) = request.into_parts();
     let service = query.text("service").and_then(|name| name.parse::<Service>().ok());
     let service = service.ok_or_else(|| {
-        // Without a service it is the protocol of old, which only reads files.
+        // A request without a service uses the dumb protocol, which only reads files.
         ApiError::of(Code::Forbidden, "this server speaks git's smart protocol only; use git 1.6.6 or newer")
     })?;
     let entered = enter(&app, &mut parts, &place, service).await?;
@@ -101,9 +101,9 @@ fn protocol(headers: &HeaderMap) -> Option<&str> {
 
 fn incoming(parts: &Parts, body: Body, service: Service) -> Result<Incoming, ApiError> {
     let text = |name| parts.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    // Another type could be sent by a page that a browser shows.
+    // Refuse other types: a web page in a browser could send them.
     if text(header::CONTENT_TYPE) != Some(format!("application/x-{}-request", service.as_str()).as_str()) {
-        return Err(ApiError::bad_request("this is not a request of git's"));
+        return Err(ApiError::bad_request("this is not a request of git"));
     }
     let gzip = match text(header::CONTENT_ENCODING) {
         None | Some("identity") => false,
@@ -115,7 +115,7 @@ fn incoming(parts: &Parts, body: Body, service: Service) -> Result<Incoming, Api
     Ok(Incoming { body, gzip, protocol })
 }
 
-/// Finds out who asks, and whether they may.
+/// Authenticates the caller and checks its access.
 pub(super) async fn enter(
     app: &Arc<App>,
     parts: &mut Parts,
@@ -159,7 +159,7 @@ pub(super) async fn enter(
     Ok(Entered { scope, row, actor, access })
 }
 
-/// Whether a repository has that name.
+/// Whether a repository has this name.
 async fn is(
     app: &App,
     scope: &ProjectScope,
@@ -201,7 +201,7 @@ fn basic_password(headers: &HeaderMap) -> Option<String> {
     }
     let text = base64::engine::general_purpose::STANDARD.decode(text.trim()).ok()?;
     let text = String::from_utf8(text).ok()?;
-    // Some clients send a token as the name alone.
+    // Some clients send a token as the name, without a password.
     let (name, password) = text.split_once(':')?;
     Some(if password.is_empty() { name.to_string() } else { password.to_string() })
 }

@@ -1,4 +1,4 @@
-//! Where this server is, as its clients see it, and what it keeps itself.
+//! The address of this server as its clients see it, and the check for repositories of other installations.
 
 use coffer_core::Code;
 use coffer_store::RepositoryRow;
@@ -7,7 +7,7 @@ use http::HeaderMap;
 use crate::app::App;
 use crate::error::ApiError;
 
-/// Refuses a repository that another installation keeps.
+/// Refuses a repository that another installation stores.
 pub(crate) fn check_keeper(app: &App, row: &RepositoryRow) -> Result<(), ApiError> {
     match app.store.repository_elsewhere(row) {
         None => Ok(()),

@@ -1,9 +1,10 @@
-//! Which kind of key may call which route: one table, asked wherever a key is shown.
+//! Which kind of key may call which route: one table, checked for every key.
 //!
-//! The kind comes before the role: a key of a kind that the table does not name for a route is refused there whatever its
-//! role, and a route that is not in the table is refused to all. An agent runs code that its task, a web page or a
-//! dependency may have written, so it gets what its work needs and nothing that decides over it: it does not merge,
-//! review, set statuses, change protection or network policy, import, or make projects, keys or repositories.
+//! The kind is checked before the role: if the table does not list a key's kind for a route, the key is
+//! refused whatever its role. A route that is not in the table is refused to all. An agent runs code that its
+//! task, a web page or a dependency may have written, so it gets only what its work needs: it cannot merge,
+//! review, set statuses, change protection or network policy, import, or create projects, keys or
+//! repositories.
 
 use coffer_core::KeyKind;
 use coffer_core::network::{Base, Policy};
@@ -21,8 +22,8 @@ struct Kinds {
     agent: bool,
 }
 
-/// Whether a new sandbox of such a key may reach that. An agent's reaches what a sandbox does by default, or less: it could
-/// not change the policy of one that there is either.
+/// Checks whether a key of this kind may create a sandbox with this network policy. An agent's sandbox has
+/// the default policy, or a narrower one: an agent cannot change the policy of an existing sandbox either.
 pub(super) fn check_reach(kind: KeyKind, reach: &Policy, default: Base) -> Result<(), ApiError> {
     if kind != KeyKind::Agent || reach.is_within(default) {
         return Ok(());
@@ -38,7 +39,7 @@ pub(super) fn check_reach(kind: KeyKind, reach: &Policy, default: Base) -> Resul
 const ALL: Kinds = Kinds { operator: true, person: true, service: true, agent: true };
 /// Keys of a project.
 const PROJECT: Kinds = Kinds { operator: false, ..ALL };
-/// Keys of a project but agents'.
+/// Keys of a project, except agents'.
 const STAFF: Kinds = Kinds { agent: false, ..PROJECT };
 /// Operators' keys.
 const OPERATOR: Kinds = Kinds { operator: true, person: false, service: false, agent: false };
@@ -54,7 +55,7 @@ impl Kinds {
     }
 }
 
-/// Methods, route, kinds. `*` is every method; `HEAD` is meant by `GET`.
+/// Methods, route, kinds. `*` is every method; `GET` includes `HEAD`.
 const TABLE: &[(&str, &str, Kinds)] = &[
     // E2B's REST API.
     ("GET POST", "/sandboxes", PROJECT),
@@ -89,7 +90,7 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     ("*", "/volumecontent/{*rest}", STAFF),
     ("*", "/secrets", STAFF),
     ("*", "/secrets/{*rest}", STAFF),
-    // Git. An agent pushes to the branches of its tasks alone.
+    // Git. An agent pushes only to the branches of its tasks.
     ("GET", "/git/{project}/{repository}/info/refs", PROJECT),
     ("POST", "/git/{project}/{repository}/git-upload-pack", PROJECT),
     ("POST", "/git/{project}/{repository}/git-receive-pack", PROJECT),
@@ -174,7 +175,7 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     ("GET", "/api/v1/executions", PROJECT),
     ("GET", "/api/v1/executions/{execution}", PROJECT),
     ("GET", "/api/v1/executions/{execution}/output", PROJECT),
-    // Git in sandboxes. An agent pushes, and opens pull requests from, the branches of its tasks alone.
+    // Git in sandboxes. An agent pushes, and opens pull requests from, only the branches of its tasks.
     ("POST", "/api/v1/sandboxes/{id}/clone", PROJECT),
     ("POST", "/api/v1/sandboxes/{id}/branch", PROJECT),
     ("POST", "/api/v1/sandboxes/{id}/commit", PROJECT),

@@ -1,5 +1,6 @@
-//! Git LFS for repositories that this server keeps, below `/git/<project>/<name>.git/info/lfs`: the batch API with basic
-//! transfers. Whoever may fetch may download, whoever may push may upload. There are no locks.
+//! Git LFS for repositories that this server stores, below `/git/<project>/<name>.git/info/lfs`: the batch API
+//! with basic transfers. Callers that may fetch may download, callers that may push may upload. There are no
+//! locks.
 
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ enum Operation {
     Upload,
 }
 
-/// What a client wants. What else it says, such as its ref, decides nothing here.
+/// A batch request. Other fields, such as the ref, are ignored.
 #[derive(Debug, Deserialize)]
 struct Batch {
     operation: Operation,
@@ -62,10 +63,10 @@ impl Batch {
         }
         let basic = |all: &Vec<String>| all.is_empty() || all.iter().any(|one| one == "basic");
         if !self.transfers.as_ref().is_none_or(basic) {
-            return Err(ApiError::invalid("transfers", "must have `basic`, the one that there is"));
+            return Err(ApiError::invalid("transfers", "must have `basic`, the only supported one"));
         }
         if self.hash_algo.as_ref().is_some_and(|name| name != "sha256") {
-            return Err(ApiError::invalid("hash_algo", "must be `sha256`, the one that there is"));
+            return Err(ApiError::invalid("hash_algo", "must be `sha256`, the only supported one"));
         }
         let read = |object: &Object| {
             let oid = object.oid.parse::<LfsOid>().map_err(ApiError::forge);
@@ -81,7 +82,7 @@ async fn batch(
     request: Request,
 ) -> Result<Response, ApiError> {
     let (mut parts, body) = request.into_parts();
-    // Before anything of the body is read.
+    // Before reading the body.
     let mut entered = enter(&app, &mut parts, &place, Service::UploadPack).await?;
     let headers = parts.headers.clone();
     let Checked(batch) = Checked::<Batch>::from_request(Request::new(body), &()).await?;
@@ -109,7 +110,7 @@ async fn batch(
                 told["error"] = refused(422, "the object of that id has another length");
             }
             (Operation::Upload, LfsFound::TooLarge) => {
-                told["error"] = refused(413, "the object is larger than this server takes");
+                told["error"] = refused(413, "the object is larger than this server accepts");
             }
         }
         told
@@ -132,7 +133,7 @@ async fn download(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-    // Whoever opens it in a browser must not be shown a page of a stranger's making.
+    // A browser must not show an object as a page: any tenant can write its contents.
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
     Ok(response)
@@ -148,7 +149,7 @@ async fn upload(
     let oid = oid.parse::<LfsOid>().map_err(ApiError::forge)?;
     let length = match parts.headers.get(header::CONTENT_LENGTH) {
         Some(length) => length.to_str().ok().and_then(|length| length.parse().ok()),
-        // A request that says nothing of a body has an empty one.
+        // Without a length and an encoding, the body is empty.
         None => (!parts.headers.contains_key(header::TRANSFER_ENCODING)).then_some(0),
     };
     let length = length.ok_or_else(|| ApiError::bad_request("an object needs a Content-Length"))?;
@@ -158,7 +159,7 @@ async fn upload(
     Ok(answer(&json!({})))
 }
 
-/// What else Git LFS may ask, locks among it, as servers answer that do not have it.
+/// Other requests of Git LFS, such as locks, are answered as by servers without them.
 async fn nothing(
     State(app): State<Arc<App>>,
     Path((project, repository, _)): Path<(String, String, String)>,
@@ -166,10 +167,10 @@ async fn nothing(
 ) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     enter(&app, &mut parts, &(project, repository), Service::UploadPack).await?;
-    Err(ApiError::of(Code::NotFound, "of Git LFS there are objects here, and nothing else"))
+    Err(ApiError::of(Code::NotFound, "this server supports only objects of Git LFS"))
 }
 
-/// Where the caller finds the objects of a repository.
+/// The address of a repository's objects, for the caller.
 fn here(headers: &HeaderMap, path: &str) -> Result<String, ApiError> {
     let here =
         super::here::base_url(headers).ok_or_else(|| ApiError::bad_request("the request has no Host"))?;

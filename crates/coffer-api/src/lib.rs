@@ -1,7 +1,7 @@
-//! E2B's REST API, and the first of our own.
+//! E2B's REST API and our own.
 //!
-//! A handler authenticates, checks the request into domain types, calls the fleet once and maps
-//! the outcome. Success codes are exact and every refusal has E2B's shape: SDKs depend on both.
+//! A handler authenticates, checks the request into domain types, calls the domain once and maps the outcome.
+//! Success codes are exact, and E2B's routes refuse in E2B's shape: SDKs depend on both.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -52,7 +52,7 @@ use error::ApiError;
 use error::Shape;
 pub use ui::UiFile;
 
-/// The refusal of a request that found no place on the port, in our own shape.
+/// The refusal for a request that got no place on the port, in our own shape.
 pub fn refuse(full: coffer_shares::Full) -> axum::response::Response {
     let id = coffer_core::AuditId::generate();
     error::Unrendered::render(

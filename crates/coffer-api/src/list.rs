@@ -60,11 +60,11 @@ pub(super) async fn page(
     Ok((headers, Json(visible(&app, &caller.scope, page.rows))))
 }
 
-/// Leaves out what is ending right now: whoever asked for that must not see it again.
+/// Leaves out sandboxes that are ending: the caller that destroyed one must not see it again.
 fn visible(app: &App, scope: &ProjectScope, rows: Vec<SandboxRow>) -> Vec<ListedSandbox> {
     let rows = rows.into_iter().filter(|row| {
         let record = app.fleet.find(scope, row.id);
-        // What another installation holds, only the records tell.
+        // For a sandbox of another installation, only the database is known.
         record.map_or(app.store.holder_elsewhere(row).is_some(), |record| record.live().ending.is_none())
     });
     rows.filter_map(|row| show::listed(&row)).collect()
@@ -91,7 +91,7 @@ fn filter(query: &Pairs) -> Result<ListFilter, ApiError> {
         states: states(query)?,
         metadata: metadata(query)?,
         template: query.text("template").map(str::to_lowercase),
-        // E2B means at or after, the store after.
+        // E2B means "at or after", the store "after".
         started_after_ms: started_after.map(|time| time.as_millisecond() - 1),
         order,
         limit: u32::try_from(limit).map_err(|_| ApiError::internal())?,
@@ -99,7 +99,7 @@ fn filter(query: &Pairs) -> Result<ListFilter, ApiError> {
     })
 }
 
-/// Comma-joined or repeated; none means both.
+/// Comma-joined or repeated; without one, both states.
 fn states(query: &Pairs) -> Result<Vec<StateName>, ApiError> {
     let named = query.all("state").flat_map(|value| value.split(',')).filter(|name| !name.is_empty());
     let states = named.map(|name| match name {

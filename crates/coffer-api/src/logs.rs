@@ -1,4 +1,4 @@
-//! What happened in a sandbox, as E2B tells of it: its own transitions, and its processes from the log.
+//! The log of a sandbox as E2B shows it: its own transitions, and its processes from the log.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -23,10 +23,10 @@ const MOST_ENTRIES: i64 = 1000;
 const LONGEST_SEARCH: usize = 256;
 const LONGEST_MESSAGE: usize = 4096;
 
-/// How long a sandbox may take to tell what it has not told yet.
+/// How long to wait for a sandbox's newest output.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// An entry before it is shown, with its time to sort by.
+/// An entry before it is rendered, with its time to sort by.
 struct Entry {
     time_ms: Millis,
     level: LogLevel,
@@ -97,7 +97,7 @@ fn limit(query: &Pairs) -> Result<usize, ApiError> {
     usize::try_from(limit).map_err(|_| ApiError::internal())
 }
 
-/// What is known of a sandbox and wanted, in order, at most `limit`.
+/// The matching entries of a sandbox, in order, at most `limit`.
 async fn entries(
     app: &App,
     named: &NamedId<Read>,
@@ -112,7 +112,7 @@ async fn entries(
         return Err(ApiError::no_sandbox(&named.text));
     }
     if let Some(record) = app.fleet.find(scope, named.id) {
-        // A sandbox that does not answer still has its history to show.
+        // If the sandbox does not answer, its history is still shown.
         let _turn = app.journals.take(record.project).await.map_err(ApiError::busy)?;
         app.output.catch_up(&record, PATIENCE).await;
     }
@@ -151,8 +151,8 @@ fn of_transition(transition: Transition) -> Entry {
     }
 }
 
-/// What a record of the log says: a line for each line of output. A record of output does not say whose it is
-/// on the sandbox's own list; `pids` has what those before it said of that.
+/// The entries of a log record: one for each line of output. A record of output has no pid; `pids` has those
+/// of the start records before it.
 fn of_record(
     record: &LogRecord,
     pids: &mut HashMap<ExecutionId, String>,
@@ -182,10 +182,10 @@ fn of_record(
         }
         Kind::Gap(stream) => {
             fields.insert("stream".into(), stream_name(stream).into());
-            (LogLevel::Warn, vec![format!("{} bytes of output were not heard of", record.missed_bytes())])
+            (LogLevel::Warn, vec![format!("{} bytes of output were lost", record.missed_bytes())])
         }
         Kind::Truncated => {
-            (LogLevel::Warn, vec!["the process has written too much: the rest is only counted".into()])
+            (LogLevel::Warn, vec!["the process has written too much: the rest is not kept".into()])
         }
     };
     match fields.get("pid") {
@@ -199,7 +199,7 @@ fn of_record(
 /// Part of some output.
 pub(super) struct Line {
     pub(super) text: String,
-    /// Where in the output the next line begins.
+    /// The offset in the output at which the next line begins.
     pub(super) end: usize,
 }
 

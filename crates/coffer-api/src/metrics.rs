@@ -1,4 +1,4 @@
-//! What sandboxes used.
+//! Resource usage of sandboxes.
 
 use std::sync::Arc;
 

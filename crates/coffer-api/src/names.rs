@@ -4,13 +4,13 @@ use super::error::ApiError;
 
 const LONGEST: usize = 100;
 
-/// A name is shown on one line: not empty, not long, nothing that a terminal would act on.
+/// A name is shown on one line: not empty, not long, and without control characters.
 pub(super) fn check_name(name: &str) -> Result<(), ApiError> {
     let fits = (1..=LONGEST).contains(&name.chars().count()) && name.trim() == name;
     if fits && !name.chars().any(char::is_control) {
         return Ok(());
     }
-    let wanted = format!("must have 1 to {LONGEST} characters, none of them a control one, no space around");
+    let wanted = format!("must have 1 to {LONGEST} characters, no control characters, no space around");
     Err(ApiError::invalid("name", wanted))
 }
 

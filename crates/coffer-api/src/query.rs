@@ -1,5 +1,5 @@
-//! Query strings: typed on our own routes, where unknown parameters are refused; as pairs on E2B's, whose SDKs may send
-//! what this server does not know.
+//! Query strings: typed on our own routes, where unknown parameters are refused; as pairs on E2B's, whose SDKs
+//! may send parameters that this server does not know.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use super::error::ApiError;
 
 const NOT_UTF8: &str = "the query string is not UTF-8";
 
-/// Some of the parameters of one of our own routes. A route may read several such parts: [`Allowed`] knows all of them, and
-/// the description has them from the same type.
+/// Some of the parameters of one of our own routes. A route may read several such parts: [`Allowed`] knows
+/// all of them, and the OpenAPI description uses the same types.
 #[derive(Debug)]
 pub(crate) struct Query<T>(pub T);
 
@@ -36,7 +36,7 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     if form_pairs(text).is_none() {
         return Err(ApiError::bad_request(NOT_UTF8));
     }
-    // A parameter without a value is the same as none.
+    // A parameter without a value counts as missing.
     let given =
         text.split('&').filter(|pair| pair.split_once('=').is_some_and(|(_, value)| !value.is_empty()));
     let given = given.collect::<Vec<_>>().join("&");
@@ -44,7 +44,7 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
         serde_path_to_error::deserialize(serde_html_form::Deserializer::from_bytes(given.as_bytes()));
     parsed.map_err(|error| {
         let (name, why) = (error.path().to_string(), error.inner().to_string());
-        // One that is missing has no path.
+        // The error for a missing parameter has no path.
         let missing = why.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
         match missing {
             Some(name) => ApiError::invalid(name, "is needed"),
@@ -53,12 +53,12 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     })
 }
 
-/// The names in parameters that may be repeated and may hold several, joined by commas.
+/// The names in parameters that may be repeated and may have several values, joined by commas.
 pub(crate) fn names(values: &[String]) -> impl Iterator<Item = &str> {
     values.iter().flat_map(|value| value.split(',')).filter(|name| !name.is_empty())
 }
 
-/// Which parameters each of our own routes takes, as its description says.
+/// The parameters of each of our own routes, from its OpenAPI description.
 #[derive(Debug, Clone)]
 pub(super) struct Allowed(Arc<HashMap<(Method, String), Vec<String>>>);
 
@@ -83,7 +83,8 @@ impl Allowed {
         Self(Arc::new(routes))
     }
 
-    /// Refuses a request with a parameter that its route does not take: what is ignored looks as if it had been heeded.
+    /// Refuses a request with a parameter that its route does not take: an ignored parameter would seem to
+    /// work.
     pub(super) async fn check(self, request: Request, next: Next) -> Response {
         match self.refusal(&request) {
             Some(refusal) => refusal.into_response(),
@@ -93,10 +94,10 @@ impl Allowed {
 
     fn refusal(&self, request: &Request) -> Option<ApiError> {
         let query = request.uri().query()?;
-        // In the description a part that goes on to the end of the path is like any other.
+        // The description writes a wildcard part of the path as an ordinary one.
         let route = request.extensions().get::<MatchedPath>()?.as_str().replace("{*", "{");
         let of = |method: &Method| self.0.get(&(method.clone(), route.clone()));
-        // A route without a HEAD of its own answers one as it would a GET.
+        // A route without its own HEAD answers it like GET.
         let is_head = *request.method() == Method::HEAD;
         let allowed = of(request.method()).or_else(|| is_head.then(|| of(&Method::GET)).flatten())?;
         let Some(pairs) = form_pairs(query) else { return Some(ApiError::bad_request(NOT_UTF8)) };
@@ -132,7 +133,7 @@ impl<S: Sync> FromRequestParts<S> for Pairs {
 }
 
 impl Pairs {
-    /// The first value of `name`; an empty one counts as none.
+    /// The first value of `name`; an empty one counts as missing.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         let first = self.0.iter().find(|(key, _)| key == name)?;
         Some(first.1.as_str()).filter(|value| !value.is_empty())
@@ -153,7 +154,7 @@ impl Pairs {
     }
 }
 
-/// Decodes `application/x-www-form-urlencoded`; `None` where it is not UTF-8.
+/// Decodes `application/x-www-form-urlencoded`; `None` if it is not UTF-8.
 pub(super) fn form_pairs(text: &str) -> Option<Vec<(String, String)>> {
     let decode = |text: &str| {
         let spaced = text.replace('+', " ");

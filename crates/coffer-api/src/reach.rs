@@ -1,4 +1,4 @@
-//! What a sandbox may reach, what it has, and what it was refused.
+//! The network policy, traffic and refusals of a sandbox.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ async fn reach(app: &App, record: &Record, id: &str, after: u64) -> Result<Json<
     Ok(Json(Reach { policy: policy.shown(), traffic, refusals, total, forgotten }))
 }
 
-/// What a sandbox may reach, what it sent and received, and what it was refused.
+/// Returns the network policy, traffic and refusals of a sandbox.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/network", tag = "sandboxes",
     params(("id" = String, Path), ReachQuery),
@@ -41,7 +41,7 @@ pub(super) async fn show(
     reach(&app, &named.record, &named.id, query.after.unwrap_or(0)).await
 }
 
-/// Replaces what a running sandbox may reach, and cuts the connections that this forbids.
+/// Replaces the network policy of a running sandbox, and cuts the connections that it forbids.
 #[utoipa::path(
     put, path = "/api/v1/sandboxes/{id}/network", tag = "sandboxes", params(("id" = String, Path)),
     request_body = PolicyShape,

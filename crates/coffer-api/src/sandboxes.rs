@@ -1,4 +1,4 @@
-//! One sandbox: making, showing, changing and destroying it.
+//! Creates, shows, changes and destroys a single sandbox.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use super::{kinds, show};
 use coffer_fleet::network;
 use coffer_fleet::{Boot, Connected, CreateSpec};
 
-/// The timeout of a `resume` that names none, in seconds.
+/// The default timeout of a `resume`, in seconds.
 const RESUME_S: i64 = 15;
-/// How long a `refreshes` without a duration keeps a sandbox alive, and the longest it may ask for.
+/// How long a `refreshes` without a duration keeps a sandbox alive, and its largest value.
 const REFRESH_S: i64 = 15;
 const LONGEST_REFRESH_S: i64 = 3600;
 
@@ -57,7 +57,7 @@ async fn create(
 ) -> Result<Created, ApiError> {
     let spec = check::create(new, generation, &app.policy, idempotency_key, &caller.actor())?;
     kinds::check_reach(caller.kind, &spec.network.policy, Base::Public)?;
-    // Its timeout is E2B's to say; what bounds every sandbox of the project bounds this one too.
+    // E2B's request sets the timeout; the project's bounds apply too.
     let project = app.limiter.of(caller.scope.project());
     let bounds =
         Bounds { idle_s: project.idle_s, max_lifetime_s: project.max_lifetime_s, ..Bounds::default() };
@@ -75,7 +75,7 @@ pub(super) async fn detail(
     let detail = row.and_then(|row| show::detail(&row, app.domain.as_deref()));
     let mut detail = detail.ok_or_else(|| ApiError::no_sandbox(&named.id))?;
     if user.is_err() {
-        // With it one starts commands, and this key may only look.
+        // The token can start commands, and this key may only read.
         detail.envd_access_token = None;
     }
     Ok(Json(detail))
@@ -95,7 +95,7 @@ pub(super) async fn timeout(
     named: Named<Write>,
     Body(request): Body<TimeoutRequest>,
 ) -> Result<StatusCode, ApiError> {
-    // Nothing and less means now.
+    // Zero or less ends the sandbox now.
     let timeout_ms = if request.timeout <= 0 { 0 } else { checked(&app, request.timeout)? };
     let set = app.fleet.set_timeout(named.record, timeout_ms).await;
     set.map_err(|error| ApiError::fleet(error, &named.id))?;

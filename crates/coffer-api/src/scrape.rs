@@ -1,4 +1,4 @@
-//! Figures that are looked up when somebody asks.
+//! Metrics that are computed when they are scraped.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,12 +22,12 @@ use coffer_forge::Forges;
 use coffer_store::{Store, WriteLoad};
 use coffer_telemetry::{Labels, Level, Levels, Telemetry, label};
 
-/// A node that does not answer within this is down, as far as figures go.
+/// A node that does not answer within this time counts as down.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Projects with a budget that are told apart; there is no bound to them otherwise.
+/// Projects with a budget that get their own series; their number is otherwise unbounded.
 const MOST_BUDGETS: usize = 200;
 
-/// All figures, in the OpenMetrics text format.
+/// All metrics, in the OpenMetrics text format.
 pub(crate) async fn scrape(
     telemetry: &Telemetry,
     fleet: &Fleet,
@@ -38,7 +38,7 @@ pub(crate) async fn scrape(
     let mut now = Registry::default();
     let build: Levels<1> = Levels::default();
     build.get_or_create(&label([("version", env!("CARGO_PKG_VERSION"))])).set(1.0);
-    now.register("coffer_build_info", "The version that runs, as a label", build);
+    now.register("coffer_build_info", "The running version, as a label", build);
     sandboxes(&mut now, fleet);
     node(&mut now, fleet).await;
     breakers(telemetry, &mut now, forges);
@@ -47,7 +47,7 @@ pub(crate) async fn scrape(
     gauge(
         &mut now,
         "coffer_store_write_queue",
-        "Writes that wait for the database or are at it",
+        "Writes that wait for the database or are in progress",
         load.waiting as f64,
     );
     now.register_collector(Box::new(WriteTimes(load)));
@@ -70,7 +70,7 @@ fn breakers(telemetry: &Telemetry, now: &mut Registry, forges: &Forges) {
     }
     let (name, github) = forges.github_standing();
     standing.get_or_create(&label([("dependency", name)])).set(f64::from(github as u8));
-    let help = "Whether a dependency is asked: 0 closed (it is), 1 half open, 2 open (it is left alone)";
+    let help = "State of a dependency's circuit breaker: 0 closed, 1 half open, 2 open";
     now.register("coffer_circuit_breaker_state", help, standing);
 }
 
@@ -94,7 +94,7 @@ fn sandboxes(now: &mut Registry, fleet: &Fleet) {
             ("scope", if budget.sandbox.is_some() { "sandbox" } else { "project" }.into()),
         ];
         let level = used.get_or_create(&labels);
-        // Of several sandboxes' budgets the one that is nearest to its end counts.
+        // Of several sandboxes' budgets, the one with the highest ratio counts.
         level.set(level.get().max(ratio));
     }
     now.register("sandbox_budget_used_ratio", "How much of a budget is spent; 1 is all", used);
@@ -111,21 +111,16 @@ async fn node(now: &mut Registry, fleet: &Fleet) {
     );
     let Some(info) = info else { return };
     if let (Some(size), Some(free)) = (info.pool_bytes, info.pool_free_bytes) {
-        gauge(now, "coffer_pool_size_bytes", "What all sandboxes together may write", size as f64);
-        gauge(now, "coffer_pool_free_bytes", "What of it is free", free as f64);
+        gauge(now, "coffer_pool_size_bytes", "Size of the disk pool that sandboxes share", size as f64);
+        gauge(now, "coffer_pool_free_bytes", "Free space in the disk pool", free as f64);
     }
     let pressure: Levels<1> = Levels::default();
     for Pressure { resource, waiting_bp } in info.pressure {
         pressure.get_or_create(&[("resource", resource.into())]).set(f64::from(waiting_bp) / 10_000.0);
     }
-    let help = "The part of ten seconds in which some process of a sandbox waited for a resource (cgroup v2)";
+    let help = "The part of the last ten seconds in which some process of a sandbox waited for a resource (cgroup v2)";
     now.register("sandbox_pressure_ratio", help, pressure);
-    gauge(
-        now,
-        "coffer_warm_sandboxes",
-        "Sandboxes that are ready and belong to nobody yet",
-        info.warm_ready as f64,
-    );
+    gauge(now, "coffer_warm_sandboxes", "Sandboxes in the warm pool", info.warm_ready as f64);
 }
 
 fn forge(now: &mut Registry, forges: &Forges) {
@@ -147,30 +142,35 @@ fn forge(now: &mut Registry, forges: &Forges) {
         counter.inc_by(value);
         now.register(name, help, counter);
     };
-    count(now, "coffer_forge_requests", "Requests sent to forges elsewhere", read(&github.requests));
+    count(now, "coffer_forge_requests", "Requests sent to GitHub", read(&github.requests));
     count(
         now,
         "coffer_forge_failures",
-        "Those without a good answer: silence and 5xx",
+        "Requests to GitHub that failed: no answer, or 5xx",
         read(&github.failures),
     );
-    count(now, "coffer_forge_rate_limited", "Those that met a rate limit", read(&github.rate_limited));
-    count(now, "coffer_forge_unchanged", "Those whose answer was known", read(&github.unchanged));
-    let help = "How long rate limits were waited for, in milliseconds";
+    count(
+        now,
+        "coffer_forge_rate_limited",
+        "Requests to GitHub that met a rate limit",
+        read(&github.rate_limited),
+    );
+    count(
+        now,
+        "coffer_forge_unchanged",
+        "Requests to GitHub whose answer had not changed",
+        read(&github.unchanged),
+    );
+    let help = "Time spent waiting for rate limits, in milliseconds";
     count(now, "coffer_forge_waited_milliseconds", help, read(&github.waited_ms));
 }
 
-/// Without an answer of the records there is no figure: an alert on its absence is the database's.
+/// If the database does not answer, there is no value; an alert on its absence is about the database.
 async fn webhooks(now: &mut Registry, store: &Store) {
     let Ok(load) = store.webhook_load(&store.operator()).await else { return };
-    gauge(
-        now,
-        "coffer_webhook_waiting",
-        "Deliveries to webhooks that are still to be made",
-        load.waiting as f64,
-    );
+    gauge(now, "coffer_webhook_waiting", "Waiting deliveries to webhooks", load.waiting as f64);
     let oldest = load.oldest_ms.map_or(0, |oldest| (now_ms() - oldest).max(0));
-    let help = "How long the oldest of them has waited";
+    let help = "Age of the oldest waiting delivery";
     gauge(now, "coffer_webhook_oldest_wait_seconds", help, oldest as f64 / 1000.0);
     gauge(now, "coffer_webhooks_failing", "Webhooks whose last delivery failed", load.failing as f64);
     let help = "Webhooks that were disabled because they failed or answered 410";
@@ -181,10 +181,10 @@ async fn queue(now: &mut Registry, store: &Store) {
     let Ok(load) = store.queue_load(&store.operator(), None).await else { return };
     gauge(now, "coffer_runs_queued", "Runs that wait for a slot", load.queued as f64);
     gauge(now, "coffer_runs_active", "Runs that hold a slot", load.held as f64);
-    let help = "Runs that wait for a person or a time, and hold none";
+    let help = "Runs that wait for a person or a time, and hold no slot";
     gauge(now, "coffer_runs_parked", help, load.parked as f64);
     let oldest = load.oldest_ms.map_or(0, |oldest| (now_ms() - oldest).max(0));
-    let help = "How long the run has waited that waits longest for a slot";
+    let help = "How long the oldest queued run has waited for a slot";
     gauge(now, "coffer_run_oldest_wait_seconds", help, oldest as f64 / 1000.0);
 }
 
@@ -202,7 +202,11 @@ async fn competitions(now: &mut Registry, store: &Store) {
         level.set(found.map_or(0, |(_, number)| *number) as f64);
     }
     now.register("coffer_competitions", "Competitions that are not over, by state", all);
-    now.register("coffer_competition_entries", "Those who compete in them, by state", entries);
+    now.register(
+        "coffer_competition_entries",
+        "Entries of competitions that are not over, by state",
+        entries,
+    );
 }
 
 fn gauge(now: &mut Registry, name: &'static str, help: &'static str, value: f64) {
@@ -211,7 +215,7 @@ fn gauge(now: &mut Registry, name: &'static str, help: &'static str, value: f64)
     now.register(name, help, level);
 }
 
-/// How long writes took, as the store counted.
+/// Durations of writes, as the store measured them.
 struct WriteTimes(WriteLoad);
 
 impl fmt::Debug for WriteTimes {
@@ -224,7 +228,7 @@ impl Collector for WriteTimes {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let mut metric = encoder.encode_descriptor(
             "coffer_store_write_duration_seconds",
-            "From a write that was asked for to its commit",
+            "From the request of a write to its commit",
             None,
             MetricType::Histogram,
         )?;

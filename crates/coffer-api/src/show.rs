@@ -6,10 +6,10 @@ use coffer_wire::e2b::{self, Lifecycle, ListedSandbox, PauseMode, Sandbox, Sandb
 
 use coffer_core::clock::rfc3339;
 
-/// E2B's name for where a sandbox runs; unused by clients but required of servers.
+/// E2B's name for the place where a sandbox runs; clients do not use it but require it.
 const CLIENT_ID: &str = "coffer";
 
-/// What create, connect and resume answer.
+/// The answer of create, connect and resume.
 pub(super) fn sandbox(row: &SandboxRow, domain: Option<&str>) -> Sandbox {
     Sandbox {
         template_id: row.template_id.clone(),
@@ -23,7 +23,7 @@ pub(super) fn sandbox(row: &SandboxRow, domain: Option<&str>) -> Sandbox {
     }
 }
 
-/// An entry of a list; `None` for what E2B does not show.
+/// An entry of a list; `None` for states that E2B does not show.
 pub(super) fn listed(row: &SandboxRow) -> Option<ListedSandbox> {
     let state = match row.state {
         SandboxState::Running => e2b::State::Running,

@@ -20,9 +20,9 @@ use coffer_fleet::{DEFAULT_TAG, ForkSpec, MemoryWish, SnapshotSpec};
 
 const LARGEST_PAGE: i64 = 100;
 
-/// The timeout of children of a fork that names none, in seconds.
+/// The default timeout of forks, in seconds.
 const FORK_S: i64 = 15;
-/// The most children of one request; quotas allow fewer, most often.
+/// The most forks of one request; quotas usually allow fewer.
 pub(super) const MOST_CHILDREN: u32 = 100;
 
 /// `POST /sandboxes/{id}/snapshots`.
@@ -76,7 +76,7 @@ pub(super) async fn list(
         let found = found.map_err(|error| ApiError::fleet(error, ""))?;
         return Ok((headers, Json(found.iter().map(shown).collect())));
     }
-    // What cannot be a sandbox or a name of ours has no snapshots.
+    // A text that is not a valid sandbox id or name has no snapshots.
     let sandbox = query.text("sandboxID").map(|id| id.split('-').next().unwrap_or_default().parse());
     let name = query.text("name").map(|name| checked_name(&caller.scope, name));
     let (Ok(sandbox), Ok(name)) = (sandbox.transpose(), name.transpose()) else {
@@ -84,7 +84,7 @@ pub(super) async fn list(
     };
     let (name, tag) = name.map_or((None, None), |reference| (Some(reference.name), reference.tag));
     let limit = u32::try_from(limit).map_err(|_| ApiError::internal())?;
-    // One more than is shown tells whether there is a next page.
+    // Fetch one more than is shown to learn whether there is a next page.
     let filter = SnapshotFilter { sandbox, name, tag, usable_only: true, before, limit: limit + 1 };
     let mut rows = app.store.snapshots(&caller.scope, &filter).await.map_err(ApiError::store)?;
     let more = rows.len() > limit as usize;
@@ -96,7 +96,7 @@ pub(super) async fn list(
     Ok((headers, Json(rows.iter().map(shown).collect())))
 }
 
-/// `POST /sandboxes/{id}/fork`: one result for each child that was asked for.
+/// `POST /sandboxes/{id}/fork`: one result for each requested fork.
 pub(super) async fn fork(
     State(app): State<Arc<App>>,
     caller: Caller<Write>,
@@ -138,13 +138,15 @@ pub(super) fn checked_name(scope: &ProjectScope, name: &str) -> Result<TemplateR
     let own = scope.project().to_string();
     match &reference.namespace {
         Some(namespace) if *namespace != own => Err(format!("names of this project begin with {own}/")),
-        // It would look like what it is not.
-        _ if reference.name.parse::<SnapshotId>().is_ok() => Err("an id is no name".to_string()),
+        // It would look like a snapshot's id.
+        _ if reference.name.parse::<SnapshotId>().is_ok() => {
+            Err("an id cannot be used as a name".to_string())
+        }
         _ => Ok(reference),
     }
 }
 
-/// What a snapshot is called in full, where it has a name.
+/// The full name of a snapshot, if it has a name.
 pub(super) fn full_name(row: &SnapshotRow) -> Option<String> {
     let current = row.name.as_ref().filter(|_| row.is_current)?;
     Some(format!("{}/{current}:{}", row.project, row.tag))

@@ -1,4 +1,4 @@
-//! Templates and teams, as far as E2B's command line and SDKs ask for them.
+//! Templates and teams, as far as E2B's command line and SDKs need them.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::FleetError;
 
-/// `GET /teams`: the project whose key was shown.
+/// `GET /teams`: the caller's project.
 pub(super) async fn teams(caller: Caller<Read>) -> Json<Vec<Team>> {
     Json(vec![Team {
         team_id: caller.scope.project().to_string(),
@@ -54,7 +54,7 @@ pub(super) async fn list(
     Ok(Json(templates.collect()))
 }
 
-/// `GET /templates/aliases/{alias}`: whether there is such a template.
+/// `GET /templates/aliases/{alias}`: whether the template exists.
 pub(super) async fn alias(
     State(app): State<Arc<App>>,
     caller: Caller<Read>,
@@ -70,7 +70,7 @@ pub(super) async fn alias(
     Ok(Json(TemplateAlias { template_id: snapshot.id.to_string(), public: false }))
 }
 
-/// `DELETE /templates/{id}`, by which SDKs also delete snapshots.
+/// `DELETE /templates/{id}`, which SDKs also use to delete snapshots.
 pub(super) async fn delete(
     State(app): State<Arc<App>>,
     caller: Caller<Write>,
@@ -85,7 +85,7 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What template builds will answer.
+/// Template builds are not implemented yet.
 pub(super) async fn build_later(_: Caller<Write>) -> ApiError {
     ApiError::not_implemented("template builds")
 }

@@ -1,8 +1,8 @@
-//! The web UI: files that were built before and are part of the program.
+//! The web UI: files that are built before and embedded in the program.
 //!
-//! It lives below `/ui/`, because E2B's routes have the names that its pages would have (`/sandboxes/{id}`);
-//! `/` leads there. Pages are one document, whose script reads the rest of the path. Names below `assets/`
-//! bear a digest of what they are, so browsers keep them for good.
+//! It is below `/ui/`, because E2B's routes use the names that its pages would have (`/sandboxes/{id}`); `/`
+//! redirects there. All pages are one document, whose script reads the rest of the path. Names below `assets/`
+//! contain a digest of their contents, so browsers cache them for good.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 use super::error::ApiError;
 use coffer_core::Code;
 
-/// A file of the web UI, as it is and compressed.
+/// A file of the web UI, plain and compressed.
 #[derive(Debug, Clone, Copy)]
 pub struct UiFile {
     /// Below `/ui/`.
@@ -31,7 +31,7 @@ pub struct UiFile {
     pub brotli: Option<&'static [u8]>,
 }
 
-/// Headers that every page of ours has, next to its policy.
+/// Headers of every page of ours, next to its content security policy.
 const GUARDS: [(&str, &str); 5] = [
     ("x-content-type-options", "nosniff"),
     ("x-frame-options", "DENY"),
@@ -40,7 +40,7 @@ const GUARDS: [(&str, &str); 5] = [
     ("permissions-policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()"),
 ];
 
-/// Guards a page of ours, with that content security policy.
+/// Adds the guard headers and this content security policy to a page of ours.
 pub(super) fn guard(page: &mut HeaderMap, policy: HeaderValue) {
     page.insert(CONTENT_SECURITY_POLICY, policy);
     for (name, value) in GUARDS {
@@ -48,13 +48,15 @@ pub(super) fn guard(page: &mut HeaderMap, policy: HeaderValue) {
     }
 }
 
-/// Nothing from elsewhere, no script but the files below `/ui/`, no frame around us. Styles may be inline, because
-/// the terminal writes its own; what sandboxes say is only ever text.
+/// Allows nothing from other hosts, no script except the files below `/ui/`, and no frame around the page.
+/// Styles may be inline, because the terminal writes its own; output of sandboxes is only ever text.
 ///
-/// `'self'` would also mean `/files?…&signature=…`, which is a file of a sandbox. A path needs a host before it, which
-/// is the one that the browser asked for; a policy cannot name most addresses, so there `'self'` stays.
+/// `'self'` would also allow `/files?…&signature=…`, which is a file of a sandbox. A path needs a host before
+/// it: the one that the browser requested. A policy cannot name most kinds of addresses; for those `'self'`
+/// stays.
 ///
-/// The import map, which has the digests of scripts that pages load later, is the one script in the document itself.
+/// The import map, which has the digests of scripts that pages load later, is the only script in the document
+/// itself.
 fn policy(headers: &HeaderMap, import_map: Option<&str>) -> HeaderValue {
     let files = match headers.get(HOST).and_then(|host| host.to_str().ok()) {
         Some(host) if can_be_named(host) => format!("{host}/ui/"),
@@ -136,7 +138,7 @@ impl Ui {
     }
 }
 
-/// As a content security policy names what stands in an element.
+/// The digest of an element's text, as a content security policy writes it.
 pub(super) fn digest_of(text: &str) -> String {
     format!("sha256-{}", STANDARD.encode(Sha256::digest(text)))
 }

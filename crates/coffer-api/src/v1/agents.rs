@@ -1,4 +1,4 @@
-//! Agents: who may own sandboxes, and how they work on tasks.
+//! Agents: owners of sandboxes, and their definitions for work on tasks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,14 +39,17 @@ fn shown_definition(definition: AgentDefinition) -> Definition {
     }
 }
 
-/// As it is to be kept, with values from before where none are given.
+/// The definition to store, with earlier values where none are given.
 fn checked(new: Definition, before: Option<&AgentDefinition>) -> Result<AgentDefinition, ApiError> {
     let mut env = BTreeMap::new();
     for (name, value) in new.env {
         let known = || before.and_then(|before| before.env.get(&name).cloned());
         let value = value.or_else(known);
         let value = value.ok_or_else(|| {
-            ApiError::invalid(&format!("definition.env.{name}"), "has no value yet that could be kept")
+            ApiError::invalid(
+                &format!("definition.env.{name}"),
+                "is null, and there is no earlier value to keep",
+            )
         })?;
         env.insert(name, value);
     }
@@ -71,7 +74,7 @@ fn checked(new: Definition, before: Option<&AgentDefinition>) -> Result<AgentDef
     Ok(definition)
 }
 
-/// Refuses limits that no sandbox of the project could have.
+/// Refuses limits that exceed the project's quotas.
 async fn check_quotas(app: &App, scope: &ProjectScope, definition: &AgentDefinition) -> Result<(), ApiError> {
     let SizeWish { cpu_count, memory_mib } = definition.limits.size();
     if cpu_count.is_none() && memory_mib.is_none() {
@@ -90,7 +93,7 @@ async fn check_quotas(app: &App, scope: &ProjectScope, definition: &AgentDefinit
             let why =
                 format!("is {asked}, and the project's quota `{quota}` is {most}: no sandbox can have it");
             return Err(ApiError::invalid(&format!("definition.limits.{field}"), why)
-                .hint("ask for less, or have an operator raise the quota; GET /api/v1/quotas shows it"));
+                .hint("ask for less, or ask an operator to raise the quota; GET /api/v1/quotas shows it"));
         }
     }
     Ok(())
@@ -112,7 +115,7 @@ fn tagged(agent: AgentRow) -> (HeaderMap, Json<Agent>) {
     (HeaderMap::from_iter([(header::ETAG, tag)]), Json(shown(agent)))
 }
 
-/// Makes an agent; it acts by keys that are made for it.
+/// Creates an agent; it acts by keys that are created for it.
 #[utoipa::path(
     post, path = "/api/v1/agents", tag = "agents", request_body = NewAgent,
     responses((status = 201, body = Agent), (status = 409, body = ErrorShape, description = "the name is taken"))
@@ -165,7 +168,7 @@ pub(super) async fn detail(
     found.map(tagged).ok_or_else(|| ApiError::nothing("agent", agent))
 }
 
-/// Says how an agent is run, from its next attempt on.
+/// Sets an agent's definition, for its next attempt.
 #[utoipa::path(
     put, path = "/api/v1/agents/{agent}/definition", tag = "agents", request_body = Definition,
     params(
@@ -194,7 +197,7 @@ pub(super) async fn define(
     })
 }
 
-/// Removes an agent and revokes its keys. Its sandboxes stay, and are the project's alone.
+/// Deletes an agent and revokes its keys. Its sandboxes stay and belong to the project.
 #[utoipa::path(
     delete, path = "/api/v1/agents/{agent}", tag = "agents", params(("agent" = String, Path)),
     responses((status = 204))
@@ -208,7 +211,7 @@ pub(super) async fn remove(
     if removed { Ok(StatusCode::NO_CONTENT) } else { Err(ApiError::nothing("agent", agent)) }
 }
 
-/// The agents that are known by name.
+/// Lists the agent presets.
 #[utoipa::path(
     get, path = "/api/v1/agent-presets", tag = "agents",
     responses((status = 200, body = Vec<PresetInfo>))

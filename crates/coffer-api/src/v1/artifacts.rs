@@ -1,4 +1,4 @@
-//! What runs made and people want to keep.
+//! Artifacts: stored results of runs.
 
 use std::sync::Arc;
 
@@ -58,12 +58,12 @@ fn shown(row: ArtifactRow) -> Artifact {
 fn refusal(error: KeepError) -> ApiError {
     match error {
         KeepError::TooLarge(most) => {
-            ApiError::of(Code::PayloadTooLarge, format!("an artifact may have {most} bytes"))
+            ApiError::of(Code::PayloadTooLarge, format!("an artifact may have at most {most} bytes"))
                 .hint("an operator can raise `artifacts.most_per_artifact`")
         }
         KeepError::Broken(why) => ApiError::bad_request(format!("the contents broke off: {why}")),
-        KeepError::TooSlow => ApiError::of(Code::RequestTimeout, "the contents came too slowly")
-            .hint("what is kept must come at 32 KiB a second or faster"),
+        KeepError::TooSlow => ApiError::of(Code::RequestTimeout, "the contents arrived too slowly")
+            .hint("send at least 32 KiB a second"),
         KeepError::Busy(full) => ApiError::busy(full),
         KeepError::OverQuota(over) => ApiError::over_storage(&over),
         KeepError::DiskLow(low) => ApiError::disk_low(low),
@@ -86,8 +86,9 @@ fn refusal(error: KeepError) -> ApiError {
         }
         KeepError::Record(ArtifactError::Store(error)) => ApiError::store(error),
         KeepError::Disk(error) => {
-            tracing::error!("an artifact could not be written: {error}");
-            ApiError::of(Code::Unavailable, "there is no room for this, or the disk fails").retry_after(5)
+            tracing::error!("could not write an artifact: {error}");
+            ApiError::of(Code::Unavailable, "the server could not store this: its disk is full or failing")
+                .retry_after(5)
         }
     }
 }
@@ -117,7 +118,7 @@ fn checked_type(text: &str) -> Result<(), ApiError> {
     if fits && text.len() <= LONGEST_TYPE && text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
         return Ok(());
     }
-    Err(ApiError::invalid("content_type", "must be one such as `text/plain; charset=utf-8`"))
+    Err(ApiError::invalid("content_type", "must be a media type such as `text/plain; charset=utf-8`"))
 }
 
 fn checked_text(field: &str, text: &str) -> Result<(), ApiError> {
@@ -131,7 +132,7 @@ fn checked_text(field: &str, text: &str) -> Result<(), ApiError> {
 fn checked_url(url: &str) -> Result<(), ApiError> {
     let plain = url.len() <= LONGEST_URL && url.bytes().all(|byte| byte.is_ascii_graphic());
     let uri: Option<http::Uri> = url.parse().ok().filter(|_| plain);
-    // Anything else could mean something else to whoever opens it.
+    // Other schemes could run code when a person opens the link.
     let is_web = |uri: http::Uri| {
         matches!(uri.scheme_str(), Some("http" | "https"))
             && uri.authority().is_some_and(|authority| !authority.as_str().contains('@'))
@@ -158,14 +159,14 @@ fn links_of(query: ArtifactQuery) -> ArtifactLinks {
     ArtifactLinks { run: run_id, task: task_id, sandbox: sandbox_id, context_id }
 }
 
-/// Keeps something: a text, bytes, a file of a sandbox, or where something is.
+/// Creates an artifact from a text, bytes, a file of a sandbox, or a link.
 #[utoipa::path(
     post, path = "/api/v1/artifacts", tag = "artifacts", request_body = NewArtifact,
     responses(
         (status = 201, body = Artifact),
         (status = 404, body = ErrorShape, description = "no such sandbox, or no such file there"),
         (status = 409, body = ErrorShape, description = "the sandbox does not run, or it is a directory"),
-        (status = 408, body = ErrorShape, description = "the contents came too slowly"),
+        (status = 408, body = ErrorShape, description = "the contents arrived too slowly"),
         (status = 507, body = ErrorShape)
     )
 )]
@@ -218,7 +219,7 @@ pub(super) async fn create(
     } else {
         let path = path_in_body(new.path.as_deref().unwrap_or_default())?;
         let Some(sandbox) = new.sandbox_id else {
-            return Err(ApiError::invalid("sandbox_id", "must say whose `path` it is"));
+            return Err(ApiError::invalid("sandbox_id", "must name the sandbox of `path`"));
         };
         let record = app.fleet.find(&caller.scope, sandbox);
         let record = record.ok_or_else(|| ApiError::no_sandbox(&sandbox.to_string()))?;
@@ -230,13 +231,13 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(shown(kept))))
 }
 
-/// Keeps the body of the request, of any length up to what an artifact may have.
+/// Stores the body of the request as an artifact, up to the largest size of an artifact.
 #[utoipa::path(
     post, path = "/api/v1/artifacts/upload", tag = "artifacts", params(UploadQuery, ArtifactQuery),
     request_body(content = String, content_type = "*/*"),
     responses(
         (status = 201, body = Artifact),
-        (status = 408, body = ErrorShape, description = "the contents came too slowly"),
+        (status = 408, body = ErrorShape, description = "the contents arrived too slowly"),
         (status = 413, body = ErrorShape), (status = 507, body = ErrorShape)
     )
 )]
@@ -266,7 +267,7 @@ pub(super) async fn upload(
     Ok((StatusCode::CREATED, Json(shown(kept))))
 }
 
-/// What was kept, newest first.
+/// Lists artifacts, newest first.
 #[utoipa::path(
     get, path = "/api/v1/artifacts", tag = "artifacts", params(PageQuery, ArtifactQuery),
     responses((status = 200, body = Page<Artifact>))
@@ -306,7 +307,7 @@ pub(super) async fn detail(
     Ok(Json(shown(found(&app, &caller, artifact).await?)))
 }
 
-/// The contents, always as a file to be saved: whoever made it must not act in the name of this address.
+/// The contents, always as a file to save: a page of its creator must not run at this server's address.
 #[utoipa::path(
     get, path = "/api/v1/artifacts/{artifact}/content", tag = "artifacts", params(("artifact" = String, Path)),
     responses(
@@ -323,14 +324,14 @@ pub(super) async fn content(
     let row = found(&app, &caller, artifact).await?;
     let Some(sha256) = &row.sha256 else {
         return Err(ApiError::conflict(format!("artifact {artifact} is a link and has no contents"))
-            .hint("its `url` says where it leads"));
+            .hint("its `url` is the address"));
     };
     let file = app.artifacts.open(&row).await.map_err(|error| match error {
         OpenError::Elsewhere => ApiError::of(Code::OtherInstallation, error.to_string())
             .hint("ask the server of that installation"),
         OpenError::Lost => ApiError::of(Code::Gone, format!("artifact {artifact}: {error}")),
         OpenError::Disk(error) => {
-            tracing::error!("artifact {artifact} could not be read: {error}");
+            tracing::error!("could not read artifact {artifact}: {error}");
             ApiError::internal()
         }
     })?;
@@ -351,7 +352,7 @@ pub(super) async fn content(
     Ok(answer)
 }
 
-/// Removes an artifact and its contents.
+/// Deletes an artifact and its contents.
 #[utoipa::path(
     delete, path = "/api/v1/artifacts/{artifact}", tag = "artifacts", params(("artifact" = String, Path)),
     responses((status = 204))
@@ -362,7 +363,7 @@ pub(super) async fn remove(
     Id(artifact): Id<ArtifactId>,
 ) -> Result<StatusCode, ApiError> {
     if caller.scope.agent().is_some() {
-        return Err(ApiError::of(Code::Forbidden, "an agent's key cannot remove what was kept"));
+        return Err(ApiError::of(Code::Forbidden, "an agent's key cannot delete artifacts"));
     }
     match app.artifacts.remove(&caller.scope, artifact).await.map_err(ApiError::store)? {
         true => Ok(StatusCode::NO_CONTENT),

@@ -29,7 +29,7 @@ fn shown(record: AuditRecord) -> Audited {
     }
 }
 
-/// What was asked of this project, newest first.
+/// Lists the audit log of the project, newest first.
 #[utoipa::path(
     get, path = "/api/v1/audit", tag = "audit", params(PageQuery, AuditQuery),
     responses((status = 200, body = Page<Audited>))

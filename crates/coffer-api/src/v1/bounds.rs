@@ -1,4 +1,4 @@
-//! Numbers of requests within what is allowed.
+//! Checks that numbers in requests are within bounds.
 
 use crate::error::ApiError;
 

@@ -75,11 +75,11 @@ async fn tagged(app: &App, budget: BudgetRow) -> Result<(HeaderMap, Json<Budget>
     Ok((HeaderMap::from_iter([(header::ETAG, tag)]), Json(shown(app, budget).await?)))
 }
 
-/// Why a change found no budget to change.
+/// Why no budget was changed.
 async fn why_not(app: &App, caller: &Caller<Admin>, budget: BudgetId) -> ApiError {
     match app.store.budget(&caller.scope, budget).await {
         Ok(Some(_)) => {
-            ApiError::of(Code::PreconditionFailed, "the budget is of another version than If-Match says")
+            ApiError::of(Code::PreconditionFailed, "the budget has another version than If-Match names")
                 .hint("read it again and repeat the change with its ETag")
         }
         Ok(None) => ApiError::nothing("budget", budget),
@@ -87,13 +87,13 @@ async fn why_not(app: &App, caller: &Caller<Admin>, budget: BudgetId) -> ApiErro
     }
 }
 
-/// Makes a budget, for the project or for one sandbox.
+/// Creates a budget, for the project or for one sandbox.
 #[utoipa::path(
     post, path = "/api/v1/budgets", tag = "usage", request_body = NewBudget,
     responses(
         (status = 201, body = Budget, headers(("ETag" = String))),
         (status = 404, body = ErrorShape, description = "no such sandbox"),
-        (status = 409, body = ErrorShape, description = "there is one for this period")
+        (status = 409, body = ErrorShape, description = "a budget for this period exists")
     )
 )]
 pub(super) async fn create(
@@ -111,7 +111,7 @@ pub(super) async fn create(
     let made = app.store.create_budget(&caller.scope, request.sandbox_id, period, terms).await;
     let made = made.map_err(|error| match (error, request.sandbox_id) {
         (coffer_store::NameError::Taken, _) => {
-            ApiError::conflict(format!("there is a budget for each {} already", period.as_str()))
+            ApiError::conflict(format!("a budget for each {} exists already", period.as_str()))
         }
         (error, sandbox) => {
             ApiError::name(error, "sandbox", sandbox.map(|id| id.to_string()).unwrap_or_default())
@@ -123,7 +123,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, headers, body))
 }
 
-/// The project's budgets, oldest first, and how they stand.
+/// Lists the project's budgets with their spending, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/budgets", tag = "usage", params(PageQuery),
     responses((status = 200, body = Page<Budget>))
@@ -145,7 +145,7 @@ pub(super) async fn list(
     Ok(Json(Page::new(items, next)))
 }
 
-/// One budget and how it stands.
+/// One budget with its spending.
 #[utoipa::path(
     get, path = "/api/v1/budgets/{budget}", tag = "usage", params(("budget" = String, Path)),
     responses((status = 200, body = Budget, headers(("ETag" = String))))
@@ -159,7 +159,7 @@ pub(super) async fn detail(
     tagged(&app, row.ok_or_else(|| ApiError::nothing("budget", budget))?).await
 }
 
-/// Changes what a budget says. Raised far enough, sandboxes may run again; they are not resumed by it.
+/// Changes a budget. If it is raised far enough, sandboxes may run again, but they are not resumed.
 #[utoipa::path(
     put, path = "/api/v1/budgets/{budget}", tag = "usage", request_body = ChangedBudget,
     params(
@@ -187,7 +187,7 @@ pub(super) async fn replace(
     }
 }
 
-/// Removes a budget; what it kept from running may run again.
+/// Deletes a budget; sandboxes that it stopped may run again.
 #[utoipa::path(
     delete, path = "/api/v1/budgets/{budget}", tag = "usage",
     params(

@@ -1,4 +1,4 @@
-//! Competitions: agents at the same work in forks of one sandbox, and who wins.
+//! Competitions: several agents do the same work in forks of one sandbox, and one wins.
 
 mod ask;
 mod shape;
@@ -77,11 +77,11 @@ async fn found(
     Ok((row, entries(app, caller, competition).await?))
 }
 
-/// Has agents compete: one sandbox is prepared and forked, each works in its own fork, and the winner's pull
-/// request is opened.
+/// Starts a competition: one sandbox is prepared and forked, each agent works in its own fork, and the
+/// winner's pull request is opened.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/fork", tag = "competitions", request_body = NewCompetition,
-    params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body begin one")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body start one competition")),
     responses(
         (status = 202, body = Competition, headers(("Location" = String))),
         (status = 404, body = ErrorShape, description = "there is no such repository or sandbox"),
@@ -128,7 +128,7 @@ pub(super) async fn list(
     let filter = CompetitionFilter {
         state: state
             .transpose()
-            .map_err(|()| ApiError::invalid("state", "is none that competitions have"))?,
+            .map_err(|()| ApiError::invalid("state", "is not a state of competitions"))?,
         task: query.task_id,
         context_id: query.context_id,
         after: part.after,
@@ -165,7 +165,7 @@ fn of_path(text: &str) -> Result<CompetitionId, ApiError> {
     text.parse().map_err(|_| ApiError::nothing("competition", shown))
 }
 
-/// An entry and what it changed.
+/// An entry and its patch.
 async fn patch_of<'e>(
     app: &App,
     caller: &Caller<Read>,
@@ -186,11 +186,11 @@ async fn patch_of<'e>(
     Ok((entry, patch.ok_or_else(none)?))
 }
 
-/// What an entry changed; it stays when the competition is over.
+/// The changes of an entry; they stay after the competition has ended.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/fork/{fork}/entries/{entry}/diff", tag = "competitions",
     params(("fork" = String, Path), ("entry" = i64, Path)),
-    responses((status = 200, body = Diff), (status = 409, body = ErrorShape, description = "it has none yet"))
+    responses((status = 200, body = Diff), (status = 409, body = ErrorShape, description = "it has no changes yet"))
 )]
 pub(super) async fn diff(
     State(app): State<Arc<App>>,
@@ -211,7 +211,7 @@ pub(super) async fn diff(
     }))
 }
 
-/// Two entries against each other, file by file.
+/// Compares two entries file by file.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/fork/{fork}/compare", tag = "competitions",
     params(("fork" = String, Path), CompareQuery),
@@ -233,7 +233,7 @@ pub(super) async fn compare(
     Ok(Json(shape::compare((left, &ours), (right, &theirs))))
 }
 
-/// Picks the winner of a competition that waits for that; its pull request is opened.
+/// Picks the winner of a competition that waits for a pick; its pull request is opened.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/fork/{fork}/winner", tag = "competitions", params(("fork" = String, Path)),
     request_body = Pick,
@@ -256,7 +256,7 @@ pub(super) async fn winner(
     Ok((StatusCode::ACCEPTED, Json(shape::shown(row, entries))))
 }
 
-/// Ends a competition: its sandboxes are given back, and what its entries changed so far stays on record.
+/// Cancels a competition: its sandboxes are destroyed, and its entries' changes so far stay on record.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/fork/{fork}/cancel", tag = "competitions", params(("fork" = String, Path)),
     request_body = Option<Cancel>,

@@ -1,4 +1,4 @@
-//! Ways to forges elsewhere, and what comes in by them.
+//! Connections to forges, and their webhooks.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_proxy::Client;
 
-/// No delivery is longer; GitHub's are a few tens of KiB as a rule.
+/// The longest delivery; GitHub's usually have a few tens of KiB.
 const LONGEST_DELIVERY: usize = 4 << 20;
 const DELIVERED_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -57,9 +57,7 @@ fn record(error: ForgeRecordError, what: &str) -> ApiError {
     match error {
         ForgeRecordError::NotFound => ApiError::nothing("connection", what),
         ForgeRecordError::Store(error) => ApiError::store(error),
-        ForgeRecordError::Taken { .. } => {
-            ApiError::conflict(format!("there is a connection '{what}' already"))
-        }
+        ForgeRecordError::Taken { .. } => ApiError::conflict(format!("connection '{what}' exists already")),
         ForgeRecordError::TooMany(most) => {
             ApiError::conflict(format!("a project may have {most} connections"))
         }
@@ -70,7 +68,7 @@ fn record(error: ForgeRecordError, what: &str) -> ApiError {
     }
 }
 
-/// Makes a way to a forge. Its address is for good: a token must not be sent elsewhere later.
+/// Creates a connection to a forge. Its address cannot change later, so its token is never sent elsewhere.
 #[utoipa::path(
     post, path = "/api/v1/forge/connections", tag = "forge", request_body = NewConnection,
     responses((status = 201, body = Connection), (status = 409, body = ErrorShape, description = "the name is taken"))
@@ -90,8 +88,8 @@ pub(super) async fn create(
     let secret = |name: &str, text: String| {
         field::<SecretName>(name, &text)?;
         if !known.iter().any(|secret| secret.name == text) {
-            return Err(ApiError::invalid(name, format!("names no secret: there is no '{text}'"))
-                .hint("put it in first: PUT /api/v1/secrets/{name}"));
+            return Err(ApiError::invalid(name, format!("names no secret: '{text}' does not exist"))
+                .hint("create it first: PUT /api/v1/secrets/{name}"));
         }
         Ok(text)
     };
@@ -112,7 +110,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(shown(made))))
 }
 
-/// The project's ways to forges, oldest first.
+/// Lists the project's connections, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/forge/connections", tag = "forge", params(PageQuery),
     responses((status = 200, body = Page<Connection>))
@@ -127,7 +125,7 @@ pub(super) async fn list(
     Ok(Json(part.page(rows.map_err(ApiError::store)?, |row| row.id.to_string(), shown)))
 }
 
-/// One way to a forge.
+/// One connection.
 #[utoipa::path(
     get, path = "/api/v1/forge/connections/{connection}", tag = "forge", params(("connection" = String, Path)),
     responses((status = 200, body = Connection))
@@ -141,7 +139,7 @@ pub(super) async fn detail(
     found.map(|row| Json(shown(row))).ok_or_else(|| ApiError::nothing("connection", connection))
 }
 
-/// Removes a way that no repository uses.
+/// Deletes a connection that no repository uses.
 #[utoipa::path(
     delete, path = "/api/v1/forge/connections/{connection}", tag = "forge",
     params(("connection" = String, Path)),
@@ -158,7 +156,8 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Whether the credential suffices for a task's whole way on a repository, and which permission it lacks.
+/// Checks whether the credential suffices for all steps of a task on a repository, and lists missing
+/// permissions.
 #[utoipa::path(
     get, path = "/api/v1/forge/connections/{connection}/permissions", tag = "forge",
     params(("connection" = String, Path), RemoteQuery),
@@ -174,7 +173,7 @@ pub(super) async fn permissions(
     told.map(Json).map_err(ApiError::forge)
 }
 
-/// For the forge itself: what happened there. The proof is `X-Hub-Signature-256`; a delivery is taken once.
+/// Receives webhooks of the forge. `X-Hub-Signature-256` must be valid; a delivery is recorded once.
 #[utoipa::path(
     post, path = "/api/v1/forge/webhooks/{connection}", tag = "forge", security(()),
     params(
@@ -184,7 +183,7 @@ pub(super) async fn permissions(
     request_body(content = Object, content_type = "application/json"),
     responses(
         (status = 200, body = Taken), (status = 400, body = ErrorShape),
-        (status = 401, body = ErrorShape, description = "the signature does not fit"),
+        (status = 401, body = ErrorShape, description = "the signature is wrong"),
         (status = 404, body = ErrorShape), (status = 408, body = ErrorShape), (status = 413, body = ErrorShape),
         (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
     )
@@ -209,14 +208,14 @@ pub(super) async fn webhook(
         }
         WebhookError::Unsigned => {
             app.limiter.refused(peer);
-            ApiError::of(Code::Unauthorized, "the signature does not fit the delivery")
+            ApiError::of(Code::Unauthorized, "the signature of the delivery is wrong")
                 .hint("the secret of the webhook on the forge must be the connection's webhook_secret")
         }
     };
     let door = app.forges.webhook_door(connection).await.map_err(refused)?;
     let body = Limited::new(body, LONGEST_DELIVERY).collect();
     let Ok(body) = tokio::time::timeout(DELIVERED_WITHIN, body).await else {
-        return Err(ApiError::of(Code::RequestTimeout, "the delivery did not come in time"));
+        return Err(ApiError::of(Code::RequestTimeout, "the delivery did not arrive in time"));
     };
     let body = body.map_err(|error| match error.is::<LengthLimitError>() {
         true => {

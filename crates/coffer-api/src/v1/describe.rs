@@ -27,7 +27,7 @@ pub(super) fn complete(openapi: &mut OpenApi) {
             path.split(['/', '{', '}', '*', '-', '.']).filter(|part| !part.is_empty()).collect();
         for (method, operation) in operations {
             let Some(operation) = operation else { continue };
-            // The handlers' own names are short and return; this one is for programs that are made from it.
+            // Handler names are short and repeat; generated clients need unique ones.
             operation.operation_id = Some([&[method], &place[2..]].concat().join("_"));
             let is_public = operation.security.is_some();
             let takes_query = crate::query::parameters(operation).next().is_some();
@@ -48,26 +48,26 @@ pub(super) fn complete(openapi: &mut OpenApi) {
             add("400", "the request is malformed, or has a parameter that this route does not take");
             add("500", "the server failed; its log says why");
             if !is_public {
-                add("401", "no key, or not a good one");
+                add("401", "the key is missing or invalid");
                 add("403", "the key may not do this");
                 add("429", "too many requests, or over quota");
-                add("503", "the records or the host of the sandboxes do not answer");
+                add("503", "the database or the host of the sandboxes does not answer");
             }
             if path.contains('{') {
-                add("404", "there is no such thing in this project");
+                add("404", "not found in this project");
             }
             if takes_body {
-                add("408", "the body came too slowly");
+                add("408", "the body arrived too slowly");
             }
             if takes_json {
                 add("413", "the body is too large");
             }
             if takes_body || takes_query {
-                add("422", "a field or a parameter does not fit");
+                add("422", "a field or a parameter has an invalid value");
             }
             if path.starts_with("/api/v1/repositories/{repository}") {
-                add("409", "the forge or the state of things does not allow it");
-                add("421", "another installation keeps the repository");
+                add("409", "the forge or the current state does not allow it");
+                add("421", "another installation stores the repository");
             }
             if path.starts_with("/api/v1/sandboxes/{id}") {
                 add("421", "another installation holds the sandbox");
@@ -87,7 +87,7 @@ pub(super) fn complete(openapi: &mut OpenApi) {
     for (name, schema) in schemas {
         let RefOr::T(Schema::Object(object)) = schema else { continue };
         if parts.contains(name) {
-            // A shape that is part of another one is not all of it, whatever it allows on its own.
+            // A shape that is flattened into another must allow the other's fields.
             object.additional_properties = None;
         } else if sent.contains(name)
             && !object.properties.is_empty()
@@ -97,12 +97,12 @@ pub(super) fn complete(openapi: &mut OpenApi) {
             object.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
         }
     }
-    // A part that goes on to the end of the path is like any other to OpenAPI.
+    // OpenAPI has no wildcard parts of paths.
     let paths = &mut openapi.paths.paths;
     *paths = std::mem::take(paths).into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
 }
 
-/// The names of shapes that a shape is put together from.
+/// The names of shapes that are flattened into a shape.
 fn flattened(schema: &RefOr<Schema>) -> Vec<String> {
     let RefOr::T(Schema::AllOf(all)) = schema else { return Vec::new() };
     let name = |item: &RefOr<Schema>| match item {
@@ -136,7 +136,7 @@ fn requested(openapi: &OpenApi) -> BTreeSet<String> {
     found
 }
 
-/// What a status is called.
+/// The name of a status.
 fn status_text(status: &str) -> String {
     let known = status.parse().ok().and_then(|code| http::StatusCode::from_u16(code).ok());
     known.and_then(|status| status.canonical_reason()).unwrap_or("an answer").to_lowercase()

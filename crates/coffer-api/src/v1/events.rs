@@ -1,4 +1,4 @@
-//! What happened, in order: page by page, and as it happens.
+//! Events in order: page by page, and as they happen.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,20 +23,20 @@ use coffer_api_types::{ErrorShape, Event, Page, PageQuery};
 use coffer_core::Code;
 use coffer_fleet::events::{self, Wanted};
 
-/// A reader that is told nothing for so long is told so.
+/// How long a stream may be silent before it sends a heartbeat.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// Kinds that one question may name.
+/// Most kinds in one request.
 const MOST_KINDS: usize = 100;
 
-/// How often a stream looks whether its key is still good.
+/// How often a stream checks that its key is still valid.
 const KEY_LOOK: Duration = Duration::from_secs(3);
 
 pub(super) fn wanted(query: EventQuery) -> Wanted {
     Wanted { kinds: names(&query.kind).map(str::to_string).collect(), subject: query.subject }
 }
 
-/// Where a reader wants to go on.
+/// The position after which a reader resumes.
 pub(super) fn after(headers: &HeaderMap, query: &AfterQuery) -> Result<Option<i64>, ApiError> {
     let last = headers.get("last-event-id").map(|last| last.to_str().ok().and_then(|text| text.parse().ok()));
     match last {
@@ -51,7 +51,7 @@ pub(super) fn after(headers: &HeaderMap, query: &AfterQuery) -> Result<Option<i6
     get, path = "/api/v1/events", tag = "events", params(PageQuery, EventQuery),
     responses(
         (status = 200, body = Page<Event>),
-        (status = 410, body = ErrorShape, description = "what comes after the cursor was removed for its age")
+        (status = 410, body = ErrorShape, description = "the events after the cursor were removed for their age")
     )
 )]
 pub(super) async fn list(
@@ -75,16 +75,17 @@ pub(super) async fn list(
     let filter = EventFilter { subject, kinds, after, limit: part.to_fetch() };
     let found = app.store.find_events(&caller.scope, &filter).await.map_err(ApiError::store)?;
     let page = part.page(found.events, |event| event.sequence.to_string(), |event| events::render(&event));
-    // Where kinds are rare the look may end before the log does: there is a next part, however short this is.
+    // If matching kinds are rare, the search may stop before the end of the log: there is a next part, even
+    // if this one is short.
     let Page { items, next } = page;
     Ok(Json(Page::new(items, next.or_else(|| found.looked_to.map(|to| to.to_string())))))
 }
 
-/// Events as they happen, after those that are on record already.
+/// Streams events as they happen, after those already recorded.
 ///
-/// A reader that comes back with `Last-Event-ID` (or `after`) misses nothing. One that is too slow is
-/// cut off, and comes back the same way. One that comes back so late that events were removed meanwhile is
-/// told by an event of kind `gap`, which says after and until which sequence.
+/// A reader that reconnects with `Last-Event-ID` (or `after`) misses nothing. A reader that is too slow is
+/// cut off, and can reconnect the same way. If events were removed before it reconnects, it first gets an
+/// event of kind `gap`, which says after and until which sequence.
 #[utoipa::path(
     get, path = "/api/v1/events/stream", tag = "events",
     params(
@@ -101,7 +102,7 @@ pub(super) async fn stream(
     Query(position): Query<AfterQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, ApiError> {
     let after = after(&headers, &position)?;
-    // The newest is that of every answer before this.
+    // Wait for pending writes, so that the stream starts after every event that an earlier answer implied.
     app.fleet.recorded().await;
     let reader = app.events.reader(caller.scope, after, wanted(query)).await.map_err(ApiError::store)?;
     let key = KeyWatch::new(&app.store, caller.key);
@@ -114,10 +115,11 @@ pub(super) async fn stream(
     Ok(Sse::new(events).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive")))
 }
 
-/// Knows when the key of a stream is no longer good.
+/// Notices when the key of a stream is no longer valid.
 ///
-/// A task of its own looks. In the stream's future a look would wait for a connection to the records while the
-/// read beside it holds one, and nobody goes on; and a client that stops reading would keep what it holds.
+/// A separate task checks the key. In the stream's future, the check would wait for a database connection
+/// while the read next to it holds one, a deadlock; and a client that stops reading would keep its
+/// connection.
 pub(super) struct KeyWatch {
     revoked: AbortOnDropHandle<()>,
 }
@@ -129,7 +131,7 @@ impl KeyWatch {
         let looking = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(KEY_LOOK).await;
-                // When the records do not answer, the next look tells.
+                // If the database does not answer, the next check decides.
                 if matches!(store.authenticate(key.reveal()).await, Ok(None)) {
                     return;
                 }
@@ -139,14 +141,14 @@ impl KeyWatch {
     }
 
     pub(super) async fn revoked(&mut self) {
-        // It neither panics nor is aborted while this is borrowed; either way it watches no more.
+        // The task neither panics nor is aborted while this is borrowed; in either case it no longer watches.
         let _ended = (&mut self.revoked).await;
     }
 
-    /// What `next` gives, or nothing once the key is no longer good.
+    /// Returns the next item, or nothing once the key is no longer valid.
     pub(super) async fn until_revoked<T>(&mut self, next: impl Future<Output = Option<T>>) -> Option<T> {
         tokio::select! {
-            // First, or a stream that always has something to say would never look.
+            // Check this first, or a stream that always has an item would never notice.
             biased;
             () = self.revoked() => None,
             got = next => got,

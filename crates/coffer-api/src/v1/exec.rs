@@ -1,4 +1,4 @@
-//! Running commands.
+//! Runs commands.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use coffer_fleet::output::Kind;
 
 const USUAL_TIMEOUT_S: i64 = 300;
 const LONGEST_TIMEOUT_S: i64 = 24 * 3600;
-/// Of each stream, in an answer.
+/// Per stream, in an answer.
 const USUAL_OUTPUT: i64 = 1024 * 1024;
 const MOST_OUTPUT: i64 = 8 * 1024 * 1024;
 const MOST_WORDS: usize = 10_000;
@@ -47,7 +47,7 @@ fn words(program: &Program) -> Vec<String> {
     }
 }
 
-/// On one line, for people.
+/// The command on one line, for people.
 fn on_one_line(program: &Program) -> String {
     match program {
         Program::Line(line) => line.clone(),
@@ -55,10 +55,10 @@ fn on_one_line(program: &Program) -> String {
     }
 }
 
-/// A command whose form is right.
+/// A checked command.
 struct Order {
     command: exec::Command,
-    /// Whether the answer comes as soon as it runs.
+    /// Whether to answer as soon as it runs.
     background: bool,
 }
 
@@ -102,17 +102,18 @@ fn checked(new: NewCommand) -> Result<Order, ApiError> {
     Ok(Order { command, background })
 }
 
-/// A user's name goes into a header and a query.
+/// Checks a user's name, which goes into a header and a query.
 pub(super) fn check_user(user: Option<&str>) -> Result<(), ApiError> {
     let fits =
         |user: &str| user.len() <= 64 && !user.contains(|letter: char| letter == ':' || letter.is_control());
-    if user.is_none_or(fits) { Ok(()) } else { Err(ApiError::invalid("user", "is no user's name")) }
+    if user.is_none_or(fits) { Ok(()) } else { Err(ApiError::invalid("user", "is not a valid user name")) }
 }
 
-/// Runs a command in a sandbox and answers with what it did.
+/// Runs a command in a sandbox and returns its result.
 ///
-/// With `Accept: text/event-stream` its output is told while it runs, by the events `start`, `stdout`,
-/// `stderr` and `end`. Whoever hangs up leaves it running; `GET /executions/{id}` tells how it ended.
+/// With `Accept: text/event-stream` the server streams its output while it runs, as the events `start`,
+/// `stdout`, `stderr` and `end`. If the client disconnects, the command keeps running; `GET /executions/{id}`
+/// returns its result.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/exec", tag = "executions", request_body = NewCommand,
     params(
@@ -120,7 +121,7 @@ pub(super) fn check_user(user: Option<&str>) -> Result<(), ApiError> {
         ("Idempotency-Key" = Option<String>, Header, description = "the same key and body run one command"),
     ),
     responses(
-        (status = 200, body = Ran, description = "it ended, or its time was up"),
+        (status = 200, body = Ran, description = "it ended or timed out"),
         (status = 202, body = Running, description = "it runs in the background", headers(("Location" = String))),
         (status = 403, body = ErrorShape, description = "also `command_refused`: the project's policy forbids it"),
         (status = 409, body = ErrorShape, description = "the sandbox does not run")
@@ -161,7 +162,7 @@ pub(super) async fn exec(
         && let Some((key, _)) = &idempotency
         && let Err(error) = app.store.release_execution_key(&scope, key, id).await
     {
-        tracing::warn!("an idempotency key stays taken: {error}");
+        tracing::warn!("could not release an idempotency key: {error}");
     }
     let run = begun.map_err(failed)?;
     if background {
@@ -185,7 +186,7 @@ fn running(id: ExecutionId, pid: u32, started_ms: Millis) -> Response {
     (StatusCode::ACCEPTED, [(header::LOCATION, place)], Json(body)).into_response()
 }
 
-/// What is answered of a command that ended.
+/// The answer for a command that ended.
 fn ran(run: &Run, end: &End, stdout: &Captured, stderr: &Captured) -> Ran {
     let duration_ms = i64::try_from(run.started.elapsed().as_millis()).unwrap_or(i64::MAX);
     Ran {
@@ -208,7 +209,7 @@ fn ran(run: &Run, end: &End, stdout: &Captured, stderr: &Captured) -> Ran {
     }
 }
 
-/// Tells what it does as it does it. Nothing waits here for a slow reader but the command's own output.
+/// Streams the output as it arrives. A slow reader delays only the command's own output.
 fn tell(fleet: &Fleet, mut run: Run) -> impl Stream<Item = Result<sse::Event, Infallible>> + use<> {
     let (events, told) = mpsc::channel(4);
     fleet.spawn_step(async move {
@@ -261,7 +262,7 @@ fn tell(fleet: &Fleet, mut run: Run) -> impl Stream<Item = Result<sse::Event, In
     futures_util::stream::unfold(told, async |mut told| Some((told.recv().await?, told)))
 }
 
-/// Bytes on their way to text: a letter may come in two pieces.
+/// Decodes bytes to text: a character may arrive in two pieces.
 #[derive(Debug, Default)]
 struct Text {
     held: Vec<u8>,
@@ -272,7 +273,7 @@ impl Text {
         self.held.extend_from_slice(data);
         let whole = match std::str::from_utf8(&self.held) {
             Ok(_) => self.held.len(),
-            // What is no text at all is shown as such; only an end that may go on is kept.
+            // Invalid bytes are replaced; only an incomplete character at the end is held back.
             Err(error) if error.error_len().is_none() => error.valid_up_to(),
             Err(_) => self.held.len() - unfinished(&self.held),
         };
@@ -283,7 +284,7 @@ impl Text {
     }
 }
 
-/// How many bytes at the end may be the beginning of a letter.
+/// How many bytes at the end may be the start of a character.
 fn unfinished(bytes: &[u8]) -> usize {
     (1..=3.min(bytes.len()))
         .find(|&length| {
@@ -294,7 +295,7 @@ fn unfinished(bytes: &[u8]) -> usize {
         .unwrap_or(0)
 }
 
-/// What the first request with an idempotency key started, from the record.
+/// The result of the first request with an idempotency key, from the record.
 async fn again(
     app: &App,
     named: &NamedId<Write>,
@@ -303,8 +304,8 @@ async fn again(
 ) -> Result<Response, ApiError> {
     let scope = &named.caller.scope;
     let under_way = || {
-        ApiError::conflict("the first request with this Idempotency-Key is still under way")
-            .hint(format!("GET /api/v1/executions/{id} tells how it stands"))
+        ApiError::conflict("the first request with this Idempotency-Key is still in progress")
+            .hint(format!("GET /api/v1/executions/{id} has its state"))
             .retry_after(1)
     };
     let row = app.store.execution(scope, id).await.map_err(ApiError::store)?.ok_or_else(under_way)?;
@@ -318,7 +319,7 @@ async fn again(
     let ended_ms = row.ended_ms.unwrap_or(row.started_ms);
     let duration_ms = ended_ms - row.started_ms;
     let cut = |kept: &Captured, total: i64| kept.bytes.len() < usize::try_from(total).unwrap_or(0);
-    // The record has how it was killed, and not why.
+    // The record says how it was killed, but not why.
     let timed_out = order
         .command
         .timeout
@@ -341,7 +342,7 @@ async fn again(
     Ok(Json(ran).into_response())
 }
 
-/// Both streams of an execution, as they are kept.
+/// Both streams of an execution, from the stored output.
 async fn kept(
     app: &App,
     named: &NamedId<Write>,
@@ -369,7 +370,7 @@ async fn kept(
     Ok((stdout, stderr))
 }
 
-/// The processes that were started through an API and run.
+/// Lists the running processes that were started through an API.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/processes", tag = "executions",
     params(("id" = String, Path), WatchQuery),

@@ -1,4 +1,4 @@
-//! What ran in sandboxes, and what it wrote.
+//! Executions in sandboxes and their output.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::output::{Kind, LogPage, LogRecord};
 
-/// Of a log that is read for one answer, and of output in one page.
+/// Bytes of a log read for one answer, and of output in one page.
 const READ_AT_ONCE: usize = 512 << 10;
 const LARGEST_PAGE: usize = 256 << 10;
 
@@ -110,7 +110,7 @@ pub(super) async fn list(
     listed(&app, &caller.scope, filter(page, &query, None)?).await
 }
 
-/// The executions of one sandbox, newest first; it may be over.
+/// The executions of one sandbox, newest first; the sandbox may have ended.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/executions", tag = "executions",
     params(("id" = String, Path), PageQuery, ExecutionQuery),
@@ -126,7 +126,7 @@ pub(super) async fn of_sandbox(
     listed(&app, &named.caller.scope, filter(page, &query, Some(named.id))?).await
 }
 
-/// A sandbox that is, or was, and that the caller sees.
+/// Checks that a sandbox exists or existed, and that the caller may see it.
 pub(super) async fn expect_sandbox(app: &App, named: &NamedId<Read>) -> Result<(), ApiError> {
     let scope = &named.caller.scope;
     if app.fleet.find(scope, named.id).is_some() {
@@ -154,7 +154,7 @@ pub(super) async fn detail(
     find(&app, &caller, id).await.map(|row| Json(shown(row)))
 }
 
-/// A piece without the first `skip` bytes; nothing for what is no output.
+/// A piece without the first `skip` bytes; `None` if the record is not output.
 pub(super) fn piece(record: &LogRecord, skip: usize) -> Option<Piece> {
     let (kind, stream) = match record.kind {
         Kind::Output(stream) => ("output", stream_name(stream)),
@@ -176,7 +176,7 @@ pub(super) fn piece(record: &LogRecord, skip: usize) -> Option<Piece> {
     })
 }
 
-/// What to read of an execution.
+/// The part of an execution to read.
 struct Wish {
     execution: ExecutionId,
     stream: Option<OutputStream>,
@@ -199,7 +199,7 @@ impl Wish {
         Ok(Self { execution, stream, from: from.unwrap_or(0) })
     }
 
-    /// How many bytes of a record are before what is wanted; nothing where all of them are.
+    /// How many bytes of a record are before the requested offset; `None` if all of them are.
     fn skip(&self, record: &LogRecord) -> Option<usize> {
         let stream = match record.kind {
             Kind::Output(stream) | Kind::Gap(stream) => Some(stream),
@@ -217,10 +217,10 @@ impl Wish {
     }
 }
 
-/// What an execution wrote, redacted, from any offset on.
+/// The output of an execution, redacted, from any offset on.
 ///
-/// Output of one that runs goes on: ask again with `next`. With `raw`, or with
-/// `Accept: application/octet-stream`, the answer is the bytes themselves as far as they are kept now.
+/// While it runs, ask again with `next` for more. With `raw`, or with `Accept: application/octet-stream`, the
+/// answer is the stored bytes themselves.
 #[utoipa::path(
     get, path = "/api/v1/executions/{execution}/output", tag = "executions",
     params(("execution" = String, Path), OutputQuery),
@@ -278,7 +278,7 @@ pub(super) async fn output(
         }
     }
     if items.is_empty() && pruned && over && cursor.is_none() {
-        return Err(ApiError::of(Code::Gone, "the output is no longer kept"));
+        return Err(ApiError::of(Code::Gone, "the output was deleted"));
     }
     let next = (at < last || !over).then(|| at.to_string());
     Ok(Json(OutputPage { items, next, pruned }).into_response())

@@ -1,7 +1,7 @@
 //! The files of a sandbox.
 //!
-//! Everything is agentd's doing: paths mean what they mean inside the sandbox, and contents go through here
-//! piece by piece, as fast as the slower side takes them.
+//! agentd does all the work: it resolves paths inside the sandbox, and contents are streamed through here at
+//! the speed of the slower side.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -47,11 +47,11 @@ const LONGEST_LIST: usize = 48 << 20;
 const LONGEST_ENTRY: usize = 256 * 1024;
 const LONGEST_PATH: usize = 4096;
 const DEEPEST: u32 = 64;
-/// A client that sends nothing of a file for so long has gone.
+/// A client that sends nothing of a file for this long counts as gone.
 const STALLED: Duration = Duration::from_secs(120);
-/// How long a file may take to be opened.
+/// How long opening a file may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What agentd says of a file that is passed on; it is hostile, and may say more.
+/// Headers of agentd that are passed on; agentd is hostile and may send more.
 const TOLD: [HeaderName; 7] = [
     header::CONTENT_TYPE,
     header::CONTENT_LENGTH,
@@ -61,7 +61,7 @@ const TOLD: [HeaderName; 7] = [
     header::ETAG,
     header::LAST_MODIFIED,
 ];
-/// What a client says about which part of a file it wants, and of which version.
+/// Headers of a client that select a part or a version of a file.
 const ASKED: [HeaderName; 6] = [
     header::RANGE,
     header::IF_RANGE,
@@ -93,7 +93,7 @@ fn shown(entry: EntryInfo) -> Entry {
     }
 }
 
-/// The place in a listing: the path of the last entry of the part before.
+/// A position in a listing: the path of the last entry of the previous part.
 #[derive(Debug)]
 struct After(String);
 
@@ -119,8 +119,8 @@ fn checked(path: &str) -> Result<&str, ApiError> {
     Ok(path)
 }
 
-/// Keeps a key that may only look away from the kernel's files: they show the environments and the memory of processes,
-/// secrets included. `/dev` leads there by links, and `..` by way of any of them.
+/// Keeps read-only keys away from the kernel's files, which show the environments and the memory of
+/// processes, secrets included. Links in `/dev` lead there, and so may `..`.
 fn check_reader(path: &str, writer: &Result<Caller<Write>, ApiError>) -> Result<(), ApiError> {
     if writer.is_ok() || !may_lead_to_the_kernel(path) {
         return Ok(());
@@ -135,7 +135,7 @@ fn may_lead_to_the_kernel(path: &str) -> bool {
     matches!(first, Some("proc" | "sys" | "dev")) || parts.any(|part| part == "..")
 }
 
-/// What stands in the URL after `files/`: an absolute path, or one below `~`.
+/// The path in the URL after `files/`: absolute, or below `~`.
 fn path_of(parts: &Parts, id: &str) -> Result<String, ApiError> {
     let encoded = parts.uri.path().split_once("/files/").map(|(_, path)| path);
     let encoded = encoded.ok_or_else(|| ApiError::no_sandbox(id))?;
@@ -181,7 +181,7 @@ fn directory(path: &str) -> ApiError {
     ApiError::conflict(format!("'{shown}' is a directory"))
 }
 
-/// What is in a directory, directories before what is in them.
+/// Lists a directory, directories before their contents.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files", tag = "files",
     params(("id" = String, Path), PageQuery, ListQuery, UserQuery, WatchQuery),
@@ -226,7 +226,8 @@ async fn listing(
     let listed: Result<ListDirResponse, _> =
         guest.call("/filesystem.Filesystem/ListDir", user, &request, LONGEST_LIST).await;
     let mut entries = listed.map_err(inside::refusal)?.entries;
-    // The whole is asked for each time, so that a part begins where the one before ended whatever changed.
+    // The whole list is fetched each time, so a part begins where the previous one ended even if files
+    // changed.
     let order = |path: &str| path.split('/').map(str::to_string).collect::<Vec<_>>();
     entries.sort_by_cached_key(|entry| order(&entry.path));
     if let Some(After(after)) = &part.after {
@@ -237,7 +238,7 @@ async fn listing(
     Ok(part.page(entries, |entry| URL_SAFE_NO_PAD.encode(&entry.path), shown))
 }
 
-/// A file's contents, in part if asked for by `Range`; of a directory what is in it, as `GET /files` has it.
+/// A file's contents, in part with `Range`; for a directory its entries, as `GET /files` returns them.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/{*path}", tag = "files",
     params(
@@ -249,7 +250,7 @@ async fn listing(
         (status = 200, content_type = "*/*", body = String, description = "the contents, or a directory's entries"),
         (status = 206, content_type = "*/*", body = String), (status = 304, description = "not changed"),
         (status = 409, body = ErrorShape), (status = 412, description = "changed"),
-        (status = 416, description = "no such part")
+        (status = 416, description = "the range is not in the file")
     )
 )]
 pub(super) async fn read(
@@ -264,7 +265,7 @@ pub(super) async fn read(
     contents(&app, &named, &writer, (page, who, watch), &request.into_parts().0).await
 }
 
-/// What `GET` would answer, without the contents.
+/// The headers of `GET`, without the contents.
 #[utoipa::path(
     head, path = "/api/v1/sandboxes/{id}/files/{*path}", tag = "files",
     params(
@@ -301,7 +302,7 @@ async fn contents(
     let guest = inside::guest_for(app, &named.record, &named.id, &watch).await?;
     let mut wanted = contents_of(&path, user.as_deref());
     if writer.is_err() {
-        // A link inside may lead anywhere, which only agentd sees.
+        // A link inside may lead anywhere, which only agentd can check.
         wanted.push_str("&kernel=false");
     }
     let mut asked = guest.request(parts.method.clone(), &wanted, None);
@@ -316,7 +317,7 @@ async fn contents(
     let conditional =
         [StatusCode::NOT_MODIFIED, StatusCode::PRECONDITION_FAILED, StatusCode::RANGE_NOT_SATISFIABLE];
     if !status.is_success() && !conditional.contains(&status) {
-        // A refusal of a question without contents has none itself.
+        // A refusal of a HEAD request has no body.
         return match stat(&guest, user.as_deref(), &path).await? {
             None => Err(missing(&path)),
             Some(entry) if is_directory(&entry) && parts.method == Method::HEAD => Err(directory(&path)),
@@ -337,7 +338,7 @@ async fn contents(
             headers.insert(name, value.clone());
         }
     }
-    // Whatever is in it must never act as a page of this server.
+    // The contents must never act as a page of this server.
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
@@ -345,7 +346,7 @@ async fn contents(
     Ok((status, headers, body).into_response())
 }
 
-/// Writes a file, and makes the directories above it that are missing.
+/// Writes a file, and creates missing parent directories.
 #[utoipa::path(
     put, path = "/api/v1/sandboxes/{id}/files/{*path}", tag = "files",
     params(("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"), UserQuery),
@@ -378,14 +379,14 @@ pub(super) async fn write(
     let upload = upload.body(Upload::new(body)).map_err(|_| ApiError::internal())?;
     let answer = guest.send(upload, None).await.map_err(inside::refusal)?;
     let written = accepted(answer).await.map_err(inside::refusal)?;
-    // The list of what was written, which is this file.
+    // agentd answers with the list of written files, which is this one.
     let _drained = Limited::new(written.into_body(), LONGEST_ENTRY).collect().await;
     let entry = stat(&guest, user.as_deref(), &path).await?.ok_or_else(|| missing(&path))?;
     let status = if before.is_some() { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(shown(entry))).into_response())
 }
 
-/// Removes a file, or a directory with `recursive=true`.
+/// Deletes a file, or a directory with `recursive=true`.
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}/files/{*path}", tag = "files",
     params(("id" = String, Path), ("path" = String, Path, description = "absolute, or `~/…`"), UserQuery, RemoveQuery),
@@ -407,7 +408,7 @@ pub(super) async fn remove(
     let guest = guest(&app, &named.record, &named.id).await?;
     let entry = stat(&guest, user.as_deref(), &path).await?.ok_or_else(|| missing(&path))?;
     if is_directory(&entry) && !entry.is_symlink && !recursive {
-        return Err(directory(&path).hint("recursive=true removes it with all that is in it"));
+        return Err(directory(&path).hint("recursive=true deletes it with its contents"));
     }
     let request = RemoveRequest { path };
     let removed: Result<RemoveResponse, _> =
@@ -416,7 +417,7 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Makes a directory, or moves something.
+/// Creates a directory, or moves a file or directory.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/files", tag = "files", params(("id" = String, Path), UserQuery),
     request_body = FileAction,
@@ -460,7 +461,7 @@ pub(super) async fn act(
     Ok((status, Json(shown(entry))))
 }
 
-/// A path that stands in a body: absolute, or below `~`.
+/// A path in a body: absolute, or below `~`.
 pub(super) fn path_in_body(path: &str) -> Result<&str, ApiError> {
     match checked(path)? {
         path if path.starts_with('/') || path.starts_with("~/") => Ok(path),
@@ -468,7 +469,7 @@ pub(super) fn path_in_body(path: &str) -> Result<&str, ApiError> {
     }
 }
 
-/// A file of a sandbox, piece by piece, for whoever keeps it elsewhere.
+/// Streams a file of a sandbox, to be stored elsewhere.
 pub(super) async fn copied_out(
     app: &App,
     record: &Arc<coffer_fleet::Record>,
@@ -477,7 +478,7 @@ pub(super) async fn copied_out(
     let guest = guest(app, record, &record.id.to_string()).await?;
     let entry = stat(&guest, None, path).await?.ok_or_else(|| missing(path))?;
     if is_directory(&entry) {
-        return Err(directory(path).hint("pack it first, with `tar` for one"));
+        return Err(directory(path).hint("pack it first, for example with `tar`"));
     }
     let asked = guest.request(Method::GET, &contents_of(path, None), None);
     let asked = asked.body(http_body_util::Empty::<Bytes>::new()).map_err(|_| ApiError::internal())?;
@@ -486,7 +487,7 @@ pub(super) async fn copied_out(
     Ok(answer.into_body().into_data_stream().map_err(|error| error.to_string()))
 }
 
-/// A client's file on its way in; given up when nothing comes of it for long.
+/// A client's upload; it is aborted when nothing arrives for long.
 struct Upload {
     body: Body,
     stalled: Pin<Box<Sleep>>,

@@ -1,4 +1,4 @@
-//! Forks, and who came from whom.
+//! Forks, and the lineage of sandboxes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use coffer_api_types::forks::{Child, ChildError, Family, Fork, NewFork, Node};
 use coffer_core::clock::rfc3339;
 use coffer_fleet::{FleetError, ForkSpec, MemoryWish};
 
-/// More of a family is not told in one answer.
+/// Most sandboxes of a lineage in one answer.
 const MOST_RELATIVES: u32 = 1000;
 
-/// Makes sandboxes that begin as a running one is now. The source keeps everything.
+/// Creates forks: sandboxes that start from the current state of a running one. The source stays as it is.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/fork", tag = "snapshots", request_body = Option<NewFork>,
     params(
         ("id" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "the same key and body make the same children")
+        ("Idempotency-Key" = Option<String>, Header, description = "the same key and body create the same forks")
     ),
     responses(
-        (status = 201, body = Fork), (status = 402, body = ErrorShape, description = "its budget is spent"),
+        (status = 201, body = Fork), (status = 402, body = ErrorShape, description = "a budget is spent"),
         (status = 409, body = ErrorShape, description = "it is paused or changing, or its processes hold secrets"),
-        (status = 501, body = ErrorShape, description = "memory was asked for and cannot be kept")
+        (status = 501, body = ErrorShape, description = "`memory` is true and cannot be saved")
     )
 )]
 pub(super) async fn fork(
@@ -43,7 +43,7 @@ pub(super) async fn fork(
     headers: HeaderMap,
     MaybeChecked(new): MaybeChecked<NewFork>,
 ) -> Result<(StatusCode, Json<Fork>), ApiError> {
-    // The sandbox is part of what is asked for.
+    // The sandbox is part of the request.
     let idempotency = crate::check::idempotency_of(&headers, &caller.actor(), &(named.record.id, &new))?;
     let count = new.count.unwrap_or(1);
     if !(1..=MOST_CHILDREN).contains(&count) {
@@ -82,7 +82,7 @@ pub(super) async fn fork(
     Ok((StatusCode::CREATED, Json(Fork { children: children.collect(), memory, note })))
 }
 
-/// Where a sandbox comes from, and what came from it and from those before it.
+/// The lineage of a sandbox: its ancestors, and all that started from it or from them.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/lineage", tag = "snapshots", params(("id" = String, Path)),
     responses((status = 200, body = Family))

@@ -59,7 +59,7 @@ fn session<N: Need>(app: &App, named: &NamedId<N>) -> Result<Session, ApiError> 
     Ok(Session { scope, record, actor: named.caller.actor(), key: Some(named.caller.key_id) })
 }
 
-/// To its end, also when nobody waits any more: an open gate must be shut.
+/// Runs to the end even if the client disconnects: an open gate must be closed.
 async fn whole<T, F>(
     fleet: Arc<Fleet>,
     session: Session,
@@ -84,14 +84,14 @@ fn branch(name: &str, text: Option<&str>) -> Result<Option<BranchName>, ApiError
 
 fn check_path(name: &str, path: &str) -> Result<(), ApiError> {
     let fits = (1..=LONGEST_PATH).contains(&path.len()) && !path.contains('\0') && !path.starts_with('-');
-    if fits { Ok(()) } else { Err(ApiError::invalid(name, "is no path")) }
+    if fits { Ok(()) } else { Err(ApiError::invalid(name, "is not a valid path")) }
 }
 
 fn git(app: &App) -> Arc<Git> {
     app.git.clone()
 }
 
-/// Has a repository in the sandbox: clones it, or brings it up to date where it is there already.
+/// Clones a repository into the sandbox, or updates an existing clone.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/clone", tag = "git", params(("id" = String, Path)), request_body = NewClone,
     responses((status = 200, body = Cloned), (status = 409, body = ErrorShape))
@@ -123,7 +123,7 @@ pub(super) async fn clone(
         .map(Json)
 }
 
-/// Checks a branch out. One that exists, in the sandbox or on the forge, is taken up.
+/// Checks out a branch. An existing one, in the sandbox or on the forge, is used.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/branch", tag = "git", params(("id" = String, Path)), request_body = NewBranch,
     responses(
@@ -145,7 +145,7 @@ pub(super) async fn create_branch(
     whole(app.fleet.clone(), session, async move |session| git.branch(&session, order).await).await.map(Json)
 }
 
-/// Where the work tree of a repository stands.
+/// The state of a repository's work tree.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/status", tag = "git", params(("id" = String, Path), RepositoryQuery),
     responses((status = 200, body = WorkTree), (status = 409, body = ErrorShape))
@@ -160,7 +160,7 @@ pub(super) async fn status(
     status.map(Json).map_err(|error| failed(&error, session.record.id))
 }
 
-/// What was changed since the last commit, or since the branch parted from another.
+/// Changes since the last commit, or since the merge base with a branch.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/diff", tag = "git", params(("id" = String, Path), DiffQuery),
     responses((status = 200, body = WorkTreeDiff), (status = 409, body = ErrorShape))
@@ -176,13 +176,13 @@ pub(super) async fn diff(
     diff.map(Json).map_err(|error| failed(&error, session.record.id))
 }
 
-/// Commits what was changed, under the name in the project's settings.
+/// Commits changes, under the name in the project's settings.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/commit", tag = "git", params(("id" = String, Path)), request_body = NewCommit,
     responses(
         (status = 201, body = Committed),
         (status = 409, body = ErrorShape, description = "`nothing_to_commit`, or `identity_missing`"),
-        (status = 422, body = ErrorShape, description = "also `commit_message`: it is not as the project wants it")
+        (status = 422, body = ErrorShape, description = "also `commit_message`: it breaks the project's rules")
     )
 )]
 pub(super) async fn commit(
@@ -208,7 +208,7 @@ pub(super) async fn commit(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// Pushes one branch to the forge. Credentials stay outside of the sandbox.
+/// Pushes one branch to the forge. The credential never enters the sandbox.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/push", tag = "git", params(("id" = String, Path)),
     request_body = Option<NewPush>,
@@ -228,12 +228,12 @@ pub(super) async fn push(
     whole(app.fleet.clone(), session, async move |session| git.push(&session, order).await).await.map(Json)
 }
 
-/// The pull request of a branch: the open one where there is one, and a new one otherwise.
+/// Returns the open pull request of a branch, or opens a new one.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/pr", tag = "git", params(("id" = String, Path)),
     request_body = NewPullRequest,
     responses(
-        (status = 200, body = PullRequest, description = "it was open already"), (status = 201, body = PullRequest),
+        (status = 200, body = PullRequest, description = "it was already open"), (status = 201, body = PullRequest),
         (status = 409, body = ErrorShape)
     )
 )]
@@ -264,7 +264,7 @@ pub(super) async fn pull_request(
     Ok((status, Json(found)))
 }
 
-/// What was done with git in a sandbox, newest first.
+/// Lists the git operations in a sandbox, newest first.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/git", tag = "git", params(("id" = String, Path), PageQuery),
     responses((status = 200, body = Page<GitOperation>))

@@ -1,4 +1,4 @@
-//! What the host of the sandboxes can do.
+//! Capabilities of the host.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error::ApiError;
 use coffer_api_types::host::{Host, HostFailure, HostReport, KernelFeature};
 use coffer_core::clock::rfc3339;
 
-/// What the host of the sandboxes can do.
+/// Returns what the host can do.
 #[utoipa::path(
     get, path = "/api/v1/host", tag = "server",
     responses((status = 200, body = Host))
@@ -32,7 +32,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, _: Caller<Read>) -> Result
     }))
 }
 
-/// What the host's kernel can do, and what the host failed lately. For operators.
+/// Kernel features of the host, and its recent failures. For operators.
 #[utoipa::path(
     get, path = "/api/v1/admin/host", tag = "server",
     responses((status = 200, body = HostReport))

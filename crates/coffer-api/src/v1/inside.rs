@@ -1,4 +1,4 @@
-//! The way of our own API into a sandbox.
+//! Connects our own API to a sandbox's agentd.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::app::App;
 use crate::error::ApiError;
 use coffer_api_types::exec::WatchQuery;
 
-/// The agentd of a sandbox, which is resumed first where its settings say so.
+/// The agentd of a sandbox, which is resumed first if its settings say so.
 pub(super) async fn guest(app: &App, record: &Arc<Record>, id: &str) -> Result<Guest, ApiError> {
     guest_by(app, record, id, Wake::ByPolicy).await
 }
 
-/// The agentd of a sandbox that may only be looked at, as the query has it.
+/// The agentd of a sandbox; with `watch`, without waking it or counting as activity.
 pub(super) async fn guest_for(
     app: &App,
     record: &Arc<Record>,
@@ -30,7 +30,7 @@ async fn guest_by(app: &App, record: &Arc<Record>, id: &str, wake: Wake) -> Resu
     reach(&app.fleet, record, wake).await.map_err(|error| ApiError::exec(error, id))
 }
 
-/// What became of a call to agentd.
+/// The error of a failed call to agentd.
 pub(super) fn refusal(error: GuestError) -> ApiError {
     ApiError::exec(error, "")
 }

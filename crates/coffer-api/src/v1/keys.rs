@@ -67,7 +67,7 @@ pub(super) fn checked(request: NewKeyRequest) -> Result<NewKey, ApiError> {
     })
 }
 
-/// A service that could make a person's key would approve with it.
+/// A service with a person's key could approve with it.
 fn by_person(caller: &Caller<Admin>, kind: KeyKind) -> Result<(), ApiError> {
     if kind == KeyKind::Person && caller.kind != KeyKind::Person {
         return Err(ApiError::of(Code::Forbidden, "only a person's key makes keys for people")
@@ -76,7 +76,7 @@ fn by_person(caller: &Caller<Admin>, kind: KeyKind) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Makes a key for this project.
+/// Creates a key for this project.
 #[utoipa::path(
     post, path = "/api/v1/keys", tag = "keys", request_body = NewKeyRequest,
     responses((status = 201, body = MadeKey), (status = 404, body = ErrorShape, description = "no such agent"))
@@ -112,10 +112,10 @@ pub(super) async fn list(
     Ok(Json(Page::new(keys.into_iter().map(shown).collect(), None)))
 }
 
-/// Refuses a key from now on.
+/// Revokes a key at once.
 #[utoipa::path(
     delete, path = "/api/v1/keys/{key}", tag = "keys", params(("key" = String, Path)),
-    responses((status = 204), (status = 409, body = ErrorShape, description = "the key that asks"))
+    responses((status = 204), (status = 409, body = ErrorShape, description = "it is the caller's own key"))
 )]
 pub(super) async fn revoke(
     State(app): State<Arc<App>>,
@@ -131,7 +131,7 @@ pub(super) async fn revoke(
     if revoked { Ok(StatusCode::NO_CONTENT) } else { Err(ApiError::nothing("key", key)) }
 }
 
-/// Makes a key's successor, with the same rights; the old one goes on for a while.
+/// Creates a key's successor with the same rights; the old one stays valid for a while.
 #[utoipa::path(
     post, path = "/api/v1/keys/{key}/rotate", tag = "keys", params(("key" = String, Path)),
     request_body = Option<RotateRequest>,

@@ -1,4 +1,4 @@
-//! What a project may use, what holds for its sandboxes, and leases.
+//! Quotas and settings of projects, and leases of sandboxes.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use coffer_core::clock::rfc3339;
 
 /// A century.
 const MOST_DAYS: i64 = 36_500;
-/// Of a name or an address of mail.
+/// Of a name or an e-mail address.
 const LONGEST_IDENTITY: usize = 200;
 
 fn git_shape(git: GitSettings) -> GitShape {
@@ -118,7 +118,7 @@ fn shown(app: &App, found: VersionedSettings) -> (HeaderMap, Json<Settings>) {
     (tag(found.version), Json(Settings { own, in_force }))
 }
 
-/// Whole days, of what the server may have in smaller parts.
+/// Whole days, rounded down.
 fn days(period: Period) -> Option<i64> {
     Some(period.as_millis() / 86_400_000)
 }
@@ -152,7 +152,7 @@ async fn change(
     Ok(shown(app, set))
 }
 
-/// The settings of the project whose key is shown.
+/// The settings of the caller's project.
 #[utoipa::path(
     get, path = "/api/v1/project/settings", tag = "limits",
     responses((status = 200, body = Settings, headers(("ETag" = String))), (status = 404, body = ErrorShape))
@@ -161,7 +161,7 @@ pub(super) async fn own_settings(State(app): State<Arc<App>>, caller: Caller<Rea
     read(&app, &caller.scope, caller.scope.project()).await
 }
 
-/// Replaces the settings of the project whose key is shown. They hold for sandboxes made from then on.
+/// Replaces the settings of the caller's project. They apply to sandboxes created from then on.
 #[utoipa::path(
     put, path = "/api/v1/project/settings", tag = "limits", request_body = SettingsShape,
     params(("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")),
@@ -215,7 +215,7 @@ fn quota_shape(quotas: Quotas) -> QuotasShape {
 }
 
 async fn quota_state(app: &App, scope: &impl Scope, project: ProjectId) -> Answer<QuotaState> {
-    // Rows of sandboxes that answer already may be on their way.
+    // Rows of sandboxes that already answer may not be written yet.
     app.fleet.recorded().await;
     let found = app.store.quotas(scope, project).await.map_err(ApiError::store)?;
     let ProjectQuotas { own, in_force, in_use, version } =
@@ -230,7 +230,7 @@ async fn quota_state(app: &App, scope: &impl Scope, project: ProjectId) -> Answe
     Ok((tag(version), Json(QuotaState { limits: quota_shape(in_force), used, own: quota_shape(own) })))
 }
 
-/// What the project whose key is shown may use, and uses.
+/// Quotas and use of the caller's project.
 #[utoipa::path(
     get, path = "/api/v1/quotas", tag = "limits",
     responses((status = 200, body = QuotaState), (status = 404, body = ErrorShape))
@@ -239,7 +239,7 @@ pub(super) async fn own_quotas(State(app): State<Arc<App>>, caller: Caller<Read>
     quota_state(&app, &caller.scope, caller.scope.project()).await
 }
 
-/// What a project may use, and uses. For operators.
+/// Quotas and use of a project. For operators.
 #[utoipa::path(
     get, path = "/api/v1/projects/{project}/quotas", tag = "limits", params(("project" = String, Path)),
     responses((status = 200, body = QuotaState, headers(("ETag" = String))))
@@ -252,7 +252,7 @@ pub(super) async fn quotas(
     quota_state(&app, &caller.operator, project).await
 }
 
-/// Sets what a project may use. For operators. What it uses already is left alone.
+/// Sets the quotas of a project. For operators. Nothing that exists is ended.
 #[utoipa::path(
     put, path = "/api/v1/projects/{project}/quotas", tag = "limits", params(("project" = String, Path),
         ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")),
@@ -289,10 +289,9 @@ pub(super) async fn set_quotas(
     quota_state(&app, &caller.operator, project).await
 }
 
-/// Says that a running sandbox is still wanted, for another `lease_s` seconds.
+/// Extends the lease of a running sandbox by another `lease_s` seconds.
 ///
-/// A sandbox made with `lease_s` whose owner does not say so in time ends, or pauses, as its `on_timeout`
-/// says.
+/// Without a heartbeat in time, a sandbox created with `lease_s` ends or pauses, as its `on_timeout` says.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/heartbeat", tag = "sandboxes", params(("id" = String, Path)),
     responses(
@@ -308,7 +307,7 @@ pub(super) async fn heartbeat(
     let until_ms = renewed.map_err(|error| ApiError::fleet(error, &named.id))?;
     let (Some(lease_s), Some(until_ms)) = (lease_s, until_ms) else {
         return Err(ApiError::conflict("the sandbox has no lease")
-            .hint("make it with `lease_s` to have it end when nobody wants it any more"));
+            .hint("create it with `lease_s` to end it when heartbeats stop"));
     };
     Ok(Json(Lease { lease_s, expires_at: rfc3339(until_ms) }))
 }

@@ -1,4 +1,4 @@
-//! The log of a sandbox: its own history and what its processes did and wrote, to search and to keep.
+//! The log of a sandbox: its own history, its processes and their output, to search and to download.
 
 mod everywhere;
 
@@ -32,14 +32,14 @@ pub(super) use everywhere::*;
 const MOST: u32 = 1000;
 const USUAL: u32 = 200;
 const LONGEST_SEARCH: usize = 256;
-/// Of a log that is gone through for one page, and at a time.
+/// Most bytes of a log searched for one page, and per read.
 const MOST_SEARCHED: usize = 32 << 20;
 const READ_AT_ONCE: usize = 1 << 20;
-/// What is read first: a page of a log that everything is wanted of is in little of it.
+/// Bytes of the first read: if all lines match, a page is in little of the log.
 const READ_AT_FIRST: usize = 128 << 10;
-/// What a look at a log counts for at least: an empty one is a question to the database, too.
+/// The least that a log counts towards the limit: an empty one costs a query, too.
 const LEAST_COUNTED: usize = 64 << 10;
-/// How long a sandbox may take to tell what it has not told yet.
+/// How long to wait for a sandbox's newest output.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A line, with what searches need of it.
@@ -61,7 +61,7 @@ const fn level_name(level: LogLevel) -> &'static str {
     }
 }
 
-/// A place in the log: in what processes did, and in the sandbox's own history.
+/// A position in the log: in the records of processes, and in the sandbox's own history.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Place {
     position: i64,
@@ -96,7 +96,7 @@ struct Search {
 }
 
 impl Search {
-    /// What a request looks for. Where it goes on is read by `place` from its cursor.
+    /// Parses a query. `place` parses its cursor.
     fn of(query: &LogQuery, place: impl Fn(&str) -> Result<Place, ()>) -> Result<Self, ApiError> {
         let text = query.search.clone().unwrap_or_default();
         if text.len() > LONGEST_SEARCH {
@@ -140,7 +140,7 @@ impl Search {
     }
 }
 
-/// Goes through a log, line by line.
+/// Walks through a log, line by line.
 struct Walk {
     app: Arc<App>,
     scope: ProjectScope,
@@ -148,7 +148,7 @@ struct Walk {
     transitions: std::iter::Peekable<std::vec::IntoIter<Transition>>,
     place: Place,
     at_end: bool,
-    /// Bytes that the next step reads; twice as many each time.
+    /// Bytes that the next step reads; doubles each time.
     reads: usize,
 }
 
@@ -173,7 +173,7 @@ impl Walk {
         })
     }
 
-    /// The next lines, and how much of the log that was; nothing at the end.
+    /// The next lines, and how many bytes of the log they took; `None` at the end.
     async fn step(&mut self) -> Result<Option<(Vec<Line>, usize)>, ApiError> {
         if self.at_end {
             return Ok(None);
@@ -227,7 +227,7 @@ const fn scope(named: &NamedId<Read>) -> &ProjectScope {
     &named.caller.scope
 }
 
-/// What a record says, with where the log goes on after each line.
+/// The lines of a record, each with the position after it.
 fn of_record(record: &LogRecord) -> Vec<(Line, i64)> {
     let line = |level, source: &str, message: String, end: usize| {
         let shown = LogLine {
@@ -256,11 +256,11 @@ fn of_record(record: &LogRecord) -> Vec<(Line, i64)> {
             vec![line(level, "process", format!("ended: {status}"), whole)]
         }
         Kind::Gap(stream) => {
-            let message = format!("{} bytes of output were not heard of", record.missed_bytes());
+            let message = format!("{} bytes of output were lost", record.missed_bytes());
             vec![line(LogLevel::Warn, stream_name(stream), message, whole)]
         }
         Kind::Truncated => {
-            let message = "wrote more than is kept of one execution: the rest is only counted";
+            let message = "wrote more than the limit of one execution: the rest is not kept";
             vec![line(LogLevel::Warn, "process", message.into(), whole)]
         }
     }
@@ -268,8 +268,9 @@ fn of_record(record: &LogRecord) -> Vec<(Line, i64)> {
 
 /// The log of a sandbox, oldest first: searched, or as a file.
 ///
-/// A page may hold fewer lines than asked for, even none, and still have a `next`: so much of the log was
-/// gone through. With `download`, or with `Accept: text/plain`, the answer is all that is wanted as text.
+/// A page may have fewer lines than requested, even none, and still have a `next`: the server searches a
+/// bounded part of the log per request. With `download`, or with `Accept: text/plain`, the answer is all
+/// matching lines as text.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/logs", tag = "logs", params(("id" = String, Path), LogQuery, FormQuery),
     responses((status = 200, content((Page<LogLine> = "application/json"), (String = "text/plain"))))

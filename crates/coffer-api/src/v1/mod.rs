@@ -1,4 +1,4 @@
-//! Our own REST, under `/api/v1`. The description in OpenAPI is made from these handlers.
+//! Our own REST API, under `/api/v1`. Its OpenAPI description is generated from these handlers.
 
 mod agents;
 mod artifacts;
@@ -218,7 +218,7 @@ fn whole() -> OpenApiRouter<Arc<App>> {
     router
 }
 
-/// The routes, with their description at `/api/v1/openapi.json` and a page to read it at `/api/v1/docs`.
+/// The routes, with their description at `/api/v1/openapi.json` and a page for it at `/api/v1/docs`.
 pub(super) fn router() -> Router<Arc<App>> {
     let (router, openapi) = whole().split_for_parts();
     let allowed = super::query::Allowed::of(&openapi);
@@ -237,7 +237,7 @@ pub(super) fn router() -> Router<Arc<App>> {
 
 const DOCS: &str = include_str!("docs.html");
 
-/// A page to read the description at. Its script and its style are the only ones that may run in it.
+/// A page that shows the description. Only its own script and style may run in it.
 async fn docs() -> Response {
     let mut page = Html(DOCS).into_response();
     let (script, style) = (digest_of("script"), digest_of("style"));
@@ -250,14 +250,14 @@ async fn docs() -> Response {
     page
 }
 
-/// The digest of what stands in the one element of that name, as a content security policy names it.
+/// The digest of the only element of that name, as a content security policy writes it.
 fn digest_of(element: &str) -> String {
     let text = DOCS.split_once(&format!("<{element}>")).map_or("", |(_, rest)| rest);
     let text = text.split_once(&format!("</{element}>")).map_or("", |(text, _)| text);
     crate::ui::digest_of(text)
 }
 
-/// The description as text, as it is kept in the repository.
+/// The description as text, as committed in the repository.
 #[cfg(test)]
 fn description() -> String {
     let mut text = whole().split_for_parts().1.to_pretty_json().unwrap();
@@ -275,10 +275,10 @@ async fn health() -> Json<Health> {
     Json(health_of("ok"))
 }
 
-/// Who asks whether the server is ready wants to know it soon.
+/// Callers want to know soon whether the server is ready.
 const READY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Whether the server can do its work: its records and the host of its sandboxes answer.
+/// Whether the server can work: its database and the host of its sandboxes answer.
 #[utoipa::path(
     get, path = "/api/v1/ready", tag = "server", security(()),
     responses((status = 200, body = Health), (status = 503, body = ErrorShape))

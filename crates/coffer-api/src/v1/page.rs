@@ -6,7 +6,7 @@ use coffer_api_types::{Page, PageQuery};
 const MOST: u32 = 200;
 const USUAL: u32 = 50;
 
-/// The part that a request asks for, of a list that is walked by positions of type `C`.
+/// The requested part of a list whose positions have type `C`.
 #[derive(Debug)]
 pub(super) struct Part<C> {
     pub(super) limit: u32,
@@ -24,12 +24,12 @@ impl<C: std::str::FromStr> Part<C> {
         Ok(Self { limit, after })
     }
 
-    /// One more than is shown tells whether there is a next part.
+    /// Fetch one more than is shown to learn whether there is a next part.
     pub(super) const fn to_fetch(&self) -> u32 {
         self.limit + 1
     }
 
-    /// Makes the page of what was fetched.
+    /// Builds the page from the fetched rows.
     pub(super) fn page<R, T>(
         &self,
         mut rows: Vec<R>,

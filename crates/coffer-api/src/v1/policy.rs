@@ -1,4 +1,4 @@
-//! Which commands may be started.
+//! The command policy: which commands may be started.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(super) async fn show(
     Ok(tagged(app.store.command_policy(&caller.scope).await.map_err(ApiError::store)?))
 }
 
-/// Replaces the project's rules for commands. They hold for every command that starts after the answer.
+/// Replaces the project's rules for commands. They apply to every command that starts after the answer.
 #[utoipa::path(
     put, path = "/api/v1/policy", tag = "policy", request_body = PolicyShape,
     params(("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")),
@@ -53,7 +53,7 @@ pub(super) async fn replace(
     Ok(tagged(set))
 }
 
-/// Tells what would become of a command, and by which rule; starts nothing.
+/// Checks a command and returns the verdict and its rule; starts nothing.
 #[utoipa::path(
     post, path = "/api/v1/policy/check", tag = "policy", request_body = Question,
     responses((status = 200, body = Answer))

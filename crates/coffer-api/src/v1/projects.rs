@@ -1,4 +1,4 @@
-//! Projects: one's own, and for operators all of them.
+//! Projects: the caller's own, and for operators all of them.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn tagged(project: ProjectRow) -> (HeaderMap, Json<Project>) {
     (HeaderMap::from_iter([(header::ETAG, tag)]), Json(shown(project)))
 }
 
-/// The version that `If-Match` asks for; none where it asks for nothing.
+/// The version in `If-Match`; `None` without that header.
 pub(super) fn wanted_version(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
     let Some(tag) = headers.get(header::IF_MATCH) else { return Ok(None) };
     let text = tag.to_str().unwrap_or_default().trim();
@@ -40,16 +40,16 @@ pub(super) fn wanted_version(headers: &HeaderMap) -> Result<Option<i64>, ApiErro
         return Ok(None);
     }
     let version = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')?.parse().ok());
-    // A tag that cannot be ours matches nothing.
+    // A malformed tag matches nothing.
     version.map(Some).ok_or_else(changed_meanwhile)
 }
 
 pub(super) fn changed_meanwhile() -> ApiError {
-    ApiError::of(Code::PreconditionFailed, "it is of another version than If-Match says")
+    ApiError::of(Code::PreconditionFailed, "it has another version than If-Match names")
         .hint("read it again and repeat the change with its ETag")
 }
 
-/// The project whose key is shown.
+/// The caller's project.
 #[utoipa::path(
     get, path = "/api/v1/project", tag = "projects",
     responses((status = 200, body = Project, headers(("ETag" = String))))
@@ -63,7 +63,7 @@ pub(super) async fn own(
     project.map(tagged).ok_or_else(|| ApiError::nothing("project", id))
 }
 
-/// Renames the project whose key is shown.
+/// Renames the caller's project.
 #[utoipa::path(
     patch, path = "/api/v1/project", tag = "projects", request_body = ProjectName,
     params(("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")),
@@ -86,7 +86,7 @@ pub(super) async fn rename(
     renamed.map(tagged).ok_or_else(changed_meanwhile)
 }
 
-/// Makes a project. For operators.
+/// Creates a project. For operators.
 #[utoipa::path(
     post, path = "/api/v1/projects", tag = "projects", request_body = ProjectName,
     responses((status = 201, body = Project), (status = 409, body = ErrorShape))
@@ -121,7 +121,7 @@ pub(super) async fn list(
     Ok(Json(part.page(projects.map_err(ApiError::store)?, |project| project.id.to_string(), shown)))
 }
 
-/// Makes a key for a project. For operators.
+/// Creates a key for a project. For operators.
 #[utoipa::path(
     post, path = "/api/v1/projects/{project}/keys", tag = "projects", params(("project" = String, Path)),
     request_body = NewKeyRequest,
@@ -135,7 +135,7 @@ pub(super) async fn create_key(
 ) -> Result<(StatusCode, Json<MadeKey>), ApiError> {
     let key = checked(request)?;
     if key.agent.is_some() {
-        return Err(ApiError::invalid("agent_id", "is for the project's own admins to give"));
+        return Err(ApiError::invalid("agent_id", "can be set only by the project's own admins"));
     }
     let found = app.store.project(&caller.operator, project).await.map_err(ApiError::store)?;
     found.ok_or_else(|| ApiError::nothing("project", project))?;

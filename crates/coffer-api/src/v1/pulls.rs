@@ -1,4 +1,4 @@
-//! Pull requests, issues, and what is said of them, on whichever forge the repository is.
+//! Pull requests, issues and their comments, on any forge.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ fn optional<T: std::str::FromStr<Err: std::fmt::Display>>(
     value.map(|value| field(name, value)).transpose()
 }
 
-/// Opens a pull request. Of one head and base there is one: 409 names it in `details.number`.
+/// Opens a pull request. A head and base can have only one: 409 names it in `details.number`.
 #[utoipa::path(
     post, path = "/api/v1/repositories/{repository}/pulls", tag = "pulls",
     params(("repository" = String, Path)), request_body = OpenPull,
@@ -103,7 +103,7 @@ pub(super) async fn list(
     Ok(listed(all.map_err(ApiError::forge)?))
 }
 
-/// One pull request, as its branches are now.
+/// One pull request, with the current commits of its branches.
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/pulls/{number}", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path)),
@@ -113,7 +113,7 @@ pub(super) async fn detail(located: Located<Read>) -> Result<Json<Pull>, ApiErro
     located.forge.pull(located.number()?).await.map(Json).map_err(ApiError::forge)
 }
 
-/// Changes a pull request; closes it or opens it again.
+/// Changes, closes or reopens a pull request.
 #[utoipa::path(
     patch, path = "/api/v1/repositories/{repository}/pulls/{number}", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path)), request_body = ChangePull,
@@ -133,7 +133,7 @@ pub(super) async fn change(
     located.forge.update_pull(located.number()?, change).await.map(Json).map_err(ApiError::forge)
 }
 
-/// What a pull request changes: files with their lines counted, and the patch, both bounded.
+/// The diff of a pull request: files with counts of lines, and the patch, both bounded.
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/pulls/{number}/diff", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path)),
@@ -143,7 +143,7 @@ pub(super) async fn diff(located: Located<Read>) -> Result<Json<Diff>, ApiError>
     located.forge.diff(located.number()?).await.map(Json).map_err(ApiError::forge)
 }
 
-/// Merges a pull request. 409 `merge_conflict` names the files in `details.paths`, and nothing was changed.
+/// Merges a pull request. On 409 `merge_conflict`, `details.paths` names the files, and nothing has changed.
 #[utoipa::path(
     post, path = "/api/v1/repositories/{repository}/pulls/{number}/merge", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path)), request_body = Merge,
@@ -175,7 +175,7 @@ pub(super) async fn comment(
     say_on(&located, say).await
 }
 
-/// What was said on a pull request as a whole, oldest first.
+/// The comments on a pull request as a whole, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/pulls/{number}/comments", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path), PageQuery),
@@ -195,7 +195,8 @@ async fn say_on(located: &Located<Write>, say: Say) -> Result<(StatusCode, Json<
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// Reviews a pull request: a verdict, and comments on lines of its diff, all of them or none.
+/// Reviews a pull request: a verdict, and comments on lines of its diff, which are stored together or not at
+/// all.
 #[utoipa::path(
     post, path = "/api/v1/repositories/{repository}/pulls/{number}/reviews", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path)), request_body = GiveReview,
@@ -206,7 +207,7 @@ pub(super) async fn review(
     Checked(new): Checked<GiveReview>,
 ) -> Result<(StatusCode, Json<Review>), ApiError> {
     if new.verdict == Verdict::Approve && located.kind != KeyKind::Person {
-        return Err(ApiError::of(Code::Forbidden, "only people approve; this is a service's key")
+        return Err(ApiError::of(Code::Forbidden, "only people can approve, and this is a service's key")
             .hint("leave a comment, or use the key of a person (`\"kind\": \"person\"`)"));
     }
     if new.comments.len() > MOST_LINE_COMMENTS {
@@ -250,7 +251,7 @@ pub(super) async fn reviews(
     Ok(listed(all.map_err(ApiError::forge)?))
 }
 
-/// What was said on lines of a pull request, oldest first.
+/// The comments on lines of a pull request, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/pulls/{number}/line-comments", tag = "pulls",
     params(("repository" = String, Path), ("number" = i64, Path), PageQuery),
@@ -264,7 +265,7 @@ pub(super) async fn line_comments(
     Ok(listed(all.map_err(ApiError::forge)?))
 }
 
-/// Sets what one check says of a commit.
+/// Sets the result of one check for a commit.
 #[utoipa::path(
     post, path = "/api/v1/repositories/{repository}/commits/{commit}/statuses", tag = "pulls",
     params(("repository" = String, Path), ("commit" = String, Path)), request_body = SetStatus,
@@ -292,7 +293,7 @@ pub(super) async fn set_status(
     Ok((StatusCode::CREATED, Json(set)))
 }
 
-/// What checks say of a commit, each and together.
+/// The results of all checks for a commit, and the combined one.
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/commits/{commit}/statuses", tag = "pulls",
     params(("repository" = String, Path), ("commit" = String, Path)),
@@ -344,7 +345,7 @@ pub(super) async fn issue(located: Located<Read>) -> Result<Json<Issue>, ApiErro
     located.forge.issue(located.number()?).await.map(Json).map_err(ApiError::forge)
 }
 
-/// Changes an issue; closes it or opens it again.
+/// Changes, closes or reopens an issue.
 #[utoipa::path(
     patch, path = "/api/v1/repositories/{repository}/issues/{number}", tag = "issues",
     params(("repository" = String, Path), ("number" = i64, Path)), request_body = ChangeIssue,
@@ -375,7 +376,7 @@ pub(super) async fn comment_issue(
     say_on(&located, say).await
 }
 
-/// What was said on an issue, oldest first.
+/// The comments on an issue, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/issues/{number}/comments", tag = "issues",
     params(("repository" = String, Path), ("number" = i64, Path), PageQuery),

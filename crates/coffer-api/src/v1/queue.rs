@@ -13,7 +13,7 @@ use coffer_api_types::queue::{Queue, QueueCounts, QueueLimits, Run};
 use coffer_core::Code;
 use coffer_core::clock::{now_ms, rfc3339};
 
-/// Runs of one project that are shown.
+/// Most runs of one project in an answer.
 const MOST_SHOWN: u32 = 500;
 
 fn shown(runs: Vec<QueuedRun>) -> Vec<Run> {
@@ -34,14 +34,14 @@ fn shown(runs: Vec<QueuedRun>) -> Vec<Run> {
     runs.into_iter().map(run).collect()
 }
 
-/// What is under way in the project, what waits for a slot, and how many there are.
+/// The project's running and queued runs, with counts.
 #[utoipa::path(
     get, path = "/api/v1/queue", tag = "tasks",
     responses((status = 200, body = Queue))
 )]
 pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller<Read>) -> Result<Json<Queue>, ApiError> {
     if caller.scope.agent().is_some() {
-        return Err(ApiError::of(Code::Forbidden, "the queue is the project's, not an agent's")
+        return Err(ApiError::of(Code::Forbidden, "an agent's key cannot see the project's queue")
             .hint("GET /api/v1/tasks shows an agent its own"));
     }
     let (operator, project) = (app.store.operator(), caller.scope.project());

@@ -1,4 +1,4 @@
-//! Repositories: where code lives.
+//! Repositories.
 
 use std::marker::PhantomData;
 use std::str::FromStr;
@@ -29,7 +29,7 @@ use crate::query::Query;
 use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::clock::rfc3339;
 
-/// The repository that the path names, of a caller who may do what the handler needs.
+/// The repository in the path, for a caller with the role that the handler needs.
 #[derive(Debug)]
 pub(super) struct Located<N> {
     pub(super) scope: ProjectScope,
@@ -37,7 +37,7 @@ pub(super) struct Located<N> {
     pub(super) kind: KeyKind,
     pub(super) row: RepositoryRow,
     pub(super) forge: Arc<dyn Forge>,
-    /// What else the path names.
+    /// The other parameters of the path.
     params: Vec<(String, String)>,
     needs: PhantomData<fn() -> N>,
 }
@@ -64,7 +64,7 @@ impl<N: Need> FromRequestParts<Arc<App>> for Located<N> {
 }
 
 impl<N> Located<N> {
-    /// Something else that the path names; what does not fit names nothing.
+    /// Another parameter of the path; a malformed one is not found.
     pub(super) fn named<T: FromStr>(&self, kind: &str) -> Result<T, ApiError> {
         let text = self.params.iter().find(|(name, _)| name == kind).map_or("", |(_, value)| value.as_str());
         let shown: String = text.chars().take(64).collect();
@@ -94,18 +94,18 @@ fn shown(row: RepositoryRow, headers: &HeaderMap) -> Repository {
     }
 }
 
-/// The name of a repository without `local/`, which is in front where people want to be clear. What is on record has
-/// one name for one repository: it is compared there.
+/// The name of a repository without the optional prefix `local/`. Records have one name per repository and
+/// are compared by it.
 pub(super) fn plain_name(name: &str) -> &str {
     name.strip_prefix("local/").filter(|rest| !rest.is_empty()).unwrap_or(name)
 }
 
-/// A field that has a grammar.
+/// Parses a field that has a grammar.
 pub(super) fn field<T: FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> Result<T, ApiError> {
     text.parse().map_err(|why| ApiError::invalid(name, format!("does not fit: {why}")))
 }
 
-/// The part of a forge's list that is asked for.
+/// The requested part of a forge's list.
 pub(super) fn forge_part(page: PageQuery) -> Result<ForgePart, ApiError> {
     let part = Part::<String>::of(page)?;
     Ok(ForgePart { after: part.after, limit: part.limit })
@@ -115,8 +115,8 @@ pub(super) fn listed<T>(listed: Listed<T>) -> Json<Page<T>> {
     Json(Page::new(listed.items, listed.next))
 }
 
-/// Makes an empty repository on this server, to push to its `clone_url` or to import a bundle; or, with
-/// `connection_id` and `remote`, puts one of another forge on record.
+/// Creates an empty repository on this server, to push to its `clone_url` or to import a bundle; or, with
+/// `connection_id` and `remote`, registers one of another forge.
 #[utoipa::path(
     post, path = "/api/v1/repositories", tag = "repositories", request_body = NewRepository,
     responses(
@@ -143,7 +143,7 @@ pub(super) async fn create(
             let connection = field("connection_id", &connection)?;
             app.forges.register(&caller.scope, name, connection, &remote).await
         }
-        (Some(_), Some(_)) => return Err(ApiError::invalid("default_branch", "is said by the other forge")),
+        (Some(_), Some(_)) => return Err(ApiError::invalid("default_branch", "comes from the other forge")),
         _ => return Err(ApiError::invalid("remote", "and connection_id go together")),
     };
     let made = made.map_err(ApiError::forge)?;
@@ -198,7 +198,7 @@ pub(super) async fn change(
     Ok(Json(shown(changed.map_err(ApiError::forge)?, &headers)))
 }
 
-/// Removes a repository with its pull requests and issues; of one kept elsewhere only what is on record here.
+/// Deletes a repository with its pull requests and issues; for one on another forge only its records here.
 #[utoipa::path(
     delete, path = "/api/v1/repositories/{repository}", tag = "repositories",
     params(("repository" = String, Path)),
@@ -212,7 +212,7 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Fills an empty local repository from a bundle, as `git bundle create x.bundle --all` makes one.
+/// Fills an empty local repository from a bundle, such as `git bundle create x.bundle --all` writes.
 #[utoipa::path(
     post, path = "/api/v1/repositories/{repository}/import", tag = "repositories",
     params(("repository" = String, Path)),
@@ -258,7 +258,7 @@ pub(super) async fn protections(
     Ok(Json(Page::new(all, None)))
 }
 
-/// What protects a branch; 404 where nothing does.
+/// The protection of a branch; 404 if it has none.
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/protections/{*branch}", tag = "repositories",
     params(("repository" = String, Path), ("branch" = String, Path)),
@@ -270,7 +270,7 @@ pub(super) async fn protection(located: Located<Read>) -> Result<Json<Protection
     found.map(Json).ok_or_else(|| ApiError::nothing("protection of branch", branch))
 }
 
-/// Protects a branch of a local repository, which need not exist yet.
+/// Protects a branch of a local repository; the branch need not exist yet.
 #[utoipa::path(
     put, path = "/api/v1/repositories/{repository}/protections/{*branch}", tag = "repositories",
     params(("repository" = String, Path), ("branch" = String, Path)), request_body = NewProtection,
@@ -291,7 +291,7 @@ pub(super) async fn protect(
     set.map_err(ApiError::forge)?.map(Json).ok_or_else(ApiError::internal)
 }
 
-/// Ends the protection of a branch.
+/// Removes the protection of a branch.
 #[utoipa::path(
     delete, path = "/api/v1/repositories/{repository}/protections/{*branch}", tag = "repositories",
     params(("repository" = String, Path), ("branch" = String, Path)),

@@ -28,7 +28,7 @@ use coffer_core::clock::{now_ms, rfc3339};
 use coffer_fleet::limits::InForce;
 use coffer_fleet::{Boot, Connected, CreateSpec, FleetError, describe};
 
-/// The longest that an owner may be silent.
+/// The longest time between heartbeats.
 const LONGEST_LEASE_S: i64 = 86_400;
 
 pub(super) const fn on_timeout(chosen: AtTimeout) -> OnTimeout {
@@ -48,7 +48,7 @@ pub(super) const fn at_timeout(chosen: OnTimeout) -> AtTimeout {
 }
 
 pub(super) fn shown(app: &App, row: SandboxRow) -> Sandbox {
-    // Only the server that holds it knows.
+    // Only the server that holds the sandbox knows this.
     let last_ms = app.fleet.any(row.id).map(|record| now_ms().saturating_sub(record.activity.idle_ms()));
     let reason = match &row.state {
         SandboxState::Error { fault } => Some(describe(fault)),
@@ -86,12 +86,12 @@ pub(super) fn shown(app: &App, row: SandboxRow) -> Sandbox {
     }
 }
 
-/// The timeout of a request that names none.
+/// The default timeout.
 pub(super) fn usual_timeout_s(app: &App, project: &InForce) -> i64 {
     project.timeout_s.min(app.policy.longest_timeout_ms / 1000)
 }
 
-/// What bounds a new sandbox's life: what its request says within what its project allows.
+/// Bounds of a new sandbox's life: from its request, within the project's limits.
 fn bounds(app: &App, new: &NewSandbox, project: &InForce) -> Result<Bounds, ApiError> {
     let maximum_s = app.policy.maximum_ms / 1000;
     let maximum_s = project.max_lifetime_s.map_or(maximum_s, |longest| longest.min(maximum_s));
@@ -105,7 +105,7 @@ fn bounds(app: &App, new: &NewSandbox, project: &InForce) -> Result<Bounds, ApiE
     })
 }
 
-/// The row of a sandbox, live or over.
+/// The row of a sandbox, live or ended.
 async fn row(app: &App, named: &NamedId<Read>) -> Result<SandboxRow, ApiError> {
     if let Some(record) = app.fleet.find(&named.caller.scope, named.id) {
         return Ok(record.row());
@@ -114,16 +114,16 @@ async fn row(app: &App, named: &NamedId<Read>) -> Result<SandboxRow, ApiError> {
     row.ok_or_else(|| ApiError::no_sandbox(&named.text))
 }
 
-/// Makes a sandbox and returns once it answers.
+/// Creates a sandbox and returns once it answers.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes", tag = "sandboxes", request_body = Option<NewSandbox>,
-    params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body make one sandbox")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body create one sandbox")),
     responses(
         (status = 201, body = Sandbox, headers(("Location" = String))),
         (status = 404, body = ErrorShape, description = "no such template, snapshot or agent"),
         (status = 421, body = ErrorShape, description = "another installation has the snapshot"),
-        (status = 501, body = ErrorShape, description = "memory was asked for and cannot be had"),
-        (status = 402, body = ErrorShape, description = "its budget is spent"), (status = 409, body = ErrorShape)
+        (status = 501, body = ErrorShape, description = "`memory` is true, but the snapshot has none or the host cannot restore it"),
+        (status = 402, body = ErrorShape, description = "a budget is spent"), (status = 409, body = ErrorShape)
     )
 )]
 pub(super) async fn create(
@@ -157,7 +157,7 @@ pub(super) async fn create(
         }
     };
     if base.is_none() && new.template.is_none() && new.memory.is_some() {
-        return Err(ApiError::invalid("memory", "is for sandboxes that begin with a snapshot"));
+        return Err(ApiError::invalid("memory", "is only for sandboxes that start from a snapshot"));
     }
     let template = base.as_ref().map(|base| base.template.as_str()).or(new.template.as_deref());
     let template = template.unwrap_or(&app.default_template).parse::<TemplateRef>();
@@ -166,7 +166,7 @@ pub(super) async fn create(
     let bounds = bounds(&app, &new, &project)?;
     check::metadata(&new.metadata)?;
     check::env(&new.env)?;
-    // Names of variables must be good whatever they will hold.
+    // Names of variables must be valid whatever their value.
     check::env(&new.secrets)?;
     if let Some(both) = new.secrets.keys().find(|name| new.env.contains_key(*name)) {
         return Err(ApiError::invalid("secrets", format!("has '{both}', which env has too")));
@@ -204,7 +204,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, HeaderMap::from_iter([(header::LOCATION, place)]), Json(shown(&app, row))))
 }
 
-/// Sandboxes, live and over.
+/// Lists sandboxes, live and ended.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes", tag = "sandboxes", params(PageQuery, SandboxQuery),
     responses((status = 200, body = Page<Sandbox>))
@@ -265,7 +265,7 @@ fn states(named: &[String]) -> Result<Vec<StateName>, ApiError> {
     names(named).map(|name| known(name).ok_or_else(wrong)).collect()
 }
 
-/// One sandbox, live or over.
+/// One sandbox, live or ended.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
     responses((status = 200, body = Sandbox))
@@ -277,7 +277,7 @@ pub(super) async fn detail(
     Ok(Json(shown(&app, row(&app, &named).await?)))
 }
 
-/// What became of a sandbox so far, oldest first.
+/// The state changes of a sandbox, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/history", tag = "sandboxes", params(("id" = String, Path)),
     responses((status = 200, body = Page<LifeStep>))
@@ -300,7 +300,7 @@ pub(super) async fn history(
     Ok(Json(Page::new(steps.into_iter().map(shown).collect(), None)))
 }
 
-/// Destroys a sandbox. One that is over already is fine.
+/// Destroys a sandbox. If it has already ended, this succeeds too.
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
     responses((status = 204))
@@ -339,13 +339,13 @@ pub(super) async fn pause(
     Ok(Json(shown(&app, named.record.row())))
 }
 
-/// Resumes a paused sandbox; one that runs is left running, with the new deadline if that is later.
+/// Resumes a paused sandbox; a running one keeps running, with the new deadline if that is later.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/resume", tag = "sandboxes", params(("id" = String, Path)),
     request_body = Option<ResumeBody>,
     responses(
         (status = 200, body = Sandbox), (status = 409, body = ErrorShape),
-        (status = 402, body = ErrorShape, description = "its budget is spent")
+        (status = 402, body = ErrorShape, description = "a budget is spent")
     )
 )]
 pub(super) async fn resume(

@@ -13,7 +13,7 @@ use crate::scrape::scrape;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// All figures. For operators, unless the settings open it to everybody.
+/// All metrics. For operators, unless the settings make them public.
 pub(super) async fn show(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     if !app.telemetry.public {
         let (mut parts, _) = request.into_parts();

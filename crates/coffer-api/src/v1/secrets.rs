@@ -1,4 +1,4 @@
-//! The project's secrets, and the key that they are sealed under.
+//! The project's secrets, and the master key that seals them.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use coffer_api_types::{ErrorShape, Page};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 
-/// What fits into an environment variable.
+/// The longest value that fits into an environment variable.
 const LONGEST_VALUE: usize = 64 * 1024;
 const MOST_HOSTS: usize = 32;
 
@@ -35,7 +35,7 @@ fn shown_secret(info: SecretInfo) -> Secret {
     }
 }
 
-/// The value, and what limits its use.
+/// The value and its terms.
 fn checked(new: NewValue) -> Result<(Value, SecretTerms), ApiError> {
     if new.value.is_empty() || new.value.len() > LONGEST_VALUE || new.value.contains('\0') {
         return Err(ApiError::invalid(
@@ -56,15 +56,15 @@ fn checked(new: NewValue) -> Result<(Value, SecretTerms), ApiError> {
     Ok((Value::new(new.value), terms))
 }
 
-/// Makes a secret, or replaces its value and leaves the hosts that it is for. Sandboxes get the new value at their
-/// next start, headers at their next request.
+/// Creates a secret, or replaces its value and keeps its hosts. Sandboxes get the new value at their next
+/// start, headers at their next request.
 #[utoipa::path(
     put, path = "/api/v1/secrets/{secret}", tag = "secrets", params(("secret" = String, Path)),
     request_body = NewValue,
     responses(
         (status = 200, body = Secret, description = "replaced"), (status = 201, body = Secret),
         (status = 409, body = ErrorShape, description = "there are too many"),
-        (status = 404, body = ErrorShape, description = "not a name for one")
+        (status = 404, body = ErrorShape, description = "not a valid name")
     )
 )]
 pub(super) async fn put(
@@ -99,8 +99,8 @@ pub(super) async fn list(
     Ok(Json(Page::new(secrets.into_iter().map(shown_secret).collect(), None)))
 }
 
-/// Deletes a secret. Running sandboxes keep what they have in their environment; headers that refer to it are
-/// put in no more, and connections that should have had them are refused.
+/// Deletes a secret. Running sandboxes keep it in their environment. Headers that refer to it are no longer
+/// added, and connections that need them are refused.
 #[utoipa::path(
     delete, path = "/api/v1/secrets/{secret}", tag = "secrets", params(("secret" = String, Path)),
     responses((status = 204))
@@ -115,7 +115,7 @@ pub(super) async fn remove(
     if removed { Ok(StatusCode::NO_CONTENT) } else { Err(ApiError::nothing("secret", name)) }
 }
 
-/// Which master key is in use, and what cannot be read for lack of another.
+/// The master key in use, and how much cannot be read because another is missing.
 #[utoipa::path(
     get, path = "/api/v1/admin/master-key", tag = "secrets",
     responses((status = 200, body = MasterKey))
@@ -127,7 +127,7 @@ pub(super) async fn master_key(
     shown(&app, &operating).await
 }
 
-/// Makes a new master key and seals every project's key under it. Nothing stops meanwhile.
+/// Creates a new master key and seals every project's key under it. Everything keeps running meanwhile.
 #[utoipa::path(
     post, path = "/api/v1/admin/master-key/rotate", tag = "secrets",
     responses(
@@ -146,7 +146,7 @@ pub(super) async fn rotate(
         ),
         RotateError::File(why) => {
             tracing::error!("could not rotate the master key: {why}");
-            ApiError::of(Code::Internal, "the master key's file could not be written; the log says why")
+            ApiError::of(Code::Internal, "could not write the master key's file; the log says why")
         }
         RotateError::Store(error) => ApiError::store(error),
     })?;

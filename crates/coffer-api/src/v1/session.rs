@@ -1,4 +1,4 @@
-//! Who a key is, and how the web UI gets one: by exchanging the token of a one-time link.
+//! The caller's identity, and sign-in of the web UI with the token of a one-time link.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use coffer_api_types::session::{Identity, OwnProject, SignIn};
 use coffer_core::Code;
 use coffer_proxy::Client;
 
-/// How long a key that was got by a link lives: a working day.
+/// How long a key from a link is valid: a working day.
 const SESSION_MS: i64 = 12 * 3600 * 1000;
 
-/// Whose the key is that is shown.
+/// Describes the caller's key.
 #[utoipa::path(
     get, path = "/api/v1/me", tag = "keys",
     responses((status = 200, body = Identity))
@@ -52,9 +52,9 @@ pub(super) async fn me(
     }))
 }
 
-/// Exchanges the token of a one-time link, as `coffer up` prints it, for a key that ends after 12 hours.
+/// Exchanges the token of a one-time link, as `coffer up` prints it, for a key that expires after 12 hours.
 ///
-/// A token is good for one exchange.
+/// A token can be exchanged once.
 #[utoipa::path(
     post, path = "/api/v1/sign-in", tag = "keys", security(()), request_body = SignIn,
     responses(

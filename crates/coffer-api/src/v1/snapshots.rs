@@ -48,17 +48,17 @@ fn shown(row: SnapshotRow) -> Snapshot {
     }
 }
 
-/// Makes a snapshot of a running sandbox, which goes on.
+/// Creates a snapshot of a running sandbox, which keeps running.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/snapshots", tag = "snapshots", request_body = Option<NewSnapshot>,
     params(
         ("id" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "the same key and body make one snapshot")
+        ("Idempotency-Key" = Option<String>, Header, description = "the same key and body create one snapshot")
     ),
     responses(
         (status = 201, body = Snapshot, headers(("Location" = String))),
         (status = 409, body = ErrorShape, description = "it is paused or changing, or its processes hold secrets"),
-        (status = 501, body = ErrorShape, description = "memory was asked for and cannot be kept")
+        (status = 501, body = ErrorShape, description = "`memory` is true and cannot be saved")
     )
 )]
 pub(super) async fn create(
@@ -69,7 +69,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     MaybeChecked(new): MaybeChecked<NewSnapshot>,
 ) -> Result<(StatusCode, HeaderMap, Json<Snapshot>), ApiError> {
-    // The sandbox is part of what is asked for.
+    // The sandbox is part of the request.
     let idempotency = crate::check::idempotency_of(&headers, &caller.actor(), &(named.record.id, &new))?;
     let name = new.name.as_deref().map(|name| checked_name(&caller.scope, name)).transpose();
     let name = name.map_err(|why| ApiError::of(Code::Invalid, why))?;
@@ -131,7 +131,7 @@ pub(super) async fn detail(
     row.map(|row| Json(shown(row))).ok_or_else(unknown)
 }
 
-/// Deletes a snapshot. Sandboxes that were made from it go on.
+/// Deletes a snapshot. Sandboxes from it keep running.
 #[utoipa::path(
     delete, path = "/api/v1/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path)),
     responses((status = 204), (status = 421, body = ErrorShape))
@@ -146,15 +146,16 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Takes a sandbox back to one of its snapshots, in place. What ran in it ends, and what it wrote since is gone.
+/// Rolls a sandbox back to one of its snapshots, in place. Its processes end, and files written since are
+/// lost.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/rollback", tag = "snapshots", params(("id" = String, Path)),
     request_body = RollbackBody,
     responses(
-        (status = 200, body = Sandbox), (status = 402, body = ErrorShape, description = "its budget is spent"),
+        (status = 200, body = Sandbox), (status = 402, body = ErrorShape, description = "a budget is spent"),
         (status = 404, body = ErrorShape, description = "no such sandbox or snapshot"),
         (status = 409, body = ErrorShape),
-        (status = 501, body = ErrorShape, description = "memory was asked for and cannot be had")
+        (status = 501, body = ErrorShape, description = "`memory` is true, but the snapshot has none or the host cannot restore it")
     )
 )]
 pub(super) async fn rollback(

@@ -1,7 +1,7 @@
 //! Events as they happen, over a WebSocket.
 //!
-//! The same reader as that of server-sent events, with the same filters and positions. A socket holds one
-//! event at a time: a client that takes none for long is let go, and comes back with `after`.
+//! The same reader as for server-sent events, with the same filters and positions. A socket holds one event at
+//! a time: a client that reads none for long is disconnected, and reconnects with `after`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,24 +26,24 @@ use coffer_api_types::ErrorShape;
 use coffer_api_types::events::{AfterQuery, EventQuery};
 use coffer_fleet::events::Reader;
 
-/// What clients ask for by `Sec-WebSocket-Protocol`.
+/// The subprotocol that clients request.
 const PROTOCOL: &str = "coffer.events.v1";
-/// Browsers can set no other header, so a key may stand there, after this.
+/// Browsers cannot set other headers, so a key may be among the subprotocols, after this prefix.
 const KEY_MARK: &str = "coffer.key.";
 
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// Who answers nothing for so long has gone.
+/// A client that answers no ping for this long counts as gone.
 const SILENT: Duration = Duration::from_secs(50);
-/// Who takes nothing for so long is too slow.
+/// A client that reads nothing for this long is too slow.
 const SLOW: Duration = Duration::from_secs(10);
-/// What a client may send; it has nothing to say.
+/// The longest message of a client; clients have nothing to send.
 const LONGEST_MESSAGE: usize = 4096;
 
 const GOING_AWAY: u16 = 1001;
 const NOT_ALLOWED: u16 = 1008;
 const TRY_AGAIN: u16 = 1013;
 
-/// A caller whose key may also stand where a browser can put it.
+/// A caller whose key may also be in the subprotocols or the query.
 #[derive(Debug)]
 pub(super) struct Anywhere(Caller<Read>);
 
@@ -62,7 +62,7 @@ impl FromRequestParts<Arc<App>> for Anywhere {
     }
 }
 
-/// The key among the protocols, or in the query as `api_key`.
+/// The key among the subprotocols, or in the query as `api_key`.
 fn elsewhere(headers: &HeaderMap, query: Option<&str>) -> Option<String> {
     let protocols = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
     let mut protocols = protocols.flat_map(|value| value.split(',')).map(str::trim);
@@ -75,20 +75,20 @@ fn elsewhere(headers: &HeaderMap, query: Option<&str>) -> Option<String> {
 
 /// Events as they happen, over a WebSocket: one text message of JSON for each.
 ///
-/// Filters and `after` are those of `/events/stream`. The key may also stand among the protocols, as
-/// `coffer.key.<key>` beside `coffer.events.v1`, or in the query as `api_key`. The server pings; it closes with
-/// 1013 and the position to come back with when the client is too slow, with 1008 when the key is no longer
-/// good, with 1001 when it stops.
+/// Filters and `after` are those of `/events/stream`. The key may also be among the subprotocols, as
+/// `coffer.key.<key>` next to `coffer.events.v1`, or in the query as `api_key`. The server sends pings. It
+/// closes with 1013 and the position to resume from when the client is too slow, with 1008 when the key is no
+/// longer valid, with 1001 when it stops.
 #[utoipa::path(
     get, path = "/api/v1/events/ws", tag = "events",
     params(
         EventQuery,
-        ("api_key" = Option<String>, Query, description = "where no header can be set"),
+        ("api_key" = Option<String>, Query, description = "for clients that cannot set headers"),
         AfterQuery
     ),
     responses(
         (status = 101, description = "the socket is open"),
-        (status = 400, body = ErrorShape, description = "also: this is no WebSocket")
+        (status = 400, body = ErrorShape, description = "also: this is not a WebSocket")
     )
 )]
 pub(super) async fn open(

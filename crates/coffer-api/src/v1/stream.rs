@@ -1,4 +1,4 @@
-//! Everything about one sandbox as it happens: its events and its output, in one stream.
+//! Streams everything about one sandbox: its events and its output.
 
 use std::cmp::Ordering;
 use std::convert::Infallible;
@@ -22,10 +22,10 @@ use coffer_api_types::executions::{ExecutionOutput, PlaceQuery};
 use coffer_fleet::events::{Reader as EventReader, Wanted};
 use coffer_fleet::output::{LogRecord, Reader as LogReader};
 
-/// A reader that is told nothing for so long is told so.
+/// How long a stream may be silent before it sends a heartbeat.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// Where a reader is: in the project's events and in the sandbox's log.
+/// A reader's position: in the project's events and in the sandbox's log.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     event: i64,
@@ -38,17 +38,17 @@ fn parse(text: &str) -> Option<Place> {
     Some(Place { event: number(event)?, position: number(position)? })
 }
 
-/// The two logs as one, in the order of time as far as both are on record.
+/// Merges the two logs in order of time, as far as both are recorded.
 struct Both {
     events: EventReader,
     log: LogReader,
-    /// Read and not told yet.
+    /// Read but not sent yet.
     event: Option<Arc<EventRow>>,
     record: Option<Arc<LogRecord>>,
     place: Place,
 }
 
-/// Whether an event belongs before a record of output. Of the same moment, the end of a process comes last.
+/// Whether an event comes before a record of output. At the same moment, the end of a process comes last.
 fn is_first(event: &EventRow, record: &LogRecord) -> bool {
     match event.at_ms.cmp(&record.time_ms) {
         Ordering::Less => true,
@@ -58,7 +58,7 @@ fn is_first(event: &EventRow, record: &LogRecord) -> bool {
 }
 
 impl Both {
-    /// The next message's kind and data; nothing when the server stops.
+    /// The next message's kind and data; `None` when the server stops.
     async fn next(&mut self) -> Option<(String, String)> {
         loop {
             if self.event.is_none() {
@@ -72,7 +72,7 @@ impl Both {
                 (Some(_), None) => true,
                 (None, Some(_)) => false,
                 (None, None) => {
-                    // What comes is not told before the other log was looked at once more.
+                    // Before sending an item, check the other log once more.
                     tokio::select! {
                         event = self.events.next() => self.event = Some(event?),
                         record = self.log.next() => self.record = Some(record?),
@@ -87,7 +87,7 @@ impl Both {
             }
             if let Some(record) = self.record.take() {
                 self.place.position = record.next;
-                // Starts and ends are events.
+                // Starts and ends of processes are events.
                 if let Some(piece) = piece(&record, 0) {
                     let output = ExecutionOutput { execution: record.execution.to_string(), piece };
                     let data = serde_json::to_string(&output).expect("output is plain data");
@@ -98,11 +98,11 @@ impl Both {
     }
 }
 
-/// Events of one sandbox, and what its processes write, as it happens; what is on record comes in the order of time.
+/// Streams the events of one sandbox and the output of its processes; recorded ones come in order of time.
 ///
-/// Each message's id is a place in both. A reader that comes back with it as `Last-Event-ID` (or `after`)
-/// misses nothing, also over a restart of the server; `0-0` is the beginning. Output comes as events of kind
-/// `output`, redacted. A reader that is too slow is cut off, and comes back the same way.
+/// Each message's id is a position in both. A reader that reconnects with it as `Last-Event-ID` (or `after`)
+/// misses nothing, also after a restart of the server; `0-0` is the beginning. Output comes as events of kind
+/// `output`, redacted. A reader that is too slow is cut off, and can reconnect the same way.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/stream", tag = "logs",
     params(
@@ -131,7 +131,7 @@ pub(super) async fn follow(
     let events = app.events.reader(scope, after.map(|after| after.event), wanted).await;
     let events = events.map_err(ApiError::store)?;
     if let Some(record) = app.fleet.find(&scope, named.id) {
-        // Something may run that this server has not looked at yet.
+        // A process may run that this server has not seen yet.
         app.output.wake(&record);
     }
     let place = Place { event: events.position(), position: log.position() };

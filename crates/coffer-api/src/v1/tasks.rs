@@ -1,4 +1,4 @@
-//! Tasks: what is to be done. What is done about them is in `work`.
+//! Tasks. Their attempts and messages are in `work`.
 
 mod shape;
 mod work;
@@ -26,7 +26,7 @@ use coffer_core::Code;
 pub(super) use shape::{amount, check_text, check_title, nanos};
 pub(super) use work::*;
 
-/// Where a part of a list of tasks begins: after this place and task.
+/// A position in a list of tasks: after this place and task.
 #[derive(Debug, Clone, Copy)]
 struct After(i64, TaskId);
 
@@ -39,12 +39,12 @@ impl std::str::FromStr for After {
     }
 }
 
-/// An agent's key is for its sandboxes: what is to be done is people's affair.
+/// Refuses agents' keys: only people plan tasks.
 pub(super) fn by_people<N: Need>(caller: &Caller<N>) -> Result<(), ApiError> {
     match caller.scope.agent() {
         None => Ok(()),
         Some(_) => Err(ApiError::of(Code::Forbidden, "an agent's key cannot plan, start or end tasks")
-            .hint("it can read its own and say something to them")),
+            .hint("it can read its own tasks and send messages to them")),
     }
 }
 
@@ -65,9 +65,9 @@ pub(super) fn refusal(error: TaskError, task: TaskId) -> ApiError {
         TaskError::NoNeighbour(other) => {
             ApiError::invalid("place.after", format!("names task {other}, which is not in that column"))
         }
-        TaskError::Busy => ApiError::conflict("an attempt at this task is under way")
+        TaskError::Busy => ApiError::conflict("an attempt at this task is in progress")
             .hint("cancel it first, or start with \"replace\": true"),
-        TaskError::Idle => ApiError::conflict("no attempt at this task is under way"),
+        TaskError::Idle => ApiError::conflict("no attempt at this task is in progress"),
         TaskError::Archived => {
             ApiError::conflict("the task is archived").hint("PATCH it with \"archived\": false first")
         }
@@ -128,7 +128,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, headers, body))
 }
 
-/// The tasks of this project; an agent sees those that it has.
+/// The tasks of this project; an agent sees only its own.
 #[utoipa::path(
     get, path = "/api/v1/tasks", tag = "tasks", params(PageQuery, TaskQuery),
     responses((status = 200, body = Page<Task>))
@@ -142,7 +142,7 @@ pub(super) async fn list(
     let part: Part<After> = Part::of(page)?;
     let state = query.state.map(|text| TaskState::parse(&text).ok_or("state"));
     let priority = query.priority.map(|text| Priority::parse(&text).ok_or("priority"));
-    let unknown = |field: &str| ApiError::invalid(field, "is none that tasks have");
+    let unknown = |field: &str| ApiError::invalid(field, "is not a known value");
     let order = match query.order.as_deref() {
         None | Some("newest") => TaskOrder::Newest,
         Some("board") => TaskOrder::Board,
@@ -178,7 +178,7 @@ pub(super) async fn detail(
     found(&app, &caller, task).await.map(tagged)
 }
 
-/// Changes a task: what is not named stays, and null takes away what may be absent.
+/// Changes a task: fields that are left out stay, and null clears an optional field.
 #[utoipa::path(
     patch, path = "/api/v1/tasks/{task}", tag = "tasks", request_body = ChangedTask,
     params(
@@ -187,7 +187,7 @@ pub(super) async fn detail(
     ),
     responses(
         (status = 200, body = Task, headers(("ETag" = String))),
-        (status = 409, body = ErrorShape, description = "an attempt is under way that works by what would change"),
+        (status = 409, body = ErrorShape, description = "an attempt in progress depends on the changed fields"),
         (status = 412, body = ErrorShape)
     )
 )]
@@ -238,10 +238,10 @@ pub(super) async fn change(
     Ok(tagged(changed))
 }
 
-/// Removes a task with its attempts and all that was said; archiving keeps them.
+/// Deletes a task with its attempts and messages; archiving keeps them.
 #[utoipa::path(
     delete, path = "/api/v1/tasks/{task}", tag = "tasks", params(("task" = String, Path)),
-    responses((status = 204), (status = 409, body = ErrorShape, description = "an attempt is under way"))
+    responses((status = 204), (status = 409, body = ErrorShape, description = "an attempt is in progress"))
 )]
 pub(super) async fn remove(
     State(app): State<Arc<App>>,

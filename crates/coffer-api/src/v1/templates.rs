@@ -1,4 +1,4 @@
-//! What sandboxes are made from.
+//! Templates of this host.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::error::ApiError;
 use coffer_api_types::Page;
 use coffer_api_types::templates::Template;
 
-/// The templates of this host, by name. Snapshots can be named as templates too: `GET /api/v1/snapshots` lists those.
+/// Lists the templates of this host, by name. Snapshots can be used as templates too: `GET /api/v1/snapshots`
+/// lists those.
 #[utoipa::path(
     get, path = "/api/v1/templates", tag = "templates",
     responses((status = 200, body = Page<Template>))

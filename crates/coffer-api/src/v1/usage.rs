@@ -1,4 +1,4 @@
-//! What sandboxes used and cost.
+//! Usage and cost of sandboxes.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ async fn listed(
     Ok(Json(part.page(lines, |line| line.key.clone(), |line| shown(line, group, currency))))
 }
 
-/// What the project's sandboxes used, or an agent's own, day by day or sandbox by sandbox.
+/// Usage of the project's sandboxes, or of an agent's own, by day or by sandbox.
 #[utoipa::path(
     get, path = "/api/v1/usage", tag = "usage", params(PageQuery, UsageQuery),
     responses((status = 200, body = Page<UsageEntry>))
@@ -100,7 +100,7 @@ pub(super) async fn own(
     listed(&app, &caller.scope, (page, query), &groups, None).await
 }
 
-/// What all projects' sandboxes used. For operators; `project` picks one.
+/// Usage of all projects' sandboxes. For operators; `project` selects one.
 #[utoipa::path(
     get, path = "/api/v1/admin/usage", tag = "usage", params(PageQuery, UsageQuery, ProjectQuery),
     responses((status = 200, body = Page<UsageEntry>))
@@ -117,7 +117,7 @@ pub(super) async fn all(
     listed(&app, &caller.operator, (page, query), &groups, whose.project).await
 }
 
-/// The prices by which sandboxes are counted. The operator sets them in `[usage]` of the configuration.
+/// The prices for usage. The operator sets them in `[usage]` of the configuration.
 #[utoipa::path(
     get, path = "/api/v1/prices", tag = "usage",
     responses((status = 200, body = Prices))

@@ -1,4 +1,4 @@
-//! Who is told what happens, and what was sent to them.
+//! Webhooks and their deliveries.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ const LONGEST_TEXT: usize = 1000;
 fn shown(row: WebhookRow, role: Role) -> Webhook {
     let url = match role {
         Role::Admin => row.url,
-        // Scheme and host alone.
+        // Only scheme and host.
         _ => format!("{}/…", row.url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/")),
     };
     Webhook {
@@ -114,18 +114,18 @@ fn checked_context(context: Option<&str>) -> Result<(), ApiError> {
     }
 }
 
-/// A secret that the project has.
+/// A secret that the project must have.
 async fn stored_key(app: &App, caller: &Caller<Admin>, name: String) -> Result<WebhookKey, ApiError> {
     field::<SecretName>("secret", &name)?;
     let known = app.store.secrets(&caller.scope).await.map_err(ApiError::store)?;
     if !known.iter().any(|secret| secret.name == name) {
-        return Err(ApiError::invalid("secret", format!("names no secret: there is no '{name}'"))
-            .hint("put it in first: PUT /api/v1/secrets/{name}; or leave it out to have a key made"));
+        return Err(ApiError::invalid("secret", format!("names no secret: '{name}' does not exist"))
+            .hint("create it first: PUT /api/v1/secrets/{name}; or leave it out to get a new key"));
     }
     Ok(WebhookKey::Stored(name))
 }
 
-/// Has events sent somewhere.
+/// Creates a webhook.
 #[utoipa::path(
     post, path = "/api/v1/webhooks", tag = "webhooks", request_body = NewWebhook,
     responses((status = 201, body = MadeWebhook), (status = 409, body = ErrorShape, description = "there are too many"))
@@ -179,12 +179,12 @@ pub(super) async fn list(
     Ok(Json(part.page(rows, |row| row.id.to_string(), |row| shown(row, caller.role))))
 }
 
-/// What was sent is the project's events, those that are not about the agent too.
+/// Refuses agents' keys: deliveries have all events of the project, not only those about the agent.
 fn not_an_agents<N: Need>(caller: &Caller<N>) -> Result<(), ApiError> {
     match caller.scope.agent() {
         None => Ok(()),
-        Some(_) => Err(ApiError::of(Code::Forbidden, "webhooks are the project's, not an agent's")
-            .hint("GET /api/v1/events shows an agent what is about its own")),
+        Some(_) => Err(ApiError::of(Code::Forbidden, "an agent's key cannot see the project's webhooks")
+            .hint("GET /api/v1/events shows an agent its own events")),
     }
 }
 
@@ -245,7 +245,7 @@ pub(super) async fn change(
     Ok(Json(shown(changed, Role::Admin)))
 }
 
-/// Removes a webhook, what waits for it, and its log.
+/// Deletes a webhook, its waiting deliveries, and its log.
 #[utoipa::path(
     delete, path = "/api/v1/webhooks/{webhook}", tag = "webhooks", params(("webhook" = String, Path)),
     responses((status = 204))
@@ -264,7 +264,7 @@ pub(super) async fn remove(
     }
 }
 
-/// Makes a new key of the webhook's own, which the next deliveries are signed with.
+/// Creates a new key for the webhook, which signs the next deliveries.
 #[utoipa::path(
     post, path = "/api/v1/webhooks/{webhook}/rotate", tag = "webhooks", params(("webhook" = String, Path)),
     responses(
@@ -288,7 +288,7 @@ pub(super) async fn rotate(
     Ok(Json(SigningSecret { signing_secret: key.reveal().to_string() }))
 }
 
-/// Sends something that is no event (`webhook.ping`), also where the webhook is disabled.
+/// Sends a test (`webhook.ping`), also if the webhook is disabled.
 #[utoipa::path(
     post, path = "/api/v1/webhooks/{webhook}/test", tag = "webhooks", params(("webhook" = String, Path)),
     responses((status = 202, body = DeliveryDetail))
@@ -305,7 +305,7 @@ pub(super) async fn test(
     Ok((StatusCode::ACCEPTED, Json(delivery(queued))))
 }
 
-/// What was sent to a webhook, newest first.
+/// The deliveries to a webhook, newest first.
 #[utoipa::path(
     get, path = "/api/v1/webhooks/{webhook}/deliveries", tag = "webhooks",
     params(("webhook" = String, Path), PageQuery, DeliveryQuery),
@@ -333,7 +333,7 @@ pub(super) async fn deliveries(
     Ok(Json(part.page(rows, |row| row.id.to_string(), |row| delivery(row).delivery)))
 }
 
-/// The two ids of a path; one that is none names nothing.
+/// The two ids of a path; a malformed one is not found.
 fn both(path: (String, String)) -> Result<(WebhookId, DeliveryId), ApiError> {
     let short = |text: &String| text.chars().take(64).collect::<String>();
     let webhook = path.0.parse().map_err(|_| ApiError::nothing("webhook", short(&path.0)))?;
@@ -341,7 +341,7 @@ fn both(path: (String, String)) -> Result<(WebhookId, DeliveryId), ApiError> {
     Ok((webhook, delivery))
 }
 
-/// One delivery, with what was sent.
+/// One delivery, with its body.
 #[utoipa::path(
     get, path = "/api/v1/webhooks/{webhook}/deliveries/{delivery}", tag = "webhooks",
     params(("webhook" = String, Path), ("delivery" = String, Path)),
@@ -358,13 +358,13 @@ pub(super) async fn delivery_detail(
     row.map(|row| Json(delivery(row))).ok_or_else(|| ApiError::nothing("delivery", id))
 }
 
-/// Sends a delivery once more, under the same id, with as many tries as a new one.
+/// Sends a delivery again, under the same id, with as many tries as a new one.
 #[utoipa::path(
     post, path = "/api/v1/webhooks/{webhook}/deliveries/{delivery}/redeliver", tag = "webhooks",
     params(("webhook" = String, Path), ("delivery" = String, Path)),
     responses(
         (status = 202, body = DeliveryDetail),
-        (status = 409, body = ErrorShape, description = "it is being sent at this moment")
+        (status = 409, body = ErrorShape, description = "it is being sent right now")
     )
 )]
 pub(super) async fn redeliver(
@@ -379,7 +379,7 @@ pub(super) async fn redeliver(
             Ok((StatusCode::ACCEPTED, Json(delivery(*row))))
         }
         Redelivery::UnderWay => {
-            Err(ApiError::conflict(format!("delivery {id} is being sent at this moment")).retry_after(1))
+            Err(ApiError::conflict(format!("delivery {id} is being sent right now")).retry_after(1))
         }
         Redelivery::NotFound => Err(ApiError::nothing("delivery", id)),
     }

@@ -1,4 +1,4 @@
-//! Whether what was asked for can be begun.
+//! Checks requests that start a competition.
 
 use coffer_core::compete::{CompetitionTerms, Rule};
 use coffer_core::{AgentId, TemplateRef};
@@ -13,10 +13,10 @@ use coffer_api_types::competitions::{NewCompetition, NewEntry, Terms};
 use coffer_core::Code;
 use coffer_fleet::FleetError;
 
-/// Whatever the quota says.
+/// A limit independent of the quota.
 const MOST_ENTRIES: usize = 100;
 const LONGEST_PROMPT: usize = 64 * 1024;
-/// All texts together, as JSON: the run's journal has them in one piece, with what was said to the task.
+/// All texts together, as JSON: the run's journal has them in one piece, with the task's messages.
 const MOST_TEXT: usize = 160 * 1024;
 const LONGEST_LABEL: usize = 100;
 const LONGEST_TEXT: usize = 1000;
@@ -25,7 +25,7 @@ const LONGEST_MODEL: usize = 200;
 const USUAL_DECISION_S: i64 = 24 * 3600;
 const DECISION_S: std::ops::RangeInclusive<i64> = 60..=7 * 24 * 3600;
 
-/// What goes on record, once it fits.
+/// Checks a request and returns the row to store.
 pub(super) async fn checked(
     app: &App,
     caller: &Caller<Write>,
@@ -43,7 +43,7 @@ pub(super) async fn checked(
         check_text(field, text.as_deref(), longest)?;
     }
     if request.sandbox_id.is_some() && request.template.is_some() {
-        return Err(ApiError::invalid("template", "cannot be said together with sandbox_id"));
+        return Err(ApiError::invalid("template", "cannot be combined with sandbox_id"));
     }
     let repository = repository(app, caller, &request).await?;
     let terms = Terms {
@@ -69,7 +69,7 @@ pub(super) async fn checked(
     Ok(new)
 }
 
-/// Whether its texts together are not too long.
+/// Checks the total length of its texts.
 pub(in crate::v1) fn check_size(new: &NewRow) -> Result<(), ApiError> {
     let terms = &new.terms;
     let shared = [
@@ -92,7 +92,7 @@ pub(in crate::v1) fn check_size(new: &NewRow) -> Result<(), ApiError> {
         .hint("put long texts into files of the repository and refer to them"))
 }
 
-/// Who competes and how, once that fits; what the work is, is still to be filled in.
+/// Checks the entries and terms; the caller fills in the work.
 pub(in crate::v1) async fn checked_terms(
     app: &App,
     caller: &Caller<Write>,
@@ -132,7 +132,7 @@ pub(in crate::v1) async fn checked_terms(
     Ok(NewRow { terms, entries, actor: caller.actor(), idempotency: None })
 }
 
-/// As many as may be forks of one sandbox.
+/// Checks the number of entries against the quota `forks`.
 async fn check_number(app: &App, caller: &Caller<Write>, number: usize) -> Result<(), ApiError> {
     if !(1..=MOST_ENTRIES).contains(&number) {
         return Err(ApiError::invalid("entries", format!("must be 1 to {MOST_ENTRIES}")));
@@ -176,9 +176,9 @@ async fn checked_entry(
         ));
     };
     if found.sealed {
-        let message = format!("agent '{}' is sealed under a master key that is not here", found.name);
+        let message = format!("agent '{}' is sealed under a missing master key", found.name);
         return Err(
-            ApiError::conflict(message).hint("put the lost master key back, or define the agent anew")
+            ApiError::conflict(message).hint("put the lost master key back, or define the agent again")
         );
     }
     if found.definition.is_none() {
@@ -195,7 +195,7 @@ async fn checked_entry(
     })
 }
 
-/// The repository that is worked on, where there is one of that name.
+/// The repository to work on, if it exists.
 async fn repository(app: &App, caller: &Caller<Write>, request: &NewCompetition) -> Result<String, ApiError> {
     if let Some(sandbox) = request.sandbox_id {
         let text = sandbox.to_string();
@@ -223,7 +223,7 @@ async fn repository(app: &App, caller: &Caller<Write>, request: &NewCompetition)
     let shown: String = name.chars().take(64).collect();
     found.ok_or_else(|| {
         ApiError::of(Code::NotFound, format!("repository '{shown}' not found"))
-            .hint("GET /api/v1/repositories lists those there are")
+            .hint("GET /api/v1/repositories lists the existing ones")
     })?;
     Ok(plain.to_string())
 }
@@ -274,7 +274,7 @@ mod tests {
         let (code, message, _) = error.into_parts();
         assert_eq!(code, Code::Invalid);
         assert!(message.contains("at most 160 KiB"), "{message}");
-        // Lines and quotes are longer there.
+        // JSON escapes make lines and quotes longer.
         assert!(check_size(&with(vec!["\n".repeat(LONGEST_PROMPT), long()])).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! How competitions look.
+//! Request and response shapes of competitions.
 
 use coffer_core::compete::{CompetitionState, DiffSize, files_of};
 use coffer_store::{CompetitionRow, EntryPatch, EntryRow, RunFailure};

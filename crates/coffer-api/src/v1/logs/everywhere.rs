@@ -1,4 +1,4 @@
-//! A search over the logs of every sandbox of a project.
+//! Searches the logs of all sandboxes of a project.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::logs::FoundLine;
 
-/// Sandboxes that are asked for at a time.
+/// Sandboxes fetched at a time.
 const SANDBOXES_AT_ONCE: u32 = 50;
 
-/// A place in all of the logs: in that of one sandbox, after which the older ones follow.
+/// A position in all logs: in that of one sandbox, after which the older sandboxes follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Spot {
     sandbox: Cursor,
-    /// None after all of its log.
+    /// `None` after the end of its log.
     place: Option<Place>,
 }
 
@@ -41,10 +41,10 @@ impl std::str::FromStr for Spot {
     }
 }
 
-/// The logs of all sandboxes, live and over, searched: newest sandboxes first, each from its oldest line on.
+/// Searches the logs of all sandboxes, live and ended: newest sandboxes first, each from its oldest line on.
 ///
-/// A page may hold fewer lines than asked for, even none, and still have a `next`: so much was gone through.
-/// What a sandbox has written in the last moment may not be among it yet.
+/// A page may have fewer lines than requested, even none, and still have a `next`: the server searches a
+/// bounded part per request. The very latest output of a sandbox may be missing.
 #[utoipa::path(
     get, path = "/api/v1/logs", tag = "logs", params(LogQuery),
     responses((status = 200, body = Page<FoundLine>))
@@ -88,18 +88,18 @@ pub(in crate::v1) async fn find(
     }
 }
 
-/// A search under way.
+/// A search in progress.
 struct Seen {
     app: Arc<App>,
     caller: Caller<Read>,
     search: Search,
-    /// Bytes that may still be gone through.
+    /// Bytes that may still be searched.
     left: usize,
     found: Vec<FoundLine>,
 }
 
 impl Seen {
-    /// Looks through the log of a sandbox; answers with the spot where there was enough.
+    /// Searches the log of a sandbox; returns the position if the page is full.
     async fn log_of(&mut self, sandbox: Cursor, place: Place) -> Result<Option<Spot>, ApiError> {
         let mut walk = Walk::start(self.app.clone(), self.caller.scope, sandbox.sandbox(), place).await?;
         while let Some((lines, size)) = walk.step().await? {

@@ -1,4 +1,4 @@
-//! How tasks look.
+//! Request and response shapes of tasks.
 
 use coffer_core::{AgentId, Priority, TaskState};
 use coffer_store::TaskRow;
@@ -56,7 +56,7 @@ pub(in crate::v1) fn amount(nanos: i64) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// What was asked for, once it fits.
+/// A checked request.
 #[derive(Debug, Default)]
 pub(in crate::v1) struct CheckedNew {
     pub(super) title: String,
@@ -135,7 +135,7 @@ pub(super) fn checked_change(change: ChangedTask) -> Result<CheckedChange, ApiEr
         check_text(field, text.as_ref().and_then(Option::as_deref), longest)?;
     }
     if change.needs_attention == Some(true) {
-        return Err(ApiError::invalid("needs_attention", "can only be taken away: set it to false"));
+        return Err(ApiError::invalid("needs_attention", "can only be cleared: set it to false"));
     }
     Ok(CheckedChange {
         labels: change.labels.map(checked_labels).transpose()?,

@@ -1,4 +1,4 @@
-//! What is done about tasks: attempts, and what is said.
+//! Attempts at tasks, and messages to them.
 
 use std::sync::Arc;
 
@@ -34,15 +34,15 @@ const LONGEST_MESSAGE: usize = 32 * 1024;
 const LONGEST_FILE: usize = 4096;
 const LONGEST_REASON: usize = 1000;
 
-/// Begins an attempt, the first or another: a run is queued that ends with a pull request.
+/// Starts an attempt, the first or another: queues a run that ends with a pull request.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{task}/start", tag = "tasks", params(("task" = String, Path)),
     request_body = Option<Start>,
     responses(
         (status = 202, body = Task, headers(("ETag" = String))),
-        (status = 409, body = ErrorShape, description = "an attempt is under way, or the task is archived"),
+        (status = 409, body = ErrorShape, description = "an attempt is in progress, or the task is archived"),
         (status = 422, body = ErrorShape, description = "the task lacks an agent, its definition or a repository"),
-        (status = 429, body = ErrorShape, description = "more compete than the quota `forks` allows")
+        (status = 429, body = ErrorShape, description = "more entries than the quota `forks` allows")
     )
 )]
 pub(in crate::v1) async fn start(
@@ -113,7 +113,7 @@ async fn compete(
     Ok(row)
 }
 
-/// Starts an attempt where there is all that it needs.
+/// Starts an attempt if the task has everything it needs.
 async fn begin(
     app: &App,
     caller: &Caller<Write>,
@@ -129,10 +129,10 @@ async fn begin(
     };
     if found.sealed {
         return Err(ApiError::conflict(format!(
-            "agent '{}' is sealed under a master key that is not here",
+            "agent '{}' is sealed under a missing master key",
             found.name
         ))
-        .hint("put the lost master key back, or define the agent anew"));
+        .hint("put the lost master key back, or define the agent again"));
     }
     if found.definition.is_none() {
         return Err(ApiError::invalid(
@@ -150,7 +150,7 @@ async fn begin(
     Ok(row)
 }
 
-/// Cancels a task: an attempt under way is ended, and what it made is put away.
+/// Cancels a task: an attempt in progress is ended, and its sandbox is destroyed.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{task}/cancel", tag = "tasks", params(("task" = String, Path)),
     request_body = Option<Cancel>,
@@ -184,8 +184,8 @@ fn message(said: TaskMessage) -> Message {
     }
 }
 
-/// Says something to a task: an attempt that is under way hears it when its agent has ended its turn, else the
-/// next one does.
+/// Sends a message to a task: an attempt in progress gets it when its agent has ended its turn, otherwise the
+/// next attempt gets it.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{task}/messages", tag = "tasks", params(("task" = String, Path)),
     request_body = NewMessage,
@@ -204,7 +204,7 @@ pub(in crate::v1) async fn say(
         return Err(ApiError::invalid("file", format!("must have 1 to {LONGEST_FILE} bytes")));
     }
     if request.line.is_some() && request.file.is_none() {
-        return Err(ApiError::invalid("file", "is needed: a line is one of a file"));
+        return Err(ApiError::invalid("file", "is required with a line"));
     }
     let row = found(&app, &caller, task).await?;
     if request.start {
@@ -221,7 +221,7 @@ pub(in crate::v1) async fn say(
             reason: "something was said",
             actor: actor(&caller),
         };
-        // One that is under way hears it anyway.
+        // An attempt in progress gets it anyway.
         match app.store.start_task(&caller.scope, task, order).await {
             Ok(_) | Err(TaskError::Busy) => {}
             Err(error) => return Err(refusal(error, task)),
@@ -231,7 +231,7 @@ pub(in crate::v1) async fn say(
     Ok((StatusCode::CREATED, Json(message(said))))
 }
 
-/// What was said to a task, the oldest first.
+/// The messages to a task, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{task}/messages", tag = "tasks", params(("task" = String, Path), PageQuery),
     responses((status = 200, body = Page<Message>))
@@ -277,7 +277,7 @@ fn attempt(row: AttemptRow) -> Attempt {
     }
 }
 
-/// The attempts at a task, the oldest first.
+/// The attempts at a task, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{task}/attempts", tag = "tasks", params(("task" = String, Path)),
     responses((status = 200, body = Vec<Attempt>))
@@ -292,7 +292,7 @@ pub(in crate::v1) async fn attempts(
     Ok(Json(rows.into_iter().map(attempt).collect()))
 }
 
-/// How a task came to where it is, the oldest first.
+/// The state changes of a task, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{task}/history", tag = "tasks", params(("task" = String, Path)),
     responses((status = 200, body = Vec<Move>))
@@ -347,13 +347,13 @@ pub(in crate::v1) async fn steps(
     let nothing = || ApiError::nothing("run", run);
     let found = found.ok_or_else(nothing)?;
     if found.kind == coffer_flow::compete::KIND {
-        // Competitions are for people.
+        // Only people see competitions.
         if caller.scope.agent().is_some() {
             return Err(nothing());
         }
     } else {
         let subject: TaskId = found.subject.parse().map_err(|_| nothing())?;
-        // Callers who see the task see its runs: an agent sees only its own.
+        // Callers that see the task see its runs: an agent sees only its own.
         let task = app.store.task(&caller.scope, subject).await.map_err(ApiError::store)?;
         task.ok_or_else(nothing)?;
     }
