@@ -1,4 +1,4 @@
-//! What an agent is: a command that works on a task by itself, and how to read what it says meanwhile.
+//! Coding agents: their definitions, and parsing of their output.
 
 mod definition;
 mod preset;

@@ -1,4 +1,4 @@
-//! The wall clock, and times as people and programs are shown them.
+//! The wall clock, and formatting of times.
 
 use jiff::Timestamp;
 
@@ -17,12 +17,12 @@ pub fn now_ms() -> Millis {
 pub fn rfc3339(ms: Millis) -> String {
     match Timestamp::from_millisecond(ms) {
         Ok(time) => format!("{time:.3}"),
-        // Outside the years that have a date; nothing of ours comes from there.
+        // Outside the range of dates; our times never are.
         Err(_) => format!("{:.3}", Timestamp::UNIX_EPOCH),
     }
 }
 
-/// For tests of what happens when the wall clock jumps.
+/// For tests of wall clock jumps.
 #[cfg(feature = "test-clock")]
 pub mod test {
     thread_local! {

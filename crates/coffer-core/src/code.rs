@@ -1,7 +1,7 @@
-//! The codes of refusals: what clients decide by.
+//! The codes of refusals, by which clients decide.
 //!
-//! A code keeps its name and its meaning for ever. The doc comment of a variant is its entry in `docs/api.md`. Which HTTP
-//! status goes with a code is for the server to say.
+//! A code keeps its name and its meaning for ever. The doc comment of a variant is its entry in
+//! `docs/api.md`. The API maps codes to HTTP statuses.
 
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumMessage, EnumString, IntoStaticStr, VariantArray};
@@ -38,7 +38,7 @@ pub enum Code {
     Forbidden,
     /// The project's rules do not allow this command.
     CommandRefused,
-    /// There is no such thing, or it belongs to another project.
+    /// The thing does not exist, or belongs to another project.
     NotFound,
     /// The path exists, but not with this method.
     MethodNotAllowed,

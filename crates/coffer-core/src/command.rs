@@ -1,11 +1,11 @@
-//! Which commands a project lets be started through its API.
+//! Command policies: which commands may be started through a project's API.
 //!
 //! A policy is an ordered list of rules and a default. A command is its words; the first rule whose pattern
-//! fits decides, and where none does, the default. A line that is given to a shell (`bash -c`) is taken apart
-//! into the commands in it, and is refused when one of them is. What cannot be told, such as a command whose
-//! name is a variable, is refused: whoever writes a policy wants to know what runs.
+//! matches decides, and if none does, the default. A shell line (`bash -c`) is split into its commands, and
+//! is refused if one of them is. An unclear command, such as one whose name is a variable, is refused: a
+//! policy's author wants to know what runs.
 //!
-//! This guards what is asked of the API. It is no wall: an allowed program may start any other.
+//! This guards the API. It is not a sandbox: an allowed program may start any other.
 
 mod pattern;
 mod shell;
@@ -20,17 +20,17 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 pub use pattern::{BadPattern, Pattern};
 pub use shell::Unclear;
 
-/// Rules in one policy.
+/// Most rules in one policy.
 const MOST_RULES: usize = 100;
 const LONGEST_NOTE: usize = 500;
 
-/// Shells that are given a line to run by `-c`, and whose grammar is the one that is read here.
+/// Shells that take a line by `-c`, and whose grammar is parsed here.
 const SHELLS: [&str; 4] = ["sh", "bash", "dash", "ash"];
 
-/// Shells within lines of shells.
+/// Most nested shell lines.
 const DEEPEST_SHELL: usize = 4;
 
-/// What happens to a command.
+/// The effect on a command.
 #[derive(
     Debug,
     Clone,
@@ -54,7 +54,7 @@ pub enum Effect {
 
 names!(Effect);
 
-/// A command that was not started.
+/// A refused command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedCommand {
     /// As far as it was understood.
@@ -69,22 +69,22 @@ pub struct RefusedCommand {
 pub struct Rule {
     pub effect: Effect,
     pub pattern: Pattern,
-    /// For whoever is refused by it.
+    /// For callers whose command it refuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// What may be started in a project's sandboxes. The empty one lets everything pass.
+/// A project's command policy. The empty one permits everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommandPolicy {
-    /// For commands that no rule fits.
+    /// The effect if no rule matches.
     pub default: Effect,
-    /// The first that fits decides.
+    /// The first that matches decides.
     pub rules: Vec<Rule>,
 }
 
-/// A policy that cannot be kept.
+/// Why a policy is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadPolicy {
     #[error("a policy may have at most {MOST_RULES} rules")]
@@ -93,25 +93,25 @@ pub enum BadPolicy {
     LongNote(usize),
 }
 
-/// What a policy makes of everything in a command.
+/// The verdict on all commands of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judgement {
-    /// Each command that was found, in order; the one that is refused is the last.
+    /// Each command that was found, in order; the refused one is the last.
     pub commands: Vec<Judged>,
-    /// Why the rest could not be told, if so.
+    /// Why the rest is unclear, if it is.
     pub unclear: Option<Unclear>,
 }
 
-/// What becomes of one command.
+/// The verdict on one command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judged {
     pub words: Vec<String>,
     pub effect: Effect,
-    /// The place of the rule that decided, from 0; none where the default did.
+    /// The index of the rule that decided, from 0; `None` if the default did.
     pub rule: Option<usize>,
 }
 
-/// Why a command is not started.
+/// Why a command is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
     ByRule { rule: usize, note: Option<String> },
@@ -120,7 +120,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// The place of the rule that refused it, from 0.
+    /// The index of the rule that refused it, from 0.
     pub const fn rule(&self) -> Option<usize> {
         match self {
             Self::ByRule { rule, .. } => Some(*rule),
@@ -143,12 +143,12 @@ impl fmt::Display for Refused {
 }
 
 impl CommandPolicy {
-    /// Whether it lets everything pass, so that nobody needs to look.
+    /// Whether it permits everything, so that checks can be skipped.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.default == Effect::Allow
     }
 
-    /// Says what is wrong with it.
+    /// Checks the policy; the error says what is wrong.
     pub fn check(&self) -> Result<(), BadPolicy> {
         if self.rules.len() > MOST_RULES {
             return Err(BadPolicy::TooManyRules);
@@ -157,17 +157,17 @@ impl CommandPolicy {
         self.rules.iter().position(long).map_or(Ok(()), |rule| Err(BadPolicy::LongNote(rule)))
     }
 
-    /// Looks at a program with its arguments.
+    /// Judges a program with its arguments.
     pub fn judge(&self, words: &[String]) -> Judgement {
         let mut judgement = Judgement { commands: Vec::new(), unclear: None };
-        // An empty policy forbids nothing, whatever it is.
+        // An empty policy forbids nothing.
         if !self.is_empty() {
             judgement.unclear = self.look(words, &mut judgement.commands, DEEPEST_SHELL).err();
         }
         judgement
     }
 
-    /// Stops at the first that is refused.
+    /// Stops at the first refused command.
     fn look(&self, words: &[String], found: &mut Vec<Judged>, deeper: usize) -> Result<(), Unclear> {
         let Some(line) = shell_line(words) else {
             if words.iter().map(String::len).sum::<usize>() > shell::LONGEST
@@ -204,7 +204,7 @@ impl CommandPolicy {
         }
     }
 
-    /// Why what was judged is not started, if so.
+    /// Why the judged command is refused, if it is.
     pub fn refusal(&self, judgement: &Judgement) -> Option<Refused> {
         if is_refused(&judgement.commands) {
             let rule = judgement.commands.last().and_then(|last| last.rule);
@@ -223,7 +223,7 @@ fn is_refused(found: &[Judged]) -> bool {
     found.last().is_some_and(|last| last.effect == Effect::Deny)
 }
 
-/// The line that a shell is given by `-c`, where the words start one that way.
+/// The line after `-c`, if the words start a shell that way.
 fn shell_line(words: &[String]) -> Option<&str> {
     let (program, arguments) = words.split_first()?;
     if !SHELLS.contains(&program.rsplit('/').next()?) {
@@ -238,14 +238,14 @@ fn shell_line(words: &[String]) -> Option<&str> {
                 arguments.next();
             }
             long if long.starts_with("--") => {}
-            // Anything else that begins so is a mistake, and looked at as a line.
+            // Other options of this form are mistakes; treat their value as a line.
             short
                 if short.len() > 1
                     && short.starts_with(['-', '+'])
                     && short[1..].bytes().all(|byte| byte.is_ascii_alphabetic()) =>
             {
                 has_line |= short.starts_with('-') && short.contains('c');
-                // Each of these takes a name of an option with it.
+                // Each of these options takes a name as well.
                 for _ in short.chars().filter(|letter| matches!(letter, 'o' | 'O')) {
                     arguments.next();
                 }

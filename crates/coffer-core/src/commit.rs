@@ -1,4 +1,4 @@
-//! Conventional commits: reading a message, and what a project asks of one.
+//! Conventional commits: parses messages, and checks a project's rules.
 //!
 //! `type(scope)!: description`, a blank line, a body, a blank line, footers (`Token: value`, `Token #value`,
 //! `BREAKING CHANGE: value`). See conventionalcommits.org, version 1.0.0.
@@ -9,7 +9,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The types that a project allows unless it says otherwise.
+/// The default types of a project.
 pub const USUAL_TYPES: [&str; 11] =
     ["feat", "fix", "chore", "docs", "style", "refactor", "test", "build", "ci", "perf", "revert"];
 
@@ -18,14 +18,14 @@ const LONGEST_WORD: usize = 64;
 const MOST_WORDS: usize = 256;
 const USUAL_SUBJECT: usize = 72;
 
-/// What a project asks of commit messages.
+/// A project's rules for commit messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CommitPolicy {
-    /// Whether messages must be conventional at all.
+    /// Whether messages must be conventional.
     pub conventional: bool,
     pub types: Vec<String>,
-    /// The scopes that may be named; any, where there are none here.
+    /// The allowed scopes; any if empty.
     pub scopes: Vec<String>,
     pub require_scope: bool,
     /// The longest first line, in characters.
@@ -44,7 +44,7 @@ impl Default for CommitPolicy {
     }
 }
 
-/// A message as it is understood.
+/// A parsed message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConventionalCommit {
     pub kind: String,
@@ -53,7 +53,7 @@ pub struct ConventionalCommit {
     pub breaking: bool,
     pub description: String,
     pub body: Option<String>,
-    /// Tokens and values, in their order.
+    /// Tokens and values, in order.
     pub footers: Vec<(String, String)>,
 }
 
@@ -80,7 +80,7 @@ pub enum BadCommit {
     NoBlankLine,
 }
 
-/// Why a policy cannot be.
+/// Why a policy is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadCommitPolicy {
     #[error(
@@ -94,7 +94,7 @@ pub enum BadCommitPolicy {
 }
 
 impl CommitPolicy {
-    /// Says whether the policy makes sense.
+    /// Checks the policy.
     pub fn check(&self) -> Result<(), BadCommitPolicy> {
         let word = |word: &String| (1..=LONGEST_WORD).contains(&word.len()) && word.chars().all(is_scope);
         let words = |words: &[String]| words.len() <= MOST_WORDS && words.iter().all(word);
@@ -110,7 +110,7 @@ impl CommitPolicy {
         Ok(())
     }
 
-    /// Checks a message; answers how it reads, or nothing where messages need not be conventional.
+    /// Checks a message; returns it parsed, or `None` if messages need not be conventional.
     pub fn judge(&self, message: &str) -> Result<Option<ConventionalCommit>, BadCommit> {
         if message.trim().is_empty() {
             return Err(BadCommit::Empty);
@@ -144,7 +144,7 @@ impl CommitPolicy {
 }
 
 impl ConventionalCommit {
-    /// Reads a message. Whether its type and scope are wanted is the policy's to say.
+    /// Parses a message. The policy decides whether its type and scope are allowed.
     pub fn parse(message: &str) -> Result<Self, BadCommit> {
         let mut lines = message.trim_end().lines();
         let subject = lines.next().unwrap_or_default();
@@ -217,7 +217,7 @@ fn split(lines: &[&str]) -> (Option<String>, Vec<(String, String)>) {
         for line in &lines[start..] {
             match (footer(line), footers.last_mut()) {
                 (Some((token, value)), _) => footers.push((token.to_string(), value.to_string())),
-                // A value goes on until the next token.
+                // A value continues until the next token.
                 (None, Some((_, value))) => {
                     value.push('\n');
                     value.push_str(line);

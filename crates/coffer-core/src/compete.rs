@@ -1,4 +1,4 @@
-//! Competitions: several agents do the same in forks of one sandbox, and one of them wins.
+//! Competitions: several agents do the same work in forks of one sandbox, and one wins.
 //!
 //! ```text
 //!         start            fork            all are done         a person decides
@@ -20,7 +20,7 @@ use crate::life::{Life, Refused};
 pub use patch::{FilePatch, files_of};
 pub use rank::{Contender, DiffSize, Placing, best, rank};
 
-/// How a competition stands.
+/// The state of a competition.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -29,12 +29,12 @@ pub use rank::{Contender, DiffSize, Placing, best, rank};
 pub enum CompetitionState {
     /// Waits for a slot.
     Queued,
-    /// What all begin with is made, once, and forked.
+    /// The common sandbox is created, prepared and forked.
     Preparing,
-    /// Agents are at work, or their work is checked.
+    /// Agents work, or their work is checked.
     Working,
     Judging,
-    /// A person is to pick the winner.
+    /// Waits for a person to pick the winner.
     Waiting,
     /// The winner's branch is pushed and its pull request opened.
     Publishing,
@@ -44,13 +44,13 @@ pub enum CompetitionState {
 }
 
 impl CompetitionState {
-    /// Whether nothing will happen to it any more.
+    /// Whether it can no longer change.
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Decided | Self::Failed | Self::Cancelled)
     }
 }
 
-/// How one of those who compete stands.
+/// The state of an entry.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -62,20 +62,20 @@ pub enum EntryState {
     Forked,
     Working,
     Checking,
-    /// Its work is committed and checked; whether the checks passed is another question.
+    /// Its work is committed and checked; the checks may have failed.
     Done,
     Failed,
     Cancelled,
 }
 
 impl EntryState {
-    /// Whether its agent is through, one way or the other.
+    /// Whether its agent has ended.
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Done | Self::Failed | Self::Cancelled)
     }
 }
 
-/// How the winner is found.
+/// How the winner is chosen.
 #[derive(
     Debug,
     Clone,
@@ -96,7 +96,7 @@ pub enum Rule {
     /// A person picks.
     #[default]
     Manual,
-    /// The first by rank whose checks passed; a person picks where none did.
+    /// The first by rank whose checks passed; a person picks if none did.
     Best,
 }
 
@@ -120,12 +120,12 @@ pub struct CompetitionTerms {
     pub context_id: Option<String>,
 }
 
-/// What happens to a competition.
+/// A cause of a state change of a competition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompetitionCause {
     /// Its run begins.
     Started,
-    /// The agents begin, or a server goes on with them.
+    /// The agents start, or a server continues them.
     Works,
     /// The entries are being ranked; also when the time to pick is over.
     Judges,

@@ -14,7 +14,7 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use crate::life::{Life, Refused};
 
-/// How a delivery stands.
+/// The state of a delivery.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -28,16 +28,16 @@ pub enum DeliveryState {
 
 names!(DeliveryState);
 
-/// What happens to a delivery.
+/// A cause of a state change of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryCause {
-    /// The receiver took it.
+    /// The receiver accepted it.
     Delivered,
     /// A try failed, and another follows.
     TryFailed,
     /// The last try failed, the receiver is gone, or the webhook was disabled.
     GivenUp,
-    /// A person asks for it to be sent again.
+    /// A person requests it again.
     Redelivered,
 }
 

@@ -1,4 +1,4 @@
-//! Errors as one line of text.
+//! Formats errors as one line of text.
 
 use std::error::Error;
 

@@ -1,12 +1,12 @@
-//! What is told in a project's event log.
+//! The events of a project's log.
 //!
 //! One variant of [`Event`] for each kind, with a struct for its payload: the contract between the store, which writes
 //! events, and followers, webhooks, the UI and clients, which read them. [`EventKind`] is the same list without payloads;
 //! `docs/events.md` is written from both.
 //!
-//! A kind keeps its name for ever, and a payload its fields: rows of older versions are read too, so a new field must be
-//! an `Option` or have a default. Readers get rows of newer versions as well (two servers on one database): what
-//! [`Event::read`] does not know is not theirs to act on. What is shown to clients is the JSON as stored.
+//! A kind keeps its name for ever, and a payload its fields: rows of older versions are read too, so a new
+//! field must be an `Option` or have a default. Readers also get rows of newer versions (two servers on one
+//! database) and ignore those that [`Event::read`] does not know. Clients get the stored JSON.
 
 mod forge;
 mod project;
@@ -55,14 +55,14 @@ pub enum Unreadable {
 
 macro_rules! events {
     ($($(#[doc = $meaning:literal])+ $kind:ident($payload:ty) = $name:literal,)+) => {
-        /// Something that happened.
+        /// An event.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "kind", content = "payload")]
         pub enum Event {
             $($(#[doc = $meaning])+ #[serde(rename = $name)] $kind($payload),)+
         }
 
-        /// What happened, without its payload.
+        /// The kind of an event, without its payload.
         #[derive(
             Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Display, EnumMessage, EnumString,
             IntoStaticStr, VariantArray,
@@ -157,7 +157,7 @@ events! {
     RunCancelling(RunCancelling) = "run.cancelling",
     /// A run waits for a time or a signal.
     RunParked(RunParked) = "run.parked",
-    /// What a run did is being undone.
+    /// The steps of a run are being undone.
     RunUnwinding(RunUnwinding) = "run.unwinding",
     /// A run is over.
     RunEnded(RunEnded) = "run.ended",
@@ -223,25 +223,25 @@ events! {
     IssueReopened(IssueNote) = "issue.reopened",
     /// A check reported on a commit of a local repository.
     StatusSet(CommitStatus) = "status.set",
-    /// GitHub told of a pull request.
+    /// GitHub reported a pull request.
     GithubPullRequest(GithubPull) = "github.pull_request",
-    /// GitHub told of a review.
+    /// GitHub reported a review.
     GithubPullRequestReview(GithubReview) = "github.pull_request_review",
-    /// GitHub told of a comment on a line.
+    /// GitHub reported a comment on a line.
     GithubPullRequestReviewComment(GithubLineComment) = "github.pull_request_review_comment",
-    /// GitHub told of a comment on a pull request or issue.
+    /// GitHub reported a comment on a pull request or issue.
     GithubIssueComment(GithubIssueComment) = "github.issue_comment",
-    /// GitHub told of an issue.
+    /// GitHub reported an issue.
     GithubIssues(GithubIssue) = "github.issues",
-    /// GitHub told of a commit status.
+    /// GitHub reported a commit status.
     GithubStatus(GithubStatus) = "github.status",
-    /// GitHub told of a check.
+    /// GitHub reported a check.
     GithubCheckRun(GithubCheck) = "github.check_run",
-    /// GitHub told of a group of checks.
+    /// GitHub reported a group of checks.
     GithubCheckSuite(GithubCheck) = "github.check_suite",
-    /// GitHub told of a push.
+    /// GitHub reported a push.
     GithubPush(GithubPush) = "github.push",
-    /// An agent was given a new definition.
+    /// An agent got a new definition.
     AgentDefined(AgentDefined) = "agent.defined",
     /// The project's settings were changed.
     ProjectSettingsChanged(SettingsChanged) = "project.settings_changed",
@@ -251,7 +251,7 @@ events! {
     PolicyChanged(PolicyChanged) = "policy.changed",
     /// A secret was created.
     SecretCreated(SecretVersion) = "secret.created",
-    /// A secret was given a new value.
+    /// A secret got a new value.
     SecretReplaced(SecretVersion) = "secret.replaced",
     /// A secret was deleted.
     SecretDeleted(SecretVersion) = "secret.deleted",
@@ -265,11 +265,11 @@ events! {
     WebhookChanged(WebhookTerms) = "webhook.changed",
     /// A webhook was removed.
     WebhookRemoved(Nothing) = "webhook.removed",
-    /// A webhook was switched off after too many failures.
+    /// A webhook was disabled after too many failures.
     WebhookDisabled(WebhookDisabled) = "webhook.disabled",
-    /// A test delivery; it is sent to one webhook and not in the log.
+    /// A test delivery; it is sent to one webhook and not recorded in the log.
     WebhookPing(Nothing) = "webhook.ping",
-    /// Events were removed for their age before this reader came to them; it is not in the log.
+    /// Events were removed for their age before this reader read them; not recorded in the log.
     Gap(Gap) = "gap",
 }
 
@@ -287,13 +287,14 @@ impl EventKind {
         self.get_documentation().unwrap_or_default()
     }
 
-    /// Whether `wanted` is this kind's name, or ends in `*` and its name begins so.
+    /// Whether `wanted` is this kind's name, or ends in `*` and is a prefix of it.
     pub fn fits(self, wanted: &str) -> bool {
         fits(self.as_str(), wanted)
     }
 }
 
-/// Whether the kind of that name, which this version need not know, is `wanted`, or begins as `wanted` does before its `*`.
+/// Whether a kind, which this version need not know, matches `wanted`: its name, or a prefix that ends in
+/// `*`.
 pub fn fits(kind: &str, wanted: &str) -> bool {
     match wanted.strip_suffix('*') {
         Some(beginning) => kind.starts_with(beginning),
@@ -302,7 +303,7 @@ pub fn fits(kind: &str, wanted: &str) -> bool {
 }
 
 impl Event {
-    /// Reads a row of the log.
+    /// Parses a row of the log.
     pub fn read(kind: &str, payload: &Value) -> Result<Self, Unreadable> {
         let Ok(kind) = kind.parse::<EventKind>() else { return Err(Unreadable::Kind(kind.to_string())) };
         Self::of(kind, payload).map_err(|source| Unreadable::Payload { kind, source })

@@ -1,7 +1,7 @@
-//! The words of forges: names of repositories, branches and commits, and the states of what is kept about them.
+//! Types of forges: names of repositories, branches and commits, and states.
 //!
-//! Names come from clients and end up as arguments of git, so each has a grammar of its own that is narrower
-//! than git's: none begins with `-`, none climbs, none has a control character.
+//! Names come from clients and become arguments of git, so each has a grammar that is narrower than git's:
+//! none begins with `-`, contains `..`, or has a control character.
 
 pub mod records;
 
@@ -61,7 +61,8 @@ macro_rules! name {
 }
 
 name! {
-    /// What a repository is called in its project. Never the text of an id, so that either finds it.
+    /// The name of a repository in its project. Never the text of an id, so that lookups by either are
+    /// unambiguous.
     RepositoryName,
     "the name of a repository is 1 to 64 letters, digits, `_`, `-` and `.`, begins with a letter or digit, \
      does not end in `.git` or `.lock`, has no `..`, and is no id",
@@ -83,7 +84,7 @@ name! {
 }
 
 name! {
-    /// What a status is about: `ci/test` for one.
+    /// The context of a status, such as `ci/test`.
     StatusContext,
     "the context of a status is 1 to 100 characters on one line",
     |text| (1..=100).contains(&text.chars().count()) && text.trim() == text && !text.chars().any(char::is_control)
@@ -114,7 +115,7 @@ fn is_branch(text: &str) -> bool {
         && !matches!(text, "@" | "HEAD")
 }
 
-/// Characters that turn the writing round or cannot be seen: a branch that looks like another.
+/// Invisible characters, or those that change the direction of writing: a branch could look like another.
 const fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
@@ -127,7 +128,7 @@ impl BranchName {
 }
 
 impl CommitId {
-    /// What git writes where there is no commit.
+    /// Whether it is the all-zero id, which git writes for no commit.
     pub fn is_zero(&self) -> bool {
         self.0.bytes().all(|b| b == b'0')
     }
@@ -168,16 +169,16 @@ macro_rules! words {
 }
 
 words! {
-    /// Where a repository is kept.
+    /// The kind of forge of a repository.
     ForgeKind {
-        /// By this server.
+        /// This server.
         Local = "local",
         GitHub = "github",
     }
 }
 
 words! {
-    /// Where a pull request stands.
+    /// The state of a pull request.
     PullState {
         Open = "open",
         Closed = "closed",
@@ -186,7 +187,7 @@ words! {
 }
 
 words! {
-    /// Where an issue stands.
+    /// The state of an issue.
     IssueState {
         Open = "open",
         Closed = "closed",
@@ -196,7 +197,7 @@ words! {
 words! {
     /// How a pull request is merged.
     MergeMethod {
-        /// With a commit of two parents.
+        /// With a merge commit of two parents.
         Merge = "merge",
         /// As one commit.
         Squash = "squash",
@@ -206,7 +207,7 @@ words! {
 }
 
 words! {
-    /// What a check says of a commit.
+    /// The result of a check for a commit.
     StatusState {
         Pending = "pending",
         Success = "success",
@@ -216,7 +217,7 @@ words! {
 }
 
 words! {
-    /// What a review says.
+    /// The verdict of a review.
     Verdict {
         Approve = "approve",
         RequestChanges = "request_changes",
@@ -225,27 +226,27 @@ words! {
 }
 
 words! {
-    /// Which side of a diff a line is on.
+    /// The side of a diff.
     DiffSide {
-        /// What was.
+        /// The old version.
         Left = "left",
-        /// What is.
+        /// The new version.
         Right = "right",
     }
 }
 
-/// What of a pull request is to change.
+/// Changes to a pull request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PullChange {
     pub title: Option<String>,
     pub body: Option<String>,
     pub base: Option<BranchName>,
     pub draft: Option<bool>,
-    /// Closes it, or opens it again.
+    /// Closes or reopens it.
     pub open: Option<bool>,
 }
 
-/// Which pull requests.
+/// Selects pull requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PullFilter {
     pub state: Option<PullState>,
@@ -253,15 +254,15 @@ pub struct PullFilter {
     pub base: Option<BranchName>,
 }
 
-/// What a protected branch refuses.
+/// The protection rules of a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProtectionRules {
-    /// It moves by merged pull requests alone.
+    /// Whether it changes only by merged pull requests.
     pub require_pull: bool,
-    /// Approvals that a pull request needs, with no later request for changes by the same reviewer.
+    /// How many approvals a pull request needs, without a later request for changes by the same reviewer.
     pub approvals: u32,
-    /// Every status of the head must be a success, and there must be one.
+    /// Whether all statuses of the head must be successes, with at least one.
     pub require_statuses: bool,
 }
 

@@ -1,9 +1,9 @@
-//! What fuzzing calls: readers of hostile bytes, with what must hold of whatever they read.
+//! Fuzz targets: parsers of hostile bytes, with the properties of their results.
 
 use crate::agent::{AgentReader, OutputFormat};
 use crate::pkt_line::{self, Packet};
 
-/// Reads output of an agent: the first byte says of which, and how it is cut.
+/// Parses agent output: the first byte selects the format, and how it is split.
 pub fn agent_output(data: &[u8]) {
     let Some((&first, bytes)) = data.split_first() else { return };
     let format = OutputFormat::ALL[usize::from(first) % OutputFormat::ALL.len()];

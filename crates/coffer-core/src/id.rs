@@ -1,4 +1,4 @@
-//! Identities that know what they name.
+//! Typed ids.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
-/// An identity of kind `K`; a `SandboxId` cannot be passed where a `ProjectId` is meant.
+/// An id of kind `K`; a `SandboxId` cannot be passed where a `ProjectId` is expected.
 ///
 /// Shown as 26 characters of lower-case base 32 (Crockford's alphabet: no i, l, o, u), so it is
 /// also a DNS label and a file name, and sorts by creation time.
@@ -46,7 +46,7 @@ pub enum SecretValue {}
 #[derive(Debug)]
 pub enum Budget {}
 
-/// Marks ids of room that is held for something on its way.
+/// Marks ids of storage reservations.
 #[derive(Debug)]
 pub enum Reservation {}
 
@@ -78,11 +78,11 @@ pub enum Comment {}
 #[derive(Debug)]
 pub enum GitOperation {}
 
-/// Marks ids of webhooks that go out.
+/// Marks ids of webhooks.
 #[derive(Debug)]
 pub enum Webhook {}
 
-/// Marks ids of what is sent to a webhook.
+/// Marks ids of deliveries to webhooks.
 #[derive(Debug)]
 pub enum Delivery {}
 
@@ -116,7 +116,7 @@ pub type RepositoryId = Id<Repository>;
 pub type ConnectionId = Id<Connection>;
 /// Names one comment on a pull request or an issue.
 pub type CommentId = Id<Comment>;
-/// Names one execution: a process that somebody started in a sandbox.
+/// Names one execution: a process that a client started in a sandbox.
 pub type ExecutionId = Id<Execution>;
 /// Names one durable run.
 pub type RunId = Id<Run>;
@@ -126,13 +126,13 @@ pub type RunnerId = Id<Runner>;
 pub type GitOperationId = Id<GitOperation>;
 /// Names one task.
 pub type TaskId = Id<Task>;
-/// Names one webhook that goes out.
+/// Names one webhook.
 pub type WebhookId = Id<Webhook>;
-/// Names one event on its way to a webhook, over all tries.
+/// Names one delivery to a webhook, over all tries.
 pub type DeliveryId = Id<Delivery>;
-/// Names room that is held for something on its way.
+/// Names one storage reservation.
 pub type ReservationId = Id<Reservation>;
-/// Names one thing that a run made and that is kept.
+/// Names one artifact.
 pub type ArtifactId = Id<Artifact>;
 /// Names one competition.
 pub type CompetitionId = Id<Competition>;
@@ -146,7 +146,7 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const LENGTH: usize = 26;
 
 impl<K> Id<K> {
-    /// Makes a new id that sorts after all earlier ones.
+    /// Creates a new id that sorts after all earlier ones.
     pub fn generate() -> Self {
         Self::from_uuid(Uuid::now_v7())
     }
@@ -156,7 +156,7 @@ impl<K> Id<K> {
         Self { raw, kind: PhantomData }
     }
 
-    /// The id as it stands in a binary record.
+    /// The id in a binary record.
     pub const fn to_bytes(self) -> [u8; 16] {
         *self.raw.as_bytes()
     }
@@ -183,7 +183,7 @@ impl<K> FromStr for Id<K> {
     type Err = BadId;
 
     fn from_str(text: &str) -> Result<Self, BadId> {
-        // 26 places hold 130 bits: a first place above 7 would overflow the 128 of an id.
+        // 26 characters hold 130 bits: a first one above 7 would overflow the 128 bits of an id.
         if text.len() != LENGTH || !(b'0'..=b'7').contains(&text.as_bytes()[0]) {
             return Err(BadId);
         }

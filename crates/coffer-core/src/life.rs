@@ -1,17 +1,17 @@
-//! How things on record come from one state to the next.
+//! State machines of recorded things.
 //!
-//! [`Life::after`] is total: it says for every state and every cause what comes next, or that the state refuses it. The
-//! store asks it before it writes, and takes the states that its compare-and-set statements allow from
-//! [`Life::allowing`], so there is one table of moves for each thing. The diagrams are next to the states. A sandbox's
-//! life is in `state`: its states carry data.
+//! [`Life::after`] is total: for every state and every cause it returns the next state, or a refusal. The
+//! store calls it before it writes, and takes the states that its compare-and-set statements allow from
+//! [`Life::allowing`], so there is one table of transitions for each thing. The diagrams are next to the
+//! states. The state machine of sandboxes is in `state`: its states carry data.
 
-/// The states of something, and what leads from one to another.
+/// The states of a thing, and the causes that change them.
 pub trait Life: Copy + Eq + std::fmt::Debug + 'static {
     type Cause: Copy + std::fmt::Debug + 'static;
 
-    /// What the states are of, for messages.
+    /// The name of the thing, for messages.
     const WHAT: &'static str;
-    /// Every state, the first of a life first.
+    /// Every state, the initial one first.
     const STATES: &'static [Self];
     const CAUSES: &'static [Self::Cause];
 
@@ -41,7 +41,7 @@ pub struct Refused {
     pub asked: &'static str,
 }
 
-/// The laws that hold for every life.
+/// Properties of every state machine.
 #[cfg(test)]
 pub(crate) mod laws {
     use std::collections::HashSet;
@@ -66,7 +66,7 @@ pub(crate) mod laws {
         }
     }
 
-    /// Nothing leads out of what is over, and out of everything else something does.
+    /// Final states have no transitions, and all others have some.
     pub(crate) fn what_is_over_stays<L: Life>(is_over: impl Fn(L) -> bool) {
         for state in L::STATES {
             let leaves = L::CAUSES.iter().any(|cause| state.after(*cause).is_ok_and(|next| next != *state));
@@ -74,7 +74,7 @@ pub(crate) mod laws {
         }
     }
 
-    /// The same cause twice leaves it where the first did, or is refused.
+    /// The same cause twice has the same result as once, or is refused.
     pub(crate) fn a_cause_told_twice_changes_nothing<L: Life>() {
         for state in L::STATES {
             for cause in L::CAUSES {

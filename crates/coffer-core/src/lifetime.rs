@@ -1,11 +1,11 @@
-//! How long a sandbox lives, and what happens then.
+//! Timeouts of sandboxes.
 
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use crate::Millis;
 
-/// What happens when a sandbox's deadline comes.
+/// The action at a sandbox's deadline.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -27,9 +27,9 @@ names!(OnTimeout);
 pub struct LifetimePolicy {
     /// The longest timeout a request may ask for.
     pub longest_timeout_ms: Millis,
-    /// The longest a sandbox may run in all, whatever is asked.
+    /// The longest that a sandbox may run, whatever is requested.
     pub maximum_ms: Millis,
-    /// How long a sandbox may go without any request, if bounded.
+    /// The idle timeout, if there is one.
     pub idle_ms: Option<Millis>,
 }
 
@@ -49,14 +49,14 @@ pub enum BadTimeout {
     TooLong { asked_s: i64, longest_s: i64 },
 }
 
-/// The clocks of one sandbox.
+/// The times of one sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lifetime {
     /// When it first ran.
     pub started_ms: Millis,
     /// When its timeout comes.
     pub deadline_ms: Millis,
-    /// What happens then.
+    /// The action then.
     pub on_timeout: OnTimeout,
 }
 

@@ -1,4 +1,4 @@
-//! What one sandbox may use.
+//! Limits of one sandbox.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,13 +9,13 @@ pub struct Limits {
     pub cpu_count: u32,
     /// Memory with page cache and tmpfs, in MiB.
     pub memory_mib: u64,
-    /// What may be written on top of the template, in MiB.
+    /// Data that may be written on top of the template, in MiB.
     pub disk_mib: u64,
     /// Processes and threads.
     pub max_processes: u32,
 }
 
-/// What a sandbox is to have in place of what sandboxes usually have.
+/// A requested size of a sandbox, instead of the default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeWish {
     pub cpu_count: Option<u32>,
@@ -23,12 +23,12 @@ pub struct SizeWish {
 }
 
 impl SizeWish {
-    /// Whether nothing else than usual is wanted.
+    /// Whether the default is wanted.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The usual limits with what is wanted in their place.
+    /// The default limits with the requested values.
     #[must_use]
     pub fn over(self, usual: Limits) -> Limits {
         Limits {

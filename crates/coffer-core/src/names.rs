@@ -1,4 +1,4 @@
-//! Enums whose values have a name, as stored and shown.
+//! Enums with stored names.
 
 /// Gives an enum that derives strum's `EnumString`, `IntoStaticStr` (with `const_into_str`) and `VariantArray` the three
 /// functions by which the rest of the code uses its names.

@@ -1,22 +1,22 @@
-//! Names for what is on record: executions, artifacts, budgets.
+//! Enums of recorded things: executions, artifacts, budgets.
 
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
-/// Who started an execution.
+/// The origin of an execution.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase", const_into_str)]
 pub enum ExecutionSource {
-    /// A client of the sandbox itself, as E2B's SDKs are.
+    /// A client of the sandbox itself, such as E2B's SDKs.
     E2b,
     /// Our own API.
     Api,
 }
 
-/// Where an execution is.
+/// The state of an execution.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -24,15 +24,15 @@ pub enum ExecutionSource {
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum ExecutionState {
     Running,
-    /// It ended, and how is known.
+    /// It ended with a known result.
     Exited,
     /// It never started.
     Failed,
-    /// Its sandbox ended with it, or before its end was heard of.
+    /// Its sandbox ended before its result was known.
     Lost,
 }
 
-/// What an artifact is.
+/// The kind of an artifact.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -47,7 +47,7 @@ pub enum ArtifactKind {
     Log,
 }
 
-/// What a budget is for.
+/// The period of a budget.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -62,7 +62,7 @@ pub enum BudgetPeriod {
     Total,
 }
 
-/// What is done to running sandboxes when a budget is spent.
+/// The action on running sandboxes when a budget is spent.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]

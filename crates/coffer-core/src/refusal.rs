@@ -1,4 +1,4 @@
-//! What a caller is told when something is refused, whatever way the call came.
+//! Refusals, as callers get them.
 
 use std::fmt;
 
@@ -6,19 +6,19 @@ use serde_json::Value;
 
 use crate::Code;
 
-/// Why something was not done: a code for programs, a message and a hint for people.
+/// Why something was refused: a code for programs, a message and a hint for people.
 ///
-/// Errors of the domain explain themselves as a refusal. What it becomes on the wire (an HTTP status, E2B's texts) is for
-/// the API to say. Its message names nothing internal.
+/// Errors of the domain turn into refusals. The API maps them to the wire (an HTTP status, E2B's texts). The
+/// message has no internal details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub code: Code,
     pub message: String,
-    /// What to do about it, where there is something.
+    /// How to fix it, if there is a way.
     pub hint: Option<String>,
-    /// Waiting helps, and for how long.
+    /// After how many seconds a retry helps.
     pub retry_after_s: Option<u32>,
-    /// What a program may want to know of it.
+    /// Details for programs.
     pub details: Option<Value>,
 }
 
@@ -29,7 +29,7 @@ impl Refusal {
 
     /// A field of the request has a value that is not allowed.
     pub fn invalid(field: &str, why: impl fmt::Display) -> Self {
-        debug_assert!(!field.ends_with(':'), "`{field}` is no field: the message goes on after the name");
+        debug_assert!(!field.ends_with(':'), "`{field}` is not a field name: the message continues after it");
         Self::new(Code::Invalid, format!("{field} {why}"))
     }
 
@@ -49,7 +49,7 @@ impl Refusal {
         Self::new(Code::Conflict, message)
     }
 
-    /// The server failed. The cause belongs in its log, not in the answer.
+    /// The server failed. The cause is in its log, not in the answer.
     pub fn internal() -> Self {
         Self::new(Code::Internal, "the server failed to do this; its log says why")
     }

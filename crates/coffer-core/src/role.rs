@@ -1,9 +1,9 @@
-//! What a key may do.
+//! Roles and kinds of keys.
 
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
-/// The rights of a key, each with all those before it.
+/// The role of a key; each includes the ones before.
 #[derive(
     Debug,
     Clone,
@@ -23,15 +23,15 @@ use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case", const_into_str, parse_err_ty = BadRole, parse_err_fn = bad_role)]
 pub enum Role {
-    /// Sees the project.
+    /// May see the project.
     Read,
-    /// Makes, uses and ends sandboxes.
+    /// May create, use and destroy sandboxes.
     Write,
-    /// Changes the project: keys, agents, secrets, quotas, policies.
+    /// May change the project: keys, agents, secrets, quotas, policies.
     Admin,
 }
 
-/// The text names no role.
+/// The text is not a role.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a role is `read`, `write` or `admin`")]
 pub struct BadRole;
@@ -40,7 +40,7 @@ const fn bad_role(_: &str) -> BadRole {
     BadRole
 }
 
-/// What holds a key. It decides which routes the key may call at all; the [`Role`] decides the rest.
+/// The holder of a key. It decides which routes the key may call at all; the [`Role`] decides the rest.
 #[derive(
     Debug,
     Clone,
@@ -58,17 +58,17 @@ const fn bad_role(_: &str) -> BadRole {
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case", const_into_str, parse_err_ty = BadKeyKind, parse_err_fn = bad_key_kind)]
 pub enum KeyKind {
-    /// Of the installation: sees every project.
+    /// The installation's operator: sees every project.
     Operator,
     /// A member of the project; the only kind whose approvals count.
     Person,
-    /// A program of the project's, such as CI.
+    /// A program of the project, such as CI.
     Service,
     /// A coding agent: its own sandboxes and tasks.
     Agent,
 }
 
-/// The text names no kind of key.
+/// The text is not a kind of key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a kind of key is `operator`, `person`, `service` or `agent`")]
 pub struct BadKeyKind;

@@ -20,10 +20,10 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 use crate::FailureCode;
 use crate::life::{Life, Refused};
 
-/// Of an error message, what is kept.
+/// Longest stored error message.
 const LONGEST_MESSAGE: usize = 4096;
 
-/// How a run stands.
+/// The state of a run.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -32,25 +32,25 @@ const LONGEST_MESSAGE: usize = 4096;
 pub enum RunState {
     /// Waits for a slot.
     Queued,
-    /// Has begun; a runner acts for it, or will soon.
+    /// It has started; a runner executes it, or will soon.
     Running,
     /// Waits for a time or a signal.
     Parked,
     Done,
     Failed,
     Cancelled,
-    /// Every runner that takes it up dies: a person must look.
+    /// Every runner that takes it dies: a person must look.
     Stuck,
 }
 
 impl RunState {
-    /// Whether nothing will happen to it any more.
+    /// Whether it can no longer change.
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Done | Self::Failed | Self::Cancelled | Self::Stuck)
     }
 }
 
-/// How a step stands.
+/// The state of a step.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -64,7 +64,7 @@ pub enum StepState {
     UndoFailed,
 }
 
-/// Why what a run did is being undone.
+/// Why a run is being undone.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -105,10 +105,10 @@ impl RunFailure {
     }
 }
 
-/// What happens to a run.
+/// A cause of a state change of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunCause {
-    /// A runner takes it up.
+    /// A runner takes it.
     Taken,
     /// Its code waits for a time or a signal.
     Parked,
@@ -172,7 +172,7 @@ impl Life for RunState {
     }
 }
 
-/// What happens to a step.
+/// A cause of a state change of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepCause {
     /// It is tried, for the first time or again.
@@ -203,7 +203,7 @@ impl Life for StepState {
     fn after(self, cause: StepCause) -> Result<Self, Refused> {
         match (self, cause) {
             (Self::UnderWay, StepCause::Started | StepCause::TryFailed) => Ok(self),
-            // What was written but not answered is written again.
+            // A write whose answer was lost is repeated.
             (Self::UnderWay | Self::Done, StepCause::Finished) => Ok(Self::Done),
             (Self::UnderWay | Self::Failed, StepCause::Failed) => Ok(Self::Failed),
             (Self::UnderWay | Self::Done | Self::Failed | Self::Undone, StepCause::Undone) => {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens in whatever order, a run that is over stays so.
+        /// Whatever happens in any order, a run that is over stays so.
         #[test]
         fn nothing_wakes_a_run_that_is_over(causes in prop::collection::vec(prop::sample::select(RunState::CAUSES), 0..30)) {
             let mut state = RunState::Queued;
@@ -267,7 +267,7 @@ mod tests {
             }
         }
 
-        /// A step that is done is tried again by nobody.
+        /// A finished step is never tried again.
         #[test]
         fn a_finished_step_is_not_under_way_again(causes in prop::collection::vec(prop::sample::select(StepState::CAUSES), 0..30)) {
             let mut state = StepState::UnderWay;

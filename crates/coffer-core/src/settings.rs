@@ -1,4 +1,4 @@
-//! Values as people write them in settings: `"1h 30m"`, `"2GiB"`, and text that is never shown.
+//! Values in settings: `"1h 30m"`, `"2GiB"`, and secret text.
 //!
 //! ```
 //! # use coffer_core::settings::{ByteSize, Period};
@@ -24,12 +24,12 @@ pub struct Period(Duration);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ByteSize(u64);
 
-/// Text that is used and never shown: `Debug` and serialisation mask it, [`reveal`](Self::reveal) is easy to
-/// find in review.
+/// Text that is never shown: `Debug` and serialisation mask it, [`reveal`](Self::reveal) is easy to find in
+/// review.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct SecretText(String);
 
-/// Text that is no value of this kind.
+/// Invalid text for this kind of value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct BadValue {
@@ -76,7 +76,7 @@ impl Period {
         self.0.as_secs()
     }
 
-    /// In milliseconds, at most what fits.
+    /// In milliseconds, saturating.
     pub fn as_millis(self) -> i64 {
         i64::try_from(self.0.as_millis()).unwrap_or(i64::MAX)
     }
@@ -121,7 +121,7 @@ impl fmt::Display for Period {
         if left == 0 {
             return f.write_str("0s");
         }
-        // Hours before days, up to two days: `24h` is what people write.
+        // Use hours up to two days: people write `24h`.
         let units = if left <= 172_800_000 { &PERIODS[1..] } else { &PERIODS[..] };
         let mut first = true;
         for (name, each) in units {
@@ -209,7 +209,7 @@ impl SecretText {
     }
 }
 
-/// What stands for a secret wherever one would be shown.
+/// The mask of secrets.
 pub const MASK: &str = "********";
 
 impl fmt::Debug for SecretText {
@@ -296,7 +296,7 @@ mod schema {
 
     use super::{ByteSize, Period, SecretText};
 
-    /// Each is text, told apart by its format.
+    /// Each is text, with its own format.
     macro_rules! text {
         ($($kind:ty: $name:literal, $format:literal;)*) => {$(
             impl JsonSchema for $kind {

@@ -11,7 +11,7 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use crate::life::{Life, Refused};
 
-/// How a snapshot stands.
+/// The state of a snapshot.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -25,10 +25,10 @@ pub enum SnapshotState {
 
 names!(SnapshotState);
 
-/// What happens to a snapshot.
+/// A cause of a state change of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotCause {
-    /// The host has it, whole.
+    /// The host has it completely.
     Finished,
     /// It is to be deleted.
     DeletionBegan,

@@ -11,9 +11,9 @@
 //!    └──────────────────────► Terminated
 //! ```
 //!
-//! [`SandboxState::after`] is the only way from one state to the next. What is under way between
-//! two states (a freeze that has begun, say) is not a state: it is held by the one task that owns
-//! the sandbox, and a crash in the middle leaves the earlier state on record.
+//! [`SandboxState::after`] is the only way from one state to the next. A transition in progress (a freeze
+//! that has begun, say) is not a state: the task that owns the sandbox holds it, and a crash in the middle
+//! leaves the earlier state on record.
 
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
@@ -22,13 +22,13 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kept {
-    /// Processes go on where they were: from disk, or, where the host cannot save memory, frozen meanwhile.
+    /// Processes continue where they were: from disk, or, if the host cannot save memory, frozen meanwhile.
     MemoryAndFiles,
-    /// Processes have ended; a resume starts the sandbox anew on the same files.
+    /// Processes have ended; a resume starts the sandbox again on the same files.
     FilesOnly,
 }
 
-/// How a paused sandbox comes back. As JSON it is whether that is cold.
+/// How a paused sandbox resumes. As JSON it is whether that is cold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(from = "bool", into = "bool")]
 pub enum Boot {
@@ -51,7 +51,7 @@ impl From<Boot> for bool {
     }
 }
 
-/// Whether processes are part of a snapshot or a rollback, or files alone. As JSON it is whether they are.
+/// Whether processes are part of a snapshot or a rollback, or only files. As JSON it is whether they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "bool", into = "bool")]
 pub enum Memory {
@@ -78,19 +78,19 @@ impl From<Memory> for bool {
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum DestroyReason {
-    /// Somebody asked.
+    /// On request.
     Requested,
     /// Its time to live ran out.
     Timeout,
-    /// Nothing used it for the configured idle window.
+    /// Nothing used it for the idle timeout.
     Idle,
-    /// It reached the longest life any sandbox may have.
+    /// It reached the longest lifetime.
     MaximumLifetime,
-    /// Its owner no longer said that it is wanted.
+    /// Its lease expired.
     LeaseExpired,
-    /// The server that made it was told to leave nothing behind.
+    /// The server that created it was told to leave nothing behind.
     Shutdown,
-    /// A budget of its project was spent, and says that sandboxes end then.
+    /// A budget was spent whose action is to end sandboxes.
     Budget,
 }
 
@@ -108,11 +108,11 @@ pub enum Fault {
     Unresponsive,
     /// The node no longer has it, as after a reboot.
     Lost,
-    /// It could not be paused or resumed and was given up.
+    /// It could not be paused or resumed and was destroyed.
     TransitionFailed { message: String },
 }
 
-/// Where a sandbox is in its life, with what is known only there.
+/// The state of a sandbox, with the data of that state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum SandboxState {
@@ -123,7 +123,7 @@ pub enum SandboxState {
     Error { fault: Fault },
 }
 
-/// What happened to a sandbox.
+/// A cause of a state change of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
     /// Its agentd answered for the first time.
@@ -187,7 +187,7 @@ impl SandboxState {
         }
     }
 
-    /// Whether the engine still holds something for this sandbox.
+    /// Whether the engine may still have resources of this sandbox.
     pub const fn is_live(&self) -> bool {
         matches!(self, Self::Creating | Self::Running | Self::Paused { .. })
     }

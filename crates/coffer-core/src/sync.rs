@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::{MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-/// [`std::sync::Mutex`] without poison. A panic in one request must not become one in every later request that needs
-/// the same lock, so there is no second outcome to handle. In return, hold it for a few lines that cannot leave what it
-/// guards half changed, and never over an `await`.
+/// [`std::sync::Mutex`] without poisoning. A panic in one request must not cause one in every later request
+/// that needs the same lock, so there is no second outcome to handle. In return, hold it only for a few lines
+/// that cannot leave its data half changed, and never over an `await`.
 #[derive(Default)]
 #[expect(clippy::disallowed_types, reason = "the type to use instead")]
 pub struct Mutex<T: ?Sized>(std::sync::Mutex<T>);
@@ -27,7 +27,7 @@ impl<T: ?Sized> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock, unless another holds it right now.
+    /// The lock, unless another thread holds it right now.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

@@ -1,4 +1,4 @@
-//! Tasks: what is to be done, and the life of each.
+//! Tasks and their states.
 //!
 //! ```text
 //!                       start              done             merge
@@ -7,8 +7,8 @@
 //!             └──── cancelled ───┘  └───┘ the attempt failed: a person must look
 //! ```
 //!
-//! An attempt may begin, a person may move a task, and its pull request may be merged in every state; `Cancelled` is
-//! where a person puts what is not wanted. Only the end of the attempt that it is in progress by is tied to a state.
+//! An attempt may begin, a person may move a task, and its pull request may be merged in every state; people
+//! move unwanted tasks to `Cancelled`. Only the end of the current attempt depends on the state.
 
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
@@ -31,7 +31,7 @@ pub enum TaskState {
     Cancelled,
 }
 
-/// How soon a task should be done; the first is the most urgent.
+/// The priority of a task; the first is the most urgent.
 #[derive(
     Debug,
     Clone,
@@ -61,7 +61,7 @@ pub enum Priority {
 names!(TaskState, Priority);
 
 impl Priority {
-    /// Where it comes among others: lower comes first.
+    /// Its order among others: lower comes first.
     pub const fn rank(self) -> i64 {
         match self {
             Self::Urgent => 0,
@@ -75,21 +75,21 @@ impl Priority {
 /// Why a person must look at a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attention {
-    /// For programs: the failure's.
+    /// The code of the failure, for programs.
     pub code: FailureCode,
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
 }
 
-/// What happens to a task.
+/// A cause of a state change of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskCause {
-    /// A person puts it into a column, which nobody may while an attempt is under way.
+    /// A person moves it to a column, which is refused while an attempt is in progress.
     Moved(TaskState),
     /// An attempt begins.
     Started,
-    /// The attempt that the task is in progress by has ended.
+    /// The current attempt has ended.
     AttemptDone,
     AttemptCancelled,
     AttemptFailed,

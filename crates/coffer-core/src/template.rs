@@ -1,4 +1,4 @@
-//! How templates are named: `[namespace/]name[:tag]`.
+//! References to templates: `[namespace/]name[:tag]`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! How an agent is run.
+//! Agent definitions.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::preset::{OutputFormat, Preset, Word};
 use crate::SizeWish;
 
 const LONGEST_PROMPT_TEMPLATE: usize = 64 * 1024;
-/// One argument of a program can hold 128 KiB.
+/// One argument of a program can have 128 KiB.
 const LONGEST_PROMPT: usize = 120 * 1024;
 const MOST_WORDS: usize = 256;
 const LONGEST_WORD: usize = 8 * 1024;
@@ -18,7 +18,7 @@ const LONGEST_MODEL: usize = 200;
 const USUAL_PROMPT: &str = "{{title}}\n\n{{description}}\n\n{{messages}}";
 const USUAL_TIMEOUT_S: i64 = 3600;
 const LONGEST_TIMEOUT_S: i64 = 24 * 3600;
-/// As of `sandbox.cpus` and `sandbox.memory` in the settings.
+/// The bounds of `sandbox.cpus` and `sandbox.memory` in the settings.
 const MOST_CPUS: u32 = 1024;
 const LEAST_MEMORY_MIB: u32 = 64;
 const MOST_MEMORY_MIB: u32 = 16 << 20;
@@ -28,55 +28,56 @@ const MOST_MEMORY_MIB: u32 = 16 << 20;
 #[serde(deny_unknown_fields)]
 pub struct AgentDefinition {
     pub preset: Preset,
-    /// A program and its arguments, in place of the preset's; `{prompt}` and `{model}` in them are filled in.
+    /// A program and its arguments, instead of the preset's; `{prompt}` and `{model}` in them are filled in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// What it is told; `{{title}}`, `{{description}}`, `{{messages}}`, `{{branch}}` and `{{check}}` are filled in.
+    /// The template of its prompt; `{{title}}`, `{{description}}`, `{{messages}}`, `{{branch}}` and
+    /// `{{check}}` are filled in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Which variable has which secret of the project, by name.
+    /// Maps variables to names of secrets of the project.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, String>,
-    /// Where it works, below the repository.
+    /// Its working directory, relative to the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_directory: Option<String>,
-    /// How what it writes is read, where that is not as the preset's.
+    /// The format of its output, if it differs from the preset's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<OutputFormat>,
-    /// The template of its sandboxes, where it is not the server's usual one.
+    /// The template of its sandboxes, if it is not the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     #[serde(default)]
     pub limits: AgentLimits,
 }
 
-/// What one attempt may use.
+/// Limits of one attempt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentLimits {
-    /// How long it may work; an hour unless it is said.
+    /// How long it may work; an hour by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<i64>,
-    /// Processors of its sandbox, in place of the server's usual number.
+    /// Processors of its sandbox, instead of the server's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_count: Option<u32>,
-    /// Memory of its sandbox, likewise.
+    /// Memory of its sandbox, instead of the server's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u32>,
 }
 
 impl AgentLimits {
-    /// What the sandbox that it works in is to have.
+    /// The size of its sandbox.
     pub fn size(&self) -> SizeWish {
         SizeWish { cpu_count: self.cpu_count, memory_mib: self.memory_mib.map(u64::from) }
     }
 }
 
-/// A definition cannot be run as it is.
+/// Why a definition cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {why}")]
 pub struct BadDefinition {
@@ -88,17 +89,17 @@ fn bad(field: impl Into<String>, why: impl Into<String>) -> BadDefinition {
     BadDefinition { field: field.into(), why: why.into() }
 }
 
-/// What an agent is asked to do.
+/// The work for an agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Job<'a> {
     pub title: &'a str,
     pub description: &'a str,
-    /// What people said since, the oldest first.
+    /// The messages since, oldest first.
     pub messages: &'a [String],
     pub branch: &'a str,
-    /// What must pass, where something must.
+    /// The check command, if there is one.
     pub check: Option<&'a str>,
-    /// In place of the agent's own.
+    /// Instead of the agent's own.
     pub model: Option<&'a str>,
 }
 
@@ -112,7 +113,7 @@ pub struct Invocation {
 }
 
 impl AgentDefinition {
-    /// A preset as it comes.
+    /// A preset without changes.
     pub fn of(preset: Preset) -> Self {
         Self {
             preset,
@@ -128,7 +129,7 @@ impl AgentDefinition {
         }
     }
 
-    /// Says what is wrong with it, where something is.
+    /// Checks the definition; the error says what is wrong.
     pub fn check(&self) -> Result<(), BadDefinition> {
         match &self.command {
             None if self.preset == Preset::Custom => {
@@ -168,7 +169,7 @@ impl AgentDefinition {
                 letter == '_' || letter.is_ascii_alphabetic() || (at > 0 && letter.is_ascii_digit())
             });
             if name.is_empty() || name.len() > 200 || !fits {
-                return Err(bad(format!("{field}.{name}"), "is no name of a variable"));
+                return Err(bad(format!("{field}.{name}"), "is not a valid variable name"));
             }
             if value.len() > LONGEST_VALUE || value.contains('\0') {
                 return Err(bad(
@@ -205,7 +206,7 @@ impl AgentDefinition {
                 if model.is_none() && words.iter().any(|word| word.contains("{model}")) {
                     return Err(bad("model", "is needed: the command has `{model}` in it"));
                 }
-                // In one pass each, so that a prompt with `{model}` in it stays as it is.
+                // In one pass each, so that a prompt that contains `{model}` stays as it is.
                 let fill = |word: &String| {
                     let parts: Vec<String> = word
                         .split("{prompt}")
@@ -245,7 +246,7 @@ impl AgentDefinition {
         let messages = job.messages.join("\n\n");
         let mut prompt = String::new();
         let mut rest = self.prompt.as_deref().unwrap_or(USUAL_PROMPT);
-        // One pass: what is filled in is not looked at again.
+        // One pass: inserted text is not expanded again.
         while let Some(at) = rest.find("{{") {
             let (before, after) = rest.split_at(at);
             prompt.push_str(before);
@@ -273,7 +274,7 @@ impl AgentDefinition {
         }
         prompt.push_str(rest);
         let mut prompt = prompt.trim().replace('\0', "\u{fffd}");
-        // What begins with a dash would be an option.
+        // A leading dash would make it an option.
         if prompt.starts_with('-') {
             prompt.insert(0, ' ');
         }

@@ -1,9 +1,9 @@
-//! The agents that people use, as their own documentation says they are run without a person.
+//! Presets: known agents, with their documented commands for running without a person.
 
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
-/// Which program an agent is.
+/// The program of an agent.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -22,15 +22,15 @@ pub enum Preset {
     Amp,
     Qwen,
     Copilot,
-    /// Any other: its definition has the command.
+    /// Any other program: its definition has the command.
     Custom,
 }
 
-/// How what an agent writes is read.
+/// The format of an agent's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, VariantArray)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputFormat {
-    /// Lines for people.
+    /// Plain text for people.
     Text,
     /// `stream-json` as Claude Code writes it; Cursor, Amp and Qwen Code write much the same.
     ClaudeStream,
@@ -43,7 +43,7 @@ pub enum OutputFormat {
     OpenCodeStream,
     /// `goose run --output-format stream-json`.
     GooseStream,
-    /// Lines for people, among them what it used.
+    /// Plain text for people, with lines about its usage.
     Aider,
 }
 
@@ -51,12 +51,12 @@ impl OutputFormat {
     pub const ALL: &'static [Self] = Self::VARIANTS;
 }
 
-/// What a word of a command stands for.
+/// A word of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Word {
     Plain(&'static str),
     Prompt,
-    /// These words with the model after them, where one is chosen.
+    /// These words followed by the model, if one is chosen.
     Model(&'static str),
 }
 
@@ -82,7 +82,7 @@ impl Preset {
         }
     }
 
-    /// The variable that its key is usually in, so that a form can ask for the secret.
+    /// The usual variable of its key, so that a form can ask for the secret.
     pub const fn usual_secret(self) -> Option<&'static str> {
         match self {
             Self::ClaudeCode => Some("ANTHROPIC_API_KEY"),
@@ -96,7 +96,7 @@ impl Preset {
         }
     }
 
-    /// The sandbox is the wall, so each of them is told not to ask.
+    /// The sandbox isolates them, so each is run without asking for permissions.
     pub(super) const fn words(self) -> &'static [Word] {
         match self {
             Self::ClaudeCode => &[
@@ -184,7 +184,7 @@ impl Preset {
         }
     }
 
-    /// Its command with `{prompt}` and `{model}` in it; empty for any other.
+    /// Its command with `{prompt}` and `{model}` in it; empty for a custom one.
     pub fn command_shown(self) -> Vec<String> {
         let shown = |word: &Word| match word {
             Plain(word) => vec![(*word).to_string()],
@@ -194,12 +194,12 @@ impl Preset {
         self.words().iter().flat_map(shown).collect()
     }
 
-    /// Whether a model can be chosen for it by its command.
+    /// Whether its command takes a model.
     pub fn takes_model(self) -> bool {
         self.words().iter().any(|word| matches!(word, Model(_)))
     }
 
-    /// What its command writes.
+    /// The format of its output.
     pub const fn output(self) -> OutputFormat {
         match self {
             Self::ClaudeCode | Self::Cursor | Self::Amp | Self::Qwen => OutputFormat::ClaudeStream,
@@ -212,7 +212,7 @@ impl Preset {
         }
     }
 
-    /// What it needs in its environment to run without a person.
+    /// Environment variables that it needs to run without a person.
     pub(super) const fn env(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Goose => &[("GOOSE_MODE", "auto")],

@@ -1,26 +1,26 @@
-//! How far an agent is while it works, in few words.
+//! A short form of an agent's progress.
 
 use serde::{Deserialize, Serialize};
 
 use super::AgentEvent;
 
-/// Of each text, what is told.
+/// Longest texts.
 const LONGEST_MESSAGE: usize = 500;
 const LONGEST_ABOUT: usize = 200;
 
-/// What an agent did last, by its own account.
+/// An agent's last action, as it reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentProgress {
-    /// What it said last.
+    /// Its last message.
     pub message: Option<String>,
-    /// The tool that it used last.
+    /// Its last tool.
     pub tool: Option<String>,
-    /// What it used it for.
+    /// What it used the tool for.
     pub about: Option<String>,
 }
 
 impl AgentProgress {
-    /// Takes in what it did; says whether that is worth telling.
+    /// Applies an event; returns whether the progress changed.
     pub fn hear(&mut self, event: AgentEvent) -> bool {
         match event {
             AgentEvent::Text { text } | AgentEvent::Raw { line: text } => self.message = Some(text),
@@ -34,7 +34,8 @@ impl AgentProgress {
         true
     }
 
-    /// As it is told: each text as `show` has it, and then cut. What is cut before it was shown could hide half of something.
+    /// For publishing: each text is passed through `show`, and then cut. Cutting first could hide half of a
+    /// secret from redaction.
     #[must_use]
     pub fn told(&self, show: impl Fn(&str) -> String) -> Self {
         let told = |text: &Option<String>, longest: usize| {
@@ -65,7 +66,7 @@ mod tests {
         let told = progress.told(|text| text.replace("hush", "[redacted]"));
         assert_eq!((told.tool.as_deref(), told.about.as_deref()), (Some("Bash"), Some("ls [redacted]")));
         assert_eq!(told.message, Some("é".repeat(250)));
-        // A tool without anything to say of it does not keep what the one before was used for.
+        // A tool without details clears those of the previous tool.
         assert!(progress.hear(AgentEvent::Tool { name: "Think".into(), about: String::new() }));
         assert_eq!((progress.tool.as_deref(), progress.about), (Some("Think"), None));
     }

@@ -1,46 +1,46 @@
-//! Reading what an agent writes: progress, tokens and cost where it says so, plain text otherwise.
+//! Parses agents' output: progress, tokens and cost if it has them, plain text otherwise.
 //!
-//! It comes from a sandbox, so anything may come: a line without end, numbers beyond reason, JSON of another
-//! shape. Lines are bounded, what is not understood is text, and nothing is believed beyond being shown.
+//! The output comes from a sandbox, so it may be anything: endless lines, huge numbers, JSON of another
+//! shape. Lines are bounded, unknown lines are text, and nothing is trusted beyond being shown.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::OutputFormat;
 
-/// Longer lines are passed over.
+/// Longer lines are skipped.
 const LONGEST_LINE: usize = 1024 * 1024;
-/// Of a text, what is told.
+/// Longest text of an event.
 const LONGEST_TEXT: usize = 2000;
-/// Of the last words, what is kept.
+/// Longest summary.
 const LONGEST_RESULT: usize = 16 * 1024;
 const LONGEST_NAME: usize = 200;
-/// What an agent may claim at most: beyond it is nonsense.
+/// Most tokens that an agent may report: more is nonsense.
 const MOST_TOKENS: u64 = 1 << 50;
 const MOST_DOLLARS: f64 = 1e6;
 
-/// Something that an agent did or said.
+/// An event in an agent's output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AgentEvent {
-    /// It began.
+    /// It started.
     Started { session: Option<String>, model: Option<String> },
-    /// It said something.
+    /// It wrote a message.
     Text { text: String },
     /// It used a tool.
     Tool { name: String, about: String },
-    /// It complained.
+    /// It reported an error.
     Error { message: String },
-    /// It is done, by its own account.
+    /// It finished, as it reports.
     Finished { ok: bool },
-    /// A line that is none of these.
+    /// Any other line.
     Raw { line: String },
 }
 
-/// What an agent used, by its own account.
+/// Tokens that an agent reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokens {
-    /// Those read from a cache included.
+    /// Includes those read from a cache.
     pub input: u64,
     pub cached: u64,
     pub output: u64,
@@ -58,41 +58,41 @@ impl Tokens {
     }
 }
 
-/// What is known of an agent's work so far.
+/// The state of an agent's work so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentReport {
-    /// By which it can be gone on with.
+    /// The session by which it can be continued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// None where it did not tell.
+    /// `None` if it did not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
     /// In billionths of a dollar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_nanos: Option<i64>,
-    /// Its last words.
+    /// Its last message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
-    /// What it gave as the reason why it could not.
+    /// The reason of its failure, as it reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     pub tools: u64,
     pub lines: u64,
-    /// Lines that were too long to read.
+    /// Lines that were too long to parse.
     pub passed_over: u64,
 }
 
-/// Reads an agent's output as it comes, in whatever pieces.
+/// Parses an agent's output as it arrives, in any pieces.
 #[derive(Debug)]
 pub struct AgentReader {
     format: OutputFormat,
     line: Vec<u8>,
-    /// The line has become too long: the rest of it is dropped.
+    /// The line is too long: the rest of it is dropped.
     passing_over: bool,
     report: AgentReport,
-    /// The message whose tokens were counted last: several lines tell of the same one.
+    /// The message whose tokens were counted last: several lines are about the same one.
     counted: Option<String>,
 }
 
@@ -101,7 +101,7 @@ impl AgentReader {
         Self { format, line: Vec::new(), passing_over: false, report: AgentReport::default(), counted: None }
     }
 
-    /// Takes the next bytes; tells what they complete.
+    /// Takes the next bytes; emits the events that they complete.
     pub fn push(&mut self, mut bytes: &[u8], tell: &mut dyn FnMut(AgentEvent)) {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             self.take(&bytes[..end]);
@@ -111,7 +111,7 @@ impl AgentReader {
         self.take(bytes);
     }
 
-    /// What is known, once there is nothing more.
+    /// The final report.
     pub fn finish(mut self, tell: &mut dyn FnMut(AgentEvent)) -> AgentReport {
         if !self.line.is_empty() || self.passing_over {
             self.end_line(tell);
@@ -119,7 +119,7 @@ impl AgentReader {
         self.report
     }
 
-    /// What is known so far.
+    /// The report so far.
     pub const fn report(&self) -> &AgentReport {
         &self.report
     }
@@ -156,7 +156,7 @@ impl AgentReader {
             if self.format == OutputFormat::Aider {
                 self.aider(text);
             }
-            // Without events the last line is the best summary there is.
+            // Without events the last line is the best summary.
             if matches!(self.format, OutputFormat::Text | OutputFormat::Aider) {
                 self.report.summary = Some(cut(text, LONGEST_TEXT));
             }
@@ -240,7 +240,7 @@ impl AgentReader {
                     self.used(claude_tokens(&message["usage"]));
                 }
             }
-            // As Cursor tells of tools: an object with one member, which is the tool.
+            // Cursor's form of tools: an object with one member, which is the tool.
             Some("tool_call") if value["subtype"] == "started" => {
                 if let Some((tool, call)) = value["tool_call"].as_object().and_then(|call| call.iter().next())
                 {
@@ -250,7 +250,7 @@ impl AgentReader {
             Some("result") => {
                 let total = claude_tokens(&value["usage"]);
                 if !total.is_none() {
-                    // The sum of all that was told before, and what was not.
+                    // The total of everything reported before.
                     self.report.tokens = Some(total);
                 }
                 self.cost(&value["total_cost_usd"], false);
@@ -280,7 +280,7 @@ impl AgentReader {
                     Some("web_search") if begins => self.tool(&item["type"], &item["query"], tell),
                     Some("file_change") if !begins => self.tool(&item["type"], &item["changes"], tell),
                     Some("error") if !begins => {
-                        // Not the end of it: the turn says whether it failed.
+                        // Not the end: the turn says whether it failed.
                         let message = item["message"].as_str().unwrap_or_default();
                         tell(AgentEvent::Error { message: cut(message, LONGEST_TEXT) });
                     }
@@ -391,7 +391,7 @@ impl AgentReader {
             Some("complete") => {
                 let (input, output) = (count(&value["input_tokens"]), count(&value["output_tokens"]));
                 let known = input.saturating_add(output);
-                // Older ones tell only the sum; most of it is what was read.
+                // Older versions report only the sum; most of it is input.
                 let input = if known == 0 { count(&value["total_tokens"]) } else { input };
                 self.used(Tokens { input, cached: 0, output });
                 self.cost(&value["cost"], false);
@@ -480,7 +480,7 @@ mod tests {
     fn read(format: OutputFormat, text: &str) -> (AgentReport, Vec<AgentEvent>) {
         let mut events = Vec::new();
         let mut reader = AgentReader::new(format);
-        // In pieces, as pipes give them.
+        // In pieces, as pipes return them.
         for piece in text.as_bytes().chunks(7) {
             reader.push(piece, &mut |event| events.push(event));
         }

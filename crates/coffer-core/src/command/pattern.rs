@@ -9,27 +9,27 @@ const MOST_WORDS: usize = 16;
 /// Stands for any number of words.
 const ANY_WORDS: &str = "**";
 
-/// Words that a command must begin with. `*` in a word stands for any letters, the word `**` for any number of
+/// Words that a command must begin with. `*` in a word matches any characters, the word `**` any number of
 /// words. The first word of a command is compared without its directory unless the pattern names one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
-    /// Words between one `**` and the next; the first part begins the command.
+    /// Words between one `**` and the next; the first part is the start of the command.
     parts: Vec<Vec<String>>,
 }
 
-/// The text is no pattern.
+/// The text is not a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a pattern is 1 to {MOST_WORDS} words of at most {LONGEST} letters in all")]
 pub struct BadPattern;
 
 impl Pattern {
-    /// Whether the command of these words begins so.
+    /// Whether a command with these words matches.
     pub fn fits(&self, words: &[String]) -> bool {
         let Some((first, others)) = self.parts.split_first() else { return false };
         if !begins(words, 0, first) {
             return false;
         }
-        // Each part at the first place where it fits: what fits later fits no worse after it.
+        // Match each part at the first possible place: a later one cannot help the rest.
         let mut from = first.len();
         others.iter().all(|part| {
             let last = words.len().saturating_sub(part.len());
@@ -53,7 +53,7 @@ fn begins(words: &[String], at: usize, part: &[String]) -> bool {
     })
 }
 
-/// In time that grows with the lengths only, whatever both are.
+/// In linear time, whatever both are.
 fn word_fits(word: &str, wanted: &str) -> bool {
     let Some((beginning, rest)) = wanted.split_once('*') else { return word == wanted };
     let Some(mut word) = word.strip_prefix(beginning) else { return false };

@@ -1,27 +1,27 @@
-//! The commands in a line of shell.
+//! Finds the commands in a shell line.
 //!
-//! Not a shell: it knows quotes, separators, substitutions, here-documents and the words that only give a line
-//! its form. In doubt it takes text for a command rather than for data, or says that it cannot tell; what is
-//! known only when the line runs, such as the value of a variable, it does not know.
+//! Not a shell: it knows quotes, separators, substitutions, here-documents and keywords. In doubt it takes
+//! text for a command rather than for data, or reports the line as unclear; it does not know values that
+//! exist only at run time, such as those of variables.
 
 use std::fmt;
 
-/// A longer line is not looked at.
+/// Longer lines are not parsed.
 pub(super) const LONGEST: usize = 256 * 1024;
 pub(super) const MOST_WORDS: usize = 10_000;
-/// Substitutions within substitutions.
+/// Most nested substitutions.
 const DEEPEST: usize = 24;
 
-/// Why it cannot be told what a line runs.
+/// Why a line is unclear.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unclear {
     TooLong,
     TooDeep,
     /// A quote, a parenthesis or a document is not closed.
     Unfinished,
-    /// A command's name that is known only when it runs.
+    /// A command name that is known only at run time.
     Name(String),
-    /// Something that shells read differently, or that is not read here.
+    /// A form that shells parse differently, or that is not supported here.
     Form(&'static str),
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for Unclear {
     }
 }
 
-/// Every command in `line`, those within substitutions included, each as its words.
+/// Every command in `line`, including those in substitutions, each as its words.
 pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, Unclear> {
     if line.len() > LONGEST {
         return Err(Unclear::TooLong);
@@ -63,9 +63,9 @@ struct Found {
 #[derive(Debug, Default)]
 struct Word {
     text: String,
-    /// Whether some of it is known only when it runs.
+    /// Whether some of it is known only at run time.
     dynamic: bool,
-    /// Whether any of it was quoted, so that it is no word of the grammar.
+    /// Whether any of it was quoted, so that it is not a keyword.
     quoted: bool,
 }
 
@@ -82,11 +82,11 @@ impl Word {
     }
 }
 
-/// A document that begins with the next line.
+/// A here-document that begins with the next line.
 #[derive(Debug)]
 struct Document {
     end: String,
-    /// Whether substitutions in it are done.
+    /// Whether substitutions in it are expanded.
     live: bool,
     /// Whether its lines may be indented with tabs.
     indented: bool,
@@ -100,7 +100,7 @@ enum Open {
     Branch,
 }
 
-/// What ends a list of commands.
+/// The end of a list of commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Until {
     End,
@@ -136,7 +136,7 @@ impl Reader<'_> {
         there
     }
 
-    /// Commands up to the end, or up to the parenthesis that closes them.
+    /// Parses commands up to the end, or up to the closing parenthesis.
     fn list(&mut self, until: Until, depth: usize, found: &mut Found) -> Result<(), Unclear> {
         if depth > DEEPEST {
             return Err(Unclear::TooDeep);
@@ -309,7 +309,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Where a command's input comes from or its output goes.
+    /// Parses a redirection.
     fn redirection(
         &mut self,
         command: &mut Vec<Word>,
@@ -319,10 +319,10 @@ impl Reader<'_> {
     ) -> Result<(), Unclear> {
         let into = self.next();
         if self.skip("(") {
-            // A process in the place of a file, which is a word of the command.
+            // A process substitution, which is a word of the command.
             self.list(Until::Parenthesis, depth + 1, found)?;
             command.push(Word { text: "<()".into(), dynamic: true, quoted: false });
-            // To a shell the word goes on here, and to us it would be a comment.
+            // For a shell the word continues here; for this parser it would be a comment.
             return if self.peek() == Some('#') { Err(Unclear::Form("`#` after `)`")) } else { Ok(()) };
         }
         let document = into == Some('<') && self.rest().starts_with('<') && !self.rest().starts_with("<<");
@@ -336,7 +336,7 @@ impl Reader<'_> {
             }
         }
         if self.peek().is_none_or(|letter| "\n;&|()<>".contains(letter)) {
-            // A second process (`< <(…)`) or a mistake; both are seen as what they are.
+            // A second process substitution (`< <(…)`) or a mistake; both are parsed as such.
             return if document { Err(Unclear::Unfinished) } else { Ok(()) };
         }
         let target = self.word(depth, found)?;
@@ -349,7 +349,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Passes over a document, but for the substitutions in it.
+    /// Skips a here-document, except for the substitutions in it.
     fn document(
         &mut self,
         document: &Document,
@@ -365,7 +365,7 @@ impl Reader<'_> {
             let line = self.rest().split('\n').next().unwrap_or_default();
             let length = line.len();
             let line = if document.indented { line.trim_start_matches('\t') } else { line };
-            // A line that goes on in the next is one line, where that is looked at.
+            // A line that continues on the next is one line, if continuations apply.
             let slashes = line.len() - line.trim_end_matches('\\').len();
             if document.live && slashes % 2 == 1 {
                 joined.push_str(&line[..line.len() - 1]);
@@ -396,7 +396,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// One word; looks into the substitutions in it.
+    /// Parses one word, with its substitutions.
     fn word(&mut self, depth: usize, found: &mut Found) -> Result<Word, Unclear> {
         let mut word = Word::default();
         while let Some(letter) = self.peek() {
@@ -443,7 +443,7 @@ impl Reader<'_> {
                 }
                 letter => {
                     self.at += letter.len_utf8();
-                    // Names of files, and words made of others.
+                    // Globs and brace expansions.
                     let is_pattern = matches!(letter, '*' | '?' | '[');
                     let is_made = letter == '{' && self.peek().is_some_and(|next| !next.is_whitespace());
                     let is_home = letter == '~' && word.text.is_empty();
@@ -470,7 +470,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What follows a `$` or a backquote.
+    /// Parses what follows a `$` or a backquote.
     fn expansion(
         &mut self,
         sign: char,
@@ -486,7 +486,8 @@ impl Reader<'_> {
                 match self.next().ok_or(Unclear::Unfinished)? {
                     '`' => break,
                     '\\' => match self.next().ok_or(Unclear::Unfinished)? {
-                        // Also what is escaped only within quotes: more is looked into, not less.
+                        // Also unescape what is escaped only within quotes: this finds more commands, not
+                        // fewer.
                         letter @ ('`' | '\\' | '$' | '"') => line.push(letter),
                         letter => line.extend(['\\', letter]),
                     },
@@ -510,7 +511,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What follows `((`, which is a sum only where both close together and nothing in it could be else.
+    /// Parses `((`, which is arithmetic only if both parentheses close together and nothing else is possible.
     fn arithmetic(&mut self, depth: usize, found: &mut Found) -> Result<(), Unclear> {
         let mut open = 2_usize;
         let mut ignored = Word::default();
@@ -526,12 +527,12 @@ impl Reader<'_> {
                 _ => break,
             }
         }
-        Err(Unclear::Form("what begins with `((` and is no sum"))
+        Err(Unclear::Form("a form that begins with `((` and is not arithmetic"))
     }
 }
 
 impl Found {
-    /// Takes a command, without the words that only give the line its form.
+    /// Adds a command, without keywords.
     fn add(&mut self, words: Vec<Word>) -> Result<(), Unclear> {
         let mut words = words.into_iter().peekable();
         while let Some(word) = words.peek() {

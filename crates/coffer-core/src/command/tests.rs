@@ -193,7 +193,7 @@ fn an_allow_list_lets_nothing_else_pass() {
     }
     assert!(refused(&policy, &words("ls")).is_some());
     assert_eq!(refused(&policy, &words("/usr/bin/git log")), None);
-    // A terminal is a shell that is given no line.
+    // A terminal is a shell without a line.
     assert!(refused(&policy, &words("/bin/bash -i -l")).is_some());
 }
 
@@ -302,12 +302,12 @@ fn run_shell(shell: &str, line: &str) -> Option<String> {
 }
 
 proptest! {
-    /// Whatever stands before it, a command on a line of its own is found, or the line is refused.
+    /// A command on its own line is found, whatever is before it, or the line is refused.
     #[test]
     fn nothing_hides_what_follows(before in "[ -~\n\t]{0,60}") {
         let policy = policy(Effect::Allow, &[(Effect::Deny, "needle")]);
         let quotes = |text: &str| text.contains(['\'', '"', '\\', '<', '`', '#']) || text.contains("$(") || text.contains("((");
-        // Quotes and documents may well swallow the next line, as they do in a shell.
+        // Quotes and here-documents may swallow the next line, as in a shell.
         if !quotes(&before) {
             let line = format!("{before}\nneedle");
             prop_assert!(refused(&policy, &bash(&line)).is_some(), "{line}");
@@ -321,7 +321,7 @@ proptest! {
         prop_assert_eq!(policy.judge(&bash(&line)), judged);
     }
 
-    /// What bash itself would run is no secret to us: quoting never changes the words.
+    /// Quoting never changes the words that bash would run.
     #[test]
     fn quotes_do_not_change_words(words in prop::collection::vec("[a-z*$;|&() #~{}\"-]{1,8}", 1..5)) {
         let line = words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");

@@ -1,8 +1,8 @@
-//! A message for work whose only description is a task's title.
+//! Composes a commit message from a task's title.
 
 use super::{CommitPolicy, ConventionalCommit};
 
-/// What the first words of a title say about its kind. The first line that fits decides.
+/// First words of a title that suggest a type. The first match decides.
 const SIGNS: [(&str, &[&str]); 9] = [
     ("revert", &["revert"]),
     ("fix", &["fix", "fixes", "repair", "correct", "resolve", "prevent", "stop", "avoid", "handle", "bug"]),
@@ -21,11 +21,11 @@ const SIGNS: [(&str, &[&str]); 9] = [
     ),
 ];
 const OTHERWISE: &str = "chore";
-/// A scope for projects that want one and name none.
+/// The scope for projects that require one but list none.
 const SOME_SCOPE: &str = "task";
 
 impl CommitPolicy {
-    /// A message that this policy takes, for a change of that title. The same title always gives the same message.
+    /// A message that follows this policy, for a change with this title. Deterministic.
     pub fn compose(&self, title: &str, footers: &[(String, String)]) -> String {
         let title: String = title.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let title = title.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -68,12 +68,12 @@ fn kind_of(title: &str) -> &'static str {
         .take(3)
         .map(str::to_lowercase)
         .collect();
-    // The first word weighs most: "add a test for the fix" adds a test.
+    // The first word decides first: "add a test for the fix" adds a test.
     let signs = |word: &String| SIGNS.iter().find(|(_, signs)| signs.contains(&word.as_str()));
     words.iter().find_map(signs).map_or(OTHERWISE, |(kind, _)| kind)
 }
 
-/// `Fix it` as it reads after a colon; `API` and `README` stay.
+/// Lower-cases `Fix it` for use after a colon; `API` and `README` stay.
 fn uncapitalised(text: &str) -> String {
     let mut letters = text.chars();
     match (letters.next(), letters.clone().next()) {
@@ -84,7 +84,7 @@ fn uncapitalised(text: &str) -> String {
     }
 }
 
-/// At most that many characters, cut between words where that leaves a good part of it.
+/// At most this many characters, cut between words if that keeps a good part.
 fn shortened(text: &str, most: usize) -> String {
     let text = text.trim().trim_end_matches('.');
     if text.is_empty() {

@@ -1,10 +1,10 @@
-//! Patches as git writes them, file by file, so that two can be held against each other.
+//! Splits git patches by file, so that two can be compared.
 //!
-//! A patch comes from a sandbox: whatever is in it, reading it only ever yields slices of it.
+//! A patch comes from a sandbox: parsing it only ever returns slices of it.
 
 use std::collections::BTreeMap;
 
-/// What a patch does to one file.
+/// A patch of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilePatch<'a> {
     pub added: u64,
@@ -14,7 +14,7 @@ pub struct FilePatch<'a> {
 }
 
 impl FilePatch<'_> {
-    /// Whether both come to the same: what they were changed from aside, which `index` lines tell.
+    /// Whether both make the same change, apart from the `index` lines.
     pub fn does_as(&self, other: &FilePatch<'_>) -> bool {
         fn lines<'t>(patch: &FilePatch<'t>) -> impl Iterator<Item = &'t str> {
             patch.text.lines().filter(|line| !line.starts_with("index "))
@@ -52,7 +52,7 @@ fn read(text: &str) -> Option<(&str, u64, u64)> {
     let (mut added, mut removed) = (0, 0);
     let mut in_hunk = false;
     for line in lines {
-        // Within a hunk every line has its mark before it; what looks like a head there is a line of the file.
+        // Within a hunk every line has a mark; what looks like a header there is a line of the file.
         if line.starts_with("@@ ") {
             in_hunk = true;
         } else if in_hunk {
@@ -66,13 +66,13 @@ fn read(text: &str) -> Option<(&str, u64, u64)> {
             renamed = Some(path);
         }
     }
-    // A file without lines that differ has its name twice in the header: `a/NAME b/NAME`.
+    // A file without changed lines has its name twice in the header: `a/NAME b/NAME`.
     let twice = || {
         let half = header.len().checked_sub(1)? / 2;
         let (one, other) = (header.get(..half)?, header.get(half + 1..)?);
         (one.strip_prefix("a/")? == other.strip_prefix("b/")?).then(|| &one[2..])
     };
-    // Names that git had to quote stay as it wrote them.
+    // Names that git quoted stay quoted.
     let path = new.or(renamed).or(old).map(|path| path.trim_end_matches('\t')).or_else(twice);
     Some((path.unwrap_or(header), added, removed))
 }

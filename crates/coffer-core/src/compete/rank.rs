@@ -1,8 +1,8 @@
-//! Who is better, and why.
+//! Ranks entries, with reasons.
 //!
-//! In this order: who finished comes before who did not, checks that passed before such that failed, then the
-//! smaller change, the shorter time, the lower cost, the lower number. What is not known comes after what is.
-//! The first thing in which two differ decides, so the order is total and the same whoever looks.
+//! In this order: finished before unfinished, passed checks before failed ones, then the smaller change, the
+//! shorter time, the lower cost, the lower number. Known values come before unknown ones. The first
+//! difference decides, so the order is total and deterministic.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -10,29 +10,29 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 
-/// How much an entry changed.
+/// The size of an entry's change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiffSize {
     pub files: u64,
-    /// Lines; a binary file counts as one of each that it has.
+    /// Lines; a binary file counts as one line.
     pub added: u64,
     pub removed: u64,
 }
 
 impl DiffSize {
-    /// How many lines are different.
+    /// The number of changed lines.
     pub const fn lines(&self) -> u64 {
         self.added.saturating_add(self.removed)
     }
 }
 
-/// What is known of an entry when it is judged.
+/// An entry's data for the ranking.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Contender {
     pub number: i64,
-    /// Why it did not finish, where it did not.
+    /// Why it did not finish, if it did not.
     pub failure: Option<String>,
-    /// Whether its checks passed; none where there were none.
+    /// Whether its checks passed; `None` if there were none.
     pub passed: Option<bool>,
     pub diff: Option<DiffSize>,
     pub duration_ms: Option<i64>,
@@ -46,7 +46,7 @@ impl Contender {
     }
 }
 
-/// The place of an entry.
+/// The rank of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placing {
     pub number: i64,
@@ -56,7 +56,7 @@ pub struct Placing {
     pub reasons: Vec<String>,
 }
 
-/// What decides between two, in the order in which it is looked at.
+/// The criteria, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, VariantArray)]
 enum Criterion {
     Finished,
@@ -69,7 +69,7 @@ enum Criterion {
 
 impl Criterion {
     fn compare(self, one: &Contender, other: &Contender) -> Ordering {
-        // What is known comes first, then the lower.
+        // Known values first, then the lower one.
         fn lower<T: Ord>(one: Option<T>, other: Option<T>) -> Ordering {
             one.is_none().cmp(&other.is_none()).then_with(|| one.cmp(&other))
         }
@@ -133,7 +133,7 @@ fn money(nanos: i64) -> String {
     format!("a cost of {}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// The first thing in which they differ, and which comes first.
+/// The first criterion in which they differ, and the order.
 fn decide(one: &Contender, other: &Contender) -> (Criterion, Ordering) {
     let found = Criterion::VARIANTS
         .iter()
@@ -142,7 +142,7 @@ fn decide(one: &Contender, other: &Contender) -> (Criterion, Ordering) {
     found.unwrap_or((Criterion::Number, Ordering::Equal))
 }
 
-/// Puts entries in order, the best first.
+/// Sorts entries, the best first.
 pub fn rank(contenders: &[Contender]) -> Vec<Placing> {
     let mut order: Vec<&Contender> = contenders.iter().collect();
     order.sort_by(|one, other| decide(one, other).1);
@@ -166,7 +166,7 @@ pub fn rank(contenders: &[Contender]) -> Vec<Placing> {
     order.iter().enumerate().map(place).collect()
 }
 
-/// Who wins without a person: the first, if it finished and its checks did not fail.
+/// The winner without a person: the first, if it finished and its checks did not fail.
 pub fn best(contenders: &[Contender]) -> Option<i64> {
     let first = contenders.iter().min_by(|one, other| decide(one, other).1)?;
     (first.finished() && first.passed != Some(false)).then_some(first.number)
@@ -330,7 +330,7 @@ mod tests {
         fn who_is_better_in_each_thing_is_never_behind(
             one in contender(), more in 0..3u64, longer in 0..3i64, dearer in 0..3i64,
         ) {
-            // The other has all that this one has, and more of what counts against it.
+            // The other has the same, and more of what counts against it.
             let other = Contender {
                 number: 2,
                 failure: one.failure.clone().or(Some("no".into()).filter(|_| more == 2)),

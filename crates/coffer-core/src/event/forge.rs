@@ -12,7 +12,7 @@ use crate::forge::{
 pub struct RepositoryCreated {
     pub name: RepositoryName,
     pub kind: ForgeKind,
-    /// What it is called on its forge: `owner/name`.
+    /// Its name on its forge: `owner/name`.
     pub remote: Option<String>,
 }
 
@@ -28,15 +28,15 @@ pub struct RepositoryRemoved {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RepositoryPushed {
-    /// Who pushed.
+    /// The pusher.
     pub by: String,
-    /// The first of them.
+    /// The first of the changed refs.
     pub refs: Vec<MovedRef>,
     /// How many there were.
     pub count: usize,
 }
 
-/// A ref that was moved, created (`before` is all zeros) or deleted (`after` is).
+/// A ref that was changed, created (`before` is all zeros) or deleted (`after` is).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MovedRef {
     #[serde(rename = "ref")]
@@ -54,7 +54,7 @@ pub struct RepositoryImported {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Protected {
     pub branch: BranchName,
-    /// `None` where it is no longer protected.
+    /// `None` if it is no longer protected.
     pub rules: Option<ProtectionRules>,
 }
 
@@ -79,7 +79,7 @@ pub struct PullNote {
 pub struct PullHeadMoved {
     #[serde(flatten)]
     pub pull: PullNote,
-    /// What the head was.
+    /// The previous head.
     pub before: CommitId,
 }
 
@@ -89,7 +89,7 @@ pub struct CommentMade {
     /// Of the pull request or issue.
     pub number: i64,
     pub comment_id: CommentId,
-    /// What a review says.
+    /// The verdict of a review.
     pub verdict: Option<Verdict>,
     pub path: Option<String>,
     pub line: Option<i64>,
@@ -108,7 +108,7 @@ pub struct CommitStatus {
     pub state: StatusState,
 }
 
-/// Who did what, by GitHub's word. GitHub's payloads are kept as they come, so nothing in them is sure to be there.
+/// Fields from GitHub's payload. They are stored as they come, so each may be missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GithubBy {
     pub action: Option<String>,
@@ -139,7 +139,7 @@ pub struct GithubReview {
     pub verdict: Option<String>,
     pub commit: Option<String>,
     pub body: Option<String>,
-    /// What its author is to the repository: `OWNER`, `MEMBER`, `NONE` and the like.
+    /// The author's association with the repository: `OWNER`, `MEMBER`, `NONE` and the like.
     pub association: Option<String>,
 }
 

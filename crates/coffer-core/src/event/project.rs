@@ -7,7 +7,7 @@ use crate::agent::Preset;
 use crate::command::Effect;
 use crate::{BudgetAction, BudgetId, BudgetPeriod, SandboxId};
 
-/// The subject says it all.
+/// An empty payload: the subject says everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nothing {}
 
@@ -46,7 +46,7 @@ pub struct SecretVersion {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BudgetReached {
     pub budget: BudgetId,
-    /// `None` where it is the project's.
+    /// `None` if it is for the whole project.
     pub sandbox: Option<SandboxId>,
     pub period: BudgetPeriod,
     pub percent: i64,
@@ -58,7 +58,7 @@ pub struct BudgetReached {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookTerms {
-    /// Not the whole address: with some receivers it is a secret.
+    /// Not the whole address: for some receivers it is the credential.
     pub host: String,
     pub events: Vec<String>,
     pub enabled: bool,

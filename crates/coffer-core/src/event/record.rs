@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Something that happened in a project.
+/// An event of a project.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = Event))]
 pub struct RecordedEvent {
     /// Counts from 1 in each project, without gaps.
     pub sequence: i64,
-    /// The id of what it happened to.
+    /// The id of its subject.
     pub subject: String,
     #[cfg_attr(feature = "schema", schema(example = "sandbox.running"))]
     pub kind: String,

@@ -1,4 +1,4 @@
-//! One event of each kind, with as many fields filled in as can be.
+//! A sample event of each kind, with as many fields as possible.
 
 use serde_json::json;
 use uuid::Uuid;

@@ -1,4 +1,4 @@
-//! Payloads of events about sandboxes and what is done in them.
+//! Payloads of events about sandboxes and the work in them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,7 +19,7 @@ pub struct SandboxMoved {
 }
 
 impl SandboxMoved {
-    /// The event of the state that was reached.
+    /// The event for the new state.
     pub fn event(self) -> Event {
         match self.to.name() {
             StateName::Creating => Event::SandboxCreating(self),
@@ -33,12 +33,12 @@ impl SandboxMoved {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxForked {
-    /// What the children began with.
+    /// The snapshot that the forks started from.
     pub snapshot_id: SnapshotId,
     pub children: Vec<SandboxId>,
-    /// How many children were asked for.
+    /// How many forks were requested.
     pub asked: u64,
-    /// Whether they have processes.
+    /// Whether they continue processes.
     pub memory: bool,
     /// Why not.
     pub note: Option<String>,
@@ -47,7 +47,7 @@ pub struct SandboxForked {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkRefused {
-    /// The latest of them.
+    /// The latest refusals.
     pub refusals: Vec<Refusal>,
     /// How many there were since the last such event.
     pub refused: u64,
@@ -57,7 +57,7 @@ pub struct NetworkRefused {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrphanRemoved {
-    /// What there was.
+    /// The remains.
     pub had: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ pub struct OrphanRemoved {
 pub struct CommandRefused {
     pub command: String,
     pub reason: String,
-    /// Which rule refused it; `None` where none fits or the command is unclear.
+    /// The rule that refused it; `None` if none matches or the command is unclear.
     pub rule: Option<usize>,
     pub source: ExecutionSource,
 }
@@ -85,7 +85,7 @@ pub struct ExecutionEnded {
     pub exit_code: Option<i64>,
     /// How it ended, in words.
     pub status: Option<String>,
-    /// How much it wrote.
+    /// How many bytes it wrote.
     pub bytes: i64,
     pub truncated: bool,
 }
@@ -104,7 +104,7 @@ pub struct SnapshotReady {
     pub name: Option<String>,
     pub tag: String,
     pub memory: bool,
-    /// Why it has no memory although that was wanted.
+    /// Why it has no memory although that was requested.
     pub note: Option<String>,
     pub files_bytes: u64,
     pub memory_bytes: u64,
@@ -133,7 +133,7 @@ pub struct GitSucceeded {
     pub operation: GitOperationId,
     pub kind: String,
     pub repository: String,
-    /// What the operation answered with; its shape depends on `kind`.
+    /// The result of the operation; its shape depends on `kind`.
     pub result: Value,
 }
 

@@ -15,7 +15,7 @@ kinds may come.
 
 ";
 
-/// Every kind with its payload, so that a change of the contract is seen in review.
+/// Every kind with its payload, so that a change of the contract shows in review.
 #[test]
 fn the_page_shows_one_event_of_each_kind() {
     let entry = |event: Event| {
@@ -71,7 +71,7 @@ fn fields_of_a_newer_version_are_passed_over() {
 
 #[test]
 fn rows_of_earlier_versions_are_read() {
-    // A run that was cancelled before it began had no `failure`, one that ended no `reason`.
+    // Older versions wrote no `failure` for a run cancelled in the queue, and no `reason` for one that ended.
     let run = crate::RunId::generate();
     for payload in [
         json!({ "run": run, "reason": "requested", "state": "cancelled" }),
@@ -79,7 +79,7 @@ fn rows_of_earlier_versions_are_read() {
     ] {
         assert!(matches!(Event::read("run.ended", &payload).unwrap(), Event::RunEnded(_)), "{payload}");
     }
-    // Nor did a message have a `source`, or a call for attention a `run`.
+    // Older messages had no `source`, and attention had no `run`.
     let said = json!({ "number": 1, "author": "ada", "about": null, "body": "hello" });
     assert!(matches!(Event::read("task.message", &said).unwrap(), Event::TaskMessage(_)));
     let attention = json!({ "attention": { "code": "x", "message": "y" } });
@@ -112,7 +112,7 @@ fn kinds_are_wanted_by_name_or_by_beginning() {
     }
 }
 
-/// Puts other values in the places of some of a payload's.
+/// Replaces some values of a payload.
 fn changed(value: &mut Value, changes: &mut impl Iterator<Item = (u8, String, i64)>) {
     match value {
         Value::Object(fields) => fields.values_mut().for_each(|value| changed(value, changes)),
@@ -128,7 +128,7 @@ fn changed(value: &mut Value, changes: &mut impl Iterator<Item = (u8, String, i6
 }
 
 proptest! {
-    /// Whatever is read as an event is written so that it is read as the same event, for each kind.
+    /// Every event that is read is written so that it reads as the same event, for each kind.
     #[test]
     fn what_is_read_is_written_the_same(changes in prop::collection::vec((0..8_u8, any::<String>(), any::<i64>()), 40)) {
         for event in samples() {

@@ -19,7 +19,7 @@ pub struct TaskMoved {
     pub actor: Option<String>,
 }
 
-/// What was changed: one of these.
+/// The changed fields: one of these.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TaskChanged {
@@ -31,7 +31,7 @@ pub enum TaskChanged {
         /// `start` or `wait`.
         on_review: String,
     },
-    /// Whether a person must still look at it.
+    /// Whether a person still needs to look at it.
     Attention {
         attention: Option<Attention>,
     },
@@ -46,11 +46,11 @@ pub struct TaskDeleted {
 pub struct TaskSaid {
     pub number: i64,
     pub author: String,
-    /// Where on a forge it was said.
+    /// Its source on a forge.
     pub source: Option<String>,
-    /// What it is about: a file and a line, for one.
+    /// What it is about, such as a file and a line.
     pub about: Option<Value>,
-    /// The beginning of it.
+    /// The beginning of the text.
     pub body: String,
 }
 
@@ -149,7 +149,7 @@ pub struct StepFailed {
 pub struct StepUndone {
     pub run: RunId,
     pub step: String,
-    /// Why it could not be undone.
+    /// Why its undo failed.
     pub failed: Option<String>,
 }
 
@@ -159,7 +159,7 @@ pub struct CompetitionCreated {
     pub run: RunId,
     pub task: Option<TaskId>,
     pub title: String,
-    /// How many compete.
+    /// The number of entries.
     pub entries: usize,
     pub rule: Rule,
     pub actor: String,
@@ -178,7 +178,7 @@ pub struct CompetitionMoved {
 pub struct CompetitionWinner {
     pub competition: CompetitionId,
     pub entry: i64,
-    /// Who picked it.
+    /// The caller that picked it.
     pub by: Option<String>,
 }
 
@@ -188,7 +188,7 @@ pub struct CompetitionRanked {
     pub places: Vec<Placing>,
 }
 
-/// What is new of an entry; `None` is what stayed as it was.
+/// Changes of an entry; `None` means unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompetitionEntry {
     pub competition: CompetitionId,

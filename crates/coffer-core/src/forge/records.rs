@@ -6,7 +6,7 @@ use super::{
     BranchName, CommitId, DiffSide, ForgeKind, IssueState, ProtectionRules, PullState, StatusState, Verdict,
 };
 
-/// A repository as its forge knows it.
+/// A repository as its forge describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RepositoryInfo {
@@ -14,12 +14,12 @@ pub struct RepositoryInfo {
     pub forge: ForgeKind,
     #[cfg_attr(feature = "schema", schema(value_type = String, example = "main"))]
     pub default_branch: BranchName,
-    /// Nothing was pushed to it yet.
+    /// Whether nothing was pushed to it yet.
     pub empty: bool,
     pub private: bool,
     pub archived: bool,
     pub description: Option<String>,
-    /// For people, where the forge has pages.
+    /// For people, if the forge has web pages.
     pub web_url: Option<String>,
     pub size_bytes: Option<u64>,
 }
@@ -34,19 +34,19 @@ pub struct Branch {
     pub protected: bool,
 }
 
-/// What protects a branch.
+/// The protection of a branch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Protection {
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub branch: BranchName,
-    /// It moves by merged pull requests alone.
+    /// Whether it changes only by merged pull requests.
     pub require_pull: bool,
-    /// Approvals that a pull request needs.
+    /// How many approvals a pull request needs.
     pub approvals: u32,
-    /// Statuses must be successes.
+    /// Whether statuses must be successes.
     pub require_statuses: bool,
-    /// Which, where the forge names them.
+    /// The required contexts, if the forge names them.
     pub contexts: Vec<String>,
 }
 
@@ -90,11 +90,11 @@ pub struct Pull {
     pub closed_at: Option<String>,
 }
 
-/// What a pull request changes.
+/// The changes of a pull request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Diff {
-    /// Where head and base parted.
+    /// The merge base of head and base.
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub merge_base: Option<CommitId>,
     #[cfg_attr(feature = "schema", schema(value_type = String))]
@@ -104,7 +104,7 @@ pub struct Diff {
     pub deletions: u64,
     /// The patch as git writes it.
     pub patch: String,
-    /// There is more than is shown.
+    /// Whether the patch is longer than this.
     pub truncated: bool,
 }
 
@@ -112,13 +112,13 @@ pub struct Diff {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DiffFile {
     pub path: String,
-    /// What it was called before, where it was renamed or copied.
+    /// Its earlier name, if it was renamed or copied.
     pub previous_path: Option<String>,
     /// `added`, `modified`, `deleted`, `renamed`, `copied` or `changed`.
     pub change: String,
     pub additions: u64,
     pub deletions: u64,
-    /// It is not text, so lines are not counted.
+    /// Whether it is not text, so that lines are not counted.
     pub binary: bool,
 }
 
@@ -166,7 +166,7 @@ pub struct InlineComment {
     pub body: String,
     pub author: String,
     pub path: String,
-    /// None where the line is no longer part of the diff.
+    /// Null if the line is no longer part of the diff.
     pub line: Option<i64>,
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>, example = "right"))]
     pub side: Option<DiffSide>,
@@ -187,13 +187,13 @@ pub struct Status {
     pub changed_at: Option<String>,
 }
 
-/// All that is said of a commit.
+/// All results for a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Statuses {
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub commit: CommitId,
-    /// `failure` where one failed, else `pending` where one is pending or there is none, else `success`.
+    /// `failure` if one failed, else `pending` if one is pending or there is none, else `success`.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub state: StatusState,
     pub statuses: Vec<Status>,
@@ -217,7 +217,7 @@ impl Statuses {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Permissions {
-    /// Nothing is missing.
+    /// Whether nothing is missing.
     pub sufficient: bool,
     pub granted: Vec<String>,
     pub missing: Vec<MissingPermission>,
@@ -226,7 +226,7 @@ pub struct Permissions {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct MissingPermission {
-    /// What to give the token, as the forge calls it.
+    /// The missing permission, by the forge's name for it.
     pub scope: String,
     /// What cannot be done without it.
     pub needed_to: String,

@@ -1,7 +1,7 @@
-//! What kind of address an address is, whatever way it is spelled.
+//! Classifies addresses, in every notation.
 //!
-//! The rule for IPv6 is turned round: only `2000::/3` is handed out to the public, so all else is
-//! refused without a list having to name it.
+//! For IPv6 the rule is inverted: only `2000::/3` is allocated for public use, so everything else is refused
+//! without a list.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// What kind of address it is. All but [`Class::Public`] are out of reach for every policy.
+/// The class of an address. All but [`Class::Public`] are unreachable under every policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
@@ -17,10 +17,10 @@ pub enum Class {
     Loopback,
     Unspecified,
     Private,
-    /// Shared by a carrier's customers (100.64.0.0/10); clouds put their own services there.
+    /// Shared by a carrier's customers (100.64.0.0/10); clouds use it for their own services.
     CarrierShared,
     LinkLocal,
-    /// Where a cloud keeps the credentials of the machine.
+    /// An address where a cloud serves the machine's credentials.
     Metadata,
     Multicast,
     Broadcast,
@@ -28,10 +28,10 @@ pub enum Class {
     Benchmarking,
     UniqueLocal,
     SiteLocal,
-    /// Carries traffic for another address inside (6to4, Teredo, ISATAP, IPv4-compatible and the like).
+    /// Tunnels traffic to another address inside it (6to4, Teredo, ISATAP, IPv4-compatible and the like).
     Transition,
     Reserved,
-    /// One of this machine's own.
+    /// An address of this machine.
     Host,
 }
 
@@ -64,22 +64,23 @@ impl fmt::Display for Class {
     }
 }
 
-/// Reads an address in its one full form: no octal, hexadecimal or short IPv4, no zone.
+/// Parses an address in its full form only: no octal, hexadecimal or short IPv4, no zone.
 pub fn parse_address(text: &str) -> Option<IpAddr> {
     text.parse().ok()
 }
 
 /// Returns the address that packets for `address` end at.
 ///
-/// IPv4-mapped and NAT64 addresses mean an IPv4 address; judged and dialled is that one. All other
-/// ways to carry IPv4 inside IPv6 stay as they are, and [`classify`] refuses them.
+/// IPv4-mapped and NAT64 addresses stand for an IPv4 address, which is judged and dialled. All other forms of
+/// IPv4 inside IPv6 stay as they are, and [`classify`] refuses them.
 pub fn normalise(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     if let Some(v4) = v6.to_ipv4_mapped() {
         return IpAddr::V4(v4);
     }
     match v6.segments() {
-        // Translators reach nothing that is not public by the well-known prefix, but a careless one might.
+        // By the well-known prefix, translators should reach only public addresses, but a careless one might
+        // not.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
             IpAddr::V4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
         }
@@ -87,7 +88,7 @@ pub fn normalise(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Classifies an address by the IANA special-purpose registries and by what clouds do.
+/// Classifies an address by the IANA special-purpose registries and by clouds' conventions.
 pub fn classify(address: IpAddr) -> Class {
     match normalise(address) {
         IpAddr::V4(v4) => classify_v4(v4),
@@ -104,7 +105,7 @@ fn classify_v4(address: Ipv4Addr) -> Class {
         | [100, 100, 100, 200]
         | [168, 63, 129, 16] => Class::Metadata,
         [0, 0, 0, 0] => Class::Unspecified,
-        // Linux takes all of 0.0.0.0/8 for this host.
+        // Linux treats all of 0.0.0.0/8 as this host.
         [0, ..] => Class::Reserved,
         [10, ..] | [192, 168, ..] | [172, 16..=31, ..] => Class::Private,
         [100, 64..=127, ..] => Class::CarrierShared,
@@ -128,7 +129,7 @@ fn classify_v6(address: Ipv6Addr) -> Class {
         [0, 0, 0, 0, 0, 0, 0, 1] => Class::Loopback,
         // IPv4-compatible, and IPv4-translated (::ffff:0:a.b.c.d).
         [0, 0, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] => Class::Transition,
-        // NAT64 under a prefix of the site's own; what it reaches is the site's own affair.
+        // NAT64 under a site's own prefix; its targets are unknown.
         [0x64, 0xff9b, 1, ..] => Class::Transition,
         // AWS; GCP; Oracle.
         [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254]
@@ -150,10 +151,10 @@ fn classify_v6(address: Ipv6Addr) -> Class {
     }
 }
 
-/// Returns `address` in the form to dial, where a host of the site's own may be, or the class that puts it out of reach.
+/// Returns `address` in the form to dial, for a host that may be private, or the class that forbids it.
 ///
-/// For hosts that an operator vouches for: beside public addresses, private ones and this machine's pass. Where clouds
-/// keep credentials, and what is no host at all, does not.
+/// For hosts that an operator allows: in addition to public addresses, private ones and this machine's pass.
+/// Addresses of cloud credentials, and those that are not hosts, do not.
 pub fn pass_on_site(address: IpAddr) -> Result<IpAddr, Class> {
     let address = normalise(address);
     match classify(address) {
@@ -174,12 +175,12 @@ pub struct Walls {
 }
 
 impl Walls {
-    /// Makes the walls of a machine that has the addresses `own`.
+    /// Creates the walls of a machine with the addresses `own`.
     pub fn new(own: impl IntoIterator<Item = IpAddr>) -> Self {
         Self { own: own.into_iter().map(normalise).collect() }
     }
 
-    /// Returns `address` in the form to judge and dial, or the class that puts it out of reach.
+    /// Returns `address` in the form to judge and dial, or the class that forbids it.
     pub fn pass(&self, address: IpAddr) -> Result<IpAddr, Class> {
         let address = normalise(address);
         match classify(address) {

@@ -8,8 +8,8 @@ fn ip(text: &str) -> IpAddr {
 
 /// Every row of IANA's IPv4 and IPv6 special-purpose registries, and of the multicast ones.
 ///
-/// Those marked public are the services that the registries call globally reachable and that are ordinary
-/// hosts to us; all the rest is out of reach, the few reachable protocol assignments among them.
+/// Those marked public are services that the registries call globally reachable and that are ordinary hosts
+/// for us; all others are unreachable, including the few reachable protocol assignments.
 const REGISTRIES: &[(&str, Class)] = &[
     ("0.0.0.0/8", Class::Reserved),
     ("0.0.0.0/32", Class::Unspecified),
@@ -79,7 +79,7 @@ fn first_and_last(block: &str) -> (IpAddr, IpAddr) {
     }
 }
 
-/// The class of the narrowest registry row that holds `address`.
+/// The class of the narrowest registry row that contains `address`.
 fn registered(address: IpAddr) -> Option<Class> {
     let length = |row: &str| row.split_once('/').unwrap().1.parse::<u8>().unwrap();
     REGISTRIES
@@ -112,7 +112,7 @@ fn the_neighbours_of_every_row_belong_to_another() {
                 (Some(class), _) => class,
                 (None, IpAddr::V4(_)) => Class::Public,
                 (None, IpAddr::V6(v6)) if v6.segments()[0] >> 13 == 1 => Class::Public,
-                // Just after ::1 begin the IPv4-compatible ones; the rest of IPv6 is not handed out.
+                // Right after ::1 begin the IPv4-compatible addresses; the rest of IPv6 is not allocated.
                 (None, IpAddr::V6(v6)) if v6.to_bits() < 1 << 32 => Class::Transition,
                 (None, IpAddr::V6(_)) => Class::Reserved,
             };

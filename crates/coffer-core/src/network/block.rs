@@ -24,10 +24,10 @@ impl Block {
     /// Every IPv6 address.
     pub const ALL_V6: Self = Self { first: IpAddr::V6(Ipv6Addr::UNSPECIFIED), length: 0 };
 
-    /// Makes the block of `length` leading bits that holds `address`.
+    /// Creates the block of `length` leading bits that contains `address`.
     ///
-    /// A block of IPv4-mapped addresses becomes the IPv4 block it stands for, because addresses are
-    /// compared in that form.
+    /// A block of IPv4-mapped addresses becomes the corresponding IPv4 block, because addresses are compared
+    /// in that form.
     pub fn new(address: IpAddr, length: u8) -> Result<Self, BadBlock> {
         if length > width(address) {
             return Err(BadBlock);
@@ -44,7 +44,7 @@ impl Block {
         Ok(Self { first, length })
     }
 
-    /// Says whether `address`, normalised first, is in the block.
+    /// Returns whether `address`, normalised first, is in the block.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.first, normalise(address)) {
             (IpAddr::V4(first), IpAddr::V4(v4)) => leading_v4(v4, self.length) == first.to_bits(),
@@ -77,7 +77,7 @@ impl FromStr for Block {
         let address = parse_address(address).ok_or(BadBlock)?;
         let length = match length {
             None => width(address),
-            // `parse` alone would take "+8" and "008".
+            // `parse` would also accept "+8" and "008".
             Some(digits)
                 if digits.len() <= 3
                     && digits.bytes().all(|b| b.is_ascii_digit())
@@ -165,7 +165,7 @@ mod tests {
                 if v4 { IpAddr::V4((bits as u32).into()) } else { IpAddr::V6(bits.into()) };
             let length = length.min(width(address));
             let block = Block::new(address, length).unwrap();
-            // An IPv6 block of mapped addresses that is shorter than 96 holds no IPv4.
+            // A mapped IPv6 block shorter than 96 contains no IPv4.
             if normalise(address).is_ipv4() == block.first.is_ipv4() {
                 prop_assert!(block.contains(address));
             }

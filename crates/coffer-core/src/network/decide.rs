@@ -1,4 +1,4 @@
-//! Yes or no, and by which rule.
+//! Decides connections, and names the rule.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Base, Block, Class, Entry, HostName, Policy, Ports, Target, Walls};
 
-/// Where a connection wants to go.
+/// The destination of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
-    /// The name that the connection gives itself (SNI, `Host`), if any.
+    /// The name in the connection (SNI, `Host`), if any.
     pub name: Option<HostName>,
     pub address: IpAddr,
     pub port: u16,
@@ -26,7 +26,7 @@ pub enum Rule {
     Allow(Entry),
     /// An entry of the deny list.
     Deny(Entry),
-    /// No list spoke of it.
+    /// The base: no list matched.
     Base(Base),
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Yes or no, and why.
+/// Allowed or denied, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     Allow { rule: Rule },
@@ -53,7 +53,7 @@ impl Decision {
         matches!(self, Self::Allow { .. })
     }
 
-    /// Says whether it was the name that opened the way, so that the address must be ours and not the sandbox's.
+    /// Returns whether the name allowed it, so that we must look up the address and not use the sandbox's.
     pub fn is_allowed_by_name(&self) -> bool {
         matches!(self, Self::Allow { rule: Rule::Allow(entry) } if entry.is_name())
     }
@@ -61,7 +61,7 @@ impl Decision {
 
 /// Decides one connection. Walls come first, then the allow list, the deny list, and the base.
 ///
-/// Where address and name are both allowed, the rule for the address is given: it needs no look-up.
+/// If address and name are both allowed, the rule for the address is returned: it needs no lookup.
 pub fn decide(policy: &Policy, walls: &Walls, destination: &Destination) -> Decision {
     let Destination { name, address, port } = destination;
     let address = match walls.pass(*address) {
@@ -81,12 +81,13 @@ pub fn decide(policy: &Policy, walls: &Walls, destination: &Destination) -> Deci
     if policy.base().opens(*port) { Decision::Allow { rule } } else { Decision::Refuse { rule } }
 }
 
-/// Says whether a name could change what [`decide`] says of an address and port, so that it is worth waiting for.
+/// Returns whether a name could change the result of [`decide`] for an address and port, so that waiting for
+/// it is worthwhile.
 pub fn needs_name(policy: &Policy, walls: &Walls, address: IpAddr, port: u16) -> bool {
     let names = |list: &[Entry]| list.iter().any(|entry| entry.is_name() && entry.ports.contains(port));
     match decide(policy, walls, &Destination { name: None, address, port }) {
         Decision::Refuse { rule: Rule::Never(_) } => false,
-        // Headers are for names.
+        // Headers need a name.
         Decision::Allow { .. } if policy.has_headers_at(port) => true,
         Decision::Allow { rule: Rule::Base(_) } => names(policy.deny()),
         Decision::Allow { .. } => false,
@@ -94,10 +95,10 @@ pub fn needs_name(policy: &Policy, walls: &Walls, address: IpAddr, port: u16) ->
     }
 }
 
-/// Decides whether the addresses of `name` may be asked for.
+/// Decides whether the addresses of `name` may be looked up.
 ///
-/// A question leaves the machine and can carry a secret in its name, so a name that no connection could
-/// use is not asked for: where everything is denied, only names of the allow list are.
+/// A DNS question leaves the machine and can carry a secret in its name, so a name that no connection could
+/// use is not looked up: if everything is denied, only names of the allow list are.
 pub fn may_ask(policy: &Policy, name: &HostName) -> Decision {
     let about = |entry: &&Entry| matches!(&entry.target, Target::Name(pattern) if pattern.matches(name));
     if let Some(entry) = policy.allow().iter().find(about) {

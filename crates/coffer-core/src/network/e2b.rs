@@ -1,8 +1,8 @@
-//! E2B's network settings as a policy of ours.
+//! Converts E2B's network settings to our policy.
 
 use super::{BadPolicy, Base, Block, Entry, NamePattern, Policy, Target, parse_address};
 
-/// The parts of E2B's settings that say what may be reached, as they are written.
+/// The outbound part of E2B's settings, as written.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct E2bNetwork<'a> {
     /// `allow_internet_access`; E2B's default is yes.
@@ -11,7 +11,7 @@ pub struct E2bNetwork<'a> {
     pub allow_out: &'a [String],
     /// `denyOut`: addresses and blocks.
     pub deny_out: &'a [String],
-    /// `dnsServers`: addresses that are opened where `allowOut` has names.
+    /// `dnsServers`: addresses that are opened if `allowOut` has names.
     pub dns_servers: &'a [String],
 }
 
@@ -30,11 +30,11 @@ pub enum BadE2bNetwork {
     TooLong(#[from] BadPolicy),
 }
 
-/// Turns E2B's settings into a policy.
+/// Converts E2B's settings to a policy.
 ///
-/// Allow beats deny in both. E2B knows no IPv6, and there `0.0.0.0/0` in `denyOut` means everything; so
-/// it does here, or a list of names would leave all of IPv6 open. E2B's default of `dnsServers`, 8.8.8.8,
-/// is left out: questions reach us whomever they are sent to.
+/// Allow beats deny in both. E2B does not know IPv6, and `0.0.0.0/0` in `denyOut` means everything there; so
+/// it does here, or a list of names would leave all of IPv6 open. E2B's default of `dnsServers`, 8.8.8.8, is
+/// left out: DNS questions reach egress whatever server they are sent to.
 pub fn policy_from_e2b(settings: E2bNetwork<'_>) -> Result<Policy, BadE2bNetwork> {
     let cut = |text: &str| text.chars().take(80).collect::<String>();
     let blocks: Result<Vec<Block>, _> = settings

@@ -1,4 +1,4 @@
-//! E2B's form of network settings, with our own policy beside it, and what it means.
+//! E2B's form of network settings, extended by our own policy, and its meaning.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{
     HeaderText, Policy, Proxy, SECRET_REFERENCE, policy_from_e2b,
 };
 
-/// What a sandbox may reach, and how it is reached, as E2B's clients write it.
+/// Outbound and inbound settings, as E2B's clients write them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct E2bSettings {
@@ -74,7 +74,7 @@ impl E2bRule {
     }
 }
 
-/// Settings that make no policy; the text is for the person who sent them.
+/// Invalid settings; the text is for the person who sent them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadE2bSettings {
     #[error(transparent)]
@@ -97,13 +97,13 @@ pub enum BadE2bSettings {
     PolicyWithheld,
     #[error("network.policy has no routes for git: clone a repository into the sandbox instead")]
     PolicyWithGit,
-    #[error("network.policy has no proxy of its own: use egressProxy beside it")]
+    #[error("network.policy cannot have a proxy: use egressProxy next to it")]
     PolicyWithProxy,
 }
 
 impl E2bSettings {
-    /// What a sandbox with these settings may reach. `internet` is E2B's `allow_internet_access`, which stands
-    /// beside them in a request.
+    /// The policy of these settings. `internet` is E2B's `allow_internet_access`, which is next to them in a
+    /// request.
     pub fn policy(&self, internet: Option<bool>) -> Result<Policy, BadE2bSettings> {
         let policy = self.lists_or_own(internet)?;
         let policy = match &self.egress_proxy {
@@ -113,7 +113,7 @@ impl E2bSettings {
         self.add_rules(policy)
     }
 
-    /// Our own form or E2B's; one of them would have to win if both were there, so they may not be.
+    /// Our own form or E2B's; both together would be ambiguous, so they are refused.
     fn lists_or_own(&self, internet: Option<bool>) -> Result<Policy, BadE2bSettings> {
         let e2b = E2bNetwork {
             internet,
@@ -129,7 +129,7 @@ impl E2bSettings {
             return Err(BadE2bSettings::PolicyWithheld);
         }
         if !own.git().is_empty() {
-            // A route may lead to this very host, so only the server makes them.
+            // A route may lead to this very host, so only the server creates them.
             return Err(BadE2bSettings::PolicyWithGit);
         }
         if own.proxy().is_some() {
@@ -159,8 +159,7 @@ impl E2bSettings {
         Ok(policy.with_headers(headers)?)
     }
 
-    /// The settings as they may be shown: without the proxy's password, and without the values of headers that
-    /// refer to no secret.
+    /// The settings for display: without the proxy's password, and without literal values of headers.
     #[must_use]
     pub fn masked(mut self) -> Self {
         if let Some(proxy) = &mut self.egress_proxy {
@@ -189,7 +188,7 @@ impl E2bSettings {
 }
 
 impl E2bProxy {
-    /// Never past the proxy: what we cannot do is refused.
+    /// Connections must never bypass the proxy: unsupported settings are refused.
     fn read(&self) -> Result<Proxy, BadE2bSettings> {
         if self.tls.as_ref().is_some_and(|tls| tls.enabled) {
             return Err(BadE2bSettings::ProxyTls);

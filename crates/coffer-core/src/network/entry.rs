@@ -1,4 +1,4 @@
-//! One line of a list: a target, and perhaps ports.
+//! An entry of a list: a target, and optionally ports.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Block, HostName, NamePattern};
 
-/// What an entry is about.
+/// The target of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
     /// `*`: anything.
@@ -28,12 +28,12 @@ impl Ports {
     /// Every port.
     pub const ALL: Self = Self { first: 0, last: u16::MAX };
 
-    /// Says whether `port` is in the range.
+    /// Returns whether `port` is in the range.
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }
 
-    /// Says whether `is` holds for every port in the range.
+    /// Returns whether `is` holds for every port in the range.
     pub(super) fn are_all(self, is: impl Fn(u16) -> bool) -> bool {
         (self.first..=self.last).all(is)
     }
@@ -65,17 +65,17 @@ pub struct Entry {
 pub struct BadEntry(String);
 
 impl Entry {
-    /// Makes an entry for all ports of `target`.
+    /// Creates an entry for all ports of `target`.
     pub fn all_ports(target: Target) -> Self {
         Self { target, ports: Ports::ALL }
     }
 
-    /// Says whether the entry means `name` at `port`.
+    /// Returns whether the entry matches `name` at `port`.
     pub fn matches_name(&self, name: &HostName, port: u16) -> bool {
         matches!(&self.target, Target::Name(pattern) if pattern.matches(name)) && self.ports.contains(port)
     }
 
-    /// Says whether the entry means `address` at `port`, whoever's name it has.
+    /// Returns whether the entry matches `address` at `port`, whatever its name.
     pub fn matches_address(&self, address: IpAddr, port: u16) -> bool {
         let fits = match &self.target {
             Target::Anything => true,
@@ -85,7 +85,7 @@ impl Entry {
         fits && self.ports.contains(port)
     }
 
-    /// Says whether the entry is about names.
+    /// Returns whether the entry is a name.
     pub fn is_name(&self) -> bool {
         matches!(self.target, Target::Name(_))
     }
@@ -96,7 +96,7 @@ impl FromStr for Entry {
 
     fn from_str(text: &str) -> Result<Self, BadEntry> {
         let bad = || BadEntry(text.chars().take(80).collect());
-        // Bare IPv6 has colons of its own, so with ports it stands in brackets.
+        // Bare IPv6 has colons of its own, so with ports it is in brackets.
         let (target, ports) = if let Some(rest) = text.strip_prefix('[') {
             let (inside, after) = rest.split_once(']').ok_or_else(bad)?;
             if !inside.contains(':') {

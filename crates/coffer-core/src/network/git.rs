@@ -1,4 +1,4 @@
-//! Repositories that a sandbox reaches through the gate, which has the credentials that the sandbox has not.
+//! Repositories that a sandbox reaches through the git gate, which has the credentials.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,9 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{HeaderText, HostName, parse_address};
 use crate::Millis;
 
-/// The name at which git finds the gate inside a sandbox.
+/// The host name of the gate inside a sandbox.
 pub const GATE_NAME: &str = "git.coffer.internal";
-/// Its address, at which nobody is: what goes there is egress's to answer.
+/// Its address, which no host has: egress answers connections to it.
 pub const GATE_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 pub const GATE_PORT: u16 = 80;
 
@@ -19,7 +19,7 @@ const HTTPS: u16 = 443;
 const LONGEST_PATH: usize = 512;
 const LONGEST_REFERENCE: usize = 256;
 
-/// Why a route cannot be.
+/// Why a route is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadGitRoute {
     #[error(
@@ -52,7 +52,7 @@ macro_rules! written {
     };
 }
 
-/// What a repository is called at the gate.
+/// The name of a repository at the gate.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GitSlug(Box<str>);
 
@@ -84,19 +84,19 @@ impl fmt::Display for GitSlug {
 
 written!(GitSlug);
 
-/// Where a repository really is.
+/// The actual address of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitUpstream {
     host: GitHost,
     path: Box<str>,
 }
 
-/// Who serves a repository.
+/// The host of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GitHost {
     /// A forge, by TLS.
     Forge(HostName, u16),
-    /// The server that made the route, at an address that no policy opens otherwise.
+    /// The server that created the route, at an address that no policy opens otherwise.
     Server(SocketAddr),
 }
 
@@ -110,7 +110,7 @@ impl GitUpstream {
         &self.path
     }
 
-    /// What a request's `Host` says.
+    /// The `Host` of a request.
     pub fn authority(&self) -> String {
         match &self.host {
             GitHost::Forge(name, HTTPS) => name.to_string(),
@@ -195,7 +195,7 @@ impl fmt::Display for GitReference {
 
 written!(GitReference);
 
-/// The id of a commit, or the zeros that git writes where there is none.
+/// The id of a commit, or all zeros for none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitObject(Box<str>);
 
@@ -204,12 +204,12 @@ impl GitObject {
         &self.0
     }
 
-    /// Whether it stands for nothing.
+    /// Whether it is all zeros.
     pub fn is_none(&self) -> bool {
         self.0.bytes().all(|b| b == b'0')
     }
 
-    /// Whether both mean the same commit, or both none.
+    /// Whether both are the same commit, or both none.
     pub fn means(&self, other: &Self) -> bool {
         self == other || (self.is_none() && other.is_none())
     }
@@ -233,15 +233,15 @@ impl fmt::Display for GitObject {
 
 written!(GitObject);
 
-/// For how long, and to what, a sandbox may push.
+/// A push window: the branch and the time in which a sandbox may push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PushWindow {
     pub reference: GitReference,
-    /// The commit that the ref must be at, or none; absent where anything may be overwritten.
+    /// The commit that the ref must be at; absent if anything may be overwritten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expects: Option<GitObject>,
-    /// When it closes by itself, should nobody come to close it.
+    /// When it closes by itself.
     pub until_ms: Millis,
 }
 
@@ -251,14 +251,14 @@ pub struct PushWindow {
 pub struct GitRoute {
     pub slug: GitSlug,
     pub upstream: GitUpstream,
-    /// The value of `Authorization`; none where the repository is open to all.
+    /// The value of `Authorization`; `None` for a public repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authorization: Option<HeaderText>,
-    /// Whether the operator vouches for the forge as one of the site's own, which may be at a private address.
+    /// Whether the operator allows the forge at a private address.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_site: bool,
-    /// The hosts that the operator vouches for, `name` or `name:port`: where a forge that is one of them may keep its large
-    /// files.
+    /// Hosts that the operator allows at private addresses, `name` or `name:port`: such a forge may store its
+    /// large files there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub neighbours: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -266,7 +266,7 @@ pub struct GitRoute {
 }
 
 impl GitRoute {
-    /// Whether a host may be at a private address as the forge may.
+    /// Whether a host may be at a private address like the forge.
     pub fn is_neighbour(&self, name: &HostName, port: u16) -> bool {
         let name = name.as_str();
         let is_meant = |known: &String| match known.rsplit_once(':') {

@@ -1,4 +1,4 @@
-//! Headers that egress puts into a sandbox's requests to named hosts.
+//! Headers that egress adds to a sandbox's requests to named hosts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,10 +11,10 @@ use super::{HostName, NamePattern};
 
 const HTTPS: u16 = 443;
 const HTTP: u16 = 80;
-/// What a reference to a secret of the project begins with; its name and `}` follow.
+/// The start of a reference to a secret of the project; its name and `}` follow.
 pub const SECRET_REFERENCE: &str = "${secret:";
 
-/// A host, and the port at which it speaks HTTPS; as text `api.example.com`, `*.example.com:8443`.
+/// A host, and its HTTPS port; as text `api.example.com`, `*.example.com:8443`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderHost {
     pattern: NamePattern,
@@ -43,7 +43,7 @@ impl FromStr for HeaderHost {
 }
 
 impl HeaderHost {
-    /// Says whether every name that this means is meant by `pattern` too.
+    /// Returns whether `pattern` matches every name that this matches.
     pub fn is_within(&self, pattern: &NamePattern) -> bool {
         match (&self.pattern, pattern) {
             (NamePattern::Exactly(name), pattern) => pattern.matches(name),
@@ -72,11 +72,11 @@ impl<'de> Deserialize<'de> for HeaderHost {
     }
 }
 
-/// The name of a header that may be put in, in lower case.
+/// The name of a header that may be added, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HeaderName(Box<str>);
 
-/// Why a header cannot be put in.
+/// Why a header cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
     #[error("`{0}` is not the name of a header of at most {most} letters", most = HeaderName::LONGEST)]
@@ -93,8 +93,8 @@ pub enum BadHeader {
 impl HeaderName {
     const LONGEST: usize = 64;
 
-    /// Reads a name. What says where a request ends or leads to is refused: two readers of the same bytes
-    /// could then disagree.
+    /// Parses a name. Headers that define the end or the target of a request are refused: two parsers of the
+    /// same bytes could then disagree.
     pub fn parse(text: &str) -> Result<Self, BadHeader> {
         let shown = || text.chars().take(80).collect::<String>();
         let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
@@ -137,7 +137,7 @@ impl<'de> Deserialize<'de> for HeaderName {
     }
 }
 
-/// The value of a header: a secret, most likely, or text with references to secrets. Its `Debug` keeps it.
+/// The value of a header: usually a secret, or text with references to secrets. Its `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HeaderText(Box<str>);
 
@@ -185,18 +185,18 @@ impl<'de> Deserialize<'de> for HeaderText {
     }
 }
 
-/// Headers for some hosts. TLS to them ends at egress, which begins it anew.
+/// Headers for some hosts. Egress terminates TLS to them and opens a new TLS connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeaderRule {
     pub hosts: Vec<HeaderHost>,
     pub headers: BTreeMap<HeaderName, HeaderText>,
-    /// Whether they are also put into plain HTTP at port 80, for everyone on the way to read.
+    /// Whether they are also added to plain HTTP at port 80, which everyone on the path can read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub plain_http: bool,
 }
 
-/// How a connection is opened to put headers in.
+/// How a connection is terminated to add headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opened {
     Tls,
@@ -207,7 +207,7 @@ impl HeaderRule {
     pub(super) const MOST_HOSTS: usize = 32;
     pub(super) const MOST_HEADERS: usize = 20;
 
-    /// Whether a connection to that port might be meant.
+    /// Whether it may apply to connections to this port.
     pub(super) fn is_about_port(&self, port: u16) -> bool {
         self.hosts.iter().any(|host| host.port.get() == port) || (self.plain_http && port == HTTP)
     }

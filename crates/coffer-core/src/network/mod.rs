@@ -1,8 +1,8 @@
-//! What a sandbox may reach.
+//! Network policies of sandboxes.
 //!
 //! A [`Policy`] is a base (nothing, web, everything public) with lists of exceptions. [`decide()`] is the
-//! only function that says yes or no, and a no always names its [`Rule`]. Below every policy stand the
-//! [`Walls`]: addresses that no policy opens, whatever way they are spelled.
+//! only function that allows or denies, and a denial always names its [`Rule`]. Below every policy are the
+//! [`Walls`]: addresses that no policy opens, in any notation.
 
 mod address;
 mod block;

@@ -1,4 +1,4 @@
-//! Host names, in one spelling.
+//! Host names, normalised.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
-/// A host name: lower case, without a final dot, and never something that could be read as an address.
+/// A host name: lower case, without a final dot, and never something that could be parsed as an address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostName(Box<str>);
 
@@ -18,7 +18,7 @@ pub struct HostName(Box<str>);
 pub struct BadName;
 
 impl HostName {
-    /// Reads a name; one final dot is dropped, as it changes nothing about what is meant.
+    /// Parses a name; one final dot is dropped, which does not change its meaning.
     pub fn parse(text: &str) -> Result<Self, BadName> {
         let text = text.strip_suffix('.').unwrap_or(text);
         let labels_fit = text.len() <= LONGEST_NAME && text.split('.').all(is_label);
@@ -42,7 +42,7 @@ fn is_label(label: &str) -> bool {
         && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
-/// `inet_aton` and browsers take a name that ends in a number for an address: `127.1`, `0x7f.1`, `1`.
+/// `inet_aton` and browsers parse a name that ends in a number as an address: `127.1`, `0x7f.1`, `1`.
 fn is_number(label: &str) -> bool {
     let hex = label.strip_prefix("0x").or_else(|| label.strip_prefix("0X"));
     hex.is_some_and(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()))
@@ -79,14 +79,14 @@ impl<'de> Deserialize<'de> for HostName {
 /// One name, or all names below one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum NamePattern {
-    /// That name alone.
+    /// Only this name.
     Exactly(HostName),
     /// `*.example.com`: any number of labels before it, and never the name itself.
     Below(HostName),
 }
 
 impl NamePattern {
-    /// Reads a name or `*.` and a name.
+    /// Parses a name or `*.` and a name.
     pub fn parse(text: &str) -> Result<Self, BadName> {
         match text.strip_prefix("*.") {
             Some(parent) => HostName::parse(parent).map(Self::Below),
@@ -94,7 +94,7 @@ impl NamePattern {
         }
     }
 
-    /// Says whether `name` is meant.
+    /// Returns whether it matches `name`.
     pub fn matches(&self, name: &HostName) -> bool {
         match self {
             Self::Exactly(exact) => exact == name,

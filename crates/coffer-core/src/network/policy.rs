@@ -1,4 +1,4 @@
-//! The policy of a sandbox.
+//! The network policy of a sandbox.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,7 +9,7 @@ use super::header::Opened;
 use super::{BadHeader, Entry, GitRoute, HeaderName, HeaderRule, HeaderText, HostName, Proxy};
 use crate::ProjectId;
 
-/// What may be reached where no list says otherwise.
+/// What may be reached if no list matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Base {
@@ -48,7 +48,7 @@ impl fmt::Display for Base {
     }
 }
 
-/// What a sandbox may reach: a base and lists of exceptions, of which the allow list wins.
+/// A base and lists of exceptions, of which the allow list wins.
 ///
 /// The default opens nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ pub struct Policy {
     project: Option<ProjectId>,
 }
 
-/// A policy is larger than it may be.
+/// A policy exceeds its bounds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadPolicy {
     #[error("a policy may allow and deny at most {} entries each", Policy::MOST_ENTRIES)]
@@ -90,7 +90,7 @@ impl Policy {
     /// The most repositories at the gate.
     pub const MOST_ROUTES: usize = 32;
 
-    /// Makes a policy of a base alone.
+    /// Creates a policy from a base only.
     pub const fn of(base: Base) -> Self {
         Self {
             base,
@@ -104,7 +104,7 @@ impl Policy {
         }
     }
 
-    /// Makes a policy; the lists are bounded, because every connection walks them.
+    /// Creates a policy; the lists are bounded, because every connection walks them.
     pub fn new(base: Base, allow: Vec<Entry>, deny: Vec<Entry>) -> Result<Self, BadPolicy> {
         if allow.len() > Self::MOST_ENTRIES || deny.len() > Self::MOST_ENTRIES {
             return Err(BadPolicy::Entries);
@@ -112,26 +112,26 @@ impl Policy {
         Ok(Self { allow, deny, ..Self::of(base) })
     }
 
-    /// The same, but all that it allows goes through `proxy`. What the proxy reaches is its own affair.
+    /// The same, but all allowed connections go through `proxy`, which decides what it reaches.
     #[must_use]
     pub fn through(mut self, proxy: Option<Proxy>) -> Self {
         self.proxy = proxy;
         self
     }
 
-    /// The same, counted for a project where projects have shares. It opens and closes nothing.
+    /// The same, counted for a project's share. It opens and closes nothing.
     #[must_use]
     pub fn of_project(mut self, project: ProjectId) -> Self {
         self.project = Some(project);
         self
     }
 
-    /// Whose sandbox it is for, if that was said.
+    /// The project of its sandbox, if set.
     pub fn project(&self) -> Option<ProjectId> {
         self.project
     }
 
-    /// Whether it opens nothing that `base` alone does not: no port more, no other way, and nothing put into requests.
+    /// Whether it opens nothing beyond `base`: no other port, proxy, or header.
     pub fn is_within(&self, base: Base) -> bool {
         let opens = |entry: &Entry| base == Base::Public || entry.ports.are_all(|port| base.opens(port));
         self.proxy.is_none()
@@ -141,7 +141,7 @@ impl Policy {
             && self.allow.iter().all(opens)
     }
 
-    /// The same, with headers that egress puts into requests.
+    /// The same, with headers that egress adds to requests.
     pub fn with_headers(mut self, headers: Vec<HeaderRule>) -> Result<Self, BadPolicy> {
         let fits = |rule: &HeaderRule| {
             (1..=HeaderRule::MOST_HOSTS).contains(&rule.hosts.len())
@@ -158,7 +158,7 @@ impl Policy {
         Ok(self)
     }
 
-    /// The same, with repositories at the gate.
+    /// The same, with repositories at the git gate.
     pub fn with_git(mut self, routes: Vec<GitRoute>) -> Result<Self, BadPolicy> {
         let slugs: std::collections::HashSet<_> = routes.iter().map(|route| &route.slug).collect();
         if routes.len() > Self::MOST_ROUTES || slugs.len() < routes.len() {
@@ -168,12 +168,12 @@ impl Policy {
         Ok(self)
     }
 
-    /// The repositories at the gate.
+    /// The repositories at the git gate.
     pub fn git(&self) -> &[GitRoute] {
         &self.git
     }
 
-    /// The same, with each header's value as `change` makes it of the rule and the value.
+    /// The same, with each header's value replaced by `change`.
     pub fn map_headers<E>(
         mut self,
         mut change: impl FnMut(&HeaderRule, &HeaderText) -> Result<HeaderText, E>,
@@ -185,21 +185,21 @@ impl Policy {
         Ok(self)
     }
 
-    /// The same without secrets, to be shown: a header's value is, only where it refers to one.
+    /// The same without secrets, for display: a header's value is shown only if it is a reference.
     #[must_use]
     pub fn shown(mut self) -> Self {
         self.proxy = self.proxy.map(Proxy::without_password);
         let hidden = |_: &HeaderRule, text: &HeaderText| -> Result<HeaderText, BadHeader> {
             if text.refers_to_secrets() { Ok(text.clone()) } else { HeaderText::parse("***") }
         };
-        // Routes are the server's, and their windows are nobody else's business.
+        // Routes are internal to the server.
         self.git.clear();
         self.project = None;
         self.clone().map_headers(hidden).unwrap_or(self)
     }
 
-    /// The same without secrets, to be written down where they may not be. It opens no way to what needed
-    /// them, until somebody tells the whole policy again.
+    /// The same without secrets, for storage where they are not allowed. Connections that need them are
+    /// refused until the full policy is set again.
     #[must_use]
     pub fn without_secrets(mut self) -> Self {
         let has_login = self.proxy.as_ref().is_some_and(|proxy| proxy.login().is_some());
@@ -213,8 +213,7 @@ impl Policy {
         self
     }
 
-    /// The same without the headers that refer to secrets of the project. What was reached with them is reached
-    /// without.
+    /// The same without the headers that refer to secrets of the project. Their hosts stay reachable.
     #[must_use]
     pub fn without_references(mut self) -> Self {
         self.headers.retain(|rule| !rule.headers.values().any(HeaderText::refers_to_secrets));
@@ -227,12 +226,12 @@ impl Policy {
         texts.flat_map(HeaderText::secret_names).map(String::from).collect()
     }
 
-    /// Whether [`without_secrets`](Self::without_secrets) took something away.
+    /// Whether [`without_secrets`](Self::without_secrets) removed something.
     pub fn is_withheld(&self) -> bool {
         self.withheld
     }
 
-    /// Whether it tells secrets: those of a proxy, or values of headers.
+    /// Whether it contains secrets: a proxy's, or values of headers.
     pub fn has_secrets(&self) -> bool {
         !self.withheld && *self != self.clone().without_secrets()
     }
@@ -241,19 +240,19 @@ impl Policy {
         &self.headers
     }
 
-    /// Whether a name could matter for the headers of a connection to that port.
+    /// Whether a name could matter for the headers of a connection to this port.
     pub fn has_headers_at(&self, port: u16) -> bool {
         self.headers.iter().any(|rule| rule.is_about_port(port))
     }
 
-    /// How a connection is opened to put headers in, if any are meant for it.
+    /// How a connection is terminated to add headers, if any apply.
     pub fn opens_for_headers(&self, name: &HostName, port: u16) -> Option<Opened> {
         let mut opened = self.headers.iter().filter_map(|rule| rule.opens(name, port));
         let first = opened.next()?;
         Some(if opened.any(|other| other == Opened::Tls) { Opened::Tls } else { first })
     }
 
-    /// The headers for requests to that host; a later rule wins over an earlier one.
+    /// The headers for requests to a host; later rules win.
     pub fn headers_for(&self, name: &HostName, port: u16) -> Vec<(&HeaderName, &HeaderText)> {
         let mut found = std::collections::BTreeMap::new();
         for rule in self.headers.iter().filter(|rule| rule.opens(name, port).is_some()) {
@@ -274,13 +273,13 @@ impl Policy {
         &self.deny
     }
 
-    /// Where connections go through, if not straight out.
+    /// The proxy of connections, if any.
     pub fn proxy(&self) -> Option<&Proxy> {
         self.proxy.as_ref()
     }
 }
 
-/// A policy as it is written down, before its bounds are checked.
+/// A policy as written, before its bounds are checked.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -295,7 +294,7 @@ struct Written {
     headers: Vec<HeaderRule>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     git: Vec<GitRoute>,
-    /// Secrets were taken away before it was written down.
+    /// Secrets were removed before it was written.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     withheld: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]

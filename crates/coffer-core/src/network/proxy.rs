@@ -1,4 +1,4 @@
-//! A proxy that a sandbox's connections go through.
+//! The proxy of a sandbox's connections.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::HostName;
 
-/// A SOCKS5 proxy (RFC 1928), with a login by name and password (RFC 1929) if it wants one.
+/// A SOCKS5 proxy (RFC 1928), with an optional login (RFC 1929).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub struct Proxy {
@@ -24,7 +24,7 @@ pub enum ProxyHost {
     Address(IpAddr),
 }
 
-/// A name and a password, each of at most 255 bytes. Its `Debug` keeps the password to itself.
+/// A name and a password, each of at most 255 bytes. Its `Debug` hides the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     username: String,
@@ -47,7 +47,7 @@ impl Login {
     }
 }
 
-/// Settings that name no proxy.
+/// Invalid settings of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadProxy {
     #[error("the address of a proxy is `host:port`")]
@@ -57,7 +57,7 @@ pub enum BadProxy {
 }
 
 impl Proxy {
-    /// Reads `host:port`, where an IPv6 address stands in brackets.
+    /// Parses `host:port`, with an IPv6 address in brackets.
     pub fn new(address: &str, username: Option<&str>, password: Option<&str>) -> Result<Self, BadProxy> {
         let (host, port) = address.rsplit_once(':').ok_or(BadProxy::Address)?;
         let port = port.parse().map_err(|_| BadProxy::Address)?;
@@ -93,7 +93,7 @@ impl Proxy {
         self.login.as_ref()
     }
 
-    /// The same without its password, to be shown.
+    /// The same without its password, for display.
     #[must_use]
     pub fn without_password(mut self) -> Self {
         if let Some(login) = &mut self.login {
@@ -103,7 +103,7 @@ impl Proxy {
     }
 }
 
-/// A proxy as it is written down.
+/// A proxy as written.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {

@@ -1,4 +1,4 @@
-//! What is told of a sandbox's connections.
+//! Refusals and traffic of a sandbox.
 
 use std::net::IpAddr;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use super::HostName;
 use crate::Millis;
 
-/// What was refused.
+/// The kind of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusedKind {
-    /// A connection, before a byte of it went anywhere.
+    /// A connection, before any byte was sent.
     Connection,
     /// A connection that was open when the policy changed.
     Cut,
-    /// A question for a name.
+    /// A DNS question.
     Question,
 }
 
@@ -40,13 +40,13 @@ pub struct Refusal {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Refusals {
     pub refusals: Vec<Refusal>,
-    /// How many there were in all; also the sequence to ask after, the next time.
+    /// How many there were in all; pass it as `after` the next time.
     pub total: u64,
-    /// How many of those asked for are no longer kept.
+    /// How many of the requested ones are no longer kept.
     pub forgotten: u64,
 }
 
-/// What a sandbox has sent and received.
+/// The traffic of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes from the sandbox that were passed on.
@@ -57,7 +57,7 @@ pub struct Traffic {
     pub open: u64,
     /// Connections that were ever opened to the outside.
     pub opened: u64,
-    /// Connections that were allowed, and that the other end did not take.
+    /// Connections that were allowed, but that the other end did not accept.
     pub failed: u64,
     pub questions: u64,
     pub refused: u64,

@@ -1,27 +1,27 @@
-//! The network settings of a sandbox, as its row keeps them.
+//! The network settings of a sandbox, as stored in its row.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{BadE2bSettings, E2bSettings, Policy};
 
-/// What a sandbox may reach, and how it is reached. It may hold secrets: a proxy's password, values of headers.
+/// Outbound and inbound settings. They may contain secrets: a proxy's password, values of headers.
 ///
 /// The default opens nothing to the sandbox, and its own ports to everyone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkSettings {
-    /// What it may reach; secrets of the project by reference.
+    /// Its network policy; secrets of the project by reference.
     pub policy: Policy,
     pub inbound: Inbound,
-    /// E2B's form of the settings for E2B's clients to see, without secrets. Nothing is decided by it.
+    /// E2B's form of the settings for E2B's clients, without secrets. It decides nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<E2bSettings>,
 }
 
-/// How a sandbox's own ports are reached.
+/// Access to a sandbox's own ports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inbound {
-    /// The `Host` header that its servers see, with `${PORT}` for the port; the public one where there is none.
+    /// The `Host` header for its servers, with `${PORT}` for the port; the public one by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mask_host: Option<String>,
     /// The ports at which its servers speak HTTPS themselves.
@@ -37,7 +37,7 @@ impl Default for Inbound {
     }
 }
 
-/// A row has network settings that cannot be read.
+/// The network settings of a row cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum BadNetworkSettings {
     #[error("the settings are not of a known form: {0}")]
@@ -47,12 +47,12 @@ pub enum BadNetworkSettings {
 }
 
 impl NetworkSettings {
-    /// What stands in for settings that cannot be read: nothing is reached, and strangers reach nothing.
+    /// Replaces unreadable settings: the sandbox reaches nothing, and needs a token.
     pub fn closed() -> Self {
         Self { inbound: Inbound { public: false, ..Inbound::default() }, ..Self::default() }
     }
 
-    /// What a request in E2B's form asks for; `internet` is its `allow_internet_access`.
+    /// Parses a request in E2B's form; `internet` is its `allow_internet_access`.
     pub fn from_e2b(settings: Option<E2bSettings>, internet: Option<bool>) -> Result<Self, BadE2bSettings> {
         let Some(settings) = settings else {
             let policy = E2bSettings::default().policy(internet)?;
@@ -66,8 +66,8 @@ impl NetworkSettings {
         Ok(Self { policy: settings.policy(internet)?, inbound, shown: Some(settings.masked()) })
     }
 
-    /// Reads what a row has. Rows of 0.1.0 have E2B's request or nothing, with `internet` in a column beside it;
-    /// they have no `inbound`, which every row has had since.
+    /// Parses the settings of a row. Rows of 0.1.0 have E2B's request or nothing, with `internet` in a
+    /// separate column; they have no `inbound`, which every later row has.
     pub fn from_row(stored: Option<Value>, internet: Option<bool>) -> Result<Self, BadNetworkSettings> {
         match stored {
             Some(stored) if stored.get("inbound").is_some() => Ok(serde_json::from_value(stored)?),
@@ -76,7 +76,7 @@ impl NetworkSettings {
         }
     }
 
-    /// The settings after a change of what the sandbox may reach: how it is reached stays as it was.
+    /// The settings after a change of the policy: inbound settings stay.
     #[must_use]
     pub fn updated(self, policy: Policy, outbound: E2bSettings) -> Self {
         let before = self.shown.unwrap_or_default();
@@ -167,7 +167,7 @@ mod tests {
         ] {
             let made = old(request.clone(), Some(true));
             let row = serde_json::to_value(&made).unwrap();
-            // The column beside it decides nothing once the policy is on record.
+            // The separate column decides nothing once the policy is recorded.
             assert_eq!(NetworkSettings::from_row(Some(row), Some(false)).unwrap(), made, "{request}");
         }
         let none = NetworkSettings::from_e2b(None, Some(false)).unwrap();
