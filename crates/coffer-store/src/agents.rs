@@ -1,4 +1,4 @@
-//! Agents: who may own sandboxes, and how they are run.
+//! Agents: owners of sandboxes, and their definitions.
 
 use coffer_core::agent::AgentDefinition;
 use coffer_core::event::{AgentDefined, Event};
@@ -19,16 +19,16 @@ pub struct AgentRow {
     pub id: AgentId,
     pub project: ProjectId,
     pub name: String,
-    /// How it is run, where it is more than an owner of sandboxes.
+    /// Its definition; `None` if it only owns sandboxes.
     pub definition: Option<AgentDefinition>,
-    /// Its definition is sealed under a key that is not here.
+    /// Whether its definition is sealed under a missing key.
     pub sealed: bool,
     /// Raised by every change of the definition.
     pub version: i64,
     pub created_ms: Millis,
 }
 
-/// An agent to be.
+/// A new agent.
 #[derive(Debug, Clone)]
 pub struct NewAgent {
     pub name: String,
@@ -36,13 +36,13 @@ pub struct NewAgent {
 }
 
 impl From<&str> for NewAgent {
-    /// One that only acts by its keys.
+    /// An agent without a definition, which only acts by its keys.
     fn from(name: &str) -> Self {
         Self { name: name.to_string(), definition: None }
     }
 }
 
-/// An agent was not changed.
+/// Why an agent was not changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AgentError {
     #[error("there is no such agent")]
@@ -60,7 +60,7 @@ fn purpose(agent: AgentId) -> String {
 }
 
 impl Store {
-    /// Makes an agent; of those that were not removed none may have the name.
+    /// Creates an agent; its name must be unique among those that were not deleted.
     pub async fn create_agent(
         &self,
         scope: &ProjectScope,
@@ -114,7 +114,7 @@ impl Store {
         row.as_ref().map(|row| self.read_agent(row)).transpose()
     }
 
-    /// Who works in which sandbox that lives, or did: what was given to them is not to be shown of it.
+    /// The agents that work or worked in live sandboxes: their own values must be redacted there.
     pub async fn agents_in_sandboxes(&self, _: &Operator) -> Result<Vec<(SandboxId, AgentRow)>, StoreError> {
         let rows = sqlx::query(
             "SELECT w.sandbox_id AS sandbox_id, a.id AS id, a.project_id AS project_id, a.name AS name,
@@ -132,7 +132,7 @@ impl Store {
         rows.iter().map(|row| Ok((id(row, "sandbox_id")?, self.read_agent(row)?))).collect()
     }
 
-    /// Replaces how an agent is run, if it is of that version.
+    /// Replaces an agent's definition, if its version matches.
     pub async fn define_agent(
         &self,
         scope: &ProjectScope,
@@ -213,8 +213,8 @@ impl Store {
             .await
     }
 
-    /// Removes an agent and revokes its keys. Its sandboxes stay, and are the project's alone from then on.
-    /// Says whether there was such an agent.
+    /// Deletes an agent and revokes its keys. Its sandboxes stay and belong to the project. Returns whether
+    /// it existed.
     pub async fn remove_agent(&self, scope: &ProjectScope, agent: AgentId) -> Result<bool, StoreError> {
         const DOING: &str = "remove an agent";
         let project = scope.project();

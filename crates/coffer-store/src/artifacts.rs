@@ -1,5 +1,4 @@
-//! Artifacts: what runs made and people want to keep. Contents are files of the server's; here is what is known
-//! of them.
+//! Artifacts: stored results of runs. The contents are files of the server; these are their records.
 
 use coffer_core::event::{ArtifactNote, Event};
 use coffer_core::{ArtifactId, ArtifactKind, Millis, ProjectId, RunId, SandboxId, TaskId};
@@ -14,7 +13,7 @@ use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read artifacts";
 const CHANGE: &str = "keep an artifact";
-/// Ids that are asked about in one query.
+/// Ids in one query.
 const ASKED_AT_ONCE: usize = 100;
 
 /// What an artifact is about.
@@ -26,14 +25,14 @@ pub struct ArtifactLinks {
     pub context_id: Option<String>,
 }
 
-/// What is known of the contents, which are kept already.
+/// The contents, which are already stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ArtifactContents {
     Kept { size_bytes: i64, sha256: String },
     Link { url: String },
 }
 
-/// An artifact to be.
+/// A new artifact.
 #[derive(Debug, Clone)]
 pub struct NewArtifact {
     pub id: ArtifactId,
@@ -43,7 +42,7 @@ pub struct NewArtifact {
     pub description: String,
     pub links: ArtifactLinks,
     pub contents: ArtifactContents,
-    /// Kept once under this, however often it is tried.
+    /// An artifact with this key is stored once, however often it is tried.
     pub once_key: Option<String>,
     pub actor: String,
 }
@@ -66,7 +65,7 @@ pub struct ArtifactRow {
     pub created_ms: Millis,
 }
 
-/// Which artifacts; `None` is any.
+/// Selects artifacts; `None` matches any.
 #[derive(Debug, Clone, Default)]
 pub struct ArtifactFilter {
     pub kind: Option<ArtifactKind>,
@@ -75,27 +74,27 @@ pub struct ArtifactFilter {
     pub limit: u32,
 }
 
-/// An artifact was not kept.
+/// Why an artifact was not stored.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ArtifactError {
     #[error("there is no {0} of that id")]
     NoSuch(&'static str),
     #[error("the project's artifacts have {used} bytes, and may have {limit}")]
     OverQuota { used: i64, limit: i64 },
-    /// Whatever their size: each is a row, a file and an event.
+    /// Whatever their size: each costs a row, a file and an event.
     #[error("a project may have at most {MOST_ARTIFACTS} artifacts")]
     TooMany,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A project has no more of them.
+/// Most artifacts of a project.
 pub const MOST_ARTIFACTS: i64 = 100_000;
 
 const COLUMNS: &str = "id, project_id, kind, name, content_type, size_bytes, sha256, url, description, run_id, \
                        task_id, sandbox_id, context_id, installation, created_by, created_ms";
 
-/// An agent sees what it made, and what is about its tasks and sandboxes.
+/// An agent sees its own artifacts, and those about its tasks and sandboxes.
 const SEEN_BY_AGENT: &str = "(created_by = 'agent:' || ?
      OR EXISTS (SELECT 1 FROM tasks AS t WHERE t.id = artifacts.task_id AND t.agent_id = ?)
      OR EXISTS (SELECT 1 FROM sandboxes AS s WHERE s.id = artifacts.sandbox_id AND s.agent_id = ?))";
@@ -108,8 +107,8 @@ fn visible(scope: &ProjectScope) -> Select {
 }
 
 impl Store {
-    /// Puts an artifact on record, whose contents are kept already, where the project's stay within `most_bytes`.
-    /// Says whether it is new: of one `once_key` there is one, which is the answer then.
+    /// Records an artifact whose contents are already stored, if the project's stay within `most_bytes`.
+    /// Returns whether it is new: for a `once_key` that exists, returns the existing one.
     pub async fn add_artifact(
         &self,
         scope: &ProjectScope,
@@ -132,7 +131,7 @@ impl Store {
         visible(scope).filter("id = ?", artifact).one(self.database(), READ, read).await
     }
 
-    /// What a run keeps under a key, where it has done so before.
+    /// The artifact of a run under a key, if it exists.
     pub async fn artifact_once(
         &self,
         scope: &ProjectScope,
@@ -145,7 +144,7 @@ impl Store {
             .await
     }
 
-    /// Artifacts that the filter asks for, newest first.
+    /// The artifacts that match the filter, newest first.
     pub async fn artifacts(
         &self,
         scope: &ProjectScope,
@@ -163,7 +162,7 @@ impl Store {
             .await
     }
 
-    /// What the project's artifacts have in all.
+    /// The total size of the project's artifacts.
     pub async fn artifact_bytes(&self, scope: &ProjectScope) -> Result<i64, StoreError> {
         let row = sqlx::query("SELECT artifact_bytes FROM projects WHERE id = $1")
             .bind(scope.project())
@@ -173,7 +172,7 @@ impl Store {
         number(&row, "artifact_bytes")
     }
 
-    /// Takes an artifact off record; its contents can be removed then. `None` where there was none.
+    /// Deletes the record of an artifact; its contents can be deleted then. `None` if there was none.
     pub async fn remove_artifact(
         &self,
         scope: &ProjectScope,
@@ -204,7 +203,7 @@ impl Store {
         remove.await
     }
 
-    /// Which of these are on record, in whatever project.
+    /// Which of these are recorded, in any project.
     pub async fn known_artifacts(
         &self,
         _: &Operator,
@@ -235,7 +234,7 @@ async fn insert(
     installation: Option<String>,
 ) -> Result<(ArtifactRow, bool), ArtifactError> {
     let (project, now) = (scope.project(), now_ms());
-    // Of two that come at once the second counts the first.
+    // Of two concurrent calls, the second counts the first.
     let held = lock_and_read_project(connection, project, "artifact_bytes, artifact_count", CHANGE).await?;
     let held = held.ok_or(sqlx::Error::RowNotFound).doing(CHANGE)?;
     if let Some(key) = &new.once_key {
@@ -294,7 +293,7 @@ async fn insert(
     Ok((row, true))
 }
 
-/// Counts what a project has: adding it all up would take longer the more there is.
+/// Keeps running totals of a project: summing all rows would get slower with their number.
 async fn count(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -314,8 +313,8 @@ async fn count(
     Ok(())
 }
 
-/// What it is about, as far as it is not said: a run is about its task, a task or a competition has its context. What is said
-/// must be there, and be the caller's to see.
+/// Fills in links that were left out: a run's task, and the context of a task or a competition. Given links
+/// must exist, and be visible to the caller.
 async fn resolve(
     connection: &mut AnyConnection,
     scope: &ProjectScope,
@@ -331,7 +330,7 @@ async fn resolve(
             .await
             .doing(CHANGE)?;
         let subject = text(&row.ok_or(ArtifactError::NoSuch("run"))?, "subject")?;
-        // The subject of a run of another kind is no task's id, and then none is found.
+        // The subject of a run of another kind is not a task's id, so none is found.
         let task = sqlx::query("SELECT id FROM tasks WHERE id = $1 AND project_id = $2")
             .bind(subject)
             .bind(project)
@@ -402,7 +401,7 @@ async fn told(
         sandbox: row.links.sandbox,
         context_id: row.links.context_id.clone(),
     });
-    // Of what it is about, so that whoever follows a task hears of it.
+    // Under the task's id, so that followers of a task get it.
     let subject = match (row.links.task, row.links.sandbox) {
         (Some(task), _) => task.to_string(),
         (None, Some(sandbox)) => sandbox.to_string(),

@@ -1,4 +1,4 @@
-//! The audit log: what was asked for, by whom, and what became of it.
+//! The audit log: which caller did what, and with what result.
 
 use coffer_core::{AuditId, Millis, ProjectId};
 use sqlx::Row;
@@ -11,23 +11,24 @@ use crate::{Scope, Store, StoreError};
 
 const READ: &str = "read the audit log";
 const WRITE: &str = "write the audit log";
-/// Of texts that a caller chose; longer ones are cut.
+/// Longest text that a caller chose; longer ones are cut.
 const LONGEST_TEXT: usize = 200;
 
 /// A request that changed something, or was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRecord {
     pub id: AuditId,
-    /// None where it is not known whose the request was.
+    /// `None` if the caller is unknown.
     pub project: Option<ProjectId>,
-    /// `key:<id>`, `agent:<id>`, `operator:<id>`, `token:<sandbox>` (whoever has its token), `server` or `unknown`.
+    /// `key:<id>`, `agent:<id>`, `operator:<id>`, `token:<sandbox>` (a client with its token), `server` or
+    /// `unknown`.
     pub actor: String,
     /// Such as `sandbox.create`.
     pub action: String,
-    /// The id of what it was about.
+    /// The id of the thing that it is about.
     pub subject: Option<String>,
     pub status: u16,
-    /// The error's code, where it was refused.
+    /// The error's code, if it was refused.
     pub code: Option<String>,
     pub request_id: String,
     pub at_ms: Millis,
@@ -47,7 +48,7 @@ pub struct AuditFilter {
 const COLUMNS: &str = "id, project_id, actor, action, subject, status, code, request_id, at_ms";
 
 impl Store {
-    /// Writes records down, all or none.
+    /// Writes records, all or none.
     pub async fn record_audit(&self, records: Vec<AuditRecord>) -> Result<(), StoreError> {
         let write = self.database().write(WRITE, move |connection| {
             Box::pin(async move {
@@ -76,7 +77,7 @@ impl Store {
         write.await
     }
 
-    /// The records in scope that the filter asks for, newest first.
+    /// The records in scope that match the filter, newest first.
     pub async fn audit(
         &self,
         scope: &impl Scope,

@@ -13,12 +13,12 @@ use crate::{NameError, Operator, ProjectScope, Scope, Store, StoreError, events,
 const READ: &str = "read budgets";
 const CHANGE: &str = "change a budget";
 
-/// What a budget says.
+/// The terms of a budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetTerms {
     /// In billionths of the currency.
     pub amount_nanos: i64,
-    /// Percentages that are told, in rising order, each below 100.
+    /// Percentages at which to warn, in rising order, each below 100.
     pub warn_at: Vec<i64>,
     pub action: BudgetAction,
 }
@@ -28,21 +28,21 @@ pub struct BudgetTerms {
 pub struct Budget {
     pub id: BudgetId,
     pub project: ProjectId,
-    /// The one sandbox that it is for; otherwise it is for the project.
+    /// The sandbox that it is for; `None` for the whole project.
     pub sandbox: Option<SandboxId>,
     pub period: BudgetPeriod,
     pub terms: BudgetTerms,
     pub created_ms: Millis,
     pub version: i64,
-    /// The percentage last told in the period that begins on this day.
+    /// The period (its first day) and the percentage of the last event.
     pub told: (i64, i64),
 }
 
-/// What is told of a budget.
+/// A budget event to record.
 #[derive(Debug, Clone)]
 pub struct BudgetNews {
     pub budget: BudgetId,
-    /// What was told before, so that two servers do not tell it twice.
+    /// The previous event, so that two servers do not emit it twice.
     pub before: (i64, i64),
     pub now: (i64, i64),
     pub event: Event,
@@ -56,7 +56,7 @@ macro_rules! budget_columns {
 }
 
 impl Store {
-    /// Makes a budget; there is one for each sandbox, or the project, and period.
+    /// Creates a budget; there is one per sandbox or project, and period.
     pub async fn create_budget(
         &self,
         scope: &ProjectScope,
@@ -126,8 +126,8 @@ impl Store {
             .await
     }
 
-    /// Changes a budget whose version is `version`; `None` where it is another by now, or gone. What was told
-    /// of it is told again where it is true again.
+    /// Changes a budget with this version; `None` if the version differs or it was deleted. Its events are
+    /// emitted again if they apply again.
     pub async fn change_budget(
         &self,
         scope: &impl Scope,
@@ -160,7 +160,7 @@ impl Store {
         change.await
     }
 
-    /// Removes a budget whose version is `version`; false where it is another by now, or gone.
+    /// Deletes a budget with this version; false if the version differs or it was deleted.
     pub async fn remove_budget(
         &self,
         scope: &impl Scope,
@@ -186,7 +186,7 @@ impl Store {
         remove.await
     }
 
-    /// What has been spent since `first_day` of what a budget is for.
+    /// The spending since `first_day` that counts for a budget.
     pub async fn spent(&self, _: &Operator, budget: &Budget, first_day: i64) -> Result<i64, StoreError> {
         let row = sqlx::query(
             "SELECT CAST(COALESCE(SUM(cost_nanos), 0) AS BIGINT) AS spent FROM usage
@@ -201,7 +201,7 @@ impl Store {
         row.try_get("spent").doing(READ)
     }
 
-    /// Tells in the event log what has become of a budget, unless somebody has told it already.
+    /// Records a budget event, unless another server has.
     pub async fn tell_of_budget(&self, _: &Operator, news: BudgetNews) -> Result<bool, StoreError> {
         let tell = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {

@@ -1,4 +1,4 @@
-//! How our types look in columns.
+//! Converts our types to and from columns.
 
 use coffer_core::life::Life;
 use coffer_core::network::NetworkSettings;
@@ -30,7 +30,7 @@ fn not_an_id(column: &'static str, error: sqlx::Error) -> StoreError {
     }
 }
 
-/// Text for people, as both databases take it: PostgreSQL has no NUL in a text.
+/// Text for people that both databases accept: PostgreSQL has no NUL in text.
 pub(crate) fn storable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
@@ -97,7 +97,7 @@ pub(crate) fn unsigned<T: TryFrom<i64>>(row: &AnyRow, column: &'static str) -> R
     T::try_from(value).map_err(|_| unreadable(column, value))
 }
 
-/// A count for a BIGINT column; what is too large for it is the largest it holds.
+/// A count for a BIGINT column; saturates.
 pub(crate) fn bigint(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
@@ -118,12 +118,12 @@ macro_rules! sandbox_columns {
 }
 pub(crate) use sandbox_columns;
 
-/// What a sandbox's column is sealed for.
+/// The purpose string that seals a sandbox's column.
 pub(crate) fn purpose(sandbox: SandboxId, column: &str) -> String {
     format!("sandboxes/{sandbox}/{column}")
 }
 
-/// Reads the sealed columns of a row, and remembers whether any of them could not be opened.
+/// Opens the sealed columns of a row, and remembers whether any of them could not be opened.
 struct Opening<'a> {
     vault: &'a Vault,
     row: &'a AnyRow,
@@ -133,7 +133,7 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// `None` where the column is empty or sealed.
+    /// `None` if the column is empty or sealed.
     fn text(&mut self, column: &'static str) -> Result<Option<String>, StoreError> {
         let Some(text) = optional_text(self.row, column)? else { return Ok(None) };
         match self.vault.open_text(self.project, &purpose(self.sandbox, column), &text) {
@@ -145,7 +145,7 @@ impl Opening<'_> {
         }
     }
 
-    /// A token that cannot be read is not no token: nobody knows the one that stands in for it.
+    /// A token that cannot be opened becomes a random one, not none: the sandbox must stay protected.
     fn token(&mut self, column: &'static str) -> Result<Option<Secret>, StoreError> {
         let before = std::mem::take(&mut self.sealed);
         let text = self.text(column)?;
@@ -168,7 +168,7 @@ pub(crate) fn sandbox_row(row: &AnyRow, vault: &Vault) -> Result<SandboxRow, Sto
     let allow_internet_access =
         row.try_get::<Option<i64>, _>("allow_internet_access").doing(READ)?.map(|allowed| allowed != 0);
     let network = match opening.sealed {
-        // Settings that cannot be read are not none: those would open the internet.
+        // Unreadable settings become closed ones: the default would open the internet.
         true => NetworkSettings::closed(),
         false => network_settings(sandbox, network, allow_internet_access)?,
     };
@@ -223,8 +223,8 @@ pub(crate) fn sandbox_row(row: &AnyRow, vault: &Vault) -> Result<SandboxRow, Sto
     })
 }
 
-/// Reads network settings. One row that this version does not understand must not keep the server from its start:
-/// that sandbox reaches nothing until it is given others.
+/// Parses network settings. One row that this version does not understand must not stop the server from
+/// starting: that sandbox reaches nothing until its settings are replaced.
 fn network_settings(
     sandbox: SandboxId,
     text: Option<String>,

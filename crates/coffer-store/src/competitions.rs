@@ -1,6 +1,6 @@
-//! Competitions: what is asked of whom, how far each is, and who won.
+//! Competitions: their entries, progress and winners.
 //!
-//! `begin` puts them on record, `progress` is what their runs write, `pick` what people decide.
+//! `begin` creates them, `progress` is written by their runs, `pick` by people.
 
 mod begin;
 mod pick;
@@ -32,7 +32,7 @@ pub struct CompetitionRow {
     pub id: CompetitionId,
     pub project: ProjectId,
     pub run: RunId,
-    /// The task that it is an attempt at.
+    /// The task of which it is an attempt.
     pub task: Option<TaskId>,
     pub terms: CompetitionTerms,
     pub state: CompetitionState,
@@ -50,7 +50,7 @@ pub struct CompetitionRow {
     pub ended_ms: Option<Millis>,
 }
 
-/// One of those who compete.
+/// An entry of a competition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryRow {
     pub number: i64,
@@ -81,12 +81,12 @@ pub struct EntryRow {
 }
 
 impl EntryRow {
-    /// Whether there is something that could win.
+    /// Whether it has something that could win.
     pub const fn can_win(&self) -> bool {
         matches!(self.state, EntryState::Done) && self.commit.is_some()
     }
 
-    /// What its sandbox and its agent cost together, as far as that is known.
+    /// The cost of its sandbox and its agent together, as far as known.
     pub fn whole_cost_nanos(&self) -> Option<i64> {
         match (self.cost_nanos, self.agent_cost_nanos) {
             (Some(one), Some(other)) => Some(one.saturating_add(other)),
@@ -95,7 +95,7 @@ impl EntryRow {
     }
 }
 
-/// What became of the check command.
+/// The result of the check command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckNote {
     pub passed: bool,
@@ -103,26 +103,26 @@ pub struct CheckNote {
     pub execution: Option<ExecutionId>,
 }
 
-/// What an entry changed.
+/// The patch of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryPatch {
     pub text: String,
-    /// Whether it was longer than is kept.
+    /// Whether it was longer than the stored part.
     pub is_cut: bool,
 }
 
-/// Which competitions, and which part of them; the newest come first.
+/// Selects competitions and a part of the list; newest first.
 #[derive(Debug, Clone, Default)]
 pub struct CompetitionFilter {
     pub state: Option<CompetitionState>,
     pub task: Option<TaskId>,
     pub context_id: Option<String>,
-    /// The last one of the part before.
+    /// The last one of the previous part.
     pub after: Option<CompetitionId>,
     pub limit: u32,
 }
 
-/// A competition was not begun or changed.
+/// Why a competition was not created or changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CompetitionError {
     #[error("there is no such competition")]
@@ -131,7 +131,7 @@ pub enum CompetitionError {
     NoEntry(i64),
     #[error("entry {0} has nothing that could win")]
     CannotWin(i64),
-    /// It does not wait for a person to pick.
+    /// It does not wait for a pick.
     #[error("it is {}", .0.as_str())]
     NotWaiting(CompetitionState),
     #[error("there is no agent {0}")]
@@ -153,7 +153,7 @@ const ENTRY_COLUMNS: &str = "number, label, agent_id, model, prompt, budget_nano
                              diff_removed, duration_ms, cost_nanos, agent_cost_nanos, input_tokens, output_tokens, \
                              rank, reasons, branch, commit_id, summary, error, started_ms, ended_ms";
 
-/// How many competitions that are not over are in which state, and their entries.
+/// Numbers of competitions that are not over, and of their entries, by state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CompetitionLoad {
     pub competitions: Vec<(CompetitionState, i64)>,
@@ -161,7 +161,7 @@ pub struct CompetitionLoad {
 }
 
 impl Store {
-    /// What is under way, of all projects.
+    /// The numbers over all projects.
     pub async fn competition_load(&self, _: &Operator) -> Result<CompetitionLoad, StoreError> {
         let all = "SELECT state, COUNT(*) AS number FROM competitions WHERE ended_ms IS NULL GROUP BY state";
         let rows = sqlx::query(all).fetch_all(self.database().readers()).await.doing(READ)?;
@@ -196,7 +196,7 @@ impl Store {
             .await
     }
 
-    /// The competitions in scope that the filter asks for.
+    /// The competitions in scope that match the filter.
     pub async fn competitions(
         &self,
         scope: &ProjectScope,
@@ -212,7 +212,7 @@ impl Store {
             .await
     }
 
-    /// Who competes, by number.
+    /// The entries of a competition, by number.
     pub async fn competition_entries(
         &self,
         scope: &ProjectScope,
@@ -231,7 +231,7 @@ impl Store {
         rows.iter().map(read_entry).collect()
     }
 
-    /// Who competes in each of these, by number.
+    /// The entries of each of these competitions, by number.
     pub async fn entries_of_competitions(
         &self,
         scope: &ProjectScope,
@@ -257,7 +257,7 @@ impl Store {
         Ok(all)
     }
 
-    /// What an entry changed; none where there is nothing yet, or no such entry.
+    /// The patch of an entry; `None` if there is none yet, or no such entry.
     pub async fn entry_patch(
         &self,
         scope: &ProjectScope,

@@ -1,4 +1,4 @@
-//! Connections: which database, how it is set up, and the two ways in, reading and writing.
+//! Connections: opens and configures the database, and runs reads and writes.
 
 use std::fs::OpenOptions;
 use std::future::Future;
@@ -26,13 +26,13 @@ const POSTGRES_CONNECTIONS: u32 = 16;
 /// How long a caller waits for a connection before the answer is [`StoreError::Transient`].
 const ACQUIRE: Duration = Duration::from_secs(10);
 
-/// What a write does with its connection, inside a transaction.
+/// The work of a write with its connection, inside a transaction.
 pub(crate) type Work<'c, T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'c>>;
 
-/// What a write must outlive.
+/// What a write must survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Durability {
-    /// The death of this process: what a crash of the host makes void anyway.
+    /// A crash of this process; for data that a crash of the host invalidates anyway.
     Cached,
     /// A crash of the host.
     Synced,
@@ -41,14 +41,14 @@ pub(crate) enum Durability {
 #[derive(Debug)]
 pub(crate) struct Database {
     kind: Kind,
-    /// Told after every write.
+    /// Notified after every write.
     written: watch::Sender<()>,
     pub(crate) load: Load,
 }
 
 #[derive(Debug)]
 enum Kind {
-    /// SQLite allows one writer at a time, so one task is it; readers never wait for it (WAL).
+    /// SQLite allows one writer at a time, so one task writes; readers never wait for it (WAL).
     Sqlite {
         readers: AnyPool,
         writer: Writer,
@@ -74,7 +74,7 @@ impl Database {
         self.written.subscribe()
     }
 
-    /// Where to read from.
+    /// The pool for reads.
     pub(crate) fn readers(&self) -> &AnyPool {
         match &self.kind {
             Kind::Sqlite { readers, .. } => readers,
@@ -82,7 +82,7 @@ impl Database {
         }
     }
 
-    /// Runs `work` in a transaction and answers after its commit; an error takes back what it wrote.
+    /// Runs `work` in a transaction and returns after its commit; an error rolls it back.
     pub(crate) async fn write<T, E, W>(&self, doing: &'static str, work: W) -> Result<T, E>
     where
         W: for<'c> FnOnce(&'c mut AnyConnection) -> Work<'c, T, E> + Send + 'static,
@@ -92,7 +92,7 @@ impl Database {
         self.write_to(Durability::Synced, doing, work).await
     }
 
-    /// The same for work that only reads and records events: there is nothing to take back.
+    /// The same for work that only reads and records events: there is nothing to roll back.
     pub(crate) async fn tell<T, E, W>(&self, doing: &'static str, work: W) -> Result<T, E>
     where
         W: for<'c> FnOnce(&'c mut AnyConnection) -> Work<'c, T, E> + Send + 'static,
@@ -102,7 +102,7 @@ impl Database {
         self.run(Durability::Synced, Effect::Events, doing, work).await
     }
 
-    /// The same, as durable as is asked for.
+    /// The same, with the given durability.
     pub(crate) async fn write_to<T, E, W>(
         &self,
         durability: Durability,
@@ -134,7 +134,7 @@ impl Database {
             Kind::Sqlite { writer, .. } => writer.write(doing, durability, effect, work).await,
             Kind::Postgres { pool } => {
                 let pool = pool.clone();
-                // A task of its own: a caller that stops waiting must not leave its write undecided.
+                // In its own task: a caller that stops waiting must not leave its write undecided.
                 #[expect(clippy::disallowed_methods, reason = "`close` waits for its connection")]
                 let written = tokio::spawn(async move {
                     let mut transaction = pool.begin().await.doing(doing)?;
@@ -156,7 +156,7 @@ impl Database {
     pub(crate) async fn close(&self) {
         match &self.kind {
             Kind::Sqlite { readers, writer } => {
-                // Readers first: the last connection to close folds the log into the database.
+                // Close readers first: the last connection to close checkpoints the log.
                 readers.close().await;
                 writer.close().await;
             }
@@ -171,7 +171,7 @@ async fn open_sqlite(url: &str, path: &str) -> Result<Kind, OpenError> {
         return Err(bad_url(url));
     }
     let path = PathBuf::from(path);
-    // SQLite would make the file readable to all; this also gives the plainest error for a bad path.
+    // SQLite would create a world-readable file; this also gives a clearer error for a bad path.
     OpenOptions::new()
         .append(true)
         .create(true)
@@ -193,7 +193,7 @@ async fn open_sqlite(url: &str, path: &str) -> Result<Kind, OpenError> {
     let readers = AnyPoolOptions::new()
         .max_connections(SQLITE_READERS)
         .acquire_timeout(ACQUIRE)
-        // A file does not hang up; a test of each connection would double the cost of a small read.
+        // Connections to a file do not break; testing each would double the cost of a small read.
         .test_before_acquire(false)
         .after_connect(|connection, _| {
             Box::pin(async move {
@@ -211,12 +211,12 @@ async fn open_sqlite(url: &str, path: &str) -> Result<Kind, OpenError> {
 
 pub(crate) fn sqlite_options(path: &Path) -> Result<AnyConnectOptions, sqlx::Error> {
     const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.');
-    // `Any` takes only an address, and in an address `%`, `#` and `?` mean something.
+    // `Any` takes only a URL, in which `%`, `#` and `?` have a meaning.
     let path = path.to_str().unwrap_or_default();
     AnyConnectOptions::from_str(&format!("sqlite://{}?mode=rw", utf8_percent_encode(path, PLAIN)))
 }
 
-/// Connects for writing: write-ahead log, and every commit on disk before it is answered.
+/// Connects for writing: write-ahead log, and every commit is synced before it returns.
 pub(crate) async fn connect_sqlite_writer(options: &AnyConnectOptions) -> Result<AnyConnection, sqlx::Error> {
     let mut connection = AnyConnection::connect_with(options).await?;
     let set_up = "PRAGMA busy_timeout = 5000; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON";
@@ -274,7 +274,7 @@ fn bad_url(url: &str) -> OpenError {
     OpenError::BadUrl { url: without_credentials(url) }
 }
 
-/// The address as it may be shown: no user, password or parameters.
+/// The URL without user, password or parameters, for messages.
 fn without_credentials(url: &str) -> String {
     let url = url.split('?').next().unwrap_or_default();
     match url.split_once("://") {
@@ -290,7 +290,7 @@ fn without_credentials(url: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Databases remember the SHA-384 of each migration, and do not open with another.
+    /// Databases store the SHA-384 of each migration, and refuse a different one.
     #[test]
     fn released_migrations_stay_as_they_are() {
         let released = [

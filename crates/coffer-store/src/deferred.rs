@@ -1,4 +1,4 @@
-//! Events of a group of writes, which go into the log together when the group does.
+//! Collects the events of a group of writes, to write them together.
 //!
 //! On SQLite each statement is a message to the connection's thread and back, which costs more than most
 //! statements. A group of writes that share a transaction (see `writer`) therefore collects its events and
@@ -15,7 +15,7 @@ tokio::task_local! {
     static EVENTS: RefCell<Vec<NewEvent>>;
 }
 
-/// An event that has no place in the log yet.
+/// An event that has no sequence yet.
 #[derive(Debug)]
 pub(crate) struct NewEvent {
     pub(crate) project: ProjectId,
@@ -32,12 +32,12 @@ impl NewEvent {
     }
 }
 
-/// Does `work`, in which events can be deferred. Whoever calls this must [`write()`] them before it ends.
+/// Runs `work`, in which events can be deferred. The caller must [`write()`] them before it ends.
 pub(crate) async fn collecting<F: Future>(work: F) -> F::Output {
     EVENTS.scope(RefCell::default(), work).await
 }
 
-/// Keeps an event for later, or gives it back where nobody collects.
+/// Defers an event, or returns it if no collection is active.
 pub(crate) fn defer(event: NewEvent) -> Result<(), NewEvent> {
     let mut event = Some(event);
     let kept = EVENTS.try_with(|events| events.borrow_mut().extend(event.take()));
@@ -47,7 +47,7 @@ pub(crate) fn defer(event: NewEvent) -> Result<(), NewEvent> {
     }
 }
 
-/// How many there are: what a failed caller adds beyond is [forgotten](forget_from).
+/// The number of deferred events: those that a failed caller added are [dropped](forget_from).
 pub(crate) fn count() -> usize {
     EVENTS.with(|events| events.borrow().len())
 }
@@ -59,7 +59,7 @@ pub(crate) fn forget_from(count: usize) {
 /// Writes all of them, at the end of a transaction on SQLite.
 pub(crate) async fn write(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     let mut events = EVENTS.with(RefCell::take);
-    // Each project's in their order.
+    // Keep each project's events in order.
     events.sort_by_key(|event| event.project);
     for of_one in events.chunk_by(|one, next| one.project == next.project) {
         write_of_project(connection, of_one).await?;
@@ -79,7 +79,7 @@ async fn write_of_project(connection: &mut AnyConnection, events: &[NewEvent]) -
     .bind(&project)
     .fetch_optional(&mut *connection)
     .await?;
-    // Deleted by another caller of the group, and its log with it.
+    // Another caller of the group deleted the project, with its log.
     let Some(counter) = counter else { return Ok(()) };
     let before: i64 = counter.try_get("before")?;
     let rows: Vec<_> =

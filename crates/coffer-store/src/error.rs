@@ -1,4 +1,4 @@
-//! Why the store could not do as asked.
+//! Errors of the store.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use coffer_core::life::Refused;
 
 use crate::OverQuota;
 
-/// A database could not be opened.
+/// Why a database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("`{url}` names no database; use `sqlite:/path/to/file.db` or `postgres://user@host/name`")]
     BadUrl { url: String },
     #[error("could not open or make the database file `{}`", path.display())]
     File { path: PathBuf, source: std::io::Error },
-    #[error("`{}` is no SQLite database or is damaged; restore it from a backup or move it away", path.display())]
+    #[error("`{}` is not an SQLite database or is damaged; restore it from a backup or move it away", path.display())]
     Damaged { path: PathBuf, source: Cause },
     #[error("could not connect to the database at `{at}`")]
     Connect { at: String, source: Cause },
@@ -27,18 +27,18 @@ pub enum OpenError {
     Migrate { at: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
-/// The database failed, or holds what we cannot read.
+/// The database failed, or has data that we cannot read.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// It is away or busy: the same call may work again soon.
+    /// It is away or busy: the same call may work soon.
     #[error("the database did not answer in time to {doing}")]
     Transient { doing: &'static str, source: Cause },
     #[error("could not {doing}")]
     Database { doing: &'static str, source: Cause },
     #[error("the stored {what} cannot be read: {why}")]
     Unreadable { what: &'static str, why: String },
-    /// It cannot be read or sealed without a master key that is not here.
-    #[error("{what} sealed under a master key that is not here")]
+    /// It cannot be read or sealed without a missing master key.
+    #[error("{what} sealed under a missing master key")]
     Sealed { what: String },
     /// The life of the thing has no such move. Refusals that a caller can meet have their own errors.
     #[error("{0}")]
@@ -49,12 +49,12 @@ pub enum StoreError {
     Closed,
 }
 
-/// A sandbox was not changed.
+/// Why a sandbox was not changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ChangeError {
     #[error("there is no such sandbox")]
     NotFound,
-    /// Its state is not, or no longer, one that allows the change.
+    /// Its state does not, or no longer, allow the change.
     #[error("the sandbox is {} by now", found.as_str())]
     Raced { found: StateName },
     #[error("{0}")]
@@ -63,7 +63,7 @@ pub enum ChangeError {
     Store(#[from] StoreError),
 }
 
-/// A named thing was not made or changed.
+/// Why a named thing was not created or changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum NameError {
     #[error("the name is taken")]
@@ -74,7 +74,7 @@ pub enum NameError {
     Store(#[from] StoreError),
 }
 
-/// A secret was not made or changed.
+/// Why a secret was not created or changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SecretError {
     #[error("a project may have at most {} secrets", crate::MOST_SECRETS)]
@@ -83,7 +83,7 @@ pub enum SecretError {
     Store(#[from] StoreError),
 }
 
-/// The master key is the old one still, or both are at hand.
+/// Why the master key was not rotated: the old one is still current, or both are available.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RotateError {
     #[error("the master key was given by setting, not by file")]
@@ -94,7 +94,7 @@ pub enum RotateError {
     Store(#[from] StoreError),
 }
 
-/// What the database said. One failed commit is the answer to many callers, so it can be shared.
+/// The database's error. One failed commit answers many callers, so it can be shared.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(transparent)]
 pub struct Cause(Arc<sqlx::Error>);
@@ -113,8 +113,8 @@ impl Cause {
         match &*self.0 {
             sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => true,
             sqlx::Error::Database(error) => error.code().is_some_and(|code| {
-                // SQLite: busy and locked, also in their extended forms. PostgreSQL: connection
-                // trouble, lost races, too many connections, shutting down.
+                // SQLite: busy and locked, also in their extended forms. PostgreSQL: connection trouble, lost
+                // races, too many connections, shutting down.
                 let sqlite_busy =
                     code.parse::<i32>().is_ok_and(|n| code.len() < 5 && matches!(n & 0xff, 5 | 6));
                 let class = code.get(..2).filter(|_| code.len() == 5);

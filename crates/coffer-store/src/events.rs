@@ -1,4 +1,4 @@
-//! The event log: what happened in a project, in order.
+//! The event log of projects.
 
 use coffer_core::event::{Event, EventKind};
 use coffer_core::{Millis, ProjectId, SandboxId, SnapshotId};
@@ -10,32 +10,32 @@ use crate::{ChangeError, EventRow, ProjectScope, Quotas, Scope, Store, StoreErro
 
 const MOST_EVENTS: u32 = 1000;
 
-/// How many of a project's events are gone through for one answer, where no index leads to those that are wanted.
+/// How many events are scanned for one answer if no index helps.
 const WINDOW: i64 = 20_000;
 
-/// Which events are wanted, and from where on.
+/// Selects events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventFilter {
-    /// Only those about this.
+    /// Only about this subject.
     pub subject: Option<String>,
-    /// Only of these kinds, all when empty; one that ends in `*` means all that begin so.
+    /// Only of these kinds, all if empty; `task.*` means all with that prefix.
     pub kinds: Vec<String>,
     pub after: i64,
     pub limit: u32,
 }
 
-/// Events that were wanted.
+/// The matching events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundEvents {
     /// Oldest first.
     pub events: Vec<EventRow>,
-    /// Where to look on, where the look ended before the log did though there were fewer than wanted.
+    /// Where to continue, if the scan stopped before the end of the log with fewer events than wanted.
     pub looked_to: Option<i64>,
 }
 
 impl Store {
     /// The project's events after `sequence`, oldest first, at most 1000; for an agent those of its sandboxes
-    /// and of the tasks that it has.
+    /// and tasks.
     pub async fn events(
         &self,
         scope: &ProjectScope,
@@ -59,14 +59,14 @@ impl Store {
         rows.iter().map(event).collect()
     }
 
-    /// The project's events that are wanted, oldest first, at most 1000; for an agent as of [`Store::events`].
+    /// The project's matching events, oldest first, at most 1000; for an agent as in [`Store::events`].
     pub async fn find_events(
         &self,
         scope: &ProjectScope,
         filter: &EventFilter,
     ) -> Result<FoundEvents, StoreError> {
         let limit = filter.limit.min(MOST_EVENTS);
-        // What is about one thing has an index; kinds have none.
+        // Subjects have an index; kinds do not.
         let scans = filter.subject.is_none() && !filter.kinds.is_empty();
         let to = if scans { filter.after.saturating_add(WINDOW) } else { i64::MAX };
         let newest = if scans { self.newest_event(scope).await? } else { 0 };
@@ -108,7 +108,7 @@ impl Store {
         Ok(FoundEvents { events, looked_to: (scans && is_short && to < newest).then_some(to) })
     }
 
-    /// The sequence of the project's newest event; 0 where nothing has happened.
+    /// The sequence of the project's newest event; 0 if nothing has happened.
     pub async fn newest_event(&self, scope: &ProjectScope) -> Result<i64, StoreError> {
         let row = sqlx::query("SELECT last_event FROM projects WHERE id = $1")
             .bind(scope.project())
@@ -128,7 +128,7 @@ impl Store {
         self.last_event_like(scope, sandbox, kind, "%").await
     }
 
-    /// What is told of the fork of a sandbox that was made by way of that snapshot, once it is over.
+    /// The event of a fork that used this snapshot, once the fork is over.
     pub async fn fork_by_way_of(
         &self,
         scope: &impl Scope,
@@ -146,7 +146,7 @@ impl Store {
         kind: EventKind,
         payload: &str,
     ) -> Result<Option<EventRow>, StoreError> {
-        // By way of its project, whose events are in order.
+        // Search through its project, whose events are ordered.
         let row = sqlx::query(
             "SELECT sequence, subject, kind, payload, at_ms FROM events
              WHERE project_id = (SELECT project_id FROM sandboxes
@@ -164,7 +164,7 @@ impl Store {
         row.as_ref().map(event).transpose()
     }
 
-    /// Appends something about a sandbox that changes no state of it.
+    /// Appends an event about a sandbox that changes no state.
     pub async fn record_event_of(
         &self,
         scope: &impl Scope,
@@ -209,8 +209,8 @@ fn event(row: &sqlx::any::AnyRow) -> Result<EventRow, StoreError> {
 const READ: &str = "read events";
 const RECORD: &str = "record an event";
 
-/// Appends to the log of `project`. Where that is done at once it holds the project's row until the commit,
-/// so it comes last in its transaction.
+/// Appends to the log of `project`. If it is not deferred, it locks the project's row until the commit, so it
+/// comes last in its transaction.
 pub(crate) async fn record(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -225,7 +225,7 @@ pub(crate) async fn record(
     }
 }
 
-/// Appends at once, and returns the quotas that are on the project's row, which it holds.
+/// Appends at once, and returns the quotas on the project's row, which it locks.
 pub(crate) async fn record_holding(
     connection: &mut AnyConnection,
     project: ProjectId,

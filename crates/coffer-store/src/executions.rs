@@ -1,4 +1,4 @@
-//! Executions: what ran in sandboxes.
+//! Executions in sandboxes.
 
 use coffer_core::event::{Event, ExecutionEnded, ExecutionStarted};
 use coffer_core::{
@@ -15,16 +15,16 @@ use crate::{Scope, Store, StoreError, events};
 
 const READ: &str = "read executions";
 const WRITE: &str = "record executions";
-/// Of a command, in an event.
+/// Longest command in an event.
 const LONGEST_TOLD: usize = 256;
 const LONGEST_COMMAND: usize = 4096;
 const LONGEST_WORD: usize = 256;
 
-/// An execution that is asked for by our own API.
+/// An execution that our own API requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewExecution {
     pub id: ExecutionId,
-    /// The key that asked for it.
+    /// The key that requested it.
     pub actor: Option<KeyId>,
     pub command: String,
     pub cwd: Option<String>,
@@ -45,7 +45,7 @@ pub struct ExecutionRow {
     pub command: String,
     pub cwd: Option<String>,
     pub user: Option<String>,
-    /// The process, once agentd told of it.
+    /// The process, once agentd reported it.
     pub process: Option<Process>,
     pub started_ms: Millis,
     pub ended_ms: Option<Millis>,
@@ -56,34 +56,34 @@ pub struct ExecutionRow {
     pub main: Progress,
     /// Of standard error.
     pub error: Progress,
-    /// Bytes that were written and are not kept, as nobody read them in time or they were too many.
+    /// Bytes that were written but are not stored: not read in time, or over the limit.
     pub lost_bytes: i64,
-    /// Whether the cap on its output was reached.
+    /// Whether the limit of its output was reached.
     pub truncated: bool,
-    /// Where in the sandbox's log its records begin and end.
+    /// The positions in the sandbox's log at which its records begin and end.
     pub positions: Option<(i64, i64)>,
 }
 
-/// Which process an execution is.
+/// The process of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
     pub boot: i64,
     pub pid: u32,
-    /// The record of agentd's journal that told of its start.
+    /// The record of agentd's journal with its start.
     pub journal_offset: i64,
 }
 
-/// How far a stream of output has come.
+/// The progress of an output stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of it that were read.
+    /// Bytes read.
     pub read: i64,
-    /// Bytes of it that are in the log; redaction makes them fewer or more.
+    /// Bytes in the log; redaction makes them fewer or more.
     pub kept: i64,
 }
 
 impl ExecutionRow {
-    /// One that has just been heard of.
+    /// A new execution.
     pub fn new(
         new: NewExecution,
         project: ProjectId,
@@ -116,18 +116,18 @@ impl ExecutionRow {
         }
     }
 
-    /// Bytes of output that are kept.
+    /// Bytes of output that are stored.
     pub const fn kept_bytes(&self) -> i64 {
         self.main.kept + self.error.kept
     }
 
-    /// Bytes of output that it wrote, as far as is known.
+    /// Bytes of output that it wrote, as far as known.
     pub const fn total_bytes(&self) -> i64 {
         self.main.read + self.error.read
     }
 }
 
-/// What was read of a sandbox's journal, to be put on record together.
+/// A part of a sandbox's journal, to record together.
 #[derive(Debug, Clone)]
 pub struct Collected {
     pub sandbox: SandboxId,
@@ -135,9 +135,9 @@ pub struct Collected {
     /// The journal's position after it.
     pub boot: i64,
     pub next: i64,
-    /// The segments that were written to, as they are now.
+    /// The changed segments.
     pub segments: Vec<SegmentRow>,
-    /// The executions that changed, as they are now.
+    /// The changed executions.
     pub executions: Vec<ExecutionRow>,
 }
 
@@ -159,7 +159,7 @@ const COLUMNS: &str = "id, project_id, sandbox_id, agent_id, actor_key, source, 
      lost_bytes, truncated, first_position, last_position";
 
 impl Store {
-    /// Puts an execution on record before, or while, it starts.
+    /// Records an execution before, or while, it starts.
     pub async fn begin_execution(&self, execution: ExecutionRow) -> Result<(), StoreError> {
         let write = self.database().write(WRITE, move |connection| {
             Box::pin(async move {
@@ -172,8 +172,8 @@ impl Store {
         write.await
     }
 
-    /// Puts part of a journal on record: executions with their events, segments, and the position. What
-    /// was on record as over stays so.
+    /// Records part of a journal: executions with their events, segments, and the position. Ended executions
+    /// stay ended.
     pub async fn record_collected(&self, collected: Collected) -> Result<(), StoreError> {
         let write = self.database().write(WRITE, move |connection| {
             Box::pin(async move {
@@ -191,7 +191,7 @@ impl Store {
                 for segment in &collected.segments {
                     segments::put(connection, segment).await?;
                 }
-                // Events come last: they hold the project's counter.
+                // Events come last: they lock the project's counter.
                 let mut told = Vec::new();
                 for execution in &collected.executions {
                     let new = insert(connection, execution).await?;
@@ -212,7 +212,7 @@ impl Store {
         write.await
     }
 
-    /// Ends every execution of a sandbox that is on record as running, with that state.
+    /// Ends every running execution of a sandbox, with this state.
     pub async fn end_executions(
         &self,
         sandbox: SandboxId,
@@ -246,7 +246,7 @@ impl Store {
         write.await
     }
 
-    /// Sandboxes of this installation that are over and have executions on record as running.
+    /// Ended sandboxes of this installation with executions recorded as running.
     pub async fn sandboxes_with_lost_executions(&self) -> Result<Vec<SandboxId>, StoreError> {
         let rows = sqlx::query(
             "SELECT DISTINCT sandbox_id FROM executions WHERE state = 'running' AND sandbox_id IN (
@@ -260,7 +260,7 @@ impl Store {
         rows.iter().map(|row| id(row, "sandbox_id")).collect()
     }
 
-    /// How far a sandbox's journal is on record: the start of agentd, and the next record.
+    /// How far a sandbox's journal is recorded: the start of agentd, and the next record.
     pub async fn journal_position(&self, sandbox: SandboxId) -> Result<Option<(i64, i64)>, StoreError> {
         let row = sqlx::query("SELECT boot, next FROM journal_positions WHERE sandbox_id = $1")
             .bind(sandbox)
@@ -284,7 +284,7 @@ impl Store {
             .await
     }
 
-    /// The executions in scope that the filter asks for, newest first.
+    /// The executions in scope that match the filter, newest first.
     pub async fn executions(
         &self,
         scope: &impl Scope,
@@ -304,7 +304,7 @@ impl Store {
     }
 }
 
-/// Says whether it was not there yet.
+/// Returns whether it is new.
 async fn insert(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<bool, StoreError> {
     let inserted = sqlx::query(
         "INSERT INTO executions (id, project_id, sandbox_id, agent_id, actor_key, source, state, command, cwd,
@@ -327,7 +327,7 @@ async fn insert(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<bo
     Ok(inserted.rows_affected() == 1)
 }
 
-/// Says whether it ended by this.
+/// Returns whether this ended it.
 async fn update(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<bool, StoreError> {
     let updated = sqlx::query(
         "UPDATE executions SET boot = $1, pid = $2, journal_offset = $3, cwd = $4, user_name = $5, state = $6,

@@ -1,6 +1,6 @@
-//! What is on record of forges: connections, repositories, and of local ones all that git does not keep.
+//! Records of forges: connections, repositories, and the data of local ones that git does not store.
 //!
-//! Every question takes a project's scope and names the repository by its id, which is found by that scope too.
+//! Every query takes a project's scope and finds the repository by its id in that scope.
 
 mod comments;
 mod connections;
@@ -23,12 +23,12 @@ use crate::StoreError;
 use crate::columns::unreadable;
 use crate::error::Doing;
 
-/// A record of a forge was not made or changed.
+/// Why a record of a forge was not created or changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ForgeRecordError {
     #[error("there is no such thing")]
     NotFound,
-    /// Another has the name, or for a pull request the branches: that number.
+    /// The name, or for a pull request the pair of branches, is in use: by this number.
     #[error("there is one already")]
     Taken { number: Option<i64> },
     #[error("there may be at most {0}")]
@@ -36,14 +36,14 @@ pub enum ForgeRecordError {
     /// It is in use by other records.
     #[error("it is in use")]
     InUse,
-    /// It is not, or no longer, in the state that was expected.
+    /// It is not, or no longer, in the expected state.
     #[error("it was changed meanwhile")]
     Raced,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Reads a column that holds a word or a name.
+/// Parses a column with a word or a name.
 fn word<T: std::str::FromStr<Err: ToString>>(
     row: &sqlx::any::AnyRow,
     column: &'static str,
@@ -52,7 +52,7 @@ fn word<T: std::str::FromStr<Err: ToString>>(
     text.parse().map_err(|error: T::Err| unreadable(column, error))
 }
 
-/// The same where there may be nothing.
+/// The same for an optional column.
 fn optional_word<T: std::str::FromStr<Err: ToString>>(
     row: &sqlx::any::AnyRow,
     column: &'static str,
@@ -61,7 +61,7 @@ fn optional_word<T: std::str::FromStr<Err: ToString>>(
     text.map(|text| text.parse().map_err(|error: T::Err| unreadable(column, error))).transpose()
 }
 
-/// Takes the repository's next number; `None` where there is no such repository in the project.
+/// Takes the repository's next number; `None` if the project has no such repository.
 async fn next_number(
     connection: &mut AnyConnection,
     project: ProjectId,

@@ -1,4 +1,4 @@
-//! What is on record of git in sandboxes: the repositories that a sandbox has, and every operation.
+//! Records of git in sandboxes: each sandbox's repositories, and every operation.
 
 use coffer_core::event::{Event, GitFailed, GitFailure, GitStarted, GitSucceeded};
 use coffer_core::{GitOperationId, Millis, ProjectId, RepositoryId, SandboxId, SnapshotId};
@@ -16,7 +16,7 @@ const READ: &str = "read git's records";
 const CHANGE: &str = "change git's records";
 const LONGEST_ERROR: usize = 2000;
 
-/// A repository that a sandbox has.
+/// A repository in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitRemote {
     pub sandbox: SandboxId,
@@ -27,7 +27,7 @@ pub struct GitRemote {
     pub user: Option<String>,
 }
 
-/// Where an operation stands.
+/// The state of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum GitState {
@@ -38,7 +38,7 @@ pub enum GitState {
 
 coffer_core::names!(GitState);
 
-/// One thing done with git.
+/// A git operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitOperation {
     pub id: GitOperationId,
@@ -62,7 +62,7 @@ pub enum GitOutcome {
 }
 
 impl Store {
-    /// Puts an operation on record that is about to begin.
+    /// Records an operation that is about to begin.
     pub async fn begin_git_operation(
         &self,
         scope: &ProjectScope,
@@ -104,7 +104,7 @@ impl Store {
         begin.await
     }
 
-    /// Puts on record how an operation ended.
+    /// Records the end of an operation.
     pub async fn end_git_operation(
         &self,
         scope: &ProjectScope,
@@ -137,7 +137,7 @@ impl Store {
                 .fetch_optional(&mut *connection)
                 .await
                 .doing(CHANGE)?;
-                // Somebody else ended it, or its sandbox is no longer on record.
+                // It was ended elsewhere, or its sandbox's record was deleted.
                 let Some(row) = ended else { return Ok(()) };
                 let (kind, repository) = (text(&row, "kind")?, text(&row, "repository")?);
                 let event = match state {
@@ -157,7 +157,7 @@ impl Store {
         end.await
     }
 
-    /// Ends the operations that a server of this installation left under way; answers how many those were.
+    /// Ends the operations that a server of this installation left in progress; returns how many.
     pub async fn interrupt_git_operations(&self, operator: &Operator) -> Result<usize, StoreError> {
         let installation = self.installation();
         let rows = sqlx::query(
@@ -177,7 +177,7 @@ impl Store {
         Ok(rows.len())
     }
 
-    /// The latest operations of a sandbox, newest first, those before `before` where it is given.
+    /// The latest operations of a sandbox, newest first; only those before `before` if given.
     pub async fn git_operations(
         &self,
         scope: &ProjectScope,
@@ -197,7 +197,7 @@ impl Store {
             .await
     }
 
-    /// Notes that a sandbox has a repository.
+    /// Records that a sandbox has a repository.
     pub async fn put_git_remote(&self, scope: &ProjectScope, remote: GitRemote) -> Result<(), ChangeError> {
         let scope = *scope;
         let put = self.database().write(CHANGE, move |connection| {
@@ -228,7 +228,7 @@ impl Store {
         put.await
     }
 
-    /// The repositories of a sandbox that there still are.
+    /// The repositories of a sandbox that still exist.
     pub async fn git_remotes(
         &self,
         scope: &impl Scope,
@@ -248,7 +248,7 @@ impl Store {
         rows.iter().map(remote).collect()
     }
 
-    /// Has a sandbox have the repositories again that it had when one of its snapshots was made, and no others.
+    /// Restores a sandbox's repositories to those of a snapshot, and removes others.
     pub async fn restore_git_remotes(
         &self,
         _: &Operator,
@@ -269,7 +269,7 @@ impl Store {
         restore.await
     }
 
-    /// The sandboxes that are not over and have repositories.
+    /// The live sandboxes that have repositories.
     pub async fn sandboxes_with_git(&self, _: &Operator) -> Result<Vec<SandboxId>, StoreError> {
         let rows = sqlx::query(
             "SELECT DISTINCT m.sandbox_id FROM git_remotes AS m JOIN sandboxes AS s ON s.id = m.sandbox_id
@@ -282,7 +282,7 @@ impl Store {
     }
 }
 
-/// Notes which repositories a snapshot's sandbox has.
+/// Records the repositories of a snapshot's sandbox.
 pub(crate) async fn keep_remotes_of(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -304,8 +304,8 @@ pub(crate) async fn keep_remotes_of(
     Ok(())
 }
 
-/// Gives a new sandbox the repositories of what it began with: a snapshot's, or for the child of a fork, whose snapshot
-/// nobody keeps, its parent's.
+/// Gives a new sandbox the repositories of its origin: those of its snapshot, or, for a fork, whose snapshot
+/// is not recorded, its parent's.
 pub(crate) async fn inherit_remotes(
     connection: &mut AnyConnection,
     sandbox: SandboxId,

@@ -1,12 +1,12 @@
 //! API keys, of projects and of operators.
 //!
-//! A key is `e2b_` (an operator's: `coffer_`) and 40 hexadecimal digits, shown once. The database has its SHA-256 and its first
-//! characters: the prefix finds the row, the digest is compared in constant time. A slow hash would
-//! buy nothing, since nobody can search through 160 random bits.
+//! A key is `e2b_` (an operator's: `coffer_`) and 40 hexadecimal digits, shown once. The database has its
+//! SHA-256 and its first characters: the prefix finds the row, the digest is compared in constant time. A slow
+//! hash is not needed, because 160 random bits cannot be searched.
 //!
-//! Requests do not wait for the database: a key that was good is believed for [`BELIEVED`], which is
-//! also how long a revocation on another server may take to be heard here. When keys were last used is
-//! noted in memory and written once a minute.
+//! Requests do not wait for the database: a valid key is cached for [`BELIEVED`], which is also how long a
+//! revocation on another server may take to apply here. The times of last use are kept in memory and written
+//! once a minute.
 
 mod cache;
 mod links;
@@ -32,16 +32,16 @@ use crate::{Authenticated, Inner, Operator, Principal, ProjectScope, Scope, Stor
 const BELIEVED: Duration = Duration::from_secs(2);
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
 
-/// E2B's SDKs take no other.
+/// E2B's SDKs accept no other prefix.
 const MARK: &str = "e2b_";
 const OPERATOR_MARK: &str = "coffer_";
-/// Of a one-time link's token, which is no key: [`Store::authenticate`] does not know the mark.
+/// The prefix of a one-time link's token, which is not a key: [`Store::authenticate`] does not know it.
 const LINK_MARK: &str = "link_";
 const RANDOM_BYTES: usize = 20;
 /// The mark and eight digits; the other 128 bits stay secret.
 const PREFIX_DIGITS: usize = 8;
 
-/// An API key in full. It exists only where it was made: the database cannot give it back.
+/// An API key in full. It exists only where it was created: the database cannot return it.
 #[derive(Clone)]
 pub struct ApiKeySecret {
     id: KeyId,
@@ -54,7 +54,7 @@ impl ApiKeySecret {
         Self { id: KeyId::generate(), text: format!("{mark}{}", hex::encode(random)) }
     }
 
-    /// A key that was made elsewhere, if it is well-formed: `e2b_` and 40 hexadecimal digits.
+    /// A given key, if it is well-formed: `e2b_` and 40 hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
         prefix_of(text).filter(|_| text.starts_with(MARK))?;
         Some(Self { id: KeyId::generate(), text: text.to_string() })
@@ -69,7 +69,7 @@ impl ApiKeySecret {
         prefix_among(&marks, &self.text).expect("it was made well-formed").to_string()
     }
 
-    /// The name of the key, not secret.
+    /// The id of the key, which is not secret.
     pub const fn id(&self) -> KeyId {
         self.id
     }
@@ -94,14 +94,14 @@ pub struct NewKey {
     pub role: Role,
     /// Whether a person or a service holds it; a key with an agent is the agent's.
     pub kind: KeyKind,
-    /// Whose it is; such a key can touch only what that agent owns.
+    /// Its agent, if any; such a key sees only what that agent owns.
     pub agent: Option<AgentId>,
-    /// Refused from this time on.
+    /// Invalid from this time on.
     pub expires_ms: Option<Millis>,
 }
 
 impl From<&str> for NewKey {
-    /// A person's key that may do everything in its project.
+    /// A person's key with the role admin.
     fn from(name: &str) -> Self {
         Self {
             name: name.to_string(),
@@ -113,7 +113,7 @@ impl From<&str> for NewKey {
     }
 }
 
-/// What may be shown of a key.
+/// The public data of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiKeyInfo {
     pub id: KeyId,
@@ -122,7 +122,7 @@ pub struct ApiKeyInfo {
     pub role: Role,
     pub kind: KeyKind,
     pub agent: Option<AgentId>,
-    /// Its first characters, by which its owner knows it.
+    /// Its first characters, to recognise it.
     pub prefix: String,
     pub created_ms: Millis,
     pub expires_ms: Option<Millis>,
@@ -131,7 +131,7 @@ pub struct ApiKeyInfo {
 }
 
 impl Store {
-    /// Makes a key for `project`.
+    /// Creates a key for `project`.
     pub async fn create_key(
         &self,
         _: &Operator,
@@ -149,7 +149,7 @@ impl Store {
         Ok(made)
     }
 
-    /// Makes the project's first key, `wanted` or a new one; or nothing when it has ever had one.
+    /// Creates the project's first key, `wanted` or a new one; nothing if it has ever had one.
     pub async fn ensure_first_key(
         &self,
         _: &Operator,
@@ -161,7 +161,7 @@ impl Store {
         let key = key.into();
         let ensure = self.database().write(DOING, move |connection| {
             Box::pin(async move {
-                // Holds the project's row, so that of two servers starting at once one makes the key.
+                // Locks the project's row, so that only one of two starting servers creates the key.
                 lock_project(connection, project, DOING).await?;
                 let earlier = sqlx::query("SELECT id FROM api_keys WHERE project_id = $1 LIMIT 1")
                     .bind(project)
@@ -195,8 +195,8 @@ impl Store {
         rows.iter().map(key_info).collect()
     }
 
-    /// Refuses the key from now on: here at once, on other servers within seconds. Says whether there was
-    /// such a key, not yet revoked.
+    /// Revokes the key: here at once, on other servers within seconds. Returns whether it existed and was not
+    /// revoked.
     pub async fn revoke_key(&self, scope: &impl Scope, key: KeyId) -> Result<bool, StoreError> {
         const DOING: &str = "revoke a key";
         let only = scope.only();
@@ -219,8 +219,8 @@ impl Store {
         Ok(revoked)
     }
 
-    /// Makes the key's successor, with the same name and rights, and lets the old one live until
-    /// `overlap_ms` from now at the most. `NotFound` where the scope sees no such key that is good.
+    /// Creates the key's successor, with the same name and rights; the old one expires at most `overlap_ms`
+    /// from now. `NotFound` if the scope has no such valid key.
     pub async fn rotate_key(
         &self,
         scope: &ProjectScope,
@@ -254,7 +254,7 @@ impl Store {
                     role: old.role,
                     kind: old.kind,
                     agent: old.agent,
-                    // As long a life again as the old one had.
+                    // The same lifetime as the old one had.
                     expires_ms: old.expires_ms.map(|expires| now + (expires - old.created_ms)),
                 };
                 insert_key(connection, project, &secret, &successor).await.doing(DOING)?;
@@ -273,7 +273,7 @@ impl Store {
         Ok(made)
     }
 
-    /// Makes a key that sees every project.
+    /// Creates a key that sees every project.
     pub async fn create_operator_key(&self, _: &Operator, name: &str) -> Result<ApiKeySecret, StoreError> {
         const DOING: &str = "create an operator's key";
         let (secret, name) = (ApiKeySecret::generate(OPERATOR_MARK), storable(name));
@@ -297,7 +297,7 @@ impl Store {
         insert.await.map(|_| made)
     }
 
-    /// Whom this key belongs to, or `None` when it is malformed, unknown, expired or revoked.
+    /// The holder of this key, or `None` if it is malformed, unknown, expired or revoked.
     pub async fn authenticate(&self, text: &str) -> Result<Option<Authenticated>, StoreError> {
         let Some(prefix) = prefix_of(text) else { return Ok(None) };
         let digest: KeyDigest = Sha256::digest(text).into();
@@ -334,7 +334,7 @@ impl Store {
         Ok(None)
     }
 
-    /// Writes down when keys were last used.
+    /// Writes the times of last use.
     pub(crate) async fn flush_last_used(&self) -> Result<(), StoreError> {
         const DOING: &str = "record when keys were last used";
         let used = std::mem::take(&mut self.inner.keys.lock().used);
@@ -416,7 +416,7 @@ fn role(row: &AnyRow) -> Result<Role, StoreError> {
         .map_err(|error: BadRole| StoreError::Unreadable { what: "role of a key", why: error.to_string() })
 }
 
-/// A key with an agent is the agent's, whatever else is on record.
+/// A key with an agent is the agent's, whatever its recorded kind.
 fn kind(row: &AnyRow) -> Result<KeyKind, StoreError> {
     if row.try_get::<Option<String>, _>("agent_id").doing(READ)?.is_some() {
         return Ok(KeyKind::Agent);
@@ -443,7 +443,7 @@ fn key_info(row: &AnyRow) -> Result<ApiKeyInfo, StoreError> {
     })
 }
 
-/// Once a minute writes what was only noted, and drops what has expired.
+/// Once a minute, writes cached times of last use and deletes expired rows.
 pub(crate) async fn keep_house(inner: Weak<Inner>, stop: CancellationToken) {
     loop {
         tokio::select! {
@@ -460,7 +460,7 @@ pub(crate) async fn keep_house(inner: Weak<Inner>, stop: CancellationToken) {
             match done {
                 Ok(()) => {}
                 Err(StoreError::Closed) => return,
-                Err(error) => tracing::warn!("housekeeping will be tried again in a minute: {error}"),
+                Err(error) => tracing::warn!("housekeeping failed, trying again in a minute: {error}"),
             }
         }
     }

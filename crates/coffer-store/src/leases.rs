@@ -1,4 +1,4 @@
-//! Leases, and which installation a sandbox is held by.
+//! Leases, and the installations that hold sandboxes.
 
 use coffer_core::{Millis, SandboxId};
 
@@ -10,14 +10,14 @@ const RENEW: &str = "renew a lease";
 const ADOPT: &str = "take sandboxes over";
 
 impl Store {
-    /// Writes down that the owner of a running sandbox is there until `until_ms`.
+    /// Records that the lease of a running sandbox lasts until `until_ms`.
     pub async fn renew_lease(
         &self,
         _: &Operator,
         sandbox: SandboxId,
         until_ms: Millis,
     ) -> Result<(), ChangeError> {
-        // After a crash every lease begins anew, so this need not outlive one.
+        // After a crash every lease restarts, so this need not survive one.
         let renew = self.database().write_to(Durability::Cached, RENEW, move |connection| {
             Box::pin(async move {
                 let renewed = sqlx::query(
@@ -35,9 +35,8 @@ impl Store {
         renew.await
     }
 
-    /// From now on this handle acts for one installation: sandboxes that it records are held there, and
-    /// only those are live for it. Live ones that nobody holds, from before there were installations,
-    /// become its own.
+    /// Sets the installation that this handle acts for: new sandboxes belong to it, and only its own are live
+    /// for this handle. Live sandboxes without one, from older versions, are assigned to it.
     pub async fn act_for(&self, _: &Operator, installation: &str) -> Result<(), StoreError> {
         let name = installation.to_string();
         let adopt = self.database().write(ADOPT, move |connection| {
@@ -59,7 +58,7 @@ impl Store {
         Ok(())
     }
 
-    /// The installation that holds a live sandbox, where that is another than this handle acts for.
+    /// The installation that holds a live sandbox, if it is not this one.
     pub fn holder_elsewhere<'a>(&self, row: &'a SandboxRow) -> Option<&'a str> {
         let (own, holder) = (self.installation()?, row.installation.as_deref()?);
         (row.state.is_live() && holder != own).then_some(holder)

@@ -1,16 +1,15 @@
-//! The records of Cofferdam: projects, keys, sandboxes and what happened to them.
+//! The database of Cofferdam: projects, keys, sandboxes and their history.
 //!
-//! One SQL text runs on SQLite and on PostgreSQL; the address given to [`Store::open`] decides.
-//! Three promises hold on both:
+//! The same SQL runs on SQLite and on PostgreSQL; the URL given to [`Store::open`] decides. Three guarantees
+//! hold on both:
 //!
-//! - **An answer is a commit.** A write that returned is on disk. On SQLite one task writes: it
-//!   commits what has queued at once, with a savepoint for each caller, so a failed write takes back
-//!   only itself. On PostgreSQL each write is a transaction of its own. A write that was asked for is
-//!   carried through even when its caller stops waiting.
-//! - **A scope is proof.** Every question takes a [`Scope`]; a [`ProjectScope`] comes only from
+//! - **An answer is a commit.** A write that returned is on disk. On SQLite one task writes: it commits all
+//!   queued writes at once, with a savepoint for each caller, so a failed write rolls back only itself. On
+//!   PostgreSQL each write is its own transaction. A write is completed even if its caller stops waiting.
+//! - **A scope is proof.** Every query takes a [`Scope`]; a [`ProjectScope`] comes only from
 //!   [`Store::authenticate`] and finds nothing of another project.
-//! - **State and event are one.** A state changes by compare-and-set, together with its line in the
-//!   sandbox's history and in the project's event log.
+//! - **State and event are one.** A state changes by compare-and-set, together with its line in the sandbox's
+//!   history and in the project's event log.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -133,7 +132,7 @@ pub use webhooks::{
     WebhookBehind, WebhookChange, WebhookDue, WebhookKey, WebhookLoad, WebhookRecordError, WebhookRow,
 };
 
-/// A handle to the records; clones share everything.
+/// A handle to the database; clones share everything.
 #[derive(Debug, Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -152,7 +151,7 @@ struct Inner {
     _stop_on_drop: DropGuard,
 }
 
-/// What this process brings along.
+/// Settings of this process.
 #[derive(Debug, Default)]
 struct Here {
     installation: Option<String>,
@@ -160,8 +159,8 @@ struct Here {
 }
 
 impl Store {
-    /// Opens `sqlite:/path/to/file.db` (made when missing) or `postgres://…`, and brings its tables up to date.
-    /// What is sealed under a master key that `keys` has not got stays so; everything else works.
+    /// Opens `sqlite:/path/to/file.db` (created if missing) or `postgres://…`, and migrates it. Data that is
+    /// sealed under a master key that `keys` lacks stays sealed; everything else works.
     pub async fn open(url: &str, keys: KeySource) -> Result<Self, OpenError> {
         let database = Database::open(url).await?;
         let vault = Vault::open(&database, keys).await?;
@@ -183,7 +182,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Finishes what is queued and closes every connection. Later calls fail with [`StoreError::Closed`].
+    /// Finishes queued writes and closes every connection. Later calls fail with [`StoreError::Closed`].
     pub async fn close(&self) {
         if let Err(error) = self.flush_last_used().await {
             tracing::warn!("could not record when keys were last used: {error}");
@@ -200,12 +199,12 @@ impl Store {
         asked.map(drop).doing("ask the database")
     }
 
-    /// How long writes of this process took so far, and how many wait.
+    /// Durations of writes of this process so far, and how many wait.
     pub fn write_load(&self) -> WriteLoad {
         self.database().load.read()
     }
 
-    /// Changes whenever something was written by this process.
+    /// Changes after every write of this process.
     pub fn written(&self) -> tokio::sync::watch::Receiver<()> {
         self.database().written()
     }

@@ -1,4 +1,4 @@
-//! Which sandbox came from which.
+//! Lineages of sandboxes.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -12,13 +12,13 @@ use crate::{Origin, Scope, Store, StoreError};
 
 const READ: &str = "read a lineage";
 
-/// Longer chains are shown from the middle on.
+/// Longer chains are cut at the old end.
 const MOST_ANCESTORS: i64 = 1000;
 
-/// A sandbox with all that came from the same beginning, as far as it is remembered.
+/// A sandbox with its ancestors and all their descendants, as far as recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lineage {
-    /// Parents before their children, children in the order of their making.
+    /// Parents before their children, children by creation.
     pub relatives: Vec<Relative>,
     /// Whether there are more.
     pub truncated: bool,
@@ -32,13 +32,13 @@ pub struct Relative {
     pub template: String,
     pub origin: Option<Origin>,
     pub created_ms: Millis,
-    /// Steps from the first that is remembered.
+    /// Steps from the oldest recorded ancestor.
     pub depth: u32,
 }
 
 impl Store {
-    /// The oldest ancestor of a sandbox that the scope sees, and everything that came from it, at most `most`;
-    /// none where the scope does not see the sandbox.
+    /// The oldest ancestor of a sandbox in scope, and everything that came from it, at most `most`; `None` if
+    /// the scope does not see the sandbox.
     pub async fn lineage(
         &self,
         scope: &impl Scope,
@@ -104,7 +104,7 @@ fn relative(row: &AnyRow) -> Result<Relative, StoreError> {
     })
 }
 
-/// Puts each family together: a parent, then its first child with all that came from that, then the next.
+/// Orders each family: a parent, then its first child with its descendants, then the next child.
 fn families(relatives: Vec<Relative>) -> Vec<Relative> {
     let known: HashSet<SandboxId> = relatives.iter().map(|relative| relative.id).collect();
     let mut children: HashMap<Option<SandboxId>, VecDeque<Relative>> = HashMap::new();
@@ -113,7 +113,7 @@ fn families(relatives: Vec<Relative>) -> Vec<Relative> {
         children.entry(parent).or_default().push_back(relative);
     }
     let mut ordered = Vec::with_capacity(known.len());
-    // A stack of brothers and sisters still to come, so that a long line needs no deep recursion.
+    // A stack of remaining siblings, so that a long line needs no deep recursion.
     let mut waiting: Vec<VecDeque<Relative>> = children.remove(&None).into_iter().collect();
     while let Some(next) = waiting.last_mut() {
         match next.pop_front() {

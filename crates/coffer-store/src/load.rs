@@ -3,17 +3,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Upper bounds of the buckets, in seconds; one more is for all that is longer.
+/// Upper bounds of the buckets, in seconds; one more has the rest.
 const BOUNDS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
-/// How long writes took so far, and how many wait.
+/// Durations of writes so far, and how many wait.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WriteLoad {
     pub waiting: u64,
     pub count: u64,
     /// The sum of all.
     pub seconds: f64,
-    /// Upper bound, and how many took longer than the bound before and no longer than this one.
+    /// Upper bound, and how many writes were above the previous bound and within this one.
     pub buckets: Vec<(f64, u64)>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Load {
     buckets: [AtomicU64; BOUNDS.len() + 1],
 }
 
-/// A write under way; counted when it is dropped.
+/// A write in progress; counted when it is dropped.
 pub(crate) struct Under<'a> {
     load: &'a Load,
     since: Instant,

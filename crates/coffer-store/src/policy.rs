@@ -1,4 +1,4 @@
-//! Which commands a project lets be started, and which requests to start one were answered before.
+//! Command policies of projects, and idempotency keys of executions.
 
 use std::collections::HashMap;
 
@@ -15,23 +15,23 @@ use crate::{Idempotency, Operator, ProjectScope, Store, StoreError, events, now_
 
 const READ: &str = "read command policies";
 const TAKE: &str = "take an idempotency key";
-/// How long an idempotency key names the execution that it started, as with sandboxes.
+/// How long an idempotency key refers to its execution, as with sandboxes.
 const KEY_LIFE_MS: Millis = 24 * 3_600_000;
 
-/// A project's policy, as it stands.
+/// A project's policy with its version.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VersionedPolicy {
     pub policy: CommandPolicy,
-    /// 0 where nobody has set one.
+    /// 0 if none was set.
     pub version: i64,
 }
 
-/// What an idempotency key of an execution is.
+/// The result of taking an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakenKey {
-    /// It is the caller's now.
+    /// The caller has it now.
     New,
-    /// The same request started that one.
+    /// The same request started this execution.
     Earlier(ExecutionId),
     /// Another request used it.
     UsedDifferently,
@@ -48,7 +48,7 @@ impl Store {
         row.as_ref().map_or(Ok(VersionedPolicy::default()), read)
     }
 
-    /// Every policy there is.
+    /// All policies.
     pub async fn command_policies(
         &self,
         _: &Operator,
@@ -60,9 +60,9 @@ impl Store {
         rows.iter().map(|row| Ok((id(row, "project_id")?, read(row)?))).collect()
     }
 
-    /// A number that every change of any policy raises.
+    /// A number that grows with every change of any policy.
     pub async fn command_policies_version(&self, _: &Operator) -> Result<i64, StoreError> {
-        // Versions only grow and rows stay, so no two states have one sum.
+        // Versions only grow and rows stay, so no two states have the same sum.
         let row =
             sqlx::query("SELECT CAST(COALESCE(SUM(version), 0) AS BIGINT) AS total FROM command_policies")
                 .fetch_one(self.database().readers())
@@ -71,7 +71,7 @@ impl Store {
         row.try_get("total").doing(READ)
     }
 
-    /// Replaces the policy of the scope's project if it is of that version; `None` where it is of another.
+    /// Replaces the policy of the scope's project if its version matches; `None` if not.
     pub async fn set_command_policy(
         &self,
         scope: &ProjectScope,
@@ -82,7 +82,7 @@ impl Store {
         let project = scope.project();
         let set = self.database().write(DOING, move |connection| {
             Box::pin(async move {
-                // Holds the project's row, so that of two who set the first policy one comes second.
+                // Locks the project's row, so that two first policies do not race.
                 lock_project(connection, project, DOING).await?;
                 let before = sqlx::query("SELECT version FROM command_policies WHERE project_id = $1")
                     .bind(project)
@@ -121,7 +121,7 @@ impl Store {
         set.await
     }
 
-    /// Takes an idempotency key for `execution`, or says what it was used for before.
+    /// Takes an idempotency key for `execution`, or returns its earlier use.
     pub async fn take_execution_key(
         &self,
         scope: &ProjectScope,
@@ -178,7 +178,7 @@ impl Store {
         take.await
     }
 
-    /// The execution that a key was taken for, if it was.
+    /// The execution of a key, if there is one.
     pub async fn keyed_execution(
         &self,
         scope: &ProjectScope,
@@ -196,7 +196,7 @@ impl Store {
         row.map(|row| id(&row, "execution_id")).transpose()
     }
 
-    /// Gives a key back whose execution did not start, so that a retry tries again.
+    /// Releases a key whose execution did not start, so that a retry can start it.
     pub async fn release_execution_key(
         &self,
         scope: &ProjectScope,

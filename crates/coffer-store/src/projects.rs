@@ -1,4 +1,4 @@
-//! Projects: what everything belongs to.
+//! Projects, which own everything else.
 
 use coffer_core::{Millis, ProjectId};
 use sqlx::any::AnyRow;
@@ -18,14 +18,14 @@ pub struct Project {
     pub id: ProjectId,
     pub name: String,
     pub created_ms: Millis,
-    /// Raised by every change, so that two who change it at once find out.
+    /// Grows with every change, so that concurrent changes are detected.
     pub version: i64,
 }
 
 const COLUMNS: &str = "id, name, created_ms, version";
 
 impl Store {
-    /// Makes a project; the name must be new.
+    /// Creates a project; its name must be unique.
     pub async fn create_project(&self, _: &Operator, name: &str) -> Result<ProjectId, NameError> {
         const DOING: &str = "create a project";
         let (project, name) = (ProjectId::generate(), storable(name));
@@ -50,7 +50,7 @@ impl Store {
         Ok(project)
     }
 
-    /// The project that everything belongs to where nobody has made others; made at first use.
+    /// The default project; created at first use.
     pub async fn ensure_default_project(&self, operator: &Operator) -> Result<ProjectId, StoreError> {
         match self.create_project(operator, DEFAULT_PROJECT).await {
             Ok(project) => return Ok(project),
@@ -93,7 +93,7 @@ impl Store {
             .await
     }
 
-    /// Renames a project whose version is `version`; `None` where it is another by now, or gone.
+    /// Renames a project with this version; `None` if the version differs or it was deleted.
     pub async fn rename_project(
         &self,
         scope: &impl Scope,
@@ -143,8 +143,8 @@ fn read(row: &AnyRow) -> Result<Project, StoreError> {
     })
 }
 
-/// Holds the project's row until the transaction ends. Transactions that count or look before they write take it first,
-/// so that of two at once the second sees what the first did.
+/// Locks the project's row until the transaction ends. Transactions that count or check before they write
+/// lock it first, so that of two concurrent ones the second sees what the first did.
 pub(crate) async fn lock_project(
     connection: &mut AnyConnection,
     project: ProjectId,

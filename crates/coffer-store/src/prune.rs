@@ -1,4 +1,4 @@
-//! Removing what is old, a bounded number of rows at a time.
+//! Deletes old rows, a bounded number at a time.
 
 use coffer_core::{Millis, ProjectId};
 use sqlx::{AnyConnection, Row};
@@ -8,7 +8,7 @@ use crate::{Operator, ProjectScope, Store, StoreError};
 
 const PRUNE: &str = "remove old records";
 
-/// What is older than these times is removed.
+/// Rows older than these times are deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cutoffs {
     /// Sandboxes, runs and competitions that have ended.
@@ -17,7 +17,7 @@ pub struct Cutoffs {
     pub audit_ms: Millis,
 }
 
-/// How many rows were removed.
+/// Numbers of deleted rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pruned {
     pub sandboxes: u64,
@@ -25,12 +25,12 @@ pub struct Pruned {
     pub audit: u64,
     pub runs: u64,
     pub competitions: u64,
-    /// What entries of competitions changed, where the competition stays.
+    /// Patches of entries whose competition stays.
     pub patches: u64,
 }
 
 impl Pruned {
-    /// Whether there may be more of any of them.
+    /// Whether there may be more of any kind.
     pub const fn reached(&self, batch: u32) -> bool {
         let batch = batch as u64;
         self.sandboxes >= batch
@@ -43,9 +43,9 @@ impl Pruned {
 }
 
 impl Store {
-    /// Removes up to `batch` of each kind of record of a project; without one, of what is no project's.
+    /// Deletes up to `batch` rows of each kind of a project; without one, of rows that belong to no project.
     ///
-    /// Events go from the oldest on, so that those which stay have no gaps.
+    /// Events are deleted from the oldest on, so that the rest has no gaps.
     pub async fn prune(
         &self,
         _: &Operator,
@@ -69,7 +69,7 @@ impl Store {
         prune.await
     }
 
-    /// The newest event of the project that was removed for its age; 0 where none was.
+    /// The newest event of the project that was deleted for its age; 0 if none was.
     pub async fn pruned_event(&self, scope: &ProjectScope) -> Result<i64, StoreError> {
         let row = sqlx::query("SELECT pruned_event FROM projects WHERE id = $1")
             .bind(scope.project())
@@ -80,7 +80,7 @@ impl Store {
     }
 }
 
-/// A sandbox stays as long as output of it is kept.
+/// A sandbox stays as long as its output.
 const SANDBOXES: &str = "
     DELETE FROM sandboxes WHERE id IN (
         SELECT s.id FROM sandboxes AS s
@@ -88,14 +88,14 @@ const SANDBOXES: &str = "
             AND NOT EXISTS (SELECT 1 FROM output_segments AS o WHERE o.sandbox_id = s.id AND o.state <> 'pruned')
         ORDER BY s.ended_ms LIMIT $3)";
 
-/// With their steps and signals. What a task's attempt came to stays with the task; one that is stuck waits for a person.
+/// With their steps and signals. The results of attempts stay with the task; a stuck run waits for a person.
 const RUNS: &str = "
     DELETE FROM runs WHERE id IN (
         SELECT id FROM runs
         WHERE project_id = $1 AND ended_ms < $2 AND state IN ('done', 'failed', 'cancelled')
         ORDER BY ended_ms LIMIT $3)";
 
-/// With their entries. Those that are attempts at tasks go with their tasks.
+/// With their entries. Attempts at tasks are deleted with their tasks.
 const COMPETITIONS: &str = "
     DELETE FROM competitions WHERE id IN (
         SELECT id FROM competitions
@@ -109,7 +109,7 @@ const PATCHES: &str = "
         WHERE c.project_id = $1 AND c.ended_ms < $2 AND e.patch IS NOT NULL
         ORDER BY c.ended_ms LIMIT $3)";
 
-/// What one project has that ended before a time, a batch of it.
+/// A batch of one project's rows that ended before a time.
 struct Ended {
     project: ProjectId,
     before_ms: Millis,
@@ -135,7 +135,7 @@ async fn prune_events(
     before_ms: Millis,
     batch: u32,
 ) -> Result<u64, StoreError> {
-    // Up to the first that is young enough: times may go back with the clock, numbers do not.
+    // Up to the first that is young enough: times may go back with the clock, sequences do not.
     let oldest =
         sqlx::query("SELECT sequence, at_ms FROM events WHERE project_id = $1 ORDER BY sequence LIMIT $2")
             .bind(project)

@@ -1,11 +1,11 @@
-//! What a project may use at a time.
+//! Quotas of projects.
 //!
-//! Quotas are counted, not kept: sums over the rows of live sandboxes, in the transaction that adds to
-//! them, after it has raised the project's counter of events. That holds the project's row until the
-//! commit, so whoever counts sees all that was granted before, whichever server granted it.
+//! Quotas are counted, not stored: sums over the rows of live sandboxes, in the transaction that adds to them,
+//! after it has incremented the project's event counter. That locks the project's row until the commit, so a
+//! count sees everything granted before, by any server.
 //!
-//! A paused sandbox uses its disk alone: its processors and memory are for others. A snapshot uses as much
-//! disk as it is large.
+//! A paused sandbox counts only by its disk: its processors and memory are free for others. A snapshot counts
+//! by its size.
 
 use std::fmt;
 
@@ -25,10 +25,10 @@ const READ: &str = "read quotas";
 const COUNT: &str = "count what a project uses";
 const CHANGE: &str = "change quotas";
 
-/// More snapshots than anybody looks through; each is a directory on its host.
+/// Most snapshots of a project; each is a directory on its host.
 pub(crate) const MOST_SNAPSHOTS: i64 = 10_000;
 
-/// How much of each there may be at a time; `None` is as much as there is.
+/// The limit of each quota; `None` is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quotas {
     pub sandboxes: Option<i64>,
@@ -36,7 +36,7 @@ pub struct Quotas {
     pub memory_mib: Option<i64>,
     pub disk_mib: Option<i64>,
     pub forks: Option<i64>,
-    /// Runs that hold a slot; those beyond wait.
+    /// Runs that hold a slot; further ones wait.
     #[serde(default)]
     pub runs: Option<i64>,
     /// Repositories, Git LFS and artifacts together.
@@ -44,31 +44,31 @@ pub struct Quotas {
     pub storage_mib: Option<i64>,
 }
 
-/// How much of each there is.
+/// The current use of each quota.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InUse {
-    /// Running, or about to be.
+    /// Running or being created.
     pub sandboxes: i64,
     pub cpus: i64,
     pub memory_mib: i64,
     pub disk_mib: i64,
-    /// Counted only where somebody wants to see it.
+    /// Only computed for display.
     pub storage_mib: i64,
 }
 
 /// A project's quotas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProjectQuotas {
-    /// Those that an operator gave it.
+    /// Those that an operator set.
     pub own: Quotas,
-    /// Those that hold.
+    /// Those in force.
     pub in_force: Quotas,
     pub in_use: InUse,
     /// The version of the project.
     pub version: i64,
 }
 
-/// One of them.
+/// A quota.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -87,19 +87,19 @@ pub enum Quota {
 
 coffer_core::names!(Quota);
 
-/// More was asked for than the project may have.
+/// A request exceeds a quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverQuota {
     pub quota: Quota,
     pub limit: i64,
     pub used: i64,
     pub asked: i64,
-    /// When the next deadline gives some of it back, from now.
+    /// When the next deadline frees some of it, from now.
     pub frees_in_ms: Option<Millis>,
 }
 
 impl OverQuota {
-    /// Whether it does not fit though nothing else were in use: waiting does not help.
+    /// Whether it would not fit even if nothing else were in use: waiting does not help.
     pub const fn is_hopeless(&self) -> bool {
         self.asked > self.limit
     }
@@ -117,7 +117,7 @@ impl fmt::Display for OverQuota {
 }
 
 impl Quotas {
-    /// These, and where they say nothing those of `others`.
+    /// These, with `others` for those that are unset.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {
@@ -131,7 +131,7 @@ impl Quotas {
         }
     }
 
-    /// Whether any of them needs sandboxes to be counted.
+    /// Whether any of them requires counting sandboxes.
     const fn count(&self) -> bool {
         self.sandboxes.is_some()
             || self.cpus.is_some()
@@ -139,7 +139,7 @@ impl Quotas {
             || self.disk_mib.is_some()
     }
 
-    /// The first that `asked` does not fit in, with what is in use beside it.
+    /// The first quota that `asked` exceeds, with its use.
     fn refuse(&self, used: InUse, asked: InUse) -> Option<OverQuota> {
         let each = [
             (Quota::Sandboxes, self.sandboxes, used.sandboxes, asked.sandboxes),
@@ -149,14 +149,14 @@ impl Quotas {
         ];
         each.into_iter().find_map(|(quota, limit, used, asked)| {
             let limit = limit?;
-            // Whoever asks for none of it is not refused for what others took.
+            // A request that needs nothing of a quota is not refused for it.
             let over = asked > 0 && used.saturating_add(asked) > limit;
             over.then_some(OverQuota { quota, limit, used, asked, frees_in_ms: None })
         })
     }
 }
 
-/// What a new sandbox asks for.
+/// What a new sandbox needs.
 fn whole(limits: &Limits) -> InUse {
     InUse {
         sandboxes: 1,
@@ -189,21 +189,21 @@ impl InUse {
     }
 }
 
-/// What a sandbox does that needs room.
+/// The step of a sandbox that needs room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asking {
     ToBegin,
-    /// Its disk is counted already.
+    /// Its disk is already counted.
     ToResume,
 }
 
 impl Store {
-    /// Sets the quotas of projects that have none of their own.
+    /// Sets the default quotas of projects.
     pub fn set_default_quotas(&self, quotas: Quotas) {
         self.inner.here.write().quotas = quotas;
     }
 
-    /// The same for one of them: how many runs of a project may hold a slot.
+    /// Sets the default number of runs of a project that may hold a slot.
     pub fn set_default_runs(&self, runs: u32) {
         let mut here = self.inner.here.write();
         here.quotas.runs = Some(runs.into());
@@ -213,7 +213,7 @@ impl Store {
         self.inner.here.read().quotas
     }
 
-    /// The quotas of a project that the scope sees, and what it uses.
+    /// The quotas of a project in scope, and their use.
     pub async fn quotas(
         &self,
         scope: &impl Scope,
@@ -238,7 +238,7 @@ impl Store {
         Ok(Some(ProjectQuotas { own, in_force: own.or(self.default_quotas()), in_use, version }))
     }
 
-    /// Gives a project quotas of its own, if it exists and its version is `version`; `None` otherwise.
+    /// Sets a project's own quotas, if it exists with this version; `None` otherwise.
     pub async fn set_quotas(
         &self,
         _: &Operator,
@@ -276,8 +276,8 @@ impl Store {
         set.await
     }
 
-    /// Whether a sandbox of these limits would be refused right now. Only [`Store::insert_sandbox`] and
-    /// [`Store::transition`] decide; this saves asking them in vain.
+    /// Whether a sandbox with these limits would be refused now. Only [`Store::insert_sandbox`] and
+    /// [`Store::transition`] decide; this saves failing attempts.
     pub async fn refusal(
         &self,
         scope: &impl Scope,
@@ -293,8 +293,8 @@ impl Store {
         with_hope(&mut connection, project, over).await.map(Some)
     }
 
-    /// Whether forks with these limits would be refused right now. Only [`Store::insert_sandbox`] decides;
-    /// this tells before the sandbox stands still for it.
+    /// Whether forks with these limits would be refused now. Only [`Store::insert_sandbox`] decides; this
+    /// allows a refusal before the sandbox is frozen.
     pub async fn fork_refusal(
         &self,
         scope: &impl Scope,
@@ -326,8 +326,8 @@ fn asked(limits: &Limits, asking: Asking) -> InUse {
     }
 }
 
-/// Says whether a sandbox that this transaction has let live already is one too many. The transaction
-/// holds the project's row.
+/// Whether a sandbox that this transaction has already written exceeds a quota. The transaction holds the
+/// project's row.
 pub(crate) async fn check(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -352,7 +352,7 @@ async fn with_hope(
     project: ProjectId,
     over: OverQuota,
 ) -> Result<OverQuota, StoreError> {
-    // A pause gives back everything but the disk.
+    // A pause frees everything but the disk.
     let any_end = i64::from(over.quota != Quota::DiskMib);
     let row = sqlx::query(
         "SELECT MIN(deadline_ms) AS next FROM sandboxes
@@ -367,7 +367,7 @@ async fn with_hope(
     Ok(OverQuota { frees_in_ms: next.map(|next| (next - now_ms()).max(0)), ..over })
 }
 
-/// What is counted. Snapshots only where somebody wants to know: every create asks.
+/// What to count. Snapshots only for display: every create counts sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counting {
     SandboxesAlone,
@@ -379,7 +379,7 @@ async fn in_use(
     project: ProjectId,
     counting: Counting,
 ) -> Result<InUse, StoreError> {
-    // Answered by the index `sandboxes_in_use` alone.
+    // Answered from the index `sandboxes_in_use`.
     let row = sqlx::query(
         "SELECT
              CAST(COALESCE(SUM(CASE WHEN state <> 'paused' THEN 1 ELSE 0 END), 0) AS BIGINT) AS sandboxes,
@@ -406,7 +406,7 @@ async fn in_use(
     })
 }
 
-/// The snapshots that a project keeps.
+/// The snapshots of a project.
 #[derive(Debug, Clone, Copy, Default)]
 struct Kept {
     count: i64,
@@ -426,8 +426,8 @@ async fn kept(connection: &mut AnyConnection, project: ProjectId) -> Result<Kept
     Ok(Kept { count: row.try_get("count").doing(COUNT)?, disk_mib: row.try_get("disk").doing(COUNT)? })
 }
 
-/// Says whether a snapshot of `size_mib`, which this transaction has put on record already, is one too many.
-/// The transaction holds the project's row.
+/// Whether a snapshot of `size_mib`, which this transaction has already written, exceeds a quota. The
+/// transaction holds the project's row.
 pub(crate) async fn check_snapshot(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -441,13 +441,13 @@ pub(crate) async fn check_snapshot(
     }
     let Some(limit) = quotas.disk_mib else { return Ok(None) };
     let used = in_use(connection, project, Counting::Everything).await?.disk_mib - size_mib;
-    // One that is not made yet has no size, but no room either where all is taken.
+    // A snapshot in creation has no size yet, but needs some room.
     let asked = size_mib.max(1);
     Ok(if used.saturating_add(asked) > limit { over(Quota::DiskMib, limit, used, asked) } else { None })
 }
 
-/// Says whether a fork, which this transaction has put on record already, is one too many of its project's. The
-/// transaction holds the project's row.
+/// Whether a fork, which this transaction has already written, exceeds the project's quota. The transaction
+/// holds the project's row.
 pub(crate) async fn check_forks(
     connection: &mut AnyConnection,
     quotas: Quotas,
@@ -470,7 +470,7 @@ async fn live_forks(connection: &mut AnyConnection, project: ProjectId) -> Resul
     row.try_get("count").doing(COUNT)
 }
 
-/// Reads the quotas that are on a project's row.
+/// Parses the quotas on a project's row.
 pub(crate) fn of_project(row: &AnyRow) -> Result<Quotas, StoreError> {
     Ok(Quotas {
         sandboxes: row.try_get("most_sandboxes").doing(READ)?,

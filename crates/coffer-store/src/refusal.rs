@@ -1,11 +1,11 @@
-//! How errors of the store are explained to callers. What callers are not shown is logged here.
+//! Turns errors of the store into refusals. Details that callers must not see are logged here.
 
 use coffer_core::{Code, Refusal, chain};
 use serde_json::json;
 
 use crate::{NameError, OverQuota, StoreError};
 
-/// A sandbox that ends within this time frees room that is worth waiting for.
+/// If a sandbox ends within this time, the refusal says when to retry.
 const NEAR_MS: i64 = 300_000;
 
 impl StoreError {
@@ -21,7 +21,7 @@ impl From<&StoreError> for Refusal {
             StoreError::TooManyPairs { .. } => Self::new(Code::BadRequest, error.to_string()),
             StoreError::Refused(_) => Self::conflict(error.to_string()),
             StoreError::Transient { .. } | StoreError::Closed => {
-                tracing::warn!("the store is away: {error}");
+                tracing::warn!("the database is unavailable: {error}");
                 Self::new(Code::Unavailable, "the records do not answer right now").retry_after(1)
             }
             StoreError::Sealed { .. } => {
@@ -49,14 +49,14 @@ impl NameError {
 }
 
 impl From<&OverQuota> for Refusal {
-    /// Where something ends soon, it says when to retry.
+    /// If a sandbox ends soon, it says when to retry.
     fn from(over: &OverQuota) -> Self {
         let details = json!({
             "quota": over.quota, "limit": over.limit, "used": over.used, "asked": over.asked
         });
         let refusal = Self::new(Code::QuotaExceeded, over.to_string())
             .details(details)
-            .hint("end or pause sandboxes, or have an operator raise it; GET /api/v1/quotas shows it");
+            .hint("end or pause sandboxes, or ask an operator to raise it; GET /api/v1/quotas shows it");
         match over.frees_in_ms {
             Some(in_ms) if in_ms <= NEAR_MS => {
                 refusal.retry_after(u32::try_from(in_ms / 1000 + 1).unwrap_or(u32::MAX))
@@ -67,10 +67,10 @@ impl From<&OverQuota> for Refusal {
 }
 
 impl OverQuota {
-    /// The refusal where stored bytes are what is over.
+    /// The refusal for storage.
     pub fn explain_storage(&self) -> Refusal {
         Refusal::from(self).hint(
-            "delete repositories, Git LFS objects or artifacts, or have an operator raise it; GET /api/v1/quotas shows it",
+            "delete repositories, Git LFS objects or artifacts, or ask an operator to raise it; GET /api/v1/quotas shows it",
         )
     }
 }

@@ -1,7 +1,7 @@
-//! Durable runs: what was asked for, and what became of it.
+//! Durable runs.
 //!
-//! `journal` is what the runner that holds a run writes, `runners` is who holds which. Here is what everybody
-//! else may do: ask for a run, look at it, speak to it, and have it end.
+//! `journal` is written by the runner that holds a run, `runners` assigns runs. This file has what others may
+//! do: create, read, signal and cancel a run.
 
 mod journal;
 mod queue;
@@ -25,16 +25,16 @@ pub use runners::{Slots, TakenRun};
 const READ: &str = "read runs";
 const ASK: &str = "ask for a run";
 const SIGNAL: &str = "signal a run";
-/// What waits for a run to take it.
+/// Most waiting signals of a run.
 const MOST_SIGNALS: i64 = 1000;
 
-/// A run to be.
+/// A new run.
 #[derive(Debug, Clone)]
 pub struct NewRun {
     pub id: RunId,
-    /// Which code it is.
+    /// The kind of run, which selects its code.
     pub kind: &'static str,
-    /// What it is about. Of the runs of one subject one at a time is executed.
+    /// Its subject. Only one run per subject is executed at a time.
     pub subject: String,
     pub input: Value,
     /// Lower comes first.
@@ -50,11 +50,11 @@ pub struct RunRow {
     pub subject: String,
     pub input: Value,
     pub state: RunState,
-    /// How often it was taken up since it last finished a step.
+    /// How often it was taken since it last finished a step.
     pub takes: i64,
-    /// When it is to go on, where it is parked.
+    /// When it continues, if it is parked.
     pub wake_ms: Millis,
-    /// Why it is to end, where somebody asked for that.
+    /// Why it is cancelled, if it is.
     pub cancel: Option<String>,
     pub unwinding: Option<Unwinding>,
     pub output: Option<Value>,
@@ -78,7 +78,7 @@ pub struct StepRow {
     pub ended_ms: Option<Millis>,
 }
 
-/// Something that was said to a run.
+/// A signal to a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunSignal {
     pub number: i64,
@@ -86,7 +86,7 @@ pub struct RunSignal {
     pub payload: Value,
 }
 
-/// A run was not told what it should have been.
+/// Why a run was not signalled.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RunError {
     #[error("there is no such run")]
@@ -104,7 +104,7 @@ const COLUMNS: &str = "id, project_id, kind, subject, input, state, takes, wake_
 const STEP_COLUMNS: &str = "name, position, state, starts, failures, output, error, started_ms, ended_ms";
 
 impl Store {
-    /// Asks for a run; it is queued once this returns.
+    /// Creates a run and queues it.
     pub async fn insert_run(&self, scope: &ProjectScope, new: NewRun) -> Result<(), StoreError> {
         let project = scope.project();
         let inserted = self.database().write(ASK, move |connection| {
@@ -125,7 +125,7 @@ impl Store {
         row.as_ref().map(read).transpose()
     }
 
-    /// The steps of a run in the order in which they first began.
+    /// The steps of a run in the order of their first start.
     pub async fn run_steps(&self, scope: &impl Scope, run: RunId) -> Result<Vec<StepRow>, StoreError> {
         let sql = format!(
             "SELECT {STEP_COLUMNS} FROM run_steps WHERE run_id = $1 AND ($2 IS NULL OR project_id = $2)
@@ -140,7 +140,7 @@ impl Store {
         rows.iter().map(step).collect()
     }
 
-    /// Says something to a run that is not over, and wakes it where it waits. Returns the signal's number.
+    /// Signals a run that is not over, and wakes it if it waits. Returns the signal's number.
     pub async fn signal_run(
         &self,
         scope: &impl Scope,
@@ -155,7 +155,7 @@ impl Store {
         signalled.await
     }
 
-    /// Has a run end: at once where it has not begun, else whoever acts for it undoes what was done.
+    /// Cancels a run: at once if it has not begun, else its runner undoes its steps.
     pub async fn cancel_run(&self, scope: &impl Scope, run: RunId, reason: &str) -> Result<(), RunError> {
         let (only, reason) = (scope.only(), RunFailure::storable(reason));
         let cancelled = self.database().write("cancel a run", move |connection| {
@@ -165,7 +165,7 @@ impl Store {
     }
 }
 
-/// Has a run that was just inserted be that installation's to execute.
+/// Assigns a new run to an installation.
 pub(crate) async fn place(
     connection: &mut AnyConnection,
     run: RunId,
@@ -214,7 +214,7 @@ pub(crate) async fn signal(
     payload: Value,
 ) -> Result<i64, RunError> {
     let now = now_ms();
-    // First of all: it holds the run's row, so that a run that is about to park sees the signal or is woken.
+    // First: this locks the run's row, so a run that is about to park sees the signal or is woken.
     let held = sqlx::query(
         "UPDATE runs SET wake_ms = CASE WHEN state = 'parked' THEN $1 ELSE wake_ms END
          WHERE id = $2 AND ($3 IS NULL OR project_id = $3) RETURNING project_id, subject, state",

@@ -1,4 +1,4 @@
-//! What is known of one sandbox.
+//! Types of sandbox records.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,46 +27,46 @@ pub struct NewSandbox {
     pub alias: Option<String>,
     pub metadata: BTreeMap<String, String>,
     pub env_vars: BTreeMap<String, String>,
-    /// Variables that have a secret's value, by the secret's name.
+    /// Variables with a secret's value, by the secret's name.
     pub secrets: BTreeMap<String, String>,
     pub limits: Limits,
     pub lifetime: Lifetime,
-    /// The timeout last asked for, used again when it resumes by itself.
+    /// The last requested timeout, used again for an automatic resume.
     pub timeout_s: i64,
-    /// Whether traffic wakes it from a pause.
+    /// Whether traffic resumes it from a pause.
     pub auto_resume: bool,
-    /// Whether its agentd asks for the access token.
+    /// Whether its agentd requires the access token.
     pub secure: bool,
     pub access_token: Option<Secret>,
     pub traffic_token: Option<Secret>,
     pub network: NetworkSettings,
-    /// As E2B's request said it, to be shown; `network` has what it means.
+    /// As E2B's request had it, for answers; `network` has its meaning.
     pub allow_internet_access: Option<bool>,
     pub envd_version: String,
     pub created_ms: Millis,
     pub bounds: Bounds,
-    /// Where it comes from, if not from a template alone.
+    /// Its origin, if it was not created from a template alone.
     pub origin: Option<Origin>,
 }
 
-/// The snapshot that a sandbox began with.
+/// The snapshot that a sandbox started from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// The sandbox that the snapshot was made of.
+    /// The source of the snapshot.
     pub parent: SandboxId,
     pub snapshot: SnapshotId,
-    /// Which child of a fork it is, from 1; none where it was made from a snapshot that somebody keeps.
+    /// Which fork of a request it is, from 1; `None` if it was created from a recorded snapshot.
     pub fork_position: Option<i64>,
 }
 
-/// What bounds a sandbox's life beside its deadline; `None` is for the server to decide.
+/// Bounds of a sandbox's life, in addition to its deadline; `None` is the server's default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// How long it may go unused; 0 is for ever.
+    /// Its idle timeout; 0 is never.
     pub idle_s: Option<i64>,
-    /// The longest that it may run in all.
+    /// The longest it may run.
     pub max_lifetime_s: Option<i64>,
-    /// How often its owner has to say that it is still wanted.
+    /// How often its owner must send a heartbeat.
     pub lease_s: Option<i64>,
 }
 
@@ -75,19 +75,19 @@ pub struct Bounds {
 pub struct SandboxRow {
     pub id: SandboxId,
     pub project: ProjectId,
-    /// Its environment, tokens or network settings cannot be read, for lack of a master key.
+    /// Whether its environment, tokens or network settings cannot be read because a master key is missing.
     pub sealed: bool,
-    /// The agent that owns it; without one it is the project's.
+    /// The agent that owns it; `None` if it belongs to the project.
     pub agent: Option<AgentId>,
     pub state: SandboxState,
-    /// Where its agentd answers, once the engine has said so.
+    /// The socket of its agentd, once the engine has reported it.
     pub placement: Option<Placement>,
     pub template: String,
     pub template_id: String,
     pub alias: Option<String>,
     pub metadata: BTreeMap<String, String>,
     pub env_vars: BTreeMap<String, String>,
-    /// Variables that have a secret's value, by the secret's name.
+    /// Variables with a secret's value, by the secret's name.
     pub secrets: BTreeMap<String, String>,
     pub limits: Limits,
     pub lifetime: Lifetime,
@@ -96,30 +96,30 @@ pub struct SandboxRow {
     pub secure: bool,
     pub access_token: Option<Secret>,
     pub traffic_token: Option<Secret>,
-    /// Closed where it cannot be read.
+    /// Closed if it cannot be read.
     pub network: NetworkSettings,
     pub allow_internet_access: Option<bool>,
     pub envd_version: String,
     pub created_ms: Millis,
-    /// When it came to `terminated` or `error`.
+    /// When it became `terminated` or `error`.
     pub ended_ms: Option<Millis>,
     pub bounds: Bounds,
-    /// Until when its owner said that it is wanted.
+    /// When its lease expires.
     pub lease_until_ms: Option<Millis>,
     /// The installation whose host holds it.
     pub installation: Option<String>,
-    /// Where it comes from, if not from a template alone.
+    /// Its origin, if it was not created from a template alone.
     pub origin: Option<Origin>,
 }
 
-/// Where a sandbox's agentd answers, and what it was made from.
+/// The socket of a sandbox's agentd, and its template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     pub socket: PathBuf,
     pub template: PlacedTemplate,
 }
 
-/// The template that was really used; a fallback shows here.
+/// The template that was actually used; it may be a fallback.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedTemplate {
     pub name: String,
@@ -129,26 +129,26 @@ pub struct PlacedTemplate {
     pub env: BTreeMap<String, String>,
 }
 
-/// What [`Store::insert_sandbox`](crate::Store::insert_sandbox) did.
+/// The result of [`Store::insert_sandbox`](crate::Store::insert_sandbox).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Inserted {
     New,
-    /// The project may have no more; nothing was recorded.
+    /// The quota is used up; nothing was recorded.
     OverQuota(OverQuota),
-    /// The same request came before and made this sandbox.
+    /// The same request came before and created this sandbox.
     Existing(Box<SandboxRow>),
-    /// The idempotency key belongs to a request that asked for something else.
+    /// The idempotency key belongs to a different request.
     KeyReusedDifferently,
 }
 
-/// The idempotency key of a request, with a digest of what it asks for.
+/// The idempotency key of a request, with a digest of the request.
 #[derive(Debug, Clone, Copy)]
 pub struct Idempotency<'a> {
     pub key: &'a str,
     pub fingerprint: &'a str,
 }
 
-/// What changes together with a state; `None` leaves a field as it is.
+/// Changes together with a state; `None` leaves a field as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     pub started_ms: Option<Millis>,
@@ -159,16 +159,16 @@ pub struct Changes {
     pub placement: Option<Placement>,
 }
 
-/// How a deadline moves.
+/// A change of a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deadline {
     /// To this time, earlier or later.
     Exactly(Millis),
-    /// To this time, unless it is later already.
+    /// To this time, unless it is already later.
     NotBefore(Millis),
 }
 
-/// One step in a sandbox's life.
+/// A state change of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transition {
     /// Counts from 1.
@@ -180,23 +180,23 @@ pub struct Transition {
     pub at_ms: Millis,
 }
 
-/// Which sandboxes to list.
+/// Selects sandboxes.
 #[derive(Debug, Clone)]
 pub struct ListFilter {
-    /// Any of these; all states when empty.
+    /// Any of these; all states if empty.
     pub states: Vec<StateName>,
     /// All of these pairs.
     pub metadata: BTreeMap<String, String>,
     /// The template's name, id or alias.
     pub template: Option<String>,
-    /// Those that this agent owns.
+    /// Only of this agent.
     pub agent: Option<AgentId>,
     /// Started after this time.
     pub started_after_ms: Option<Millis>,
     pub order: Order,
     /// Rows in a page, 1 to 1000.
     pub limit: u32,
-    /// Where the page before ended.
+    /// The end of the previous page.
     pub cursor: Option<Cursor>,
 }
 
@@ -226,13 +226,13 @@ pub enum Order {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
     pub rows: Vec<SandboxRow>,
-    /// Where the next page begins, if there is one.
+    /// The start of the next page, if there is one.
     pub next: Option<Cursor>,
-    /// All running sandboxes that the filter fits, whatever states and page it asks for.
+    /// All running sandboxes that match the filter, apart from states and page.
     pub total_running: u64,
 }
 
-/// A place in a list, stable while sandboxes come and go. Its text is opaque to clients.
+/// A position in a list, stable while sandboxes come and go. Its text is opaque to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
     pub(crate) started_ms: Millis,
@@ -240,18 +240,18 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Right after that sandbox.
+    /// Right after this sandbox.
     pub const fn after(row: &SandboxRow) -> Self {
         Self { started_ms: row.lifetime.started_ms, id: row.id }
     }
 
-    /// The sandbox that it is right after.
+    /// The sandbox before this position.
     pub const fn sandbox(self) -> SandboxId {
         self.id
     }
 }
 
-/// The text is no cursor of ours.
+/// The text is not a cursor of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the cursor is not one that this server gave out")]
 pub struct BadCursor;
@@ -274,28 +274,28 @@ impl FromStr for Cursor {
     }
 }
 
-/// Something that happened in a project.
+/// An event of a project.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventRow {
     /// Counts from 1 in each project, without gaps, in the order of the commits.
     pub sequence: i64,
-    /// The id of what it happened to.
+    /// The id of its subject.
     pub subject: String,
-    /// Such as `sandbox.running`; perhaps one that only a newer version knows.
+    /// Such as `sandbox.running`; a newer version may have others.
     pub kind: String,
-    /// As stored, so that clients also get what only a newer version knows.
+    /// As stored, so that clients also get fields of a newer version.
     pub payload: serde_json::Value,
     pub at_ms: Millis,
 }
 
 impl EventRow {
-    /// An event that is told to one reader and is not in the log.
+    /// An event for one reader that is not in the log.
     pub fn new(sequence: i64, subject: impl ToString, event: &Event, at_ms: Millis) -> Self {
         let (kind, payload) = (event.kind().to_string(), event.payload());
         Self { sequence, subject: subject.to_string(), kind, payload, at_ms }
     }
 
-    /// What happened, where this version can read it.
+    /// The typed event, if this version can parse it.
     pub fn event(&self) -> Option<Event> {
         Event::read(&self.kind, &self.payload).ok()
     }

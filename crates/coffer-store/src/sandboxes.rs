@@ -1,4 +1,4 @@
-//! Sandboxes: recording, finding and changing them.
+//! Records, finds and changes sandboxes.
 
 mod change;
 mod insert;
@@ -32,7 +32,8 @@ impl Store {
         row.as_ref().map(|row| sandbox_row(row, self.vault())).transpose()
     }
 
-    /// Every sandbox for which the engine of this installation may hold something, of all projects, oldest first.
+    /// Every sandbox for which the engine of this installation may have resources, of all projects, oldest
+    /// first.
     pub async fn live_sandboxes(&self, _: &Operator) -> Result<Vec<SandboxRow>, StoreError> {
         let rows = sqlx::query(concat!(
             "SELECT ",
@@ -47,7 +48,7 @@ impl Store {
         rows.iter().map(|row| sandbox_row(row, self.vault())).collect()
     }
 
-    /// The ids of [`live_sandboxes`](Self::live_sandboxes), which cost little to ask for often.
+    /// The ids of [`live_sandboxes`](Self::live_sandboxes), which are cheap to query often.
     pub async fn live_ids(&self, _: &Operator) -> Result<Vec<SandboxId>, StoreError> {
         let rows = sqlx::query(
             "SELECT id FROM sandboxes WHERE state IN ('creating', 'running', 'paused')
@@ -60,7 +61,7 @@ impl Store {
         rows.iter().map(|row| id(row, "id")).collect()
     }
 
-    /// The sandbox's life so far, oldest step first; empty when the scope sees no such sandbox.
+    /// The state changes of a sandbox, oldest first; empty if the scope has no such sandbox.
     pub async fn transitions(
         &self,
         scope: &impl Scope,

@@ -1,14 +1,14 @@
-//! Who asks, and so what can be seen.
+//! Scopes: what a caller can see.
 //!
-//! Every question to the store takes a [`Scope`]. A [`ProjectScope`] comes only from
-//! [`Store::authenticate`](crate::Store::authenticate), or from an operator who acts for a project
-//! ([`Operator::acting_for`]), and sees one project, or what one agent of it owns; an [`Operator`] sees all
-//! and is for the server's own work and for whoever shows an operator's key.
+//! Every query takes a [`Scope`]. A [`ProjectScope`] comes only from
+//! [`Store::authenticate`](crate::Store::authenticate), or from an operator that acts for a project
+//! ([`Operator::acting_for`]), and sees one project, or what one agent of it owns. An [`Operator`] sees
+//! everything: for the server's own work and for callers with an operator's key.
 
 use coffer_core::{AgentId, KeyId, KeyKind, ProjectId, Role};
 
 /// Sees one project and nothing else; an agent's sees only the agent's own sandboxes there. Only
-/// authentication and the server itself make one.
+/// authentication and the server itself create one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProjectScope {
     project: ProjectId,
@@ -25,13 +25,14 @@ impl ProjectScope {
         self.project
     }
 
-    /// The same project, whoever asks: for what is read once for many and handed out by scope.
+    /// The same project without the agent: for data that is read once for many callers and then filtered by
+    /// scope.
     #[must_use]
     pub const fn without_agent(self) -> Self {
         Self { project: self.project, agent: None }
     }
 
-    /// The agent whose sandboxes alone it sees.
+    /// The agent whose sandboxes it is limited to.
     pub const fn agent(&self) -> Option<AgentId> {
         self.agent
     }
@@ -46,13 +47,13 @@ impl Operator {
         Self(())
     }
 
-    /// The scope of a project, for the server's own work on its behalf: a run goes on when nobody asks.
+    /// The scope of a project, for the server's own work on its behalf, such as runs.
     pub const fn acting_for(&self, project: ProjectId, agent: Option<AgentId>) -> ProjectScope {
         ProjectScope::new(project, agent)
     }
 }
 
-/// A request that showed a valid key of a project.
+/// A request with a valid key of a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Principal {
     pub scope: ProjectScope,
@@ -61,18 +62,18 @@ pub struct Principal {
     pub kind: KeyKind,
 }
 
-/// Whom a valid key belongs to.
+/// The holder of a valid key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Authenticated {
     Project(Principal),
-    /// An operator's key, which is of no project.
+    /// An operator's key, which belongs to no project.
     Operator {
         key: KeyId,
     },
 }
 
 impl Authenticated {
-    /// The key that was shown.
+    /// The key of the request.
     pub const fn key(&self) -> KeyId {
         match self {
             Self::Project(principal) => principal.key,
@@ -80,7 +81,7 @@ impl Authenticated {
         }
     }
 
-    /// What holds the key.
+    /// The kind of the key.
     pub const fn kind(&self) -> KeyKind {
         match self {
             Self::Project(principal) => principal.kind,
@@ -91,16 +92,16 @@ impl Authenticated {
 
 /// Either of [`ProjectScope`] and [`Operator`].
 pub trait Scope: sealed::Sealed + Send + Sync {
-    /// The one project that may be seen, or none for all of them.
+    /// The only visible project, or `None` for all.
     #[doc(hidden)]
     fn only(&self) -> Option<ProjectId>;
 
-    /// The one agent whose things may be seen, or none for those of all.
+    /// The only visible agent, or `None` for all.
     #[doc(hidden)]
     fn only_of(&self) -> Option<AgentId>;
 
-    /// What a row must bear as its project or as its agent to be seen, or none for all rows. Ids are never
-    /// those of two things, so one value asks for either.
+    /// The project or agent that a row must have to be visible, or `None` for all rows. Ids are globally
+    /// unique, so one value can match either.
     #[doc(hidden)]
     fn owner(&self) -> Option<String>;
 }

@@ -1,7 +1,7 @@
-//! Sealing: XChaCha20-Poly1305 with a random nonce, bound to what the text is for.
+//! Sealing: XChaCha20-Poly1305 with a random nonce, bound to the purpose of the text.
 //!
-//! A sealed text is `s1.<number of the data key>.<base64>`. Moved to another row, column or project it cannot
-//! be opened, because those are part of what is authenticated.
+//! A sealed text is `s1.<number of the data key>.<base64>`. It cannot be opened in another row, column or
+//! project, because those are authenticated.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ impl Key {
         BASE64.encode([&nonce[..], &sealed].concat())
     }
 
-    /// Opens what was sealed for `purpose` with this key.
+    /// Opens a text that was sealed for `purpose` with this key.
     pub(crate) fn open(&self, purpose: &str, sealed: &str) -> Option<Vec<u8>> {
         let bytes = BASE64.decode(sealed).ok()?;
         let (nonce, sealed) = bytes.split_first_chunk::<NONCE>()?;
@@ -57,22 +57,22 @@ impl Key {
     }
 }
 
-/// The text of a column: which data key sealed it, and the rest.
+/// The text of a column: the number of its data key, and the sealed text.
 pub(crate) fn written(number: i64, sealed: &str) -> String {
     format!("{MARK}{number}.{sealed}")
 }
 
-/// Takes a column apart; `None` for text from before there was sealing.
+/// Parses a column; `None` for unsealed text of older versions.
 pub(crate) fn read(text: &str) -> Option<(i64, &str)> {
     let (number, sealed) = text.strip_prefix(MARK)?.split_once('.')?;
     Some((number.parse().ok()?, sealed))
 }
 
-/// The key that all others are sealed under. It is never in the database.
+/// The key that seals all data keys. It is never in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterKey(Key);
 
-/// The text is no master key.
+/// The text is not a master key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a master key is 32 bytes in base64, as `coffer-master-…`")]
 pub struct BadMasterKey;
@@ -96,7 +96,7 @@ impl MasterKey {
         format!("{}{}", Self::MARK, BASE64.encode(self.0.0))
     }
 
-    /// Its name, which tells nothing of it.
+    /// Its id, which reveals nothing of the key.
     pub fn id(&self) -> String {
         let digest = Sha256::new().chain_update(b"coffer master key id\0").chain_update(self.0.0).finalize();
         hex::encode(&digest[..8])
@@ -123,7 +123,7 @@ mod tests {
             let mut damaged = sealed.clone().into_bytes();
             damaged[at] = if damaged[at] == b'A' { b'B' } else { b'A' };
             let damaged = String::from_utf8(damaged).unwrap();
-            // The last digit may have bits that stand for nothing; the decoder refuses those.
+            // The last digit may have unused bits; the decoder refuses those.
             assert_eq!(key.open("a", &damaged), None, "{at}");
         }
         assert_eq!(key.open("a", ""), None);

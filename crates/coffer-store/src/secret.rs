@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A token or key. Its `Debug` says nothing; [`reveal`](Self::reveal) is easy to find in review.
+/// A token or key. Its `Debug` prints nothing; [`reveal`](Self::reveal) is easy to find in review.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

@@ -1,4 +1,4 @@
-//! The secrets of a project: named values that are used by reference and never shown.
+//! The secrets of a project: named values that are used by reference and never returned.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,11 +18,11 @@ use crate::error::{Doing, SecretError};
 use crate::projects::lock_project;
 use crate::{ProjectScope, Secret, Store, StoreError, events, now_ms};
 
-/// A project has no more.
+/// Most secrets of a project.
 pub const MOST_SECRETS: usize = 1000;
-/// How long a value that was replaced or deleted is still looked for in output.
+/// How long a replaced or deleted value is still redacted in output.
 const REDACTED_FOR_MS: Millis = 24 * 3_600_000;
-/// After this long another server's changes are looked for.
+/// How long values are cached before checking for changes by other servers.
 const FRESH: Duration = Duration::from_secs(5);
 
 const READ: &str = "read secrets";
@@ -60,13 +60,13 @@ impl fmt::Display for SecretName {
     }
 }
 
-/// What may be shown of a secret.
+/// The public data of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretInfo {
     pub name: String,
     /// Counts its values from 1.
     pub version: i64,
-    /// The hosts that it is for, in headers alone; `None` where it may be used anywhere.
+    /// The hosts to whose headers it is limited; `None` if it may be used anywhere.
     pub hosts: Option<Vec<String>>,
     /// Whether headers may carry it over plain HTTP although it is limited to hosts.
     pub plain_http: bool,
@@ -74,33 +74,33 @@ pub struct SecretInfo {
     pub updated_ms: Millis,
 }
 
-/// A secret as it is used.
+/// A secret with its value.
 #[derive(Debug, Clone)]
 pub struct UsableSecret {
     pub version: i64,
-    /// `None` where it was sealed under a master key that is not here.
+    /// `None` if it is sealed under a missing master key.
     pub value: Option<Secret>,
     pub hosts: Option<Vec<NamePattern>>,
     pub plain_http: bool,
 }
 
-/// How a secret may be used. `None` keeps what an earlier value had, so that a new value does not loosen it.
+/// How a secret may be used. `None` keeps the earlier setting, so that a new value does not loosen it.
 #[derive(Debug, Clone, Default)]
 pub struct SecretTerms {
     /// Only in headers to these hosts; an empty list lifts the limit.
     pub hosts: Option<Vec<NamePattern>>,
-    /// Also over plain HTTP, where it is limited to hosts.
+    /// Also over plain HTTP, if it is limited to hosts.
     pub plain_http: Option<bool>,
 }
 
 /// All values of a project at one time.
 #[derive(Debug, Default)]
 pub struct SecretValues {
-    /// Another whenever the values are others, as long as this process lives.
+    /// Changes whenever the values change, while this process lives.
     pub version: u64,
     live: BTreeMap<String, UsableSecret>,
     retired: Vec<Secret>,
-    /// By which a later reading is known to be the same.
+    /// Identifies a later reading with the same values.
     rows: Vec<(String, Option<Millis>)>,
 }
 
@@ -109,7 +109,7 @@ impl SecretValues {
         self.live.get(name)
     }
 
-    /// Every value that may turn up in output: the current ones, and those replaced or deleted within the last
+    /// Every value that may appear in output: the current ones, and those replaced or deleted within the last
     /// day.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         let live = self.live.values().filter_map(|secret| secret.value.as_ref());
@@ -120,7 +120,7 @@ impl SecretValues {
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
     known: Mutex<HashMap<ProjectId, (Instant, Arc<SecretValues>)>>,
-    /// One reading at a time, so that an older one does not come after a newer one.
+    /// Allows one reading at a time, so that an older one does not overwrite a newer one.
     reading: tokio::sync::Mutex<()>,
     versions: AtomicU64,
 }
@@ -132,8 +132,8 @@ impl Cache {
 }
 
 impl Store {
-    /// Makes a secret or replaces its value; says whether it is new. Without `hosts` it stays bound to those
-    /// that it has, so that a new value does not loosen it; an empty list makes it good for any.
+    /// Creates a secret or replaces its value; returns whether it is new. Without `hosts` it keeps its hosts,
+    /// so that a new value does not loosen it; an empty list allows any.
     pub async fn put_secret(
         &self,
         scope: &ProjectScope,
@@ -144,7 +144,7 @@ impl Store {
         self.put_secret_on(scope, name, value, SecretTerms { hosts, plain_http: None }).await
     }
 
-    /// The same, with all that limits its use.
+    /// The same, with all terms.
     pub async fn put_secret_on(
         &self,
         scope: &ProjectScope,
@@ -158,7 +158,7 @@ impl Store {
         let put = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 let now = now_ms();
-                // Of two who put the same name the second waits here.
+                // Of two concurrent writers of the same name, the second waits here.
                 lock_project(connection, project, CHANGE).await?;
                 let before = retire(connection, project, &name, now).await?;
                 let version = before.as_ref().map_or(1, |before| before.version + 1);
@@ -220,7 +220,7 @@ impl Store {
         rows.iter().map(info).collect()
     }
 
-    /// Deletes a secret; says whether there was one.
+    /// Deletes a secret; returns whether it existed.
     pub async fn delete_secret(&self, scope: &ProjectScope, name: &SecretName) -> Result<bool, StoreError> {
         let (project, name) = (scope.project(), name.to_string());
         let delete = self.database().write(CHANGE, move |connection| {
@@ -237,15 +237,15 @@ impl Store {
         Ok(deleted)
     }
 
-    /// The project's values. From memory, except for the first time; what another server changed is here
-    /// within seconds.
+    /// The project's values, from memory except for the first time; changes by other servers arrive within
+    /// seconds.
     pub async fn secret_values(&self, project: ProjectId) -> Result<Arc<SecretValues>, StoreError> {
         let known = self.inner.secrets.known().get(&project).cloned();
         match known {
             None => self.read_secrets(project).await,
             Some((at, values)) => {
                 if at.elapsed() > FRESH {
-                    // So that the next who ask do not do the same.
+                    // So that the next callers do not refresh too.
                     self.inner.secrets.known().insert(project, (Instant::now(), values.clone()));
                     let store = self.clone();
                     self.inner.tasks.spawn(async move {
@@ -259,7 +259,7 @@ impl Store {
         }
     }
 
-    /// The same without waiting; `None` where nobody has asked yet.
+    /// The same without waiting; `None` if they were not read yet.
     pub fn cached_secret_values(&self, project: ProjectId) -> Option<Arc<SecretValues>> {
         self.inner.secrets.known().get(&project).map(|(_, values)| values.clone())
     }
@@ -310,7 +310,7 @@ impl Store {
         Ok(values)
     }
 
-    /// Drops values that nothing is likely to print any more.
+    /// Deletes values that are unlikely to be printed any more.
     pub(crate) async fn forget_retired_secrets(&self, now_ms: Millis) -> Result<(), StoreError> {
         const DOING: &str = "drop old secrets";
         let forget = self.database().write(DOING, move |connection| {
@@ -331,7 +331,7 @@ fn purpose(name: &str, version: i64) -> String {
     format!("secrets/{name}/{version}")
 }
 
-/// Ends the current value of that name, if there is one, and returns what it was.
+/// Ends the current value of this name, if there is one, and returns it.
 async fn retire(
     connection: &mut AnyConnection,
     project: ProjectId,

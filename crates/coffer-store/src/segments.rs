@@ -1,4 +1,4 @@
-//! The files of the output log.
+//! The index of the output log's files.
 
 use coffer_core::{Millis, ProjectId, SandboxId};
 use sqlx::any::AnyRow;
@@ -12,7 +12,7 @@ use crate::{Scope, Store, StoreError};
 const READ: &str = "read the index of the output log";
 const WRITE: &str = "write the index of the output log";
 
-/// What became of a segment.
+/// The state of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum SegmentState {
@@ -26,7 +26,7 @@ pub enum SegmentState {
 
 coffer_core::names!(SegmentState);
 
-/// One file of a sandbox's log.
+/// A file of a sandbox's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentRow {
     pub sandbox: SandboxId,
@@ -34,7 +34,7 @@ pub struct SegmentRow {
     /// Counts from 0.
     pub number: i64,
     pub state: SegmentState,
-    /// The place of its first byte in the whole log of the sandbox.
+    /// The position of its first byte in the sandbox's log.
     pub first_position: i64,
     /// Bytes of records, before compression.
     pub bytes: i64,
@@ -45,7 +45,7 @@ pub struct SegmentRow {
 }
 
 impl SegmentRow {
-    /// The place after its last byte.
+    /// The position after its last byte.
     pub const fn end(&self) -> i64 {
         self.first_position + self.bytes
     }
@@ -80,7 +80,7 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// The newest segment of a sandbox, whatever became of it.
+    /// The newest segment of a sandbox, in any state.
     pub async fn newest_segment(&self, sandbox: SandboxId) -> Result<Option<SegmentRow>, StoreError> {
         let sql = format!(
             "SELECT {COLUMNS} FROM output_segments WHERE sandbox_id = $1 ORDER BY number DESC LIMIT 1"
@@ -93,11 +93,11 @@ impl Store {
         row.as_ref().map(read).transpose()
     }
 
-    /// Segments in that state whose last record is older, the oldest first. One that may still be written to
-    /// is not among them.
+    /// Segments in this state whose last record is older, the oldest first, without those that may still be
+    /// written.
     ///
-    /// Of one project, or of all that have no settings of their own; and only of sandboxes that this
-    /// installation holds, or held: the files are there.
+    /// Of one project, or of all projects without own settings; and only of sandboxes that this installation
+    /// holds or held, because it has the files.
     pub async fn segments_older(
         &self,
         project: Option<ProjectId>,
@@ -130,7 +130,7 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// Records what became of segments, unless they were written to since they were read.
+    /// Records new states of segments, unless they were written since they were read.
     pub async fn change_segments(&self, changed: Vec<SegmentRow>) -> Result<(), StoreError> {
         let write = self.database().write(WRITE, move |connection| {
             Box::pin(async move {
@@ -168,7 +168,7 @@ impl Store {
     }
 }
 
-/// Writes a segment's row as it is now.
+/// Writes a segment's current row.
 pub(crate) async fn put(connection: &mut AnyConnection, row: &SegmentRow) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO output_segments

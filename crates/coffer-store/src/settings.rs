@@ -1,4 +1,4 @@
-//! What a project's admins set for it.
+//! Settings of projects.
 
 use coffer_core::commit::CommitPolicy;
 use coffer_core::event::{Event, SettingsChanged};
@@ -15,15 +15,14 @@ use crate::{Operator, Scope, Store, StoreError, events, now_ms};
 const READ: &str = "read a project's settings";
 const CHANGE: &str = "change a project's settings";
 
-/// What holds for a project's sandboxes and records unless it is said otherwise; `None` is for the server
-/// to decide.
+/// Defaults for a project's sandboxes and records; `None` is the server's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProjectSettings {
     pub timeout_s: Option<i64>,
-    /// How long a sandbox may go unused; 0 is for ever.
+    /// The idle timeout of a sandbox; 0 is never.
     pub idle_s: Option<i64>,
-    /// The longest that a sandbox may run in all.
+    /// The longest that a sandbox may run.
     pub max_lifetime_s: Option<i64>,
     pub on_timeout: Option<OnTimeout>,
     pub retention: Retention,
@@ -31,11 +30,11 @@ pub struct ProjectSettings {
     pub git: GitSettings,
 }
 
-/// How a project commits.
+/// Author and messages of commits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GitSettings {
-    /// As whom sandboxes commit.
+    /// The author of commits in sandboxes.
     pub name: Option<String>,
     pub email: Option<String>,
     pub commits: CommitPolicy,
@@ -47,31 +46,31 @@ impl GitSettings {
     }
 }
 
-/// How many days what is over is kept.
+/// How many days records are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Retention {
-    /// After these, output is compressed.
+    /// After how many days output is compressed.
     pub archive_logs_days: Option<i64>,
     pub logs_days: Option<i64>,
-    /// Sandboxes that have ended, with their history.
+    /// Ended sandboxes, with their history.
     pub records_days: Option<i64>,
     pub events_days: Option<i64>,
     pub audit_days: Option<i64>,
 }
 
-/// A project's settings, and how often they were changed.
+/// A project's settings with their version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionedSettings {
     pub project: ProjectId,
     pub settings: ProjectSettings,
-    /// 0 where nothing was ever set.
+    /// 0 if none were set.
     pub version: i64,
     pub changed_ms: Millis,
 }
 
 impl Store {
-    /// The settings of a project that the scope sees.
+    /// The settings of a project in scope.
     pub async fn project_settings(
         &self,
         scope: &impl Scope,
@@ -90,8 +89,7 @@ impl Store {
         row.as_ref().map(read).transpose()
     }
 
-    /// Replaces the settings of a project that exists and whose version is `version`; `None` where it is
-    /// another by now.
+    /// Replaces the settings of a project that exists with this version; `None` if the version differs.
     pub async fn set_project_settings(
         &self,
         scope: &impl Scope,
@@ -106,7 +104,7 @@ impl Store {
                     return Ok(None);
                 }
                 let at_ms = now_ms();
-                // A version that is asked for is that of the row, or 0 where there is none yet.
+                // The expected version is that of the row, or 0 if there is none yet.
                 let row = sqlx::query(
                     "INSERT INTO project_settings (project_id, settings, version, changed_ms)
                      SELECT $1, $2, 1, $3 FROM projects
@@ -134,7 +132,7 @@ impl Store {
         set.await
     }
 
-    /// All settings that were changed at `since_ms` or later.
+    /// All settings that changed at `since_ms` or later.
     pub async fn settings_changed_since(
         &self,
         _: &Operator,

@@ -1,4 +1,4 @@
-//! What is known of one snapshot.
+//! Types of snapshot records.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +6,24 @@ use coffer_core::{AgentId, Limits, Millis, ProjectId, SandboxId, SnapshotId, Sna
 
 use crate::OverQuota;
 
-/// A snapshot that is about to be made.
+/// A snapshot that is about to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSnapshot {
     pub id: SnapshotId,
-    /// The sandbox that it is made of.
+    /// Its source.
     pub sandbox: SandboxId,
-    /// The agent that asked for it.
+    /// The agent that requested it.
     pub agent: Option<AgentId>,
     pub name: Option<String>,
     pub tag: String,
-    /// Whether it shall have the processes.
+    /// Whether to include the processes.
     pub memory: bool,
-    /// The engine's name of the template at its bottom.
+    /// The engine's name of its base template.
     pub template: String,
     pub limits: Limits,
-    /// Variables that have a secret's value in its memory, by the secret's name.
+    /// Variables with a secret's value in its memory, by the secret's name.
     pub secrets: BTreeMap<String, String>,
-    /// The key that asked for it.
+    /// The key that requested it.
     pub created_by: Option<String>,
 }
 
@@ -39,35 +39,35 @@ pub struct SnapshotRow {
     pub state: SnapshotState,
     pub name: Option<String>,
     pub tag: String,
-    /// Whether its name stands for it.
+    /// Whether its name refers to it.
     pub is_current: bool,
     pub memory: bool,
-    /// Why it has no memory, where that was not asked for.
+    /// Why it has no memory, if that was not requested.
     pub note: Option<String>,
     pub template: String,
     pub limits: Limits,
     pub secrets: BTreeMap<String, String>,
     pub files_bytes: u64,
     pub memory_bytes: u64,
-    /// How long its sandbox stood still for it.
+    /// How long its source was frozen for it.
     pub paused_us: u64,
     pub created_by: Option<String>,
     pub created_ms: Millis,
 }
 
-/// What [`Store::insert_snapshot`](crate::Store::insert_snapshot) did.
+/// The result of [`Store::insert_snapshot`](crate::Store::insert_snapshot).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InsertedSnapshot {
     New,
-    /// The project may have no more; nothing was recorded.
+    /// The quota is used up; nothing was recorded.
     OverQuota(OverQuota),
-    /// The same request came before and made this one.
+    /// The same request came before and created this one.
     Existing(Box<SnapshotRow>),
-    /// The idempotency key belongs to a request that asked for something else.
+    /// The idempotency key belongs to a different request.
     KeyReusedDifferently,
 }
 
-/// What is known of a snapshot once it is made.
+/// Facts about a snapshot once it exists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SnapshotFacts {
     pub memory: bool,
@@ -77,24 +77,24 @@ pub struct SnapshotFacts {
     pub paused_us: u64,
 }
 
-/// What [`Store::finish_snapshot`](crate::Store::finish_snapshot) did.
+/// The result of [`Store::finish_snapshot`](crate::Store::finish_snapshot).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinishedSnapshot {
     Ready(Box<SnapshotRow>),
-    /// It is larger than the project has room for, and not ready.
+    /// It exceeds the project's quota, and is not ready.
     OverQuota(OverQuota),
-    /// Somebody has deleted it.
+    /// It was deleted.
     Gone,
 }
 
-/// Which snapshots to list.
+/// Selects snapshots.
 #[derive(Debug, Clone, Default)]
 pub struct SnapshotFilter {
-    /// Those of this sandbox.
+    /// Only of this sandbox.
     pub sandbox: Option<SandboxId>,
     pub name: Option<String>,
     pub tag: Option<String>,
-    /// Leave out those that are not ready, and those whose name stands for a newer one.
+    /// Leave out those that are not ready, and those whose name refers to a newer one.
     pub usable_only: bool,
     /// Older than this one.
     pub before: Option<SnapshotId>,

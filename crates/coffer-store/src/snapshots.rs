@@ -6,8 +6,8 @@
 //!              └────────────────── remove ──────────────────────────────►
 //! ```
 //!
-//! A name stands for the newest snapshot of that name and tag that is ready; those before it keep their
-//! name, are found by their id, and go with the name.
+//! A name refers to the newest ready snapshot with that name and tag; earlier ones keep their name, are found
+//! by their id, and are deleted with the name.
 
 use std::collections::HashSet;
 
@@ -41,7 +41,7 @@ macro_rules! snapshot_columns {
 }
 
 impl Store {
-    /// Records a snapshot as `creating`, unless its idempotency key says that it was asked for before.
+    /// Records a snapshot as `creating`, unless its idempotency key was used before.
     pub async fn insert_snapshot(
         &self,
         scope: &ProjectScope,
@@ -71,7 +71,7 @@ impl Store {
             })
         });
         match insert.await {
-            // An error, so that nothing of it stays.
+            // Return an error, so that the transaction is rolled back.
             Err(ChangeError::OverQuota(over)) => Ok(InsertedSnapshot::OverQuota(over)),
             Err(ChangeError::Store(error)) => Err(error),
             Err(ChangeError::NotFound | ChangeError::Raced { .. }) => unreachable!("a new row cannot"),
@@ -79,7 +79,7 @@ impl Store {
         }
     }
 
-    /// Records that a snapshot is made. From then on its name stands for it.
+    /// Records that a snapshot is ready. From then on its name refers to it.
     pub async fn finish_snapshot(
         &self,
         _: &Operator,
@@ -91,10 +91,10 @@ impl Store {
             Box::pin(async move {
                 let at_ms = now_ms();
                 for step in [
-                    // Holds the project's row, so that of two with one name one comes second.
+                    // Locks the project's row, so that two with one name do not race.
                     "UPDATE projects SET last_event = last_event
                      WHERE id = (SELECT project_id FROM snapshots WHERE id = $1)",
-                    // One before it is no longer what its name stands for; first, as the name is unique.
+                    // The earlier one is no longer current; first, because the name is unique.
                     "UPDATE snapshots SET is_current = 0
                      WHERE is_current = 1 AND EXISTS (
                          SELECT 1 FROM snapshots AS new WHERE new.id = $1 AND new.state = 'creating'
@@ -145,7 +145,7 @@ impl Store {
             })
         });
         match finish.await {
-            // An error, so that nothing of it stays.
+            // Return an error, so that the transaction is rolled back.
             Err(ChangeError::OverQuota(over)) => Ok(FinishedSnapshot::OverQuota(over)),
             Err(ChangeError::Store(error)) => Err(error),
             Err(ChangeError::NotFound | ChangeError::Raced { .. }) => Ok(FinishedSnapshot::Gone),
@@ -153,8 +153,8 @@ impl Store {
         }
     }
 
-    /// Records that a snapshot is being deleted, whatever its state, if the scope sees it: nobody finds it from
-    /// then on.
+    /// Records that a snapshot is being deleted, in any state, if the scope sees it: from then on it is not
+    /// found.
     pub async fn begin_snapshot_deletion(
         &self,
         scope: &impl Scope,
@@ -184,7 +184,7 @@ impl Store {
         begin.await
     }
 
-    /// Forgets a snapshot that its host no longer has. Says whether it was known.
+    /// Deletes the record of a snapshot that its host no longer has. Returns whether it existed.
     pub async fn remove_snapshot(
         &self,
         _: &Operator,
@@ -215,7 +215,7 @@ impl Store {
         remove.await
     }
 
-    /// The snapshot, if it exists and the scope sees it, whatever its state.
+    /// The snapshot, if it exists and the scope sees it, in any state.
     pub async fn snapshot(
         &self,
         scope: &impl Scope,
@@ -229,7 +229,7 @@ impl Store {
             .await
     }
 
-    /// The snapshot that a name stands for; agents have names of their own.
+    /// The snapshot that a name refers to; agents have their own names.
     pub async fn snapshot_named(
         &self,
         scope: &ProjectScope,
@@ -270,7 +270,7 @@ impl Store {
         wanted.newest_first("id", filter.before, filter.limit).all(self.database(), READ, read).await
     }
 
-    /// What this installation was about to make or delete.
+    /// Snapshots of this installation in creation or deletion.
     pub async fn unfinished_snapshots(&self, _: &Operator) -> Result<Vec<SnapshotRow>, StoreError> {
         let rows = sqlx::query(concat!(
             "SELECT ",
@@ -284,7 +284,7 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// Which of these are on record, whichever installation's they are.
+    /// Which of these are recorded, of any installation.
     pub async fn known_snapshots(
         &self,
         _: &Operator,
@@ -304,14 +304,14 @@ impl Store {
         Ok(known)
     }
 
-    /// The installation whose host has a snapshot, where that is another than this handle acts for.
+    /// The installation whose host has a snapshot, if it is not this one.
     pub fn snapshot_holder_elsewhere<'a>(&self, row: &'a SnapshotRow) -> Option<&'a str> {
         let (own, holder) = (self.installation()?, row.installation.as_deref()?);
         (holder != own).then_some(holder)
     }
 }
 
-/// Says whether the row is new; otherwise its idempotency key is another's.
+/// Returns whether the row is new; otherwise its idempotency key was used before.
 async fn insert_row(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -353,7 +353,7 @@ async fn insert_row(
     Ok(inserted.rows_affected() > 0)
 }
 
-/// What a key that is taken was used for.
+/// The earlier use of a key.
 async fn earlier(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -375,7 +375,7 @@ async fn earlier(
     Ok(InsertedSnapshot::Existing(Box::new(read(&row)?)))
 }
 
-/// Puts it into the project's events, as something of the sandbox that it was made of.
+/// Records an event about the snapshot's source.
 async fn tell(
     connection: &mut AnyConnection,
     row: &SnapshotRow,

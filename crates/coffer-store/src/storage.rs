@@ -1,8 +1,8 @@
-//! What a project keeps in repositories, Git LFS and artifacts, and room for what is on its way there.
+//! Storage of a project in repositories, Git LFS and artifacts, and reservations for uploads.
 //!
-//! Whoever brings something reserves room first, as much as it says or more and more while it comes, and gives it back
-//! when what it brought is counted. So however many come at once, on however many servers of one database, no more is
-//! kept than the quota `storage_mib` says.
+//! An upload first reserves room, either its full length or step by step while it arrives, and releases it
+//! when the stored bytes are counted. So no number of concurrent uploads, on any number of servers of one
+//! database, exceeds the quota `storage_mib`.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ const RESERVE: &str = "reserve storage";
 const COUNT: &str = "count what a project keeps";
 
 const MIB: i64 = 1 << 20;
-/// By which a reservation grows: each step is a commit.
+/// The step by which a reservation grows: each is a commit.
 const STEP: i64 = 16 * MIB;
-/// Longer than anything is let to take.
+/// Longer than any upload may take.
 const LIFE_MS: Millis = 2 * 3600 * 1000;
 
-/// Room for something on its way, given back when the last clone is dropped.
+/// Room for an upload, released when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct Reservation(Arc<Reserved>);
 
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Reserved {
 }
 
 impl Reservation {
-    /// Makes sure that it is for `total` bytes at least.
+    /// Grows the reservation to at least `total` bytes.
     pub async fn cover(&self, total: u64) -> Result<(), ChangeError> {
         let mut bytes = self.0.bytes.lock().await;
         let total = i64::try_from(total).unwrap_or(i64::MAX);
@@ -54,7 +54,7 @@ impl Reservation {
         let (least, wanted) = (total - *bytes, (total - *bytes).max(STEP));
         let grown = self.0.store.add_to_reservation(self.0.project, self.0.id, wanted).await;
         let more = match grown {
-            // Near the end of the quota there is room for no whole step.
+            // Near the end of the quota there is no room for a whole step.
             Err(ChangeError::OverQuota(_)) if least < wanted => {
                 let least = self.0.store.add_to_reservation(self.0.project, self.0.id, least).await;
                 least.map(|()| total - *bytes)
@@ -84,11 +84,11 @@ impl Reservation {
 impl Drop for Reserved {
     fn drop(&mut self) {
         let (store, id) = (self.store.clone(), self.id);
-        // Outside of a runtime it no longer counts after its time.
+        // Outside of a runtime it expires.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 if let Err(error) = store.release_storage(id).await {
-                    tracing::warn!("could not give back reserved storage, it lapses: {error}");
+                    tracing::warn!("could not release reserved storage, it will expire: {error}");
                 }
             });
         }
@@ -96,7 +96,7 @@ impl Drop for Reserved {
 }
 
 impl Store {
-    /// Reserves room for `bytes` of a project's, to begin with.
+    /// Reserves an initial `bytes` for a project.
     pub async fn reserve_storage(&self, project: ProjectId, bytes: u64) -> Result<Reservation, ChangeError> {
         let id = ReservationId::generate();
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX).max(1);
@@ -106,7 +106,7 @@ impl Store {
         Ok(Reservation(Arc::new(Reserved { store: self.clone(), project, id, bytes, over })))
     }
 
-    /// Why a project may keep nothing more, if so. Only a reservation decides; this tells before anything comes.
+    /// Whether the project's quota is used up. Only a reservation decides; this allows an early refusal.
     pub async fn storage_refusal(&self, project: ProjectId) -> Result<Option<OverQuota>, StoreError> {
         let mut connection = self.database().readers().acquire().await.doing(READ)?;
         let row = sqlx::query("SELECT most_storage_mib FROM projects WHERE id = $1")
@@ -177,7 +177,7 @@ impl Store {
             .await
     }
 
-    /// Puts on record what a repository takes.
+    /// Records the size of a repository.
     pub async fn set_repository_size(&self, repository: RepositoryId, bytes: u64) -> Result<(), StoreError> {
         self.change_repository_size(
             "UPDATE repositories SET size_bytes = $1 WHERE id = $2",
@@ -187,7 +187,7 @@ impl Store {
         .await
     }
 
-    /// The same, where it takes so much more.
+    /// Adds to the size of a repository.
     pub async fn add_repository_size(&self, repository: RepositoryId, bytes: u64) -> Result<(), StoreError> {
         let sql = "UPDATE repositories SET size_bytes = COALESCE(size_bytes, 0) + $1 WHERE id = $2";
         self.change_repository_size(sql, repository, bytes).await
@@ -211,7 +211,7 @@ impl Store {
             .await
     }
 
-    /// Repositories of this server that nobody has counted, with their projects.
+    /// Repositories of this server without a recorded size, with their projects.
     pub async fn uncounted_repositories(
         &self,
         _: &Operator,
@@ -232,7 +232,7 @@ impl Store {
     }
 }
 
-/// All that a project keeps, and what is on its way.
+/// The stored and reserved bytes of a project.
 async fn kept_bytes(connection: &mut AnyConnection, project: ProjectId) -> Result<i64, StoreError> {
     let row = sqlx::query(
         "SELECT CAST(artifact_bytes
@@ -249,7 +249,7 @@ async fn kept_bytes(connection: &mut AnyConnection, project: ProjectId) -> Resul
     row.try_get("kept").doing(COUNT)
 }
 
-/// The same in MiB, begun ones whole.
+/// The same in MiB, rounded up.
 pub(crate) async fn kept_mib(connection: &mut AnyConnection, project: ProjectId) -> Result<i64, StoreError> {
     Ok(mebibytes(kept_bytes(connection, project).await?))
 }

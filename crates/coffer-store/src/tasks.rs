@@ -1,6 +1,6 @@
-//! Tasks: what is to be done, by whom, and how far it is.
+//! Tasks.
 //!
-//! `change` is what people do to them, `attempts` what runs do, `talk` what is said.
+//! `change` has people's changes, `attempts` those of runs, `talk` the messages.
 
 mod attempts;
 mod change;
@@ -25,7 +25,7 @@ pub use talk::TaskMessage;
 
 const READ: &str = "read tasks";
 const CHANGE: &str = "change a task";
-/// Between neighbours of a column, so that there is room for others.
+/// The distance between neighbours of a column, so that others fit in between.
 const GAP: i64 = 1 << 20;
 
 /// A task on record.
@@ -58,11 +58,11 @@ pub struct TaskRow {
     pub created_ms: Millis,
     pub updated_ms: Millis,
     pub archived_ms: Option<Millis>,
-    /// Whether a review of its pull request begins the next attempt.
+    /// Whether a review of its pull request starts the next attempt.
     pub starts_on_review: bool,
 }
 
-/// A task to be.
+/// A new task.
 #[derive(Debug, Clone)]
 pub struct NewTask {
     pub title: String,
@@ -77,21 +77,21 @@ pub struct NewTask {
     pub check_command: Option<String>,
     pub budget_nanos: Option<i64>,
     pub context_id: Option<String>,
-    /// Who asks for it.
+    /// The caller that requested it.
     pub actor: String,
 }
 
-/// In which order tasks are listed.
+/// The order of a list of tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TaskOrder {
     /// The newest first.
     #[default]
     Newest,
-    /// As the columns of the board are.
+    /// The order of the board's columns.
     Board,
 }
 
-/// Which tasks, and which part of them.
+/// Selects tasks and a part of the list.
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {
     pub state: Option<TaskState>,
@@ -100,11 +100,11 @@ pub struct TaskFilter {
     pub priority: Option<Priority>,
     pub repository: Option<String>,
     pub context_id: Option<String>,
-    /// Only such that a person must look at, or only others.
+    /// Only tasks that need a person, or only others.
     pub attention: Option<bool>,
     pub archived: bool,
     pub order: TaskOrder,
-    /// The place and the id of the last one of the part before.
+    /// The place and the id of the last one of the previous part.
     pub after: Option<(i64, TaskId)>,
     pub limit: u32,
 }
@@ -119,7 +119,7 @@ pub struct TaskMove {
     pub at_ms: Millis,
 }
 
-/// A task was not changed.
+/// Why a task was not changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum TaskError {
     #[error("there is no such task")]
@@ -128,7 +128,7 @@ pub enum TaskError {
     Changed,
     #[error("there is no agent {0}")]
     NoAgent(AgentId),
-    /// An agent is at work on it.
+    /// An attempt is in progress.
     #[error("an attempt is under way")]
     Busy,
     #[error("no attempt is under way")]
@@ -145,7 +145,7 @@ const COLUMNS: &str = "id, project_id, title, description, state, attention, pri
                        base_branch, branch, agent_id, model, check_command, budget_nanos, context_id, run_id, \
                        attempts, pull_url, commit_id, created_by, version, created_ms, updated_ms, archived_ms, on_review";
 
-/// What has to be known to move a task.
+/// The data of a move.
 struct Moved<'a> {
     task: TaskId,
     project: ProjectId,
@@ -157,7 +157,7 @@ struct Moved<'a> {
 }
 
 impl Store {
-    /// Puts a task on record, at the end of its column.
+    /// Creates a task, at the end of its column.
     pub async fn create_task(&self, scope: &ProjectScope, new: NewTask) -> Result<TaskRow, TaskError> {
         let project = scope.project();
         let create = self.database().write("create a task", move |connection| {
@@ -166,7 +166,7 @@ impl Store {
         create.await
     }
 
-    /// The branches of an agent's tasks in a repository: what the agent may push to.
+    /// The branches of an agent's tasks in a repository, which the agent may push to.
     pub async fn task_branches(
         &self,
         scope: &ProjectScope,
@@ -186,7 +186,7 @@ impl Store {
         rows.iter().map(|row| row.try_get("branch").doing(READ)).collect()
     }
 
-    /// The task of that id, if the scope sees it: an agent sees those that it has.
+    /// The task of this id, if the scope sees it: an agent sees only its own.
     pub async fn task(&self, scope: &ProjectScope, task: TaskId) -> Result<Option<TaskRow>, StoreError> {
         Select::new(COLUMNS, "tasks")
             .filter("id = ?", task)
@@ -196,7 +196,7 @@ impl Store {
             .await
     }
 
-    /// The tasks in scope that the filter asks for.
+    /// The tasks in scope that match the filter.
     pub async fn tasks(&self, scope: &ProjectScope, filter: &TaskFilter) -> Result<Vec<TaskRow>, StoreError> {
         let (beyond, order) = match filter.order {
             TaskOrder::Newest => ("$11 IS NULL OR id < $10", "id DESC"),
@@ -232,7 +232,7 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// How a task came to where it is, the oldest first.
+    /// The state changes of a task, oldest first.
     pub async fn task_history(
         &self,
         scope: &ProjectScope,
@@ -308,7 +308,7 @@ async fn insert(
     Ok(read(&row)?)
 }
 
-/// Writes down a move, in the task's history and in the log.
+/// Records a move, in the task's history and in the log.
 async fn moved(connection: &mut AnyConnection, moved: &Moved<'_>) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO task_history (task_id, position, project_id, from_state, to_state, reason, actor, at_ms)

@@ -1,4 +1,4 @@
-//! What sandboxes used.
+//! Usage of sandboxes.
 
 use coffer_core::{AgentId, Millis, ProjectId, SandboxId};
 use sqlx::{AnyConnection, Row};
@@ -10,16 +10,16 @@ use crate::{Operator, Scope, Store, StoreError};
 const READ: &str = "read usage";
 const CHARGE: &str = "record usage";
 
-/// What was used, and what it cost.
+/// Usage and cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amounts {
     /// How long sandboxes ran.
     pub running_ms: i64,
-    /// Processor time that was set aside: processors times time.
+    /// Reserved processor time: processors times time.
     pub cpu_ms: i64,
-    /// Memory that was set aside: mebibytes times time.
+    /// Reserved memory: mebibytes times time.
     pub memory_mib_ms: i64,
-    /// Processor time that was really used.
+    /// Processor time that was actually used.
     pub cpu_used_us: i64,
     /// In billionths of the currency.
     pub cost_nanos: i64,
@@ -43,22 +43,22 @@ pub struct UsageMark {
     pub cpu_us: i64,
 }
 
-/// What one sandbox used since it was last counted.
+/// The usage of one sandbox since it was last counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charge {
     pub sandbox: SandboxId,
     pub project: ProjectId,
     pub agent: Option<AgentId>,
-    /// Where the mark must be for the charge to count; none for a sandbox that was never counted.
+    /// The expected mark; `None` for a sandbox that was never counted.
     pub from: Option<Millis>,
     pub to: UsageMark,
     /// By day, counted from 1970-01-01.
     pub days: Vec<(i64, Amounts)>,
-    /// It ended: the mark goes.
+    /// It ended: the mark is deleted.
     pub last: bool,
 }
 
-/// What a list of usage has a line for.
+/// How usage is grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageGroup {
     Day,
@@ -66,7 +66,7 @@ pub enum UsageGroup {
     Project,
 }
 
-/// Which usage to list.
+/// Selects usage.
 #[derive(Debug, Clone)]
 pub struct UsageFilter {
     pub group: UsageGroup,
@@ -75,12 +75,12 @@ pub struct UsageFilter {
     /// Both days included.
     pub from_day: i64,
     pub to_day: i64,
-    /// The key of the line before.
+    /// The key of the previous line.
     pub after: Option<String>,
     pub limit: u32,
 }
 
-/// One line of it. The key is a day (as digits, ten of them), a sandbox's id or a project's.
+/// A line of usage. The key is a day (as ten digits), a sandbox's id or a project's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageLine {
     pub key: String,
@@ -106,8 +106,8 @@ impl Store {
         rows.iter().map(mark).collect()
     }
 
-    /// Counts what sandboxes used, each charge once: one whose mark is elsewhere by now is not counted, and
-    /// its place in the answer is false.
+    /// Records usage, each charge once: a charge whose mark has moved is not counted, and its result is
+    /// false.
     pub async fn charge(&self, _: &Operator, charges: Vec<Charge>) -> Result<Vec<bool>, StoreError> {
         let write = self.database().write(CHARGE, move |connection| {
             Box::pin(async move {
@@ -127,7 +127,7 @@ impl Store {
         write.await
     }
 
-    /// What was used, line by line, in the order of the keys.
+    /// Usage, line by line, ordered by key.
     pub async fn usage(
         &self,
         scope: &impl Scope,
@@ -160,7 +160,7 @@ impl Store {
     }
 }
 
-/// Sums of whole numbers are NUMERIC in PostgreSQL, which `Any` cannot read.
+/// Sums of integers are NUMERIC in PostgreSQL, which `Any` cannot read.
 macro_rules! by {
     ($key:literal, $project:literal, $agent:literal) => {
         concat!(
@@ -199,12 +199,12 @@ fn amounts(row: &sqlx::any::AnyRow) -> Result<Amounts, StoreError> {
     })
 }
 
-/// Moves the mark from where the charge expects it; false where it is elsewhere.
+/// Moves the mark from where the charge expects it; false if it is elsewhere.
 async fn move_mark(connection: &mut AnyConnection, charge: &Charge) -> Result<bool, StoreError> {
     let sandbox = charge.sandbox.to_string();
     let moved = match (charge.from, charge.last) {
         (None, _) => {
-            // A mark that is there already is another's. The row goes again with the last charge.
+            // An existing mark belongs to another charge. The row is deleted with the last charge.
             let made = sqlx::query(
                 "INSERT INTO usage_marks (sandbox_id, project_id, counted_to_ms, cpu_us)
                  VALUES ($1, $2, $3, $4) ON CONFLICT (sandbox_id) DO NOTHING",

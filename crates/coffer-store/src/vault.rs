@@ -1,11 +1,11 @@
-//! The keys in memory: master keys as they were given, and the data keys of projects.
+//! The keys in memory: the given master keys, and the data keys of projects.
 //!
-//! Sealing and opening are of memory alone, so that they cost a create or a list nothing to speak of. A data
-//! key is in the database before anything is sealed with it.
+//! Sealing and opening use only memory, so they cost a create or a list almost nothing. A data key is in the
+//! database before anything is sealed with it.
 //!
-//! Rotation is safe to be killed at any point: first the new master key is written to the file beside the old,
-//! then all data keys are sealed anew in one transaction, then the old key is dropped from the file. Whatever
-//! was done last, the file has the key for every row.
+//! Rotation can be killed at any point: first the new master key is written to the file next to the old one,
+//! then all data keys are sealed again in one transaction, then the old key is removed from the file. At every
+//! point the file has the key for every row.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{File, OpenOptions};
@@ -32,25 +32,26 @@ const ROTATE: &str = "rotate the master key";
 /// Where master keys come from.
 #[derive(Debug, Clone)]
 pub enum KeySource {
-    /// A file of one key a line, the current one first; made at first use. It can be rotated while running.
+    /// A file with one key per line, the current one first; created at first use. It can be rotated while
+    /// running.
     File(PathBuf),
-    /// The current key, and those that were current before.
+    /// The current key, and earlier ones.
     Given { current: MasterKey, previous: Vec<MasterKey> },
 }
 
-/// What is known of the master key, without telling it.
+/// Public data about the master key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterKeyStatus {
     pub id: String,
-    /// Earlier ones that are still at hand.
+    /// Earlier ones that are still available.
     pub previous: Vec<String>,
     /// Whether it is in a file, and so can be rotated while running.
     pub in_file: bool,
-    /// Master keys that something is sealed under and that are not here.
+    /// Missing master keys that something is sealed under.
     pub missing: Vec<MissingKey>,
 }
 
-/// A master key that is not here, and what cannot be read without it.
+/// A missing master key, and how much cannot be read without it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingKey {
     pub id: String,
@@ -63,7 +64,7 @@ pub struct MissingKey {
 pub(crate) struct Vault {
     source: KeySource,
     state: RwLock<State>,
-    /// One rotation, or one new data key, at a time.
+    /// Allows one rotation, or one new data key, at a time.
     changing: tokio::sync::Mutex<()>,
 }
 
@@ -71,7 +72,7 @@ pub(crate) struct Vault {
 struct State {
     /// The current one first.
     masters: Vec<MasterKey>,
-    /// Ids of master keys that were missing when we started.
+    /// Ids of master keys that were missing at the start.
     lost: HashSet<String>,
     projects: HashMap<ProjectId, BTreeMap<i64, Option<Key>>>,
 }
@@ -90,7 +91,7 @@ impl Vault {
         });
         let unopened = |error: StoreError| OpenError::Keys { why: error.to_string() };
         vault.load(database).await.map_err(unopened)?;
-        // Sealed under an earlier key that is at hand: a rotation was cut short, or was done by hand.
+        // Sealed under an earlier available key: a rotation was interrupted, or done by hand.
         vault.seal_anew(database).await.map_err(unopened)?;
         vault.forget_previous(database).await.map_err(unopened)?;
         Ok(vault)
@@ -104,7 +105,8 @@ impl Vault {
         self.state.write()
     }
 
-    /// Seals a text for a column, by the project's newest data key; [`ready`](Self::ready) must have been asked for.
+    /// Seals a text for a column, with the project's newest data key; [`ready`](Self::ready) must have been
+    /// called.
     pub(crate) fn seal(&self, project: ProjectId, purpose: &str, text: &str) -> Result<String, StoreError> {
         let state = self.state();
         let keys = state.projects.get(&project);
@@ -114,7 +116,7 @@ impl Vault {
         Ok(sealing::written(*number, &key.seal(&purpose_of(project, purpose), text.as_bytes())))
     }
 
-    /// Opens a column. Text from before there was sealing is taken as it is.
+    /// Opens a column. Unsealed text of older versions is returned as it is.
     pub(crate) fn open_text(&self, project: ProjectId, purpose: &str, text: &str) -> Result<String, Sealed> {
         let Some((number, sealed)) = sealing::read(text) else { return Ok(text.to_string()) };
         let state = self.state();
@@ -127,7 +129,7 @@ impl Vault {
         self.state().projects.get(&project).is_some_and(|keys| keys.values().any(Option::is_some))
     }
 
-    /// Makes sure that the project's values can be sealed. Once it has been asked, this is of memory alone.
+    /// Ensures that the project's values can be sealed. After the first call, this uses only memory.
     pub(crate) async fn ready(
         self: &Arc<Self>,
         database: &Database,
@@ -145,7 +147,7 @@ impl Vault {
             Box::pin(async move { vault.find_or_make(connection, project).await })
         });
         let keys = made.await?;
-        // Only now: before the commit nobody may seal with it.
+        // Only now: before the commit nothing may be sealed with it.
         self.state_mut().projects.insert(project, keys);
         Ok(())
     }
@@ -155,7 +157,7 @@ impl Vault {
         connection: &mut AnyConnection,
         project: ProjectId,
     ) -> Result<BTreeMap<i64, Option<Key>>, StoreError> {
-        // Holds the project's row, so that of two servers one makes the key.
+        // Locks the project's row, so that only one of two servers creates the key.
         lock_project(connection, project, SEAL).await?;
         let rows = sqlx::query("SELECT number, master_id, key_secret FROM data_keys WHERE project_id = $1")
             .bind(project)
@@ -189,7 +191,7 @@ impl Vault {
         Ok(keys)
     }
 
-    /// A master key that was current until another server rotated it must seal nothing more.
+    /// A master key that another server has rotated must seal nothing more.
     async fn heed_rotation(&self, connection: &mut AnyConnection) -> Result<(), StoreError> {
         let newest = sqlx::query("SELECT master_id FROM data_keys ORDER BY sealed_ms DESC LIMIT 1")
             .fetch_optional(connection)
@@ -291,7 +293,7 @@ impl Vault {
         sealed.await
     }
 
-    /// Drops earlier master keys from the file that no row needs any more.
+    /// Removes earlier master keys that no row needs from the file.
     async fn forget_previous(&self, database: &Database) -> Result<(), StoreError> {
         let KeySource::File(path) = &self.source else { return Ok(()) };
         let rows =
@@ -307,7 +309,7 @@ impl Vault {
             .map(|(_, master)| master.clone())
             .collect();
         if kept.len() < before.len() {
-            // The rows are sealed already: an old key that stays in the file is no failure.
+            // The rows are already sealed: an old key that stays in the file is not a failure.
             match write_keys(path, &kept) {
                 Ok(()) => self.state_mut().masters = kept,
                 Err(error) => tracing::warn!("an earlier master key stays in `{}`: {error}", path.display()),
@@ -319,7 +321,7 @@ impl Vault {
     async fn rotate(self: &Arc<Self>, database: &Database) -> Result<String, RotateError> {
         let KeySource::File(path) = &self.source else { return Err(RotateError::NotInFile) };
         let _turn = self.changing.lock().await;
-        // Another server may have rotated it, or somebody put a lost key back.
+        // Another server may have rotated it, or a person may have put back a lost key.
         let mut masters = masters(&self.source).map_err(|error| RotateError::File(error.to_string()))?;
         let new = MasterKey::generate();
         let id = new.id();
@@ -335,12 +337,12 @@ impl Vault {
 }
 
 impl Store {
-    /// Makes a new master key and seals every data key under it. Values stay as they are.
+    /// Creates a new master key and seals every data key under it. Values stay as they are.
     pub async fn rotate_master_key(&self, _: &Operator) -> Result<String, RotateError> {
         self.vault().rotate(self.database()).await
     }
 
-    /// What is known of the master key, and what cannot be read for lack of one.
+    /// The status of the master key, and how much cannot be read because one is missing.
     pub async fn master_key(&self, _: &Operator) -> Result<MasterKeyStatus, StoreError> {
         let ids: Vec<String> = self.vault().state().masters.iter().map(MasterKey::id).collect();
         let rows = sqlx::query(
@@ -373,7 +375,7 @@ impl Store {
         Ok(MasterKeyStatus { id, previous: ids.collect(), in_file, missing })
     }
 
-    /// Seals the live sandboxes' columns that are from before there was sealing.
+    /// Seals unsealed columns of live sandboxes, from older versions.
     pub(crate) async fn seal_old_rows(&self) -> Result<(), StoreError> {
         const DOING: &str = "seal what is not";
         const COLUMNS: [&str; 4] =
@@ -461,7 +463,7 @@ fn masters(source: &KeySource) -> Result<Vec<MasterKey>, OpenError> {
     Ok(keys)
 }
 
-/// Writes the file whole or not at all, for its owner alone.
+/// Writes the file atomically, readable only by its owner.
 fn write_keys(path: &Path, keys: &[MasterKey]) -> io::Result<()> {
     let draft = path.with_extension("new");
     let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&draft)?;

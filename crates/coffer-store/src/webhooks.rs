@@ -1,8 +1,8 @@
-//! Webhooks that go out: who wants to be told of what.
+//! Webhooks.
 //!
-//! A webhook has a position in its project's event log. [`Store::queue_deliveries`] moves it on and writes a
-//! delivery for each event that is wanted, in one transaction, so that an event is neither lost nor written
-//! twice however many servers look; `sends` has what becomes of a delivery.
+//! A webhook has a position in its project's event log. [`Store::queue_deliveries`] moves it and writes a
+//! delivery for each wanted event, in one transaction, so that no event is lost or written twice, however many
+//! servers run; `sends` has the outcome of deliveries.
 
 mod log;
 mod sends;
@@ -24,10 +24,10 @@ pub use sends::{DueDelivery, NewDelivery, SendOutcome, SendReport, WebhookBehind
 const READ: &str = "read webhooks";
 const CHANGE: &str = "change a webhook";
 
-/// A project has no more of them.
+/// Most webhooks of a project.
 pub const MOST_WEBHOOKS: i64 = 50;
 
-/// Someone who is told what happens.
+/// A webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookRow {
     pub id: WebhookId,
@@ -35,16 +35,16 @@ pub struct WebhookRow {
     pub url: String,
     /// Kinds of events, or `task.*`, or `*`.
     pub events: Vec<String>,
-    /// Only what is about this context.
+    /// Only events about this context.
     pub context_id: Option<String>,
     pub description: String,
-    /// The project's secret that it is signed with; none where it has a key of its own.
+    /// The project's secret that signs it; `None` if it has its own key.
     pub secret_name: Option<String>,
     pub enabled: bool,
     pub disabled_reason: Option<String>,
-    /// The newest event that was looked at.
+    /// The newest event that was examined.
     pub position: i64,
-    /// Deliveries that are still to be made.
+    /// Waiting deliveries.
     pub waiting: i64,
     /// Failures since it last worked.
     pub failures: i64,
@@ -54,16 +54,16 @@ pub struct WebhookRow {
     pub updated_ms: Millis,
 }
 
-/// What deliveries are signed with.
+/// The key that signs deliveries.
 #[derive(Debug, Clone)]
 pub enum WebhookKey {
     /// A secret of the project, by name.
     Stored(String),
-    /// One of its own.
+    /// Its own key.
     Own(Secret),
 }
 
-/// A webhook to be.
+/// A new webhook.
 #[derive(Debug, Clone)]
 pub struct NewWebhook {
     pub url: String,
@@ -74,7 +74,7 @@ pub struct NewWebhook {
     pub enabled: bool,
 }
 
-/// What is to be other; `None` stays.
+/// Changes to a webhook; `None` leaves a field as it is.
 #[derive(Debug, Clone, Default)]
 pub struct WebhookChange {
     pub url: Option<String>,
@@ -85,7 +85,7 @@ pub struct WebhookChange {
     pub enabled: Option<bool>,
 }
 
-/// A webhook was not made or changed.
+/// Why a webhook was not created or changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum WebhookRecordError {
     #[error("there is no such webhook")]
@@ -106,7 +106,7 @@ fn purpose(webhook: WebhookId) -> String {
 }
 
 impl Store {
-    /// Makes a webhook, which is told what happens from now on.
+    /// Creates a webhook, which gets events from now on.
     pub async fn create_webhook(
         &self,
         scope: &ProjectScope,
@@ -186,7 +186,7 @@ impl Store {
             .await
     }
 
-    /// Changes a webhook. One that is enabled again is told what happens from then on, and begins afresh.
+    /// Changes a webhook. One that is enabled again gets events from then on, without its earlier failures.
     pub async fn change_webhook(
         &self,
         scope: &ProjectScope,
@@ -248,8 +248,8 @@ impl Store {
         change.await
     }
 
-    /// Removes a webhook; says whether there was one. Nobody sees it or its log any more, and its key is gone, but
-    /// the log may be long: [`Store::clear_removed_webhooks`] takes it away bit by bit.
+    /// Deletes a webhook; returns whether it existed. It and its log are no longer visible, and its key is
+    /// deleted, but the log may be long: [`Store::clear_removed_webhooks`] deletes it bit by bit.
     pub async fn remove_webhook(&self, scope: &ProjectScope, webhook: WebhookId) -> Result<bool, StoreError> {
         let project = scope.project();
         let remove = self.database().write(CHANGE, move |connection| {
@@ -293,8 +293,8 @@ impl Store {
     }
 }
 
-/// Holds the project's row, as whoever appends to its log does, and says what its newest event is. Whoever changes
-/// a webhook and tells of it holds the project first: two that did it in different orders would wait for each other.
+/// Locks the project's row, as appending to its log does, and returns its newest event. A change of a webhook
+/// that records an event must lock the project first: two in different orders would deadlock.
 async fn hold_project(connection: &mut AnyConnection, project: ProjectId) -> Result<i64, StoreError> {
     let row = lock_and_read_project(connection, project, "last_event", CHANGE).await?;
     number(&row.ok_or(sqlx::Error::RowNotFound).doing(CHANGE)?, "last_event")
@@ -324,7 +324,7 @@ async fn told(
     kind: fn(WebhookTerms) -> Event,
     now: Millis,
 ) -> Result<(), StoreError> {
-    // Not the whole address: with some receivers it is all that one has to know.
+    // Not the whole address: for some receivers it is the credential.
     let host = row.url.split('/').nth(2).unwrap_or_default();
     let terms = WebhookTerms { host: host.to_string(), events: row.events.clone(), enabled: row.enabled };
     events::record(connection, row.project, row.id, kind(terms), now).await

@@ -1,7 +1,7 @@
-//! The one task that writes to SQLite.
+//! The task that writes to SQLite.
 //!
-//! A commit costs a disk flush, whether it carries one write or a hundred. So the task takes all that
-//! has queued, runs each caller's work in a savepoint, commits once and answers afterwards:
+//! A commit costs a disk flush, whether it carries one write or a hundred. So the task takes all queued
+//! writes, runs each caller's work in a savepoint, commits once and answers afterwards:
 //!
 //! ```text
 //! BEGIN IMMEDIATE ─ SAVEPOINT ─ work ─ RELEASE ─ SAVEPOINT ─ work fails ─ ROLLBACK TO ─ … ─ COMMIT ─ answers
@@ -9,9 +9,9 @@
 //!
 //! The group's events go into the log together, before the commit (see `deferred`).
 //!
-//! Under load the groups grow by themselves, since writes queue while a commit is under way. A group of
-//! which nothing must outlive a crash of the host itself ([`Durability::Cached`]) is committed without the
-//! flush; the next one that flushes flushes it too, as the log is one.
+//! Under load the groups grow by themselves, because writes queue while a commit is in progress. If no write
+//! of a group must survive a crash of the host ([`Durability::Cached`]), the group is committed without the
+//! flush; the next flush includes it, because there is one log.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,12 +24,12 @@ use crate::database::{Durability, Work, connect_sqlite_writer};
 use crate::deferred;
 use crate::error::{Cause, StoreError};
 
-/// Writes that may wait; a caller beyond waits for room.
+/// Writes that may wait; further callers wait for room.
 const QUEUE: usize = 1024;
 /// Bounds how long the first of a group waits for its answer.
 const LARGEST_GROUP: usize = 256;
 
-/// What there is to take back of work that fails.
+/// What to roll back if work fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     Rows,
@@ -85,13 +85,13 @@ impl Writer {
 trait Job: Send {
     fn effect(&self) -> Effect;
 
-    /// Does the work and says whether it is to be kept.
+    /// Does the work and returns whether to keep it.
     fn run<'c>(
         &'c mut self,
         connection: &'c mut AnyConnection,
     ) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>>;
 
-    /// Tells the caller, once the fate of the whole group is known.
+    /// Answers the caller, once the outcome of the whole group is known.
     fn answer(self: Box<Self>, committed: Result<(), Cause>);
 }
 
@@ -157,8 +157,8 @@ async fn own(connection: AnyConnection, options: AnyConnectOptions, mut inbox: m
             next = if full { None } else { inbox.try_recv().ok() };
         }
         if !group.is_empty() {
-            // A task of its own, so that a panic costs this group and not the writer. Without a
-            // connection to go on with, the next group opens another.
+            // In its own task, so that a panic costs this group and not the writer. Without a connection, the
+            // next group opens another.
             #[expect(clippy::disallowed_methods, reason = "awaited on the next line")]
             let written = tokio::spawn(write_group(connection.take(), options.clone(), group, durability));
             connection = written.await.ok().flatten();
@@ -174,8 +174,8 @@ async fn own(connection: AnyConnection, options: AnyConnectOptions, mut inbox: m
     }
 }
 
-/// Writes the group, answers its callers, and gives the connection back if it is in good order; one that is
-/// not is dropped, which rolls back.
+/// Writes the group, answers its callers, and returns the connection if it is usable; otherwise it is
+/// dropped, which rolls back.
 async fn write_group(
     connection: Option<AnyConnection>,
     options: AnyConnectOptions,
@@ -208,14 +208,14 @@ async fn commit_group(
     group: &mut [Box<dyn Job>],
     durability: Durability,
 ) -> Result<(), sqlx::Error> {
-    // In one go: the connection has a thread of its own, and each message to it costs two switches.
+    // In one message: the connection has its own thread, and each message to it costs two switches.
     let begin = match durability {
         Durability::Cached => "PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE",
         Durability::Synced => "PRAGMA synchronous = FULL; BEGIN IMMEDIATE",
     };
     run(connection, begin).await?;
     let mut anything_kept = false;
-    // Alone, its savepoint would be the transaction.
+    // A single write needs no savepoint.
     let alone = group.len() == 1;
     for job in group {
         let (events, saved) = (deferred::count(), !alone && job.effect() == Effect::Rows);
@@ -231,8 +231,8 @@ async fn commit_group(
         }
         deferred::forget_from(events);
         if saved {
-            // Fails when the work's error has ended the whole transaction (disk full, say), and
-            // then the whole group must hear of it.
+            // Fails if the error has ended the whole transaction (for example, a full disk); then the whole
+            // group fails.
             run(connection, "ROLLBACK TO caller; RELEASE caller").await?;
         }
     }
@@ -292,7 +292,7 @@ mod tests {
             execute(&writer, "INSERT INTO notes VALUES ('third')"),
         );
         assert!(first.is_err() && second.is_err() && third.is_err(), "{first:?} {second:?} {third:?}");
-        // None of it stayed, and the writer goes on.
+        // None of it stayed, and the writer continues.
         execute(&writer, "INSERT INTO notes VALUES ('first')").await.unwrap();
         execute(&writer, "INSERT INTO notes VALUES ('third')").await.unwrap();
     }

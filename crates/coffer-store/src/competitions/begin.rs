@@ -1,4 +1,4 @@
-//! Putting competitions on record, alone or as an attempt at a task.
+//! Creates competitions, alone or as an attempt at a task.
 
 use coffer_core::compete::{CompetitionState, CompetitionTerms, EntryState};
 use coffer_core::event::{CompetitionCreated, Event};
@@ -17,21 +17,21 @@ use crate::{ProjectScope, Store, StoreError, events, now_ms};
 const BEGIN: &str = "begin a competition";
 /// The kind of runs that are competitions.
 const KIND: &str = "compete";
-/// Between urgent and low, where no task says otherwise.
+/// The default rank, between urgent and low.
 const USUAL_RANK: i64 = 2;
 
-/// A competition to be.
+/// A new competition.
 #[derive(Debug, Clone)]
 pub struct NewCompetition {
     pub terms: CompetitionTerms,
     pub entries: Vec<NewEntry>,
-    /// Who asks for it.
+    /// The caller that requested it.
     pub actor: String,
-    /// The key of the request, and a digest of what it asked for.
+    /// The key of the request, and a digest of the request.
     pub idempotency: Option<(String, String)>,
 }
 
-/// One who is to compete.
+/// A new entry.
 #[derive(Debug, Clone)]
 pub struct NewEntry {
     pub label: String,
@@ -42,7 +42,7 @@ pub struct NewEntry {
 }
 
 impl Store {
-    /// Begins a competition: its run is queued once this returns. The same key returns what it began before.
+    /// Creates a competition and queues its run. The same key returns the existing one.
     pub async fn create_competition(
         &self,
         scope: &ProjectScope,
@@ -71,7 +71,7 @@ impl Store {
         begin.await
     }
 
-    /// Begins an attempt at a task that is a competition.
+    /// Starts an attempt at a task that is a competition.
     pub async fn compete_for_task(
         &self,
         scope: &ProjectScope,
@@ -95,14 +95,14 @@ impl Store {
     }
 }
 
-/// What the same request began before.
+/// The competition of an earlier equal request.
 async fn earlier(
     connection: &mut AnyConnection,
     project: ProjectId,
     new: &NewCompetition,
 ) -> Result<Option<CompetitionRow>, CompetitionError> {
     let Some((key, print)) = &new.idempotency else { return Ok(None) };
-    // Of two that come at once the second finds what the first began.
+    // Of two concurrent requests, the second finds what the first created.
     lock_project(connection, project, BEGIN).await?;
     let sql = format!(
         "SELECT {COLUMNS}, idempotency_print FROM competitions WHERE project_id = $1 AND idempotency_key = $2"

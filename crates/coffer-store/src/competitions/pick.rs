@@ -1,4 +1,4 @@
-//! What people decide: who wins, and that it is to end.
+//! People's decisions: picking the winner, and cancelling.
 
 use coffer_core::compete::CompetitionCause;
 use coffer_core::event::{CompetitionMoved, CompetitionWinner, Event};
@@ -13,11 +13,11 @@ use crate::error::Doing;
 use crate::runs::{self, RunError};
 use crate::{ProjectScope, Store, events, now_ms};
 
-/// What a run that waits for a pick is woken by. Who won is on the competition's record.
+/// The signal that wakes a run waiting for a pick. The winner is in the competition's row.
 pub const COMPETITION_PICKED: &str = "winner";
 
 impl Store {
-    /// Picks the winner of a competition that waits for that. The same one again changes nothing.
+    /// Picks the winner of a competition that waits for a pick. Picking the same one again changes nothing.
     pub async fn pick_winner(
         &self,
         scope: &ProjectScope,
@@ -32,7 +32,7 @@ impl Store {
         pick.await
     }
 
-    /// Has a competition end; what it had is put away by its run.
+    /// Cancels a competition; its run releases its resources.
     pub async fn cancel_competition(
         &self,
         scope: &ProjectScope,
@@ -72,7 +72,7 @@ async fn run_of(
     Ok(id(&row.ok_or(CompetitionError::NotFound)?, "run_id")?)
 }
 
-/// The competition, with its row held until the transaction ends.
+/// The competition, with its row locked until the transaction ends.
 async fn held(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -98,7 +98,7 @@ async fn pick(
     actor: &str,
 ) -> Result<CompetitionRow, CompetitionError> {
     let run = run_of(connection, project, competition).await?;
-    // The run's row before the competition's: whoever writes for a run goes the same way.
+    // Lock the run's row before the competition's: writers of a run use the same order.
     sqlx::query("UPDATE runs SET rank = rank WHERE id = $1")
         .bind(run)
         .execute(&mut *connection)

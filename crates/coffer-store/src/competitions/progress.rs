@@ -1,4 +1,5 @@
-//! What the run of a competition writes. Each write shows the run's fence: a server that lost the run writes nothing.
+//! Writes of a competition's run. Each write checks the run's fence: a server that lost the run writes
+//! nothing.
 
 use coffer_core::agent::AgentProgress;
 use coffer_core::compete::{
@@ -16,19 +17,19 @@ use crate::{JournalError, RunFailure, RunState, Store, StoreError, events, now_m
 
 const LONGEST_SUMMARY: usize = 16 * 1024;
 
-/// How far a competition is. What is `None` stays as it was.
+/// Progress of a competition. `None` leaves a field as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CompetitionNote {
     pub state: Option<CompetitionState>,
     pub sandbox: Option<SandboxId>,
     pub base_commit: Option<String>,
     pub decide_by_ms: Option<Millis>,
-    /// Who won, and by what that was decided.
+    /// The winner, and who or what decided.
     pub winner: Option<(i64, String)>,
     pub pull_url: Option<String>,
 }
 
-/// How far an entry is. What is `None` stays as it was.
+/// Progress of an entry. `None` leaves a field as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EntryNote {
     pub state: Option<EntryState>,
@@ -47,11 +48,11 @@ pub struct EntryNote {
     pub commit: Option<String>,
     pub summary: Option<String>,
     pub error: Option<RunFailure>,
-    /// What its agent does while it works: told to whoever listens, and not kept.
+    /// The agent's current action: emitted as an event, but not stored.
     pub doing: Option<AgentProgress>,
 }
 
-/// The competition of a run, while the run's row is held.
+/// The competition of a run whose row is locked.
 struct Held {
     competition: CompetitionId,
     project: ProjectId,
@@ -61,7 +62,7 @@ struct Held {
 }
 
 impl Store {
-    /// Writes down how far a competition is, for as long as `fence` is its run's.
+    /// Records the progress of a competition, if `fence` is still its run's.
     pub async fn note_competition(
         &self,
         run: RunId,
@@ -77,7 +78,7 @@ impl Store {
         write.await
     }
 
-    /// Writes down how far one of its entries is, likewise.
+    /// Records the progress of an entry, if `fence` is still its run's.
     pub async fn note_entry(
         &self,
         run: RunId,
@@ -94,7 +95,7 @@ impl Store {
         write.await
     }
 
-    /// Writes down who is at which place and why, likewise.
+    /// Records the ranking with its reasons, if `fence` is still its run's.
     pub async fn rank_entries(
         &self,
         run: RunId,
@@ -124,7 +125,7 @@ impl Store {
         write.await
     }
 
-    /// Who was picked by the time that there was for it. From then on nobody can be, where nobody was.
+    /// Closes picking and returns the winner, if one was picked in time.
     pub async fn settle_competition(&self, run: RunId, fence: i64) -> Result<Option<i64>, JournalError> {
         let write = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
@@ -167,7 +168,7 @@ async fn put(
 ) -> Result<(), JournalError> {
     let asks =
         |state: &CompetitionState| matches!(state, CompetitionState::Judging | CompetitionState::Waiting);
-    // A step that is run again does not ask again what a person has answered since.
+    // A repeated step must not ask again after a person has picked.
     note.state = note.state.filter(|state| held.winner.is_none() || !asks(state));
     let to = match note.state.and_then(CompetitionCause::of) {
         Some(cause) => Some(held.state.after(cause).map_err(StoreError::Refused)?),
@@ -321,7 +322,7 @@ pub(crate) async fn run_started(
     events::record(connection, project, competition, Event::CompetitionState(moved), now).await
 }
 
-/// Part of the transaction in which a run ends: what that means for its competition, if it has one.
+/// Part of the transaction in which a run ends: updates its competition, if it has one.
 pub(crate) async fn run_ended(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -336,7 +337,7 @@ pub(crate) async fn run_ended(
         _ => CompetitionOutcome::Failed,
     };
     let Some((competition, from)) = of_run(connection, run).await? else { return Ok(()) };
-    // Refused where its end is written a second time, because the answer to the first was lost.
+    // Refused if the end is written a second time, because the answer to the first was lost.
     let Ok(to) = from.after(CompetitionCause::Ended(outcome)) else { return Ok(()) };
     sqlx::query(
         "UPDATE competitions SET state = $1, error = $2, ended_ms = $3, updated_ms = $3, decide_by_ms = NULL

@@ -1,4 +1,4 @@
-//! What people and agents say on pull requests and issues of local repositories.
+//! Comments on pull requests and issues of local repositories.
 
 use coffer_core::event::{CommentMade, Event};
 use coffer_core::forge::{CommitId, DiffSide, Verdict};
@@ -15,17 +15,17 @@ use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read comments";
 const CHANGE: &str = "add a comment";
-/// Of each kind, on one pull request or issue.
+/// Most comments of each kind, on one pull request or issue.
 const MOST_COMMENTS: i64 = 10_000;
 
-/// What a comment is.
+/// The kind of a comment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum CommentKind {
-    /// On the whole.
+    /// On the whole pull request or issue.
     #[strum(serialize = "comment")]
     Plain,
-    /// A verdict on a pull request.
+    /// A review of a pull request.
     Review,
     /// On a line of its diff.
     Inline,
@@ -44,7 +44,7 @@ pub struct CommentRow {
     pub body: String,
     pub author: String,
     pub verdict: Option<Verdict>,
-    /// What it is about, for reviews and comments on lines.
+    /// The reviewed commit, for reviews and comments on lines.
     pub commit: Option<CommitId>,
     pub path: Option<String>,
     pub line: Option<i64>,
@@ -53,7 +53,7 @@ pub struct CommentRow {
     pub created_ms: Millis,
 }
 
-/// A comment to be.
+/// A new comment.
 #[derive(Debug, Clone)]
 pub struct NewComment {
     pub kind: CommentKind,
@@ -68,7 +68,7 @@ pub struct NewComment {
 }
 
 impl NewComment {
-    /// One on the whole.
+    /// A comment on the whole.
     pub fn plain(body: &str, author: &str) -> Self {
         Self {
             kind: CommentKind::Plain,
@@ -88,7 +88,7 @@ const COLUMNS: &str = "id, repository_id, number, project_id, kind, body, author
      side, in_reply_to, created_ms";
 
 impl Store {
-    /// Adds comments together to a pull request or issue: all of them or none.
+    /// Adds comments together to a pull request or issue: all or none.
     pub async fn add_comments(
         &self,
         scope: &ProjectScope,

@@ -1,4 +1,4 @@
-//! Ways to forges elsewhere, and what comes in from them.
+//! Connections to forges, and their webhook deliveries.
 
 use coffer_core::event::{ConnectionCreated, Event, Nothing};
 use coffer_core::forge::ForgeKind;
@@ -18,20 +18,20 @@ const READ: &str = "read connections";
 const CHANGE: &str = "change a connection";
 const DELIVER: &str = "take a webhook";
 const MOST_CONNECTIONS: i64 = 100;
-/// After this a delivery's id is forgotten.
+/// How long a delivery's id is remembered.
 const REMEMBERED_MS: Millis = 90 * 24 * 3_600_000;
 
-/// By what a forge lets us in. Values are secrets of the project, by name.
+/// The credential for a forge. Values are secrets of the project, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "auth", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Credential {
-    /// A token as it is.
+    /// A token.
     Token { secret: String },
-    /// A GitHub App's private key, from which tokens are made.
+    /// A GitHub App's private key, from which tokens are created.
     App { secret: String, app_id: i64, installation_id: i64 },
 }
 
-/// What a connection is made of, next to its address.
+/// The terms of a connection, next to its address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionTerms {
     pub credential: Credential,
@@ -39,7 +39,7 @@ pub struct ConnectionTerms {
     pub webhook_secret: Option<String>,
 }
 
-/// A way to a forge.
+/// A connection to a forge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionRow {
     pub id: ConnectionId,
@@ -51,7 +51,7 @@ pub struct ConnectionRow {
     pub created_ms: Millis,
 }
 
-/// A way to be.
+/// A new way.
 #[derive(Debug, Clone)]
 pub struct NewConnection {
     pub name: String,
@@ -60,21 +60,21 @@ pub struct NewConnection {
     pub terms: ConnectionTerms,
 }
 
-/// What a webhook tells.
+/// A webhook delivery.
 #[derive(Debug, Clone)]
 pub struct DeliveredEvent {
     /// The forge's own id of the delivery.
     pub delivery: String,
-    /// What it calls the event.
+    /// The forge's name of the event.
     pub event: String,
-    /// Of which repository of the project, and as which event of ours; none where it is about nothing of ours.
+    /// The repository of the project, and our event; `None` if it is about no repository of the project.
     pub about: Option<(RepositoryId, Event)>,
 }
 
 const COLUMNS: &str = "id, project_id, name, kind, base_url, terms, created_ms";
 
 impl Store {
-    /// Makes a connection; its address is for good.
+    /// Creates a connection; its address cannot change.
     pub async fn create_connection(
         &self,
         scope: &ProjectScope,
@@ -138,7 +138,7 @@ impl Store {
         self.find_connection(Some(scope.project()), connection).await
     }
 
-    /// The same of whatever project: for webhooks, whose proof is their signature.
+    /// A connection of any project: for webhooks, which prove themselves by their signature.
     pub async fn connection_of_any(
         &self,
         _: &Operator,
@@ -175,7 +175,7 @@ impl Store {
             .await
     }
 
-    /// Removes a connection that no repository uses.
+    /// Deletes a connection that no repository uses.
     pub async fn remove_connection(
         &self,
         scope: &ProjectScope,
@@ -184,7 +184,7 @@ impl Store {
         let project = scope.project();
         let remove = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
-                // Holds the project's row, as whoever makes a repository does.
+                // Locks the project's row, as creating a repository does.
                 lock_project(connection, project, CHANGE).await?;
                 let used = sqlx::query(
                     "SELECT id FROM repositories WHERE connection_id = $1 AND project_id = $2
@@ -219,7 +219,7 @@ impl Store {
         remove.await
     }
 
-    /// The project's repositories of that name on a connection; names there do not heed case.
+    /// The project's repositories of this remote name on a connection, ignoring case.
     pub async fn repositories_of_remote(
         &self,
         connection: &ConnectionRow,
@@ -239,7 +239,7 @@ impl Store {
         rows.iter().map(|row| id(row, "id")).collect()
     }
 
-    /// Takes a delivery that proved itself, with its event; `false` where it was taken before.
+    /// Records a verified delivery with its event; `false` if it was recorded before.
     pub async fn take_delivery(
         &self,
         connection: &ConnectionRow,

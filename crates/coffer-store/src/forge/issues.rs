@@ -30,7 +30,7 @@ pub struct IssueRow {
     pub closed_ms: Option<Millis>,
 }
 
-/// What of an issue is to change.
+/// Changes to an issue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IssueChange {
     pub title: Option<String>,

@@ -29,9 +29,9 @@ pub struct PullRow {
     pub draft: bool,
     /// The head's commit as last seen.
     pub head_commit: CommitId,
-    /// The base's commit when it was opened; once merged, that before the merge.
+    /// The base's commit when it was opened; once merged, the one before the merge.
     pub base_commit: CommitId,
-    /// A merge that began: what the base was and is to become.
+    /// A merge in progress: the base's commit before and after.
     pub merging: Option<(CommitId, CommitId)>,
     pub merge_commit: Option<CommitId>,
     pub merge_method: Option<MergeMethod>,
@@ -42,7 +42,7 @@ pub struct PullRow {
     pub closed_ms: Option<Millis>,
 }
 
-/// A pull request to be.
+/// A new pull request.
 #[derive(Debug, Clone)]
 pub struct NewPull {
     pub title: String,
@@ -58,9 +58,9 @@ pub struct NewPull {
 /// A merge that is about to happen.
 #[derive(Debug, Clone)]
 pub struct Merging {
-    /// What the base is.
+    /// The base's commit.
     pub base: CommitId,
-    /// What it is to become.
+    /// The base's commit after the merge.
     pub commit: CommitId,
     pub method: MergeMethod,
     pub by: String,
@@ -71,7 +71,7 @@ const COLUMNS: &str = "repository_id, project_id, number, title, body, head, bas
      updated_ms, closed_ms";
 
 impl Store {
-    /// Opens a pull request; of one head and base there is one.
+    /// Opens a pull request; a head and base can have only one.
     pub async fn create_pull(
         &self,
         scope: &ProjectScope,
@@ -83,7 +83,7 @@ impl Store {
             Box::pin(async move {
                 let number = next_number(connection, project, repository, CHANGE).await?;
                 let number = number.ok_or(ForgeRecordError::NotFound)?;
-                // The repository's row is held by now, so none can come in between.
+                // The repository's row is locked, so no other can come in between.
                 if let Some(number) = open_one(connection, repository, &new.head, &new.base).await? {
                     return Err(ForgeRecordError::Taken { number: Some(number) });
                 }
@@ -219,7 +219,7 @@ impl Store {
         update.await
     }
 
-    /// Notes that the head of an open pull request has moved; `false` where somebody has noted it already.
+    /// Records that the head of an open pull request has moved; `false` if another server already has.
     pub async fn move_pull_head(
         &self,
         scope: &ProjectScope,
@@ -255,7 +255,7 @@ impl Store {
         update.await
     }
 
-    /// Notes what the base of an open pull request is about to become, or that it is not.
+    /// Records the coming commit of the base of an open pull request, or clears it.
     pub async fn note_merge(
         &self,
         scope: &ProjectScope,
@@ -288,7 +288,7 @@ impl Store {
         note.await
     }
 
-    /// Makes an open pull request a merged one, by whom and how was noted; where nothing was, by `by`.
+    /// Marks an open pull request as merged, by the recorded actor and method; without a record, by `by`.
     pub async fn finish_merge(
         &self,
         scope: &ProjectScope,
@@ -328,7 +328,7 @@ impl Store {
     }
 }
 
-/// Holds the repository's row until the commit.
+/// Locks the repository's row until the commit.
 async fn hold(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -380,7 +380,7 @@ async fn open_one(
     row.map(|row| number(&row, "number")).transpose()
 }
 
-/// What an event tells of a pull request: not its text, which may be long.
+/// The event data of a pull request: without its text, which may be long.
 fn about(pull: &PullRow) -> PullNote {
     PullNote {
         number: pull.number,

@@ -1,4 +1,4 @@
-//! Repositories and what protects their branches.
+//! Repositories and the protection of their branches.
 
 use coffer_core::event::{Event, Protected, RepositoryChanged, RepositoryCreated, RepositoryRemoved};
 use coffer_core::forge::{BranchName, ForgeKind, ProtectionRules, RepositoryName};
@@ -13,7 +13,7 @@ use crate::projects::lock_project;
 use crate::select::Select;
 use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
-/// A project has no more.
+/// Most repositories of a project.
 pub const MOST_REPOSITORIES: i64 = 1000;
 const MOST_PROTECTIONS: i64 = 100;
 
@@ -28,19 +28,19 @@ pub struct RepositoryRow {
     pub name: RepositoryName,
     pub kind: ForgeKind,
     pub connection: Option<ConnectionId>,
-    /// What it is called on the forge of its connection: `owner/name`.
+    /// Its name on the forge of its connection: `owner/name`.
     pub remote: Option<String>,
     pub default_branch: BranchName,
     pub installation: Option<String>,
     pub created_ms: Millis,
 }
 
-/// A repository to be.
+/// A new repository.
 #[derive(Debug, Clone)]
 pub struct NewRepository {
     pub id: RepositoryId,
     pub name: RepositoryName,
-    /// The way to it and its name there, where it is not kept here.
+    /// The forge, connection and name there, if it is not local.
     pub elsewhere: Option<(ForgeKind, ConnectionId, String)>,
     pub default_branch: BranchName,
 }
@@ -49,7 +49,7 @@ const COLUMNS: &str =
     "id, project_id, name, kind, connection_id, remote, default_branch, installation, created_ms";
 
 impl Store {
-    /// Makes the record of a repository.
+    /// Creates the record of a repository.
     pub async fn create_repository(
         &self,
         scope: &ProjectScope,
@@ -73,7 +73,7 @@ impl Store {
         let insert = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 let project = row.project.to_string();
-                // Holds the project's row, so that the count stays right.
+                // Locks the project's row, so that the count stays right.
                 lock_project(connection, row.project, CHANGE).await?;
                 let live = sqlx::query(
                     "SELECT COUNT(*) AS live FROM repositories WHERE project_id = $1 AND removed_ms IS NULL",
@@ -157,7 +157,7 @@ impl Store {
             .await
     }
 
-    /// Ids of local repositories of this installation that are on record as live, of every project.
+    /// Ids of all live local repositories of this installation, of every project.
     pub async fn kept_repositories(
         &self,
         _: &crate::Operator,
@@ -173,13 +173,13 @@ impl Store {
         rows.iter().map(|row| Ok((id(row, "project_id")?, id(row, "id")?))).collect()
     }
 
-    /// The installation that keeps a repository, where that is another than this handle acts for.
+    /// The installation that stores a repository, if it is not this one.
     pub fn repository_elsewhere<'a>(&self, row: &'a RepositoryRow) -> Option<&'a str> {
         let (own, holder) = (self.installation()?, row.installation.as_deref()?);
         (holder != own).then_some(holder)
     }
 
-    /// Removes a repository from the records; says whether there was one.
+    /// Deletes a repository's record; returns whether it existed.
     pub async fn remove_repository(
         &self,
         scope: &ProjectScope,
@@ -208,7 +208,7 @@ impl Store {
         remove.await
     }
 
-    /// Changes the default branch on record; says whether there was such a repository.
+    /// Changes the recorded default branch; returns whether the repository exists.
     pub async fn set_default_branch(
         &self,
         scope: &ProjectScope,
@@ -240,7 +240,7 @@ impl Store {
         set.await
     }
 
-    /// Tells something about a repository that no record of it shows: a push for one.
+    /// Records an event about a repository without changing its record, such as a push.
     pub async fn record_repository_event(
         &self,
         scope: &ProjectScope,
@@ -254,7 +254,7 @@ impl Store {
         record.await
     }
 
-    /// The branches that are protected, by name.
+    /// The protected branches, by name.
     pub async fn protections(
         &self,
         scope: &ProjectScope,
@@ -275,7 +275,7 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// Protects a branch by these rules, or by none from now on.
+    /// Protects a branch by these rules, or removes its protection.
     pub async fn protect_branch(
         &self,
         scope: &ProjectScope,

@@ -1,4 +1,4 @@
-//! What checks say of commits of local repositories.
+//! Results of checks for commits of local repositories.
 
 use coffer_core::event::{CommitStatus, Event};
 use coffer_core::forge::{CommitId, StatusContext, StatusState};
@@ -15,7 +15,7 @@ const READ: &str = "read statuses";
 const CHANGE: &str = "set a status";
 const MOST_STATUSES: i64 = 1000;
 
-/// What one check says of a commit.
+/// The result of one check for a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatusRow {
     pub commit: CommitId,
@@ -27,7 +27,7 @@ pub struct StatusRow {
     pub changed_ms: Millis,
 }
 
-/// What it says now.
+/// A new result.
 #[derive(Debug, Clone)]
 pub struct NewStatus {
     pub commit: CommitId,
@@ -39,7 +39,7 @@ pub struct NewStatus {
 }
 
 impl Store {
-    /// Sets what a check says of a commit.
+    /// Sets the result of a check for a commit.
     pub async fn set_status(
         &self,
         scope: &ProjectScope,
@@ -95,7 +95,7 @@ impl Store {
         set.await
     }
 
-    /// What all checks say of a commit, by context.
+    /// The results of all checks for a commit, by context.
     pub async fn statuses(
         &self,
         scope: &ProjectScope,

@@ -1,4 +1,4 @@
-//! Keys that were good a moment ago.
+//! Caches valid keys.
 
 use std::collections::HashMap;
 use std::sync::MutexGuard;
@@ -14,7 +14,7 @@ const MOST_BELIEVED: usize = 4096;
 
 pub(super) type KeyDigest = [u8; 32];
 
-/// Keys that were good a moment ago, and when keys were used.
+/// Recently valid keys, and when keys were used.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
     state: Mutex<CacheState>,
@@ -47,7 +47,7 @@ impl Cache {
         if state.good.len() >= MOST_BELIEVED {
             state.good.retain(|_, believed| now < believed.until);
         }
-        // Only good keys come here, so a full cache means thousands in use within two seconds.
+        // Only valid keys are added, so a full cache means thousands in use within two seconds.
         if state.good.len() < MOST_BELIEVED {
             let until = now + left.map_or(BELIEVED, |left| left.min(BELIEVED));
             state.good.insert(digest, Believed { whom, until });
@@ -68,7 +68,7 @@ impl Cache {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, CacheState> {
-        // Whatever a panicking thread left is still only a cache.
+        // A panicking thread can leave only stale entries: it is a cache.
         self.state.lock()
     }
 }

@@ -1,7 +1,7 @@
-//! One-time links to sign in with: a token that is exchanged for a key once, and is good for nothing else.
+//! One-time sign-in links: a token that can be exchanged for a key once, and has no other use.
 //!
-//! A link is a row among the keys, so that it is listed, expires and can be revoked as they do. Its mark is
-//! not that of a key: shown as one, it is refused.
+//! A link is a row among the keys, so it is listed, expires and can be revoked like them. Its prefix differs
+//! from a key's: used as a key, it is refused.
 
 use coffer_core::{KeyKind, Millis, ProjectId, Role};
 use sha2::{Digest, Sha256};
@@ -13,7 +13,7 @@ use crate::error::Doing;
 use crate::{Operator, Store, StoreError, now_ms};
 
 impl Store {
-    /// Makes a link that is exchanged for a key which may do everything in `project`, good for `lasting_ms`.
+    /// Creates a link that can be exchanged for an admin key of `project`, valid for `lasting_ms`.
     pub async fn create_sign_in_link(
         &self,
         _: &Operator,
@@ -37,8 +37,8 @@ impl Store {
         Ok(made)
     }
 
-    /// Exchanges a link's token for a key with its rights that lives for `lasting_ms`; `None` where the
-    /// token is unknown, expired, revoked or used. Of several exchanges at once one succeeds.
+    /// Exchanges a link's token for a key with its rights that is valid for `lasting_ms`; `None` if the token
+    /// is unknown, expired, revoked or used. Of several concurrent exchanges one succeeds.
     pub async fn redeem_sign_in_link(
         &self,
         token: &str,

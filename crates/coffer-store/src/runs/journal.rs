@@ -1,4 +1,5 @@
-//! What the runner that holds a run writes. Each write shows the hold, and is refused once another has it.
+//! The journal of a run, written by its runner. Each write checks the hold, and is refused once another runner
+//! has the run.
 
 use coffer_core::event::{
     Event, RunEnded, RunParked, RunUnwinding, StepFailed, StepFinished, StepStarted, StepUndone,
@@ -18,7 +19,7 @@ use crate::{Operator, Store, StoreError, competitions, events, now_ms, tasks};
 const WRITE: &str = "write to a run's journal";
 const READ: &str = "read a run's journal";
 
-/// Proof that a runner acts for a run, for as long as nobody else was given it.
+/// Proof that a runner holds a run, until another runner gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunHold {
     pub run: RunId,
@@ -28,11 +29,11 @@ pub struct RunHold {
     pub fence: i64,
 }
 
-/// The journal was not written.
+/// Why the journal was not written.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JournalError {
-    /// Another runner has the run by now, or it is over.
-    #[error("the run is another runner's by now")]
+    /// Another runner has the run now, or it is over.
+    #[error("another runner has taken the run")]
     Lost,
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -70,12 +71,12 @@ impl RunEnd {
 }
 
 impl Store {
-    /// The steps of a run that one holds.
+    /// The steps of a held run.
     pub async fn journal(&self, operator: &Operator, hold: &RunHold) -> Result<Vec<StepRow>, StoreError> {
         self.run_steps(operator, hold.run).await
     }
 
-    /// Writes down that a step begins, for the first time or again, and what it has from the beginning.
+    /// Records that a step begins, for the first time or again, with its initial data.
     pub async fn begin_step(
         &self,
         hold: &RunHold,
@@ -121,7 +122,7 @@ impl Store {
         .await
     }
 
-    /// Writes down what a step returned, and that it took a signal, if it did.
+    /// Records a step's result, and the signal that it consumed, if any.
     pub async fn finish_step(
         &self,
         hold: &RunHold,
@@ -164,7 +165,7 @@ impl Store {
         .await
     }
 
-    /// Writes down that a try of a step failed, and whether that was the last.
+    /// Records that a try of a step failed, and whether it was the last.
     pub async fn fail_step(
         &self,
         hold: &RunHold,
@@ -199,7 +200,7 @@ impl Store {
         .await
     }
 
-    /// Writes down that what was done is undone from here on, and why.
+    /// Records that the run is being unwound from here on, and why.
     pub async fn begin_unwinding(
         &self,
         hold: &RunHold,
@@ -224,7 +225,7 @@ impl Store {
         .await
     }
 
-    /// Writes down that a step was undone, or why it could not be.
+    /// Records that a step was undone, or why not.
     pub async fn undo_step(
         &self,
         hold: &RunHold,
@@ -256,7 +257,7 @@ impl Store {
         .await
     }
 
-    /// Lets go of a run until that time, or until a signal of that name comes, or it is cancelled.
+    /// Parks a run until this time, a signal of this name, or its cancellation.
     pub async fn park_run(
         &self,
         hold: &RunHold,
@@ -267,7 +268,7 @@ impl Store {
         let let_go = "owner = NULL, fence = fence + 1, takes = 0";
         self.write_held(hold, let_go, move |connection, hold, now| {
             Box::pin(async move {
-                // The row is held: what came before is seen here, what comes later wakes it.
+                // The row is locked: earlier signals are seen here, later ones wake it.
                 let sql = format!(
                     "UPDATE runs SET state = {}, wake_ms = CASE WHEN cancel_ms IS NOT NULL OR EXISTS (
                          SELECT 1 FROM run_signals WHERE run_id = $1 AND name = $2 AND taken_by IS NULL)
@@ -294,7 +295,7 @@ impl Store {
         .await
     }
 
-    /// Lets go of a run that somebody is to take up again at `wake_ms`.
+    /// Releases a run, to be taken again at `wake_ms`.
     pub async fn release_run(&self, hold: &RunHold, wake_ms: Millis) -> Result<(), JournalError> {
         self.write_held(hold, "owner = NULL, fence = fence + 1", move |connection, hold, _| {
             Box::pin(async move {
@@ -310,7 +311,7 @@ impl Store {
         .await
     }
 
-    /// Writes down how a run ended. The same end can be written twice.
+    /// Records the end of a run. Writing the same end twice is allowed.
     pub async fn end_run(&self, hold: &RunHold, end: &RunEnd) -> Result<(), JournalError> {
         let ended = end.clone();
         let written = self.write_held(hold, "owner = NULL", move |connection, hold, now| {
@@ -348,7 +349,7 @@ impl Store {
         }
     }
 
-    /// Signals of a run that no step has taken, oldest first.
+    /// Signals of a run that no step has consumed, oldest first.
     pub async fn waiting_signals(&self, hold: &RunHold, name: &str) -> Result<Vec<RunSignal>, StoreError> {
         let rows = sqlx::query(
             "SELECT number, name, payload FROM run_signals
@@ -370,7 +371,7 @@ impl Store {
             .collect()
     }
 
-    /// Whether the hold's run ended in that state while it was this hold's.
+    /// Whether the run ended in this state while this hold was valid.
     async fn ended_so(&self, hold: &RunHold, state: RunState) -> Result<bool, StoreError> {
         let row = sqlx::query("SELECT id FROM runs WHERE id = $1 AND fence = $2 AND state = $3")
             .bind(hold.run)
@@ -382,7 +383,8 @@ impl Store {
         Ok(row.is_some())
     }
 
-    /// Writes in a transaction that begins by taking the run's row, with `change` made to it, if it is held so.
+    /// Writes in a transaction that begins by locking the run's row, with `change` applied, if the hold is
+    /// valid.
     async fn write_held<T, W>(&self, hold: &RunHold, change: &'static str, work: W) -> Result<T, JournalError>
     where
         W: for<'c> FnOnce(
@@ -415,7 +417,7 @@ impl Store {
     }
 }
 
-/// Holds the row of a run for as long as `fence` is its: for what runs write beside their journal.
+/// Locks the row of a run if `fence` is still valid: for writes of runs outside their journal.
 pub(crate) async fn hold(connection: &mut AnyConnection, run: RunId, fence: i64) -> Result<(), JournalError> {
     let held =
         sqlx::query("UPDATE runs SET fence = fence WHERE id = $1 AND fence = $2 AND owner IS NOT NULL")

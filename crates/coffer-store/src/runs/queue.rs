@@ -1,4 +1,4 @@
-//! The queue, for whoever looks at it.
+//! The queue of runs, for display.
 
 use coffer_core::{Millis, ProjectId, RunId, RunState};
 use sqlx::Row;
@@ -8,7 +8,7 @@ use crate::columns::{id, number, text};
 use crate::error::Doing;
 use crate::{Operator, ProjectScope, Store, StoreError};
 
-/// A run that waits for a slot, holds one, or is parked without.
+/// A run that waits for a slot, holds one, or is parked without one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuedRun {
     pub id: RunId,
@@ -20,21 +20,21 @@ pub struct QueuedRun {
     pub started_ms: Option<Millis>,
 }
 
-/// How the queue stands.
+/// The state of the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueLoad {
     /// Runs that wait for a slot.
     pub queued: i64,
-    /// Runs that hold one.
+    /// Runs that hold a slot.
     pub held: i64,
-    /// Runs that wait for a person or a time, and hold none.
+    /// Runs that wait for a person or a time, and hold no slot.
     pub parked: i64,
-    /// When the one that waits longest was asked for.
+    /// When the longest-waiting run was created.
     pub oldest_ms: Option<Millis>,
 }
 
 impl Store {
-    /// The project's runs that are not over: those that have begun first, then those that wait for a slot, in their order.
+    /// The project's runs that are not over: started ones first, then queued ones in their order.
     pub async fn queue(&self, scope: &ProjectScope, limit: u32) -> Result<Vec<QueuedRun>, StoreError> {
         let rows = sqlx::query(
             "SELECT id, kind, subject, state, rank, created_ms, started_ms FROM runs
@@ -61,13 +61,13 @@ impl Store {
             .collect()
     }
 
-    /// How the queue of a project stands, or of all of them.
+    /// The state of the queue of a project, or of all.
     pub async fn queue_load(
         &self,
         _: &Operator,
         project: Option<ProjectId>,
     ) -> Result<QueueLoad, StoreError> {
-        // In two parts, each as its partial index says: runs that are over are many, and none of them is looked at.
+        // Two parts, one for each partial index: ended runs are many, and none of them is read.
         let row = sqlx::query(
             "SELECT waits.queued AS queued, waits.oldest_ms AS oldest_ms, works.held AS held, works.parked AS parked FROM
                  (SELECT COUNT(*) AS queued, MIN(created_ms) AS oldest_ms FROM runs

@@ -1,4 +1,4 @@
-//! Who executes runs, and which.
+//! Runners, and the runs they execute.
 
 use coffer_core::event::{Event, RunKind};
 use coffer_core::{Millis, RunCause, RunId, RunState, RunnerId, StepState};
@@ -14,24 +14,24 @@ use crate::{Operator, Store, StoreError, competitions, events, now_ms, tasks};
 const TAKE: &str = "take up runs";
 const WATCH: &str = "watch runners";
 
-/// What a run that its runner left behind waits before it is taken up again, in units: nothing at first, then
-/// longer each time, so that what kills its servers leaves them time in between.
+/// How long a run waits after its runner died, in units: nothing at first, then longer each time, so that a
+/// run that kills its servers leaves them time in between.
 const PAUSES: &str = "CASE WHEN takes < 2 THEN 0 WHEN takes = 2 THEN 1 WHEN takes = 3 THEN 8 ELSE 60 END";
 
-/// Whether a run of an installation that is gone may be taken up by another, to put an end to it: one that is only being
-/// started anew has what the run made, and nobody else can give that back. `$1` is now.
+/// Whether another installation may take a run to end it. If its installation is only restarting, that one
+/// must do it, because only it can release what the run created. `$1` is now.
 const ABANDONED: &str = "(cancel_ms <= $1 - 600000
                  AND NOT EXISTS (SELECT 1 FROM runners WHERE runners.place = runs.installation))";
 
-/// How many runs may hold a slot at once. A project that an operator gave a number of its own has that. A run that is parked
-/// holds none, and goes on at once when it is woken, also beyond these.
+/// How many runs may hold a slot at once. A project can have its own number. A parked run holds none, and
+/// continues at once when it is woken, even beyond these limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slots {
     pub in_all: u32,
     pub per_project: u32,
 }
 
-/// A run that is the caller's to execute.
+/// A run that the caller is to execute.
 #[derive(Debug, Clone)]
 pub struct TakenRun {
     pub hold: RunHold,
@@ -40,15 +40,15 @@ pub struct TakenRun {
 }
 
 impl TakenRun {
-    /// The step that was under way when it was left.
+    /// The step that was in progress when it was left.
     pub fn under_way(&self) -> Option<&StepRow> {
         self.steps.iter().find(|step| step.state == StepState::UnderWay)
     }
 }
 
 impl Store {
-    /// Enters a runner, and buries those that were at its place before. `unit_ms` is what a run that was left
-    /// behind again and again waits a multiple of.
+    /// Registers a runner, and removes earlier ones of its place. Runs that are left behind repeatedly wait a
+    /// multiple of `unit_ms`.
     pub async fn enter_runner(
         &self,
         _: &Operator,
@@ -80,9 +80,9 @@ impl Store {
         enter.await
     }
 
-    /// Raises the runner's beat; says no where it was buried.
+    /// Raises the runner's heartbeat; returns false if it was removed.
     pub async fn beat(&self, _: &Operator, runner: RunnerId) -> Result<bool, StoreError> {
-        // A host that crashed has no runner that could claim to live.
+        // A heartbeat need not survive a crash of the host.
         let beat = self.database().write_to(Durability::Cached, WATCH, move |connection| {
             Box::pin(async move {
                 let beaten = sqlx::query("UPDATE runners SET beat = beat + 1 WHERE id = $1")
@@ -96,7 +96,7 @@ impl Store {
         beat.await
     }
 
-    /// Every runner and its beat.
+    /// All runners and their heartbeats.
     pub async fn runners(&self, _: &Operator) -> Result<Vec<(RunnerId, i64)>, StoreError> {
         let rows = sqlx::query("SELECT id, beat FROM runners")
             .fetch_all(self.database().readers())
@@ -105,7 +105,7 @@ impl Store {
         rows.iter().map(|row| Ok((id(row, "id")?, row.try_get("beat").doing(WATCH)?))).collect()
     }
 
-    /// Removes a runner whose beat still is `beat`, and frees its runs. Says whether it did.
+    /// Removes a runner whose heartbeat is still `beat`, and releases its runs. Returns whether it did.
     pub async fn bury_runner(
         &self,
         _: &Operator,
@@ -131,8 +131,8 @@ impl Store {
         bury.await
     }
 
-    /// Takes a runner out in good order: its runs can be taken up at once, and that it left is not held
-    /// against them.
+    /// Removes a runner that stops in order: its runs can be taken at once, and this does not count against
+    /// them.
     pub async fn leave_runner(&self, _: &Operator, runner: RunnerId) -> Result<(), StoreError> {
         let leave = self.database().write(WATCH, move |connection| {
             Box::pin(async move {
@@ -157,8 +157,8 @@ impl Store {
         leave.await
     }
 
-    /// Takes up to `most` runs of these kinds: such as have begun and nobody acts for, then such as wait for a
-    /// slot where there is one.
+    /// Takes up to `most` runs of these kinds: first started ones without a runner, then queued ones while
+    /// there are slots.
     pub async fn take_runs(
         &self,
         operator: &Operator,
@@ -174,12 +174,13 @@ impl Store {
         let (kinds, here) = (kinds.to_vec(), self.installation());
         let take = self.database().write(TAKE, move |connection| {
             Box::pin(async move {
-                // Whoever holds it is the only one that hands out slots.
+                // Lock the gate: only its holder assigns slots.
                 sqlx::query("UPDATE run_gate SET opened = opened + 1 WHERE id = 1")
                     .execute(&mut *connection)
                     .await
                     .doing(TAKE)?;
-                // Its row is held too: whoever buries this runner meanwhile waits, and then frees these as well.
+                // Lock the runner's row too: removing this runner waits, and then releases these runs as
+                // well.
                 let known = sqlx::query("UPDATE runners SET beat = beat WHERE id = $1")
                     .bind(runner)
                     .execute(&mut *connection)
@@ -195,7 +196,7 @@ impl Store {
                         None => next_queued(connection, &kinds, &here, slots, now).await?,
                     };
                     let Some(next) = next else { break };
-                    // None where it was cancelled in between; then it is not found again.
+                    // `None` if it was cancelled in between; then it is not found again.
                     taken.extend(take(connection, runner, next).await?);
                 }
                 let mut runs = Vec::new();
@@ -220,7 +221,7 @@ impl Store {
         Ok(runs)
     }
 
-    /// The runs of a runner that are to end.
+    /// The runs of a runner that are to be cancelled.
     pub async fn runs_to_cancel(&self, _: &Operator, runner: RunnerId) -> Result<Vec<RunId>, StoreError> {
         let rows = sqlx::query(
             "SELECT id FROM runs WHERE owner = $1 AND cancel_ms IS NOT NULL AND unwinding IS NULL",
@@ -244,7 +245,7 @@ impl Store {
         Ok((row.try_get("queued").doing(WATCH)?, row.try_get("held").doing(WATCH)?))
     }
 
-    /// Whether a look under the gate is worth it.
+    /// Whether there is anything to take, before locking the gate.
     async fn any_to_take(&self, now: Millis) -> Result<bool, StoreError> {
         let sql = format!(
             "SELECT CASE WHEN EXISTS (SELECT 1 FROM runs WHERE state = 'queued'
@@ -264,7 +265,7 @@ impl Store {
     }
 }
 
-/// Frees what a dead runner held.
+/// Releases the runs of a dead runner.
 async fn free(
     connection: &mut AnyConnection,
     runner: RunnerId,
@@ -290,8 +291,8 @@ fn places(kinds: &[&'static str], first: usize) -> String {
     places.join(", ")
 }
 
-/// A run is its installation's to execute, whose host has what it works with. Where that is gone, any can take it up to put
-/// an end to it.
+/// A run belongs to its installation, whose host has its sandbox. If that installation is gone, any other may
+/// take it to end it.
 async fn next_begun(
     connection: &mut AnyConnection,
     kinds: &[&'static str],
@@ -347,7 +348,7 @@ async fn next_queued(
     row.map(|row| id(&row, "id")).transpose()
 }
 
-/// Makes a run the runner's; also says whether it begins by that.
+/// Assigns a run to the runner; also returns whether that starts it.
 async fn take(
     connection: &mut AnyConnection,
     runner: RunnerId,

@@ -1,4 +1,4 @@
-//! Changing a sandbox: its state by compare-and-set, its clocks and its network.
+//! Changes a sandbox: its state by compare-and-set, its deadline and its network.
 
 use coffer_core::event::SandboxMoved;
 use coffer_core::network::NetworkSettings;
@@ -15,14 +15,14 @@ use crate::{
     quotas,
 };
 
-/// Reasons may carry what a sandbox said: no more than this of it is kept.
+/// Longest stored reason: reasons may contain text of a sandbox.
 const LONGEST_REASON: usize = 2000;
 
 const CHANGE: &str = "change a sandbox";
 
 impl Store {
-    /// Brings the sandbox from state `expected` to `new_state`, with its history and event, or fails with
-    /// [`ChangeError::Raced`] when it is in another state by now.
+    /// Changes the state from `expected` to `new_state`, with its history and event, or fails with
+    /// [`ChangeError::Raced`] if it is in another state.
     pub async fn transition(
         &self,
         scope: &impl Scope,
@@ -35,10 +35,10 @@ impl Store {
         let owner = scope.owner();
         let reason = bounded(reason);
         let vault = self.vault().clone();
-        // A crash of the host ends what runs; that it was made has been flushed already.
+        // A crash of the host ends running sandboxes; the create itself has been synced.
         let begins = expected == StateName::Creating && new_state.name() == StateName::Running;
         let durability = if begins { Durability::Cached } else { Durability::Synced };
-        // Only here does one that lives come to use more than before.
+        // Only a resume makes a live sandbox use more than before.
         let resumes = expected == StateName::Paused && new_state.name() == StateName::Running;
         let defaults = self.default_quotas();
         let transition = self.database().write_to(durability, CHANGE, move |connection| {
@@ -76,7 +76,7 @@ impl Store {
                 };
                 let row = sandbox_row(&changed, &vault)?;
                 if expected == StateName::Creating && new_state.name() == StateName::Error {
-                    // It never ran: a retry with the same key is a new try.
+                    // It never ran: a retry with the same key is a new attempt.
                     sqlx::query("DELETE FROM idempotency_keys WHERE sandbox_id = $1")
                         .bind(sandbox)
                         .execute(&mut *connection)
@@ -108,7 +108,7 @@ impl Store {
         self.move_clocks(scope, sandbox, deadline, None).await
     }
 
-    /// Like [`set_deadline`](Self::set_deadline), and remembers the timeout that was asked for.
+    /// Like [`set_deadline`](Self::set_deadline), and remembers the requested timeout.
     pub async fn set_timeout(
         &self,
         scope: &impl Scope,
@@ -201,7 +201,7 @@ impl Store {
     }
 }
 
-/// Why no row was changed: it is not there, or not in a state that allows it.
+/// Why no row was changed: it does not exist, or its state does not allow it.
 async fn why_not(connection: &mut AnyConnection, sandbox: SandboxId, owner: Option<String>) -> ChangeError {
     let found: Result<Option<AnyRow>, _> = sqlx::query(
         "SELECT state FROM sandboxes WHERE id = $1 AND ($2 IS NULL OR project_id = $2 OR agent_id = $2)",
@@ -226,7 +226,7 @@ fn bounded(reason: &str) -> String {
     storable(&reason[..end])
 }
 
-/// One step in a sandbox's life, to be recorded.
+/// A state change to record.
 pub(super) struct Step<'a> {
     pub(super) position: i64,
     pub(super) from: Option<StateName>,
@@ -235,8 +235,8 @@ pub(super) struct Step<'a> {
     pub(super) at_ms: Millis,
 }
 
-/// Writes the step into the sandbox's history and the project's event log. From then on it holds the
-/// project's row, whose quotas it returns.
+/// Writes the step to the sandbox's history and the project's event log. From then on it locks the project's
+/// row, whose quotas it returns.
 pub(super) async fn record_step(
     connection: &mut AnyConnection,
     project: ProjectId,

@@ -1,4 +1,4 @@
-//! Recording a new sandbox.
+//! Records new sandboxes.
 
 use coffer_core::{Millis, SandboxState};
 use sha2::{Digest, Sha256};
@@ -14,16 +14,16 @@ use crate::{
     StoreError, git, now_ms, quotas,
 };
 
-/// How long an idempotency key names the sandbox that it made.
+/// How long an idempotency key refers to its sandbox.
 const KEY_LIFE_MS: Millis = 24 * 3_600_000;
 
 const RECORD: &str = "record a sandbox";
 
 impl Store {
-    /// Records a sandbox as `creating`, unless its idempotency key says that it was asked for before.
+    /// Records a sandbox as `creating`, unless its idempotency key was used before.
     ///
-    /// Of equal requests at the same time one makes the sandbox and the others get it. A create that
-    /// fails gives its key back, so that a retry tries again.
+    /// Of concurrent equal requests one creates the sandbox and the others get it. A failed create releases
+    /// its key, so that a retry tries again.
     pub async fn insert_sandbox(
         &self,
         scope: &ProjectScope,
@@ -54,7 +54,7 @@ impl Store {
             })
         });
         match insert.await {
-            // An error, so that nothing of it stays.
+            // Return an error, so that the transaction is rolled back.
             Err(ChangeError::OverQuota(over)) => Ok(Inserted::OverQuota(over)),
             Err(ChangeError::Store(error)) => Err(error),
             Err(ChangeError::NotFound | ChangeError::Raced { .. }) => unreachable!("a new row cannot"),
@@ -62,7 +62,7 @@ impl Store {
         }
     }
 
-    /// What an idempotency key stands for already: [`Inserted::New`] where nobody has used it.
+    /// The earlier use of an idempotency key: [`Inserted::New`] if it was not used.
     pub async fn earlier_sandbox(
         &self,
         scope: &ProjectScope,
@@ -104,7 +104,7 @@ impl Store {
     }
 }
 
-/// Takes the key for `sandbox`, or says what it was used for before.
+/// Takes the key for `sandbox`, or returns its earlier use.
 async fn take_key(
     connection: &mut AnyConnection,
     scope: &ProjectScope,
@@ -232,10 +232,10 @@ async fn insert_rows(
     record_step(connection, project, id, step).await
 }
 
-/// What stands for a metadata pair in `sandbox_metadata`.
+/// The digest of a metadata pair in `sandbox_metadata`.
 pub(super) fn pair_digest(key: &str, value: &str) -> String {
     let mut digest = Sha256::new();
-    // The length keeps `a`=`bc` and `ab`=`c` apart.
+    // The length distinguishes `a`=`bc` from `ab`=`c`.
     digest.update(u64::try_from(key.len()).unwrap_or(u64::MAX).to_be_bytes());
     digest.update(key);
     digest.update(value);

@@ -9,15 +9,15 @@ use crate::columns::{sandbox_columns, sandbox_row, storable};
 use crate::error::Doing;
 use crate::{Cursor, ListFilter, Order, Page, Scope, Store, StoreError};
 
-/// More pairs than any sandbox is likely to have; keeps a hostile filter from becoming a huge query.
+/// Most metadata pairs in a filter; bounds the query.
 const MOST_PAIRS: usize = 64;
 const LARGEST_PAGE: u32 = 1000;
 
 const LIST: &str = "list sandboxes";
 
 impl Store {
-    /// One page of the sandboxes of a project, or of all live ones for the operator. Following [`Page::next`] shows each sandbox that exists all the
-    /// while exactly once, however many are made or end meanwhile.
+    /// One page of the sandboxes of a project, or of all live ones for the operator. Following [`Page::next`]
+    /// returns each sandbox that exists throughout exactly once, however many are created or end meanwhile.
     pub async fn list(&self, scope: &impl Scope, filter: &ListFilter) -> Result<Page, StoreError> {
         if filter.metadata.len() > MOST_PAIRS {
             return Err(StoreError::TooManyPairs { most: MOST_PAIRS });
@@ -26,7 +26,7 @@ impl Store {
         let rows = page_query(scope, filter, limit + 1).fetch(self).await?;
         let mut rows =
             rows.iter().map(|row| sandbox_row(row, self.vault())).collect::<Result<Vec<_>, _>>()?;
-        // The row too many says that there is a next page, and is not shown.
+        // The extra row shows that there is a next page, and is dropped.
         let more = rows.len() > limit;
         rows.truncate(limit);
         let next = rows.last().filter(|_| more).map(Cursor::after);
@@ -41,8 +41,8 @@ impl Store {
     }
 }
 
-/// Asks for each state apart and merges: one walk along the index for several states would pass every
-/// sandbox that ever ended.
+/// Queries each state separately and merges: one index scan over several states would pass every ended
+/// sandbox.
 fn page_query(scope: &impl Scope, filter: &ListFilter, rows: usize) -> Question {
     let mut question = Question::default();
     let mut conditions = question.matching(scope, filter);
@@ -90,7 +90,7 @@ fn count_query(scope: &impl Scope, filter: &ListFilter) -> Question {
     question
 }
 
-/// A query that grows with its filter. Values are always bound, never written into the text.
+/// A query that grows with its filter. Values are always bound, never part of the text.
 #[derive(Default)]
 struct Question {
     sql: String,
@@ -103,7 +103,7 @@ enum Value {
 }
 
 impl Question {
-    /// Binds a value and returns the name that stands for it.
+    /// Binds a value and returns its placeholder.
     fn text(&mut self, value: String) -> String {
         self.values.push(Value::Text(value));
         format!("${}", self.values.len())
@@ -114,14 +114,14 @@ impl Question {
         format!("${}", self.values.len())
     }
 
-    /// What the filter asks of a sandbox, whatever its state and page.
+    /// The filter's conditions, apart from state and page.
     fn matching(&mut self, scope: &impl Scope, filter: &ListFilter) -> String {
         let mut conditions = match scope.only() {
             Some(project) => format!("s.project_id = {}", self.text(project.to_string())),
-            // An index has these alone; what is over is for its project to look through.
+            // An index covers only these; ended sandboxes are listed only per project.
             None => "s.state IN ('creating', 'running', 'paused')".to_string(),
         };
-        // An agent sees its own; others may ask for those of one.
+        // An agent sees its own; others may filter by agent.
         for agent in [scope.only_of(), filter.agent].into_iter().flatten() {
             conditions += &format!(" AND s.agent_id = {}", self.text(agent.to_string()));
         }

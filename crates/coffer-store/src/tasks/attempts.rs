@@ -1,4 +1,4 @@
-//! What runs do to tasks. What hangs on the end of a run is written in the transaction of that end.
+//! Attempts at tasks. Changes at the end of a run are written in the transaction of that end.
 
 use coffer_core::agent::AgentProgress;
 use coffer_core::event::{Event, TaskNeedsAttention, TaskProgress};
@@ -28,7 +28,7 @@ const LONGEST_SUMMARY: usize = 16 * 1024;
 pub struct Attempt {
     pub number: i64,
     pub run: RunId,
-    /// Where several agents compete in it.
+    /// Its competition, if several agents compete.
     pub competition: Option<CompetitionId>,
     pub agent: Option<AgentId>,
     pub model: Option<String>,
@@ -40,7 +40,7 @@ pub struct Attempt {
     pub ended_ms: Option<Millis>,
 }
 
-/// What an attempt has come to. What is `None` is not known, or stays as it was.
+/// Progress of an attempt. `None` leaves a field as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttemptNote {
     pub sandbox: Option<SandboxId>,
@@ -52,25 +52,25 @@ pub struct AttemptNote {
     pub input_tokens: Option<i64>,
     pub output_tokens: Option<i64>,
     pub cost_nanos: Option<i64>,
-    /// What its agent does while it works: told to whoever listens, and not kept.
+    /// The agent's current action: emitted as an event, but not stored.
     pub doing: Option<AgentProgress>,
 }
 
-/// How an attempt is begun.
+/// A request to start an attempt.
 #[derive(Debug, Clone)]
 pub struct StartTask {
-    /// Another than the task has: it is the task's from then on.
+    /// Another agent; the task keeps it from then on.
     pub agent: Option<AgentId>,
-    /// For this attempt alone.
+    /// Only for this attempt.
     pub model: Option<String>,
-    /// Ends the attempt that is under way first; otherwise one under way is a refusal.
+    /// Ends an attempt in progress first; otherwise an attempt in progress is a refusal.
     pub replace: bool,
     pub reason: &'static str,
     pub actor: String,
 }
 
 impl Store {
-    /// Begins an attempt: the run is queued and the task in progress once this returns.
+    /// Starts an attempt: queues its run and moves the task to in progress.
     pub async fn start_task(
         &self,
         scope: &ProjectScope,
@@ -88,7 +88,7 @@ impl Store {
         begin.await
     }
 
-    /// Ends the attempts under way, and the task with them.
+    /// Cancels the attempts in progress, and the task with them.
     pub async fn cancel_task(
         &self,
         scope: &ProjectScope,
@@ -99,7 +99,7 @@ impl Store {
         let (scope, reason, actor) = (*scope, RunFailure::storable(reason), actor.to_string());
         let cancel = self.database().write("cancel a task", move |connection| {
             Box::pin(async move {
-                // Runs first, then the task: whoever ends a run goes the same way.
+                // Runs first, then the task: ending a run uses the same order.
                 cancel_runs(connection, scope.project(), task, &reason).await?;
                 let before = hold(connection, &scope, task).await?;
                 let to = before.state.after(TaskCause::Cancelled).map_err(StoreError::Refused)?;
@@ -142,7 +142,7 @@ impl Store {
         rows.iter().map(attempt).collect()
     }
 
-    /// Writes down what an attempt has come to, for as long as `fence` is the run's.
+    /// Records the progress of an attempt, if `fence` is still the run's.
     pub async fn note_attempt(&self, run: RunId, fence: i64, note: AttemptNote) -> Result<(), JournalError> {
         let write = self.database().write("write down an attempt", move |connection| {
             Box::pin(async move { put_note(connection, run, fence, note).await })
@@ -151,7 +151,7 @@ impl Store {
     }
 }
 
-/// Begins an attempt; where it is a competition, by a run of that kind.
+/// Starts an attempt; a competition has a run of another kind.
 pub(crate) async fn begin(
     connection: &mut AnyConnection,
     scope: &ProjectScope,
@@ -289,7 +289,7 @@ async fn put_note(
     .doing(DOING)?;
     let Some(row) = row else { return Ok(()) };
     let (task, project): (TaskId, ProjectId) = (id(&row, "task_id")?, id(&row, "project_id")?);
-    // That its agent works changes nothing of the task: whoever edits it meanwhile has its newest version.
+    // The agent's progress does not change the task, so a concurrent edit still has the newest version.
     if note.doing.is_none() {
         sqlx::query(
             "UPDATE tasks SET branch = COALESCE($1, branch), commit_id = COALESCE($2, commit_id),
@@ -322,7 +322,7 @@ pub(crate) async fn run_started(
     Ok(())
 }
 
-/// Part of the transaction in which a run ends: what that means for its task, if it has one.
+/// Part of the transaction in which a run ends: updates its task, if it has one.
 pub(crate) async fn run_ended(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -361,7 +361,7 @@ pub(crate) async fn run_ended(
         RunState::Cancelled => (TaskCause::AttemptCancelled, "the attempt was cancelled"),
         _ => (TaskCause::AttemptFailed, "the attempt failed"),
     };
-    // Another attempt has taken over, or a person has moved it on: the end of this one changes nothing.
+    // Another attempt has taken over, or a person has moved the task: this end changes nothing.
     let to = match before.state.after(cause) {
         Ok(to) if before.run == Some(run) => to,
         Ok(_) | Err(_) => return Ok(()),

@@ -1,4 +1,4 @@
-//! What people do to tasks.
+//! People's changes to tasks.
 
 use coffer_core::event::{Event, TaskChanged, TaskDeleted};
 use coffer_core::life::Life as _;
@@ -12,7 +12,7 @@ use crate::columns::{json as to_json, storable};
 use crate::error::Doing;
 use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
-/// Where in its column a task goes.
+/// The place of a task in its column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     First,
@@ -20,7 +20,7 @@ pub enum Place {
     After(TaskId),
 }
 
-/// What is to become of a task; what is `None` stays, and of what may be absent `Some(None)` takes it away.
+/// Changes to a task; `None` leaves a field as it is, `Some(None)` clears an optional one.
 #[derive(Debug, Clone, Default)]
 pub struct TaskEdit {
     pub title: Option<String>,
@@ -37,13 +37,13 @@ pub struct TaskEdit {
     pub budget_nanos: Option<Option<i64>>,
     pub context_id: Option<Option<String>>,
     pub archived: Option<bool>,
-    /// Nobody needs to look any more.
+    /// Clears the need for attention.
     pub attention_over: bool,
 }
 
 impl Store {
-    /// Changes a task that the scope sees, if it is of that version. While an attempt is under way, what the
-    /// attempt works by stays.
+    /// Changes a task in scope, if its version matches. While an attempt is in progress, the fields that it
+    /// depends on cannot change.
     pub async fn edit_task(
         &self,
         scope: &ProjectScope,
@@ -59,7 +59,7 @@ impl Store {
         change.await
     }
 
-    /// Removes a task with all that is on record of it.
+    /// Deletes a task with all its records.
     pub async fn delete_task(&self, scope: &ProjectScope, task: TaskId) -> Result<(), TaskError> {
         const DOING: &str = "delete a task";
         let scope = *scope;
@@ -89,7 +89,7 @@ impl Store {
     }
 }
 
-/// The task, with its row held until the transaction ends.
+/// The task, with its row locked until the transaction ends.
 pub(super) async fn hold(
     connection: &mut AnyConnection,
     scope: &ProjectScope,
@@ -200,7 +200,7 @@ async fn change(
     Ok(changed)
 }
 
-/// A place in a column; neighbours that have no room between them are spread anew.
+/// A place in a column; if neighbours have no room between them, the column is spread out again.
 async fn place_in(
     connection: &mut AnyConnection,
     project: ProjectId,

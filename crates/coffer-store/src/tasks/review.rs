@@ -1,7 +1,7 @@
-//! What forges tell about the pull requests of tasks.
+//! Events of forges about the pull requests of tasks.
 //!
-//! Whoever follows the log moves its position in the transaction that does what the events mean, so each of them
-//! is acted on once, however many servers follow and whenever one dies.
+//! A follower of the log moves its position in the transaction that handles the events, so each event is
+//! handled once, however many servers follow and whenever one dies.
 
 use coffer_core::event::{Event, TaskChanged, TaskNeedsAttention, TaskSaid};
 use coffer_core::life::Life as _;
@@ -17,32 +17,32 @@ use crate::columns::{id, json as to_json, number, optional_text, storable, text}
 use crate::error::Doing;
 use crate::{Operator, ProjectScope, StartTask, Store, StoreError, events, now_ms, runs};
 
-/// A task that was worked on so often is not worked on again without a person.
+/// After this many attempts a task is not started again without a person.
 const MOST_UNASKED: i64 = 10;
-/// Of a comment, what a task is told.
+/// Longest comment in a message to a task.
 const LONGEST_BODY: usize = 32 * 1024;
-/// Of what is said, what the log tells.
+/// Longest text of a message in an event.
 const LONGEST_TOLD: usize = 500;
 
-/// Who of the server's own parts follows the log.
+/// The server's own followers of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum LogReader {
-    /// Has tasks hear what happens to their pull requests.
+    /// Turns events of pull requests into messages to tasks.
     Reviews,
-    /// Keeps what attempts came to.
+    /// Stores results of attempts.
     Results,
 }
 
 coffer_core::names!(LogReader);
 
-/// What happened to a pull request.
+/// An event of a pull request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
     Merged,
     Closed,
     Reopened,
-    /// Somebody wrote something, which `source` names for ever.
+    /// A comment; `source` identifies it for ever.
     Said {
         source: String,
         author: String,
@@ -56,11 +56,11 @@ pub enum Heard {
     },
 }
 
-/// Which pull request something happened to.
+/// Identifies a pull request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AboutPull {
     Number(RepositoryId, i64),
-    /// The one whose newest commit this is.
+    /// The one with this newest commit.
     Commit(RepositoryId, String),
 }
 
@@ -71,7 +71,7 @@ pub struct SaidThere {
     pub body: String,
 }
 
-/// A project whose newest events were not looked at.
+/// A project with unread events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProjectBehind {
     pub project: ProjectId,
@@ -80,7 +80,7 @@ pub struct ProjectBehind {
 }
 
 impl Store {
-    /// Projects with events that this reader has not looked at.
+    /// Projects with events that this reader has not read.
     pub async fn projects_behind(
         &self,
         _: &Operator,
@@ -108,7 +108,7 @@ impl Store {
             .collect()
     }
 
-    /// Says whether a review of its pull request begins a task's next attempt.
+    /// Sets whether a review of its pull request starts a task's next attempt.
     pub async fn set_on_review(
         &self,
         scope: &ProjectScope,
@@ -136,7 +136,7 @@ impl Store {
         set.await
     }
 
-    /// What was said in a comment of a local repository.
+    /// A comment of a local repository.
     pub async fn said_there(
         &self,
         _: &Operator,
@@ -152,7 +152,7 @@ impl Store {
         row.map(|row| Ok(SaidThere { author: text(&row, "author")?, body: text(&row, "body")? })).transpose()
     }
 
-    /// Moves a reader on that has done what events up to `to` want; says no where another server has.
+    /// Moves a reader past events up to `to` that it has handled; returns false if another server has.
     pub async fn pass_events(
         &self,
         _: &Operator,
@@ -166,8 +166,8 @@ impl Store {
         moved.await
     }
 
-    /// Does what events up to `to` mean for tasks. Says how many attempts were begun; `None` where another server
-    /// has done it.
+    /// Handles events up to `to` for tasks. Returns how many attempts were started; `None` if another server
+    /// has handled them.
     pub async fn heed_reviews(
         &self,
         _: &Operator,
@@ -187,7 +187,7 @@ impl Store {
                     for task in tasks_of(connection, behind.project, &pull).await? {
                         let wants = match heed(connection, &scope, task, &heard).await {
                             Ok(wants) => wants,
-                            // Removed meanwhile, or put away: nobody wants to hear of it.
+                            // It was deleted or archived meanwhile: skip it.
                             Err(TaskError::Store(error)) => return Err(error),
                             Err(_) => false,
                         };
@@ -196,7 +196,7 @@ impl Store {
                         }
                     }
                 }
-                // Once for all that was said.
+                // Once for all messages together.
                 let mut begun = 0;
                 for task in to_begin {
                     let start = StartTask {
@@ -223,7 +223,7 @@ impl Store {
     }
 }
 
-/// Moves a reader on from where it was; says no where another server has.
+/// Moves a reader on from its position; returns false if another server has.
 async fn pass(
     connection: &mut AnyConnection,
     reader: LogReader,
@@ -245,7 +245,7 @@ async fn pass(
     Ok(moved.rows_affected() > 0)
 }
 
-/// The tasks whose pull request it is.
+/// The tasks of this pull request.
 async fn tasks_of(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -278,7 +278,8 @@ async fn tasks_of(
     rows.iter().map(|row| id(row, "id")).collect()
 }
 
-/// The installation that has the task's repository: whichever hears of a review, that is where it is worked on.
+/// The installation that has the task's repository: it executes the attempt, whichever server handles the
+/// review.
 async fn keeper(connection: &mut AnyConnection, task: TaskId) -> Result<Option<String>, StoreError> {
     let row = sqlx::query(
         "SELECT r.installation FROM tasks AS t JOIN repositories AS r
@@ -293,7 +294,7 @@ async fn keeper(connection: &mut AnyConnection, task: TaskId) -> Result<Option<S
     row.map(|row| text(&row, "installation")).transpose()
 }
 
-/// Does what was heard to a task; says whether the next attempt is to begin by it.
+/// Applies an event to a task; returns whether the next attempt should start.
 async fn heed(
     connection: &mut AnyConnection,
     scope: &ProjectScope,
@@ -302,7 +303,7 @@ async fn heed(
 ) -> Result<bool, TaskError> {
     let now = now_ms();
     if *heard == Heard::Merged {
-        // Runs first, then the task: whoever ends a run goes the same way.
+        // Runs first, then the task: ending a run uses the same order.
         cancel_runs(connection, scope.project(), task, "its pull request was merged").await?;
     }
     let before = hold(connection, scope, task).await?;
@@ -357,7 +358,7 @@ async fn heed(
     }
 }
 
-/// Whether what is said begins the next attempt, where none is under way.
+/// Whether a message starts the next attempt, if none is in progress.
 async fn starts(connection: &mut AnyConnection, task: &TaskRow) -> Result<bool, StoreError> {
     Ok(task.starts_on_review
         && task.agent.is_some()
@@ -406,7 +407,7 @@ async fn say(
     Ok(true)
 }
 
-/// Has a person look.
+/// Marks a task as needing attention.
 async fn attend(
     connection: &mut AnyConnection,
     scope: &ProjectScope,

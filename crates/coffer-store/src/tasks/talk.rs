@@ -1,4 +1,4 @@
-//! What is said to tasks: comments of a review, for one. The next attempt tells them its agent.
+//! Messages to tasks, such as comments of a review. The next attempt passes them to its agent.
 
 use coffer_core::event::{Event, TaskSaid};
 use coffer_core::{Millis, RunId, TaskId};
@@ -13,21 +13,21 @@ use crate::error::Doing;
 use crate::select::Select;
 use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
-/// Of what is said, what the log tells.
+/// Longest text of a message in an event.
 const LONGEST_TOLD: usize = 500;
-/// Of what nobody was told, what an attempt takes at once, as JSON: it goes into the run's journal in one piece. The rest is
-/// for the next turn, or the next attempt.
+/// Most unread messages that an attempt takes at once, as JSON: they go into the run's journal in one piece.
+/// The next turn or attempt gets the rest.
 const MOST_AT_ONCE: usize = 64 * 1024;
 
-/// Something that was said.
+/// A message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskMessage {
     pub number: i64,
     pub author: String,
     pub body: String,
-    /// What it is about: a file and a line.
+    /// The file and line that it is about.
     pub about: Option<Value>,
-    /// The attempt that was told.
+    /// The attempt that got it.
     pub run: Option<RunId>,
     pub at_ms: Millis,
 }
@@ -35,7 +35,7 @@ pub struct TaskMessage {
 const COLUMNS: &str = "number, author, body, about, run_id, at_ms";
 
 impl Store {
-    /// Says something to a task.
+    /// Adds a message to a task.
     pub async fn say_to_task(
         &self,
         scope: &ProjectScope,
@@ -80,8 +80,8 @@ impl Store {
         say.await
     }
 
-    /// What a run that is an attempt is to tell its agent beyond message `after`: what it was given already, and of what
-    /// nobody was told as much as can be told at once, which is its own from then on. Asked again, it is the same.
+    /// The messages after `after` for the agent of an attempt's run: those it already has, and as many unread
+    /// ones as fit, which are then assigned to it. Idempotent.
     pub async fn hear_task(
         &self,
         run: RunId,
@@ -110,7 +110,7 @@ impl Store {
         hear.await
     }
 
-    /// What was said to a task after that number, the oldest first.
+    /// The messages to a task after this number, oldest first.
     pub async fn task_messages(
         &self,
         scope: &ProjectScope,
@@ -127,7 +127,7 @@ impl Store {
     }
 }
 
-/// Whether something was said that no attempt was told.
+/// Whether a task has messages that no attempt got.
 pub(super) async fn any_unheard(connection: &mut AnyConnection, task: TaskId) -> Result<bool, StoreError> {
     let row = sqlx::query("SELECT number FROM task_messages WHERE task_id = $1 AND run_id IS NULL LIMIT 1")
         .bind(task)
@@ -137,7 +137,8 @@ pub(super) async fn any_unheard(connection: &mut AnyConnection, task: TaskId) ->
     Ok(row.is_some())
 }
 
-/// Gives what nobody was told yet to an attempt, as much as fits beside `size` of it; returns that, the oldest first.
+/// Assigns unread messages to an attempt, as many as fit in addition to `size` bytes; returns them, oldest
+/// first.
 pub(super) async fn take_unheard(
     connection: &mut AnyConnection,
     task: TaskId,
@@ -151,7 +152,7 @@ pub(super) async fn take_unheard(
     let mut taken = Vec::new();
     for row in &rows {
         let message = read(row)?;
-        // One that is alone is told however long it is.
+        // A single message is taken whatever its length.
         let is_alone = size == 0;
         size += size_of(&message);
         if size > MOST_AT_ONCE && !is_alone {
@@ -160,7 +161,7 @@ pub(super) async fn take_unheard(
         taken.push(TaskMessage { run: Some(run), ..message });
     }
     let Some(last) = taken.last() else { return Ok(taken) };
-    // What is said meanwhile has a higher number.
+    // Messages that arrive meanwhile have higher numbers.
     sqlx::query(
         "UPDATE task_messages SET run_id = $1 WHERE task_id = $2 AND run_id IS NULL AND number <= $3",
     )
@@ -173,14 +174,14 @@ pub(super) async fn take_unheard(
     Ok(taken)
 }
 
-/// What a message takes in a journal, which has it as JSON.
+/// The size of a message in a journal, as JSON.
 fn size_of(message: &TaskMessage) -> usize {
     let about = message.about.as_ref().map_or(0, |about| about.to_string().len());
     json!(message.body).to_string().len() + about
 }
 
-/// What an attempt was told is for the next one to be told, unless the task's branch has what came of it: without
-/// that the next begins as if nothing had been said.
+/// Returns an attempt's messages to the task, unless the task's branch has its work: otherwise the next
+/// attempt would not know them.
 pub(super) async fn give_back(
     connection: &mut AnyConnection,
     task: TaskId,

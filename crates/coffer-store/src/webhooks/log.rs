@@ -1,4 +1,4 @@
-//! What was sent to a webhook, for people: the log, and what they ask for by hand.
+//! The log of deliveries, and deliveries requested by hand.
 
 use coffer_core::{DeliveryCause, DeliveryId, DeliveryState, Millis, ProjectId, WebhookId};
 use sqlx::Row;
@@ -13,7 +13,7 @@ use crate::{Operator, ProjectScope, Store, StoreError, now_ms};
 const COLUMNS: &str = "id, event, kind, body, state, tries, next_ms, status, response, error, duration_ms, \
                        created_ms, ended_ms";
 
-/// What was sent to a webhook that was removed is nobody's to see.
+/// Deliveries of deleted webhooks are not visible.
 const LIVE: &str = "EXISTS (SELECT 1 FROM webhooks AS w WHERE w.id = webhook_sends.webhook_id \
                     AND w.removed_ms IS NULL)";
 
@@ -21,7 +21,7 @@ const LIVE: &str = "EXISTS (SELECT 1 FROM webhooks AS w WHERE w.id = webhook_sen
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveryRow {
     pub id: DeliveryId,
-    /// Its number in the project's log; none for a test.
+    /// Its number in the project's log; `None` for a test.
     pub event: Option<i64>,
     pub kind: String,
     pub body: String,
@@ -37,11 +37,11 @@ pub struct DeliveryRow {
     pub ended_ms: Option<Millis>,
 }
 
-/// What came of asking for a delivery once more.
+/// The result of requesting a delivery again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Redelivery {
     Queued(Box<DeliveryRow>),
-    /// It is being sent at this moment.
+    /// It is being sent right now.
     UnderWay,
     NotFound,
 }
@@ -82,8 +82,7 @@ impl Store {
             .await
     }
 
-    /// Queues something that is no event, for a person who wants to see whether it arrives. `None` where
-    /// there is no such webhook.
+    /// Queues a test delivery, which is not an event. `None` if the webhook does not exist.
     pub async fn queue_test(
         &self,
         scope: &ProjectScope,
@@ -117,7 +116,7 @@ impl Store {
         queue.await
     }
 
-    /// Has a delivery sent once more, with as many tries as a new one.
+    /// Sends a delivery again, with as many tries as a new one.
     pub async fn redeliver(
         &self,
         scope: &ProjectScope,
@@ -162,7 +161,7 @@ impl Store {
         queue.await
     }
 
-    /// Removes up to `batch` deliveries that ended before `before_ms`. Says how many.
+    /// Deletes up to `batch` deliveries that ended before `before_ms`. Returns how many.
     pub async fn prune_deliveries(
         &self,
         _: &Operator,
@@ -190,8 +189,8 @@ impl Store {
         prune.await
     }
 
-    /// Removes up to `batch` deliveries of webhooks that were removed, and those that have none left. Says how many
-    /// deliveries.
+    /// Deletes up to `batch` deliveries of deleted webhooks, and webhooks that have none left. Returns how
+    /// many deliveries.
     pub async fn clear_removed_webhooks(&self, _: &Operator, batch: u32) -> Result<u64, StoreError> {
         const CLEAR: &str = "clear removed webhooks";
         let clear = self.database().write(CLEAR, move |connection| {

@@ -1,4 +1,4 @@
-//! Deliveries: written with the webhook's position, claimed by one server at a time, settled by it.
+//! Deliveries: written with the webhook's position, claimed by one server at a time, and settled by it.
 
 use coffer_core::event::{Event, WebhookDisabled};
 use coffer_core::{DeliveryCause, DeliveryId, DeliveryState, Millis, ProjectId, WebhookId};
@@ -11,7 +11,7 @@ use crate::{Operator, Secret, Store, StoreError, WebhookKey, events};
 
 const QUEUE: &str = "queue deliveries";
 const SEND: &str = "take up deliveries";
-/// Tasks that are asked about in one query.
+/// Tasks in one query.
 const ASKED_AT_ONCE: usize = 100;
 
 /// An event for a webhook.
@@ -22,7 +22,7 @@ pub struct NewDelivery {
     pub body: String,
 }
 
-/// A webhook that has not looked at all events of its project.
+/// A webhook with unread events of its project.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookBehind {
     pub webhook: WebhookRow,
@@ -30,7 +30,7 @@ pub struct WebhookBehind {
     pub newest: i64,
 }
 
-/// A webhook that something could be sent to now.
+/// A webhook with deliveries that can be sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WebhookDue {
     pub webhook: WebhookId,
@@ -38,14 +38,14 @@ pub struct WebhookDue {
     pub failures: i64,
 }
 
-/// A delivery that is the caller's to send.
+/// A delivery that the caller is to send.
 #[derive(Debug, Clone)]
 pub struct DueDelivery {
     pub id: DeliveryId,
     pub webhook: WebhookId,
     pub project: ProjectId,
     pub url: String,
-    /// None where its own key is sealed under a master key that is not here.
+    /// `None` if its own key is sealed under a missing master key.
     pub key: Option<WebhookKey>,
     pub kind: String,
     pub body: String,
@@ -55,45 +55,44 @@ pub struct DueDelivery {
     pub failures: i64,
 }
 
-/// What came of a try.
+/// The result of a try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SendReport {
     pub status: Option<u16>,
-    /// The first of what was answered.
+    /// The beginning of the answer.
     pub response: Option<String>,
     pub error: Option<String>,
     pub duration_ms: i64,
     pub outcome: SendOutcome,
 }
 
-/// What is to become of the delivery, and of its webhook.
+/// The outcome for the delivery and its webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendOutcome {
     Delivered,
-    /// Another time: `None` for never. The webhook is left alone for a while, and disabled where it has
+    /// Retry at this time; `None` for never. The webhook is not tried for a while, and disabled if it has
     /// failed since before `disable_before_ms`.
     Failed {
         next_ms: Option<Millis>,
         rest_until_ms: Millis,
         disable_before_ms: Millis,
     },
-    /// The receiver wants nothing any more.
+    /// The receiver wants no more events.
     Gone,
 }
 
-/// How deliveries stand, over all projects.
+/// Numbers of deliveries, over all projects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WebhookLoad {
     pub waiting: i64,
-    /// When the one that has waited longest was written.
+    /// When the oldest waiting delivery was written.
     pub oldest_ms: Option<Millis>,
     pub failing: i64,
     pub disabled: i64,
 }
 
 impl Store {
-    /// Webhooks that have events to look at, and fewer than `most_waiting` deliveries to make: the log itself
-    /// keeps the rest.
+    /// Webhooks with unread events and fewer than `most_waiting` waiting deliveries: the log keeps the rest.
     pub async fn webhooks_behind(
         &self,
         _: &Operator,
@@ -148,8 +147,8 @@ impl Store {
         Ok(found)
     }
 
-    /// Moves a webhook on from `webhook.position` to `to` and writes these deliveries. Says no where another
-    /// server has, or where it was disabled or changed meanwhile: then nothing is written.
+    /// Moves a webhook from `webhook.position` to `to` and writes these deliveries. Returns false, and writes
+    /// nothing, if another server has, or if the webhook was disabled or changed meanwhile.
     pub async fn queue_deliveries(
         &self,
         _: &Operator,
@@ -185,7 +184,7 @@ impl Store {
         queue.await
     }
 
-    /// Webhooks that something can be sent to now, those that work first.
+    /// Webhooks with deliveries to send now, working ones first.
     pub async fn webhooks_due(
         &self,
         _: &Operator,
@@ -215,8 +214,8 @@ impl Store {
             .collect()
     }
 
-    /// Takes up to `most` deliveries of a webhook for `holder`, until `until` at the latest: whoever has not
-    /// settled them by then may find that another server has them.
+    /// Claims up to `most` deliveries of a webhook for `holder`, until `until`: after that another server may
+    /// claim them.
     pub async fn claim_deliveries(
         &self,
         _: &Operator,
@@ -288,7 +287,7 @@ impl Store {
         claim.await
     }
 
-    /// Frees what a server of that name held before: a data directory has one server at a time.
+    /// Releases the claims of an earlier server of this name: a data directory has one server at a time.
     pub async fn free_deliveries(&self, _: &Operator, holder: &str) -> Result<u64, StoreError> {
         let holder = holder.to_string();
         let free = self.database().write(SEND, move |connection| {
@@ -307,7 +306,7 @@ impl Store {
         free.await
     }
 
-    /// Writes down what came of a try that `holder` made. Says no where the delivery is another's by now.
+    /// Records the result of a try by `holder`. Returns false if another server has the delivery.
     pub async fn settle_delivery(
         &self,
         _: &Operator,
@@ -327,7 +326,7 @@ impl Store {
                         (DeliveryCause::GivenUp, None)
                     }
                 };
-                // It may come to disabling the webhook, which is told.
+                // This may disable the webhook, which records an event.
                 if report.outcome != SendOutcome::Delivered {
                     hold_project(connection, project).await?;
                 }
@@ -370,7 +369,7 @@ impl Store {
         settle.await
     }
 
-    /// How deliveries stand.
+    /// Numbers of deliveries.
     pub async fn webhook_load(&self, _: &Operator) -> Result<WebhookLoad, StoreError> {
         let row = sqlx::query(
             "SELECT (SELECT COUNT(*) FROM webhook_sends WHERE state = 'waiting' AND webhook_id NOT IN (
@@ -432,7 +431,7 @@ async fn worked(connection: &mut AnyConnection, webhook: WebhookId, now: Millis)
     Ok(())
 }
 
-/// Counts a failure; says since when it fails, where it is still enabled.
+/// Counts a failure; returns since when it fails, if it is still enabled.
 async fn failed(
     connection: &mut AnyConnection,
     webhook: WebhookId,
@@ -455,7 +454,7 @@ async fn failed(
     Ok(since.filter(|_| number(&row, "enabled").is_ok_and(|enabled| enabled != 0)))
 }
 
-/// Sends nothing to it any more; what waited can be asked for again by hand.
+/// Disables it; waiting deliveries can be requested again by hand.
 async fn disable(
     connection: &mut AnyConnection,
     project: ProjectId,

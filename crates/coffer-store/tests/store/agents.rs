@@ -1,4 +1,4 @@
-//! Agents: names, keys, and what is theirs.
+//! Agents: names, keys, and ownership.
 
 use coffer_core::{AgentId, Role};
 use coffer_store::{ListFilter, NameError, NewKey, NewSandbox, ProjectScope, Store};

@@ -1,4 +1,4 @@
-//! Artifacts on record: what they are about, how much there may be, and whose they are.
+//! Records of artifacts: links, limits and visibility.
 
 use coffer_core::{ArtifactId, RunId, SandboxId, TaskId};
 use coffer_store::{
@@ -56,7 +56,7 @@ on_both! {
         assert_eq!(by(alone).await, [second.id]);
         assert_eq!(by(ArtifactLinks { sandbox: Some(SandboxId::generate()), ..ArtifactLinks::default() }).await, []);
 
-        // Nothing is about what is not there, or is another project's.
+        // Links to missing things, or to another project's, are refused.
         let foreign = running(&store, &theirs, sandbox()).await.id;
         for (links, what) in [
             (ArtifactLinks { run: Some(RunId::generate()), ..ArtifactLinks::default() }, "run"),
@@ -89,11 +89,11 @@ on_both! {
         assert!(matches!(refused, Err(ArtifactError::OverQuota { used: 6, limit: 10 })), "{refused:?}");
         assert_eq!(store.artifact_bytes(&mine).await.unwrap(), 6);
         store.add_artifact(&mine, new(4), 10).await.unwrap();
-        // A link takes nothing.
+        // A link takes no space.
         let link = ArtifactContents::Link { url: "https://example.com/pull/1".into() };
         let (link, _) = store.add_artifact(&mine, NewArtifact { contents: link, ..new(0) }, 10).await.unwrap();
         assert_eq!((link.size_bytes, link.sha256, link.url.as_deref()), (0, None, Some("https://example.com/pull/1")));
-        // What goes makes room.
+        // Deleting frees space.
         let kept = store.artifacts(&mine, &about(ArtifactLinks::default())).await.unwrap();
         for row in kept {
             store.remove_artifact(&mine, row.id).await.unwrap().expect("it is there");

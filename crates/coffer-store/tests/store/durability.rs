@@ -1,4 +1,4 @@
-//! What was acknowledged survives the death of the server.
+//! Acknowledged writes survive the death of the server.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -51,7 +51,7 @@ on_both! {
             store.live_sandboxes(&store.operator()).await.unwrap().iter().map(|row| row.id).collect();
         let lost: Vec<_> = acknowledged.difference(&recorded).collect();
         assert!(lost.is_empty(), "{} of {} were lost", lost.len(), acknowledged.len());
-        // Each of them whole: a sandbox and its event were one write.
+        // Each of them is complete: a sandbox and its event were one write.
         let mut subjects = BTreeSet::new();
         let mut last = 0;
         loop {
@@ -84,7 +84,7 @@ fn a_writer_until_it_is_killed() {
                 }
             });
         }
-        // Bounded, lest it outlive a parent that was killed itself.
+        // Bounded, in case it outlives a parent that was killed itself.
         tokio::time::sleep(Duration::from_secs(60)).await;
     });
 }

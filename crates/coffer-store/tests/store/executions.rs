@@ -62,7 +62,7 @@ on_both! {
         let id = running(&store, &mine, sandbox()).await.id;
         let mut row = execution(&mine, id, "make \0 all");
         assert_eq!(row.command, "make \u{fffd} all");
-        // Announced, then heard of: one start.
+        // Announced, then reported: one start.
         store.begin_execution(row.clone()).await.unwrap();
         row.process = Some(Process { boot: 7, pid: 42, journal_offset: 3 });
         row.positions = Some((0, 50));
@@ -81,7 +81,7 @@ on_both! {
         row.ended_ms = Some(START + 5);
         let ended = Collected { executions: vec![row.clone()], ..collected(&mine, id, 5) };
         store.record_collected(ended.clone()).await.unwrap();
-        // What is over stays so.
+        // An ended execution stays ended.
         let mut again = row.clone();
         again.exit_code = Some(0);
         store.record_collected(Collected { executions: vec![again], ..ended }).await.unwrap();
@@ -129,7 +129,7 @@ on_both! {
         };
         assert_eq!(store.executions(&mine, &between).await.unwrap(), [second]);
 
-        // A sandbox that ended takes its executions with it, once.
+        // A sandbox that ended ends its executions, once.
         let terminated = SandboxState::Error { fault: coffer_core::Fault::Lost };
         store.transition(&mine, other, StateName::Running, terminated, "lost", Changes::default()).await.unwrap();
         assert_eq!(store.sandboxes_with_lost_executions().await.unwrap(), [other]);
@@ -152,7 +152,7 @@ on_both! {
         assert_eq!(store.segments(&theirs, id, 0, 10).await.unwrap(), []);
         assert_eq!(store.newest_segment(id).await.unwrap().as_ref(), Some(&last));
 
-        // The last of a sandbox that lives may grow.
+        // The last segment of a live sandbox may grow.
         let old = store.segments_older(None, SegmentState::Plain, START + 1, 10).await.unwrap();
         assert_eq!(old, std::slice::from_ref(&first));
         assert_eq!(store.segments_older(None, SegmentState::Plain, START, 10).await.unwrap(), []);

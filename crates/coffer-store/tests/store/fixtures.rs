@@ -11,7 +11,7 @@ use coffer_store::{
 /// A time long past, so that no test depends on today.
 pub(crate) const START: Millis = 1_700_000_000_000;
 
-/// Makes a project with a key, and comes in by that key.
+/// Creates a project with a key, and authenticates with that key.
 pub(crate) async fn project(store: &Store, name: &str) -> ProjectScope {
     let operator = store.operator();
     let project = store.create_project(&operator, name).await.unwrap();
@@ -19,7 +19,7 @@ pub(crate) async fn project(store: &Store, name: &str) -> ProjectScope {
     comes_in(store, key.reveal()).await.scope
 }
 
-/// Who comes in by a key of a project.
+/// The scope of a project's key.
 pub(crate) async fn comes_in(store: &Store, key: &str) -> Principal {
     match store.authenticate(key).await.unwrap() {
         Some(Authenticated::Project(principal)) => principal,
@@ -53,7 +53,7 @@ pub(crate) fn sandbox() -> NewSandbox {
     }
 }
 
-/// Network settings, of what a request has in E2B's form.
+/// Network settings from a request in E2B's form.
 pub(crate) fn network(request: serde_json::Value) -> NetworkSettings {
     NetworkSettings::from_e2b(Some(serde_json::from_value(request).unwrap()), None).unwrap()
 }
@@ -69,7 +69,7 @@ pub(crate) async fn create(store: &Store, scope: &ProjectScope, new: NewSandbox)
     id
 }
 
-/// Records a sandbox and has it run.
+/// Records a sandbox and marks it as running.
 pub(crate) async fn running(store: &Store, scope: &ProjectScope, new: NewSandbox) -> SandboxRow {
     let id = create(store, scope, new).await;
     store

@@ -1,4 +1,4 @@
-//! Git in sandboxes, on record.
+//! Records of git in sandboxes.
 
 use coffer_core::{Limits, RepositoryId, SandboxId, SnapshotId};
 use coffer_store::{
@@ -38,7 +38,7 @@ on_both! {
         store.end_git_operation(&theirs, good, GitOutcome::Done(json!({}))).await.unwrap();
         store.end_git_operation(&mine, good, GitOutcome::Done(json!({"commit": "1"}))).await.unwrap();
         store.end_git_operation(&mine, bad, failed.clone()).await.unwrap();
-        // Once ended, it stays so.
+        // An ended operation stays ended.
         store.end_git_operation(&mine, good, failed).await.unwrap();
         assert_eq!(store.interrupt_git_operations(&store.operator()).await.unwrap(), 1);
 

@@ -1,4 +1,4 @@
-//! The same request twice makes one sandbox.
+//! The same request twice creates one sandbox.
 
 use coffer_core::{Fault, SandboxState, StateName};
 use coffer_store::{Changes, Idempotency, Inserted, ListFilter};

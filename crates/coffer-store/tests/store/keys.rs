@@ -127,7 +127,7 @@ on_both! {
         .expect("revoked within 5 s");
     }
 
-    /// Closing the store leaves no connection to ask over, yet a key that was just good still is.
+    /// After closing the store there is no connection, yet a recently valid key is still accepted.
     async fn a_known_key_costs_no_query(database: &TestDatabase) {
         let store = database.open().await;
         let operator = store.operator();
@@ -161,7 +161,7 @@ on_both! {
         let key = store.create_key(&operator, project, "laptop").await.unwrap();
         store.authenticate(key.reveal()).await.unwrap();
         store.close().await;
-        // The search finds what is there, and of the key only the public prefix is.
+        // The search finds existing text, and of the key only the public prefix.
         assert!(database.holds_on_disk("marker-of-the-project"));
         assert!(database.holds_on_disk(&key.reveal()[..12]));
         assert!(!database.holds_on_disk(&key.reveal()[4..20]));
@@ -179,7 +179,7 @@ on_both! {
         );
         let made: Vec<_> = [one.unwrap(), other.unwrap()].into_iter().flatten().collect();
         let [key] = made.as_slice() else { panic!("{made:?}") };
-        // Also when it was revoked since: what was taken away does not grow back.
+        // Also if it was revoked since: the first key is not created again.
         store.revoke_key(&operator, key.id()).await.unwrap();
         assert!(store.ensure_first_key(&operator, project, "first", None).await.unwrap().is_none());
     }

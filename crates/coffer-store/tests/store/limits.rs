@@ -1,4 +1,4 @@
-//! Quotas, settings, leases, installations and the removal of what is old.
+//! Quotas, settings, leases, installations and retention.
 
 use coffer_core::{DestroyReason, Kept, Limits, OnTimeout, SandboxState, StateName};
 use coffer_store::{
@@ -31,7 +31,7 @@ async fn turn(
 }
 
 on_both! {
-    /// Two servers, many requests each, one limit: none is given out twice.
+    /// Two servers, many requests each, one limit: no place is granted twice.
     async fn of_many_at_once_no_more_begin_than_may(database: &TestDatabase) {
         let (here, there) = (database.open().await, database.open().await);
         let scope = project(&here, "p").await;
@@ -48,7 +48,7 @@ on_both! {
         }).collect();
         assert_eq!((begun, over.len()), (7, 33));
         assert!(over.iter().all(|over| *over == (Quota::Sandboxes, 7, 7, 1)), "{over:?}");
-        // What was refused left nothing, not even an event.
+        // Refused requests left nothing, not even an event.
         assert_eq!(here.live_ids(&here.operator()).await.unwrap().len(), 7);
         assert_eq!(here.events(&scope, 0, 100).await.unwrap().len(), 7 + 1);
         let other = project(&here, "q").await;
@@ -97,12 +97,12 @@ on_both! {
         assert_eq!(store.sandbox(&scope, first.id).await.unwrap().unwrap().state, PAUSED);
         let over = SandboxState::Terminated { reason: DestroyReason::Requested };
         turn(&store, &second, StateName::Running, over).await.unwrap();
-        // Its disk is its own already: a full one is no reason to leave it paused.
+        // Its disk is already counted: a full quota is no reason to leave it paused.
         set(&store, &scope, Quotas { disk_mib: Some(1), ..Quotas::default() }).await;
         turn(&store, &first, StateName::Paused, RUNNING).await.unwrap();
     }
 
-    /// A create that was refused gives its idempotency key back.
+    /// A refused create releases its idempotency key.
     async fn a_refused_create_can_be_repeated(database: &TestDatabase) {
         let store = database.open().await;
         let scope = project(&store, "p").await;
@@ -163,7 +163,7 @@ on_both! {
     async fn each_installation_has_its_own_live_sandboxes(database: &TestDatabase) {
         let (here, there) = (database.open().await, database.open().await);
         let scope = project(&here, "p").await;
-        // From before there were installations.
+        // A row from before there were installations.
         let old = running(&here, &scope, sandbox()).await;
         here.act_for(&here.operator(), "here").await.unwrap();
         there.act_for(&there.operator(), "there").await.unwrap();
@@ -218,7 +218,7 @@ on_both! {
         assert_eq!(kept, (12..=17).collect::<Vec<_>>());
         let rows = store.list(&scope, &coffer_store::ListFilter::default()).await.unwrap().rows;
         assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [live.id], "what lives stays");
-        // New events go on from where they were.
+        // New events continue from where they were.
         turn(&store, &live, StateName::Running, PAUSED).await.unwrap();
         assert_eq!(store.newest_event(&scope).await.unwrap(), 18);
         let everything = AuditFilter { limit: 10, ..AuditFilter::default() };

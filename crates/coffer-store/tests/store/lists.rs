@@ -32,7 +32,7 @@ on_both! {
                 let page = store.list(&scope, &filter).await.unwrap();
                 assert!(page.rows.len() <= 4);
                 seen.extend(page.rows);
-                // Newcomers at both ends, and one that was shown already ends.
+                // New sandboxes at both ends, and one that was already listed ends.
                 let comer = match order {
                     Order::NewestFirst => running(&store, &scope, started(START + 1_000_000)).await,
                     Order::OldestFirst => running(&store, &scope, started(START - 1_000_000)).await,
@@ -68,7 +68,7 @@ on_both! {
     async fn all_pairs_of_a_metadata_filter_must_match(database: &TestDatabase) {
         let store = database.open().await;
         let scope = project(&store, "p").await;
-        // Longer than an index entry of PostgreSQL, and with a character that its texts cannot hold.
+        // Longer than an index entry of PostgreSQL, and with a character that its text cannot contain.
         let long = "x".repeat(10_000);
         let made = [
             pairs([("team", "red"), ("stage", "dev")]),

@@ -1,4 +1,4 @@
-//! Opening a database, and what is said when that fails.
+//! Opening a database, and the errors.
 
 use std::error::Error;
 use std::os::unix::fs::PermissionsExt;
@@ -24,7 +24,7 @@ on_both! {
         let store = database.open().await;
         let scope = project(&store, "p").await;
         let row = running(&store, &scope, sandbox()).await;
-        // Beside the open one, as a second server would; and after all are closed.
+        // Next to the open one, like a second server; and after all are closed.
         let second = database.open().await;
         assert_eq!(second.sandbox(&scope, row.id).await.unwrap().as_ref(), Some(&row));
         second.close().await;

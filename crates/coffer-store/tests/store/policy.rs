@@ -1,4 +1,4 @@
-//! Rules for commands, and keys of requests that started one.
+//! Command policies, and idempotency keys of executions.
 
 use coffer_core::ExecutionId;
 use coffer_core::command::{CommandPolicy, Effect, Rule};
@@ -64,7 +64,7 @@ on_both! {
         assert_eq!(take(&mine, place, "g", another()).await, TakenKey::UsedDifferently);
         assert_eq!(take(&mine, other_place, "f", another()).await, TakenKey::UsedDifferently);
         assert_eq!(take(&theirs, foreign, "f", another()).await, TakenKey::New);
-        // Only who took it gives it back.
+        // Only the execution that took it releases it.
         store.release_execution_key(&mine, "k", another()).await.unwrap();
         assert_eq!(take(&mine, place, "f", another()).await, TakenKey::Earlier(first));
         store.release_execution_key(&mine, "k", first).await.unwrap();

@@ -1,4 +1,4 @@
-//! Projects, and the log of what was asked of them.
+//! Projects, and the audit log.
 
 use coffer_core::AuditId;
 use coffer_store::{AuditFilter, AuditRecord, NameError};
@@ -43,7 +43,7 @@ on_both! {
         };
         let records: Vec<_> = (0..5).map(|number| record(number, Some(mine.project()))).collect();
         store.record_audit(records.clone()).await.unwrap();
-        // Written again after an answer that was lost.
+        // Written again after a lost answer.
         store.record_audit(records).await.unwrap();
         store.record_audit(vec![record(9, Some(theirs.project())), record(8, None)]).await.unwrap();
 

@@ -1,4 +1,4 @@
-//! What forges tell about the pull requests of tasks, and what the tasks make of it.
+//! Events of forges about the pull requests of tasks, and their effects.
 
 use coffer_core::{RepositoryId, TaskId, TaskState};
 use coffer_store::{
@@ -54,9 +54,9 @@ fn said(source: &str, body: &str) -> Heard {
     Heard::Said { source: source.into(), author: "ada".into(), body: body.into(), about }
 }
 
-/// Tells what was heard, as whoever follows the log does.
+/// Records events as a follower of the log does.
 async fn tell(store: &Store, scope: &ProjectScope, heard: Vec<(AboutPull, Heard)>) -> usize {
-    // Something that is about no pull request, so that there is something to follow.
+    // An event without a pull request, so that there is something to follow.
     store.create_task(scope, crate::tasks::new("other")).await.unwrap();
     let operator = store.operator();
     let behind = store.projects_behind(&operator, LogReader::Reviews, 100).await.unwrap();
@@ -84,7 +84,7 @@ on_both! {
         tell(&store, &mine, vec![(AboutPull::Number(app, 17), Heard::Reopened)]).await;
         assert_eq!(found(&store, &mine, by_id).await.attention, None);
 
-        // 7 is not 17, and another project's repository is none of ours.
+        // 7 is not 17, and another project's repository does not count.
         tell(&store, &mine, vec![(AboutPull::Number(foreign, 7), Heard::Merged), (AboutPull::Number(app, 8), Heard::Merged)]).await;
         assert_eq!(found(&store, &mine, by_name).await.state, TaskState::InReview);
         tell(&store, &mine, vec![(AboutPull::Number(app, 7), Heard::Merged), (AboutPull::Number(app, 7), Heard::Merged)]).await;
@@ -95,7 +95,7 @@ on_both! {
         let last = history.last().unwrap();
         assert_eq!((last.to, last.actor.as_deref()), (TaskState::Done, Some("forge")));
         assert_eq!(history.iter().filter(|moved| moved.to == TaskState::Done).count(), 1);
-        // What is over stays so.
+        // A finished task stays finished.
         tell(&store, &mine, vec![(AboutPull::Number(app, 7), Heard::Closed)]).await;
         assert_eq!(found(&store, &mine, by_name).await.attention, None);
     }
@@ -132,7 +132,7 @@ on_both! {
         assert_eq!(heard[0].about, Some(serde_json::json!({"file": "src/a.rs", "line": 7})));
         assert_eq!(found(&store, &mine, waits).await.state, TaskState::InReview);
 
-        // A review of two comments is one attempt that has heard both.
+        // A review with two comments is one attempt that got both.
         let begun = tell(&store, &mine, vec![(on(2), said("local/2", "a\0")), (on(2), said("local/3", "b"))]).await;
         assert_eq!(begun, 1);
         let row = found(&store, &mine, starts).await;
@@ -140,7 +140,7 @@ on_both! {
         let heard = store.task_messages(&mine, starts, 0, 10).await.unwrap();
         assert!(heard.iter().all(|message| message.run == row.run), "{heard:?}");
         assert_eq!(heard[0].body, "a\u{fffd}");
-        // While it is under way, what is said waits for its next turn.
+        // During an attempt, messages wait for its next turn.
         assert_eq!(tell(&store, &mine, vec![(on(2), said("local/4", "c"))]).await, 0);
         assert_eq!(found(&store, &mine, starts).await.attempts, 2);
     }
@@ -153,7 +153,7 @@ on_both! {
         let app = repository(&here, &mine, "app").await;
         let task = in_review(&here, &mine, "app", "/x/pulls/1").await;
         here.set_on_review(&mine, task, true).await.unwrap();
-        // Whichever server hears of it, it is where the repository is.
+        // Whichever server handles it, the attempt runs where the repository is.
         assert_eq!(tell(&there, &mine, vec![(AboutPull::Number(app, 1), said("local/1", "why?"))]).await, 1);
         let run = found(&here, &mine, task).await.run;
         let take = async |store: &Store, place: &str| {

@@ -1,4 +1,4 @@
-//! Runs on record: how many of a project may hold a slot, and what goes when it is old.
+//! Records of runs: slots per project, and retention.
 
 use coffer_core::{FailureCode, RunId, RunnerId};
 use coffer_store::{
@@ -50,7 +50,8 @@ on_both! {
             taken.iter().filter(|one| one.run.project == scope.project()).count()
         };
         assert_eq!((of(&few, &taken), of(&many, &taken), of(&usual, &taken)), (1, 5, 2));
-        // Raised, the next begin; lowered, those that have begun go on and nobody else begins.
+        // When the limit is raised, the next begin; when it is lowered, started runs continue and no others
+        // begin.
         give(&store, &few, Some(3)).await;
         give(&store, &many, Some(0)).await;
         let more = take(&store, runner, slots).await;
@@ -60,7 +61,7 @@ on_both! {
             store.end_run(&one.hold, &RunEnd::Done(json!(null))).await.unwrap();
         }
         assert!(take(&store, runner, slots).await.is_empty(), "0 allows none");
-        // Taken back, the server's own number holds; and never more than all may have.
+        // Without its own limit, the server's default applies; and never more than the total.
         give(&store, &many, None).await;
         assert_eq!(of(&many, &take(&store, runner, slots).await), 2);
         let load = store.queue_load(&store.operator(), None).await.unwrap();
@@ -115,7 +116,7 @@ on_both! {
             let end = ended.iter().position(|known| *known == run).map(|at| ends.get(at));
             match end {
                 Some(Some(end)) => store.end_run(hold, end).await.unwrap(),
-                // The fifth goes on.
+                // The fifth continues.
                 Some(None) => {}
                 None => store.end_run(hold, &RunEnd::Done(json!(1))).await.unwrap(),
             }
@@ -171,7 +172,7 @@ on_both! {
         assert_eq!(find(None, &["run.ended"], 0, 2).await, [31, 32]);
         assert_eq!(find(None, &["run.e*", "task.*"], 32, 2).await, [33]);
         assert_eq!(find(None, &["run.*"], 0, 3).await, [1, 2, 3]);
-        // Text of a pattern is text.
+        // Characters of patterns are literal.
         for none in ["run.%", "run_ended", "RUN.*", "run.\0*", ""] {
             assert_eq!(find(None, &[none], 0, 3).await, [] as [i64; 0], "{none:?}");
         }

@@ -1,4 +1,4 @@
-//! What one project has, another cannot see or touch.
+//! A project cannot see or change another's data.
 
 use coffer_core::event::{Event, EventKind, Gap, SecretVersion};
 use coffer_core::{DestroyReason, SandboxState, StateName};

@@ -1,4 +1,4 @@
-//! Secrets, and the keys that seal them and all else that is secret.
+//! Secrets, and the keys that seal them and other data.
 
 use coffer_core::network::{NamePattern, NetworkSettings};
 use coffer_store::{KeySource, MasterKey, NewSandbox, RotateError, Secret, SecretName, Store, StoreError};
@@ -66,10 +66,10 @@ on_both! {
 
         let kinds: Vec<_> = store.events(&mine, 0, 10).await.unwrap().into_iter().map(|event| event.kind).collect();
         assert_eq!(kinds, ["secret.created", "secret.replaced", "secret.deleted"]);
-        // The name is free again, and counts anew.
+        // The name is free again, and its versions restart.
         let (again, new) = store.put_secret(&mine, &name("github"), &Secret::new("three"), None).await.unwrap();
         assert!(new && again.version == 1 && again.hosts.is_none(), "what was deleted binds nothing");
-        // Other hosts, or none, where that is said.
+        // Other hosts, or none, if given.
         let other = vec![NamePattern::parse("other.example").unwrap()];
         let (other, _) = store.put_secret(&mine, &name("github"), &Secret::new("four"), Some(other)).await.unwrap();
         assert_eq!(other.hosts, Some(vec!["other.example".to_string()]));
@@ -153,7 +153,7 @@ on_both! {
         let row = running(&store, &scope, sandbox()).await;
         let read = async |store: &Store| store.sandbox(&scope, row.id).await.unwrap().unwrap();
         store.close().await;
-        // As 0.1.0 left them, but for the seal, which they get at the next start.
+        // As 0.1.0 left them, without the seal, which they get at the next start.
         for (column, internet, expected) in [
             (Some(request.to_string()), None, network(request)),
             (None, Some(0_i64), NetworkSettings::from_e2b(None, Some(false)).unwrap()),
@@ -168,7 +168,7 @@ on_both! {
                 .unwrap();
             let store = database.open().await;
             assert_eq!(read(&store).await.network, expected, "{column:?}, internet: {internet:?}");
-            // A change writes today's form, which says the same when it is read again.
+            // A change writes today's form, which reads back the same.
             store.set_network(&scope, row.id, expected.clone(), None).await.unwrap();
             assert_eq!(read(&store).await.network, expected);
             store.close().await;
@@ -212,7 +212,7 @@ on_both! {
         let refused = store.rotate_master_key(&store.operator()).await;
         assert!(matches!(refused, Err(RotateError::NotInFile)), "{refused:?}");
         store.close().await;
-        // All is sealed under the new one by now.
+        // Everything is sealed under the new one by now.
         let store = Store::open(&database.url, given(&new, &[])).await.unwrap();
         assert_eq!(value(&store, &scope, "old").await.as_deref(), Some("old value"));
     }
@@ -231,7 +231,7 @@ on_both! {
         assert_ne!(first, second);
         store.put_secret(&scope, &name("b"), &Secret::new("b value"), None).await.unwrap();
         store.close().await;
-        // Killed after the rows were sealed anew, and after the file was written but before that.
+        // Killed after the rows were sealed again, and after the file was written but before that.
         let third = MasterKey::generate().text();
         for file in [format!("{second}{first}"), format!("{third}\n{second}")] {
             std::fs::write(&path, &file).unwrap();
@@ -245,7 +245,7 @@ on_both! {
         }
         let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600);
-        // Neither an empty file nor nonsense is taken for a new beginning.
+        // Neither an empty file nor nonsense counts as a first start.
         for bad in ["", "coffer-master-AAAA"] {
             std::fs::write(&path, bad).unwrap();
             assert!(open().await.unwrap_err().to_string().contains("master-key"), "{bad:?}");
@@ -257,7 +257,7 @@ on_both! {
         let late = Store::open(&database.url, given(&old, &[])).await.unwrap();
         let scope = project(&late, "p").await;
         let rotated = Store::open(&database.url, given(&new, &[&old])).await.unwrap();
-        // What it has in memory it goes on with.
+        // It continues with the values in memory.
         late.put_secret(&scope, &name("a"), &Secret::new("a value"), None).await.unwrap();
         assert_eq!(value(&rotated, &scope, "a").await.as_deref(), Some("a value"));
         let refused = late.create_project(&late.operator(), "q").await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Snapshots, forks, and who came from whom.
+//! Snapshots, forks and lineages.
 
 use coffer_core::{DestroyReason, Limits, SandboxId, SandboxState, SnapshotId, StateName};
 use coffer_store::{
@@ -136,14 +136,14 @@ on_both! {
         assert_eq!(ids(store.snapshots(&scope, &page).await.unwrap()), [second]);
         let of_another = SnapshotFilter { sandbox: Some(theirs), ..all };
         assert_eq!(ids(store.snapshots(&scope, &of_another).await.unwrap()), []);
-        // Many of one name at once: the name stands for one of them.
+        // Many with one name at once: the name refers to one of them.
         let many = join_all((0..6).map(|_| insert(&store, &scope, snapshot(source, Some("race"))))).await;
         join_all(many.iter().map(|id| finish(&store, *id, sized(1)))).await;
         let current = named("race", "default").await.unwrap().unwrap();
         assert!(many.contains(&current.id));
     }
 
-    /// Else an agent could put its own files where others look for theirs.
+    /// Otherwise an agent could replace the files that others use.
     async fn an_agent_has_names_of_its_own(database: &TestDatabase) {
         let store = database.open().await;
         let scope = project(&store, "p").await;
@@ -173,7 +173,7 @@ on_both! {
         let differs = store.insert_snapshot(&scope, snapshot(source, None), key("g")).await.unwrap();
         assert_eq!(differs, InsertedSnapshot::KeyReusedDifferently);
         assert_eq!(kinds(&store, &scope).await, ["snapshot.creating"]);
-        // One that failed gives its key back.
+        // A failed one releases its key.
         store.remove_snapshot(&store.operator(), id, "failed").await.unwrap();
         let retried = store.insert_snapshot(&scope, snapshot(source, None), key("f")).await.unwrap();
         assert_eq!(retried, InsertedSnapshot::New);
@@ -227,11 +227,11 @@ on_both! {
         let project = scope.project();
         let foreseen = here.fork_refusal(&scope, project, &[source.limits]).await.unwrap().unwrap();
         assert_eq!((foreseen.quota, foreseen.used), (Quota::Forks, 3));
-        // Those of another sandbox count as well: a project has no more for having more sandboxes to fork.
+        // Forks of another sandbox count as well: more sandboxes do not mean more forks.
         let other = running(&here, &scope, sandbox()).await;
         let refused = here.insert_sandbox(&scope, fork(other.id, 1), None).await.unwrap();
         assert!(matches!(refused, Inserted::OverQuota(over) if over.quota == Quota::Forks && over.used == 3));
-        // Those of another project do not, nor does what is made from a snapshot.
+        // Those of another project do not count, nor do sandboxes from a snapshot.
         let elsewhere = crate::fixtures::project(&here, "q").await;
         let of_other = elsewhere.project();
         assert_eq!(here.fork_refusal(&elsewhere, of_other, &[other.limits; 3]).await.unwrap(), None);
@@ -240,12 +240,12 @@ on_both! {
         let origin = Origin { parent: source.id, snapshot: SnapshotId::generate(), fork_position: None };
         let made = NewSandbox { origin: Some(origin), ..sandbox() };
         assert_eq!(here.insert_sandbox(&scope, made, None).await.unwrap(), Inserted::New);
-        // Quotas of sandboxes count all children at once.
+        // Quotas of sandboxes count all forks at once.
         here.set_default_quotas(Quotas { sandboxes: Some(7), ..Quotas::default() });
         let over = here.fork_refusal(&scope, project, &[other.limits; 2]).await.unwrap().unwrap();
         assert_eq!((over.quota, over.used, over.asked), (Quota::Sandboxes, 6, 2));
         assert!(!over.is_hopeless(), "once others end there is room");
-        // Each by what it is to have.
+        // Each by its requested size.
         here.set_default_quotas(Quotas { cpus: Some(3), ..Quotas::default() });
         let sizes = [1, 4].map(|cpu_count| Limits { cpu_count, ..other.limits });
         let over = here.fork_refusal(&scope, project, &sizes).await.unwrap().unwrap();
@@ -272,7 +272,7 @@ on_both! {
         let some = store.lineage(&scope, leaf.id, 2).await.unwrap().unwrap();
         assert_eq!((some.relatives.len(), some.truncated), (2, true));
         assert_eq!(store.lineage(&other, root.id, 100).await.unwrap(), None);
-        // What retention has taken is no longer there; what came from it is.
+        // Rows deleted by retention are gone; their descendants stay.
         let over = SandboxState::Terminated { reason: DestroyReason::Requested };
         store.transition(&scope, root.id, StateName::Running, over, "t", Changes::default()).await.unwrap();
         let cutoffs = coffer_store::Cutoffs { records_ms: i64::MAX, events_ms: 0, audit_ms: 0 };

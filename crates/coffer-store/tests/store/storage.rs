@@ -1,4 +1,4 @@
-//! What a project keeps, and room for what is on its way.
+//! Storage of a project, and reservations.
 
 use coffer_store::{ChangeError, OverQuota, Quota, Quotas, Reservation, Store};
 use futures_util::future::join_all;
@@ -15,7 +15,7 @@ fn over(refused: Result<Reservation, ChangeError>) -> OverQuota {
     }
 }
 
-/// What a project uses once what was dropped is given back.
+/// A project's use after dropped reservations are released.
 async fn used(store: &Store, scope: &coffer_store::ProjectScope, expected: i64) {
     let mut seen = -1;
     for _ in 0..500 {
@@ -29,7 +29,7 @@ async fn used(store: &Store, scope: &coffer_store::ProjectScope, expected: i64) 
 }
 
 on_both! {
-    /// Two servers, many uploads each, one quota: room is given out once.
+    /// Two servers, many uploads each, one quota: space is granted once.
     async fn of_many_reservations_at_once_no_more_are_granted_than_fit(database: &TestDatabase) {
         let (here, there) = (database.open().await, database.open().await);
         let (scope, other) = (project(&here, "p").await, project(&here, "q").await);
@@ -52,7 +52,7 @@ on_both! {
         assert_eq!(here.storage_refusal(scope.project()).await.unwrap(), None, "a little is left");
         drop((granted, kept));
         used(&here, &scope, 0).await;
-        // An operator gives a project its own.
+        // An operator sets a project's own quota.
         let own = Quotas { storage_mib: Some(20), ..Quotas::default() };
         here.set_quotas(&here.operator(), scope.project(), None, own).await.unwrap().unwrap();
         there.reserve_storage(scope.project(), 20 * MIB).await.unwrap();

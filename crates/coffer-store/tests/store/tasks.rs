@@ -1,4 +1,4 @@
-//! Tasks, their order, and agents that are more than owners.
+//! Tasks, their order, and agents with definitions.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ on_both! {
         }
         assert!(found(TaskFilter { attention: Some(true), ..all() }).await.is_empty());
         assert_eq!(found(TaskFilter { attention: Some(false), ..all() }).await.len(), 2);
-        // An agent sees what it has.
+        // An agent sees its own tasks.
         let terms = NewKey { agent: Some(agent.id), ..NewKey::from("a") };
         let key = store.create_key(&store.operator(), mine.project(), terms).await.unwrap();
         let agents = comes_in(&store, key.reveal()).await.scope;
@@ -99,8 +99,8 @@ on_both! {
         let (_, run) = here.start_task(&mine, task.id, start()).await.unwrap();
         assert!(take(&there, "there").await.is_empty());
         assert_eq!(take(&here, "here").await, [run]);
-        // Its server comes back; another one may only put an end to it, and only where that one is gone for good: it has
-        // what is to be given back.
+        // Its server comes back; another one may only end the run, and only if that server is gone: only that
+        // one can release its resources.
         let again = here.enter_runner(&here.operator(), "here", 0).await.unwrap();
         here.leave_runner(&here.operator(), again).await.unwrap();
         assert!(take(&there, "there").await.is_empty());
@@ -146,7 +146,7 @@ on_both! {
         for title in ["a", "b", "c"] {
             order.push(store.create_task(&mine, new(title)).await.unwrap().id);
         }
-        // The last goes between the first two, again and again, until there is no room.
+        // The last is moved between the first two repeatedly, until there is no room.
         for _ in 0..60 {
             let last = order[2];
             let edit = TaskEdit { place: Some(Place::After(order[0])), ..TaskEdit::default() };

@@ -27,7 +27,7 @@ on_both! {
         let scope = project(&store, "p").await;
         let mut new = sandbox();
         new.alias = Some("my-base".into());
-        // Texts that one database or the other is known to stumble over.
+        // Texts that one database or the other handles badly.
         new.metadata = pairs([("nul\0key", "nul\0value"), ("quote'\"$1", "é世界🦀"), ("", "")]);
         new.env_vars = pairs([("TOKEN", "s3cret\n\0")]);
         new.limits = Limits { cpu_count: 3, memory_mib: 512, disk_mib: 1 << 40, max_processes: u32::MAX };

@@ -1,4 +1,4 @@
-//! What sandboxes used, counted once, and budgets.
+//! Usage of sandboxes, counted once, and budgets.
 
 use coffer_core::event::{BudgetReached, Event, EventKind};
 use coffer_core::{SandboxId, SandboxState, StateName};
@@ -64,7 +64,7 @@ on_both! {
         let other = running(&store, &theirs, sandbox()).await.id;
         let first = vec![charge(&mine, one, None, START + 10, 10), charge(&theirs, other, None, START + 10, 3)];
         assert_eq!(store.charge(&operator, first.clone()).await.unwrap(), [true, true]);
-        // The answer was lost and the same is tried again.
+        // The answer was lost and the same charge is tried again.
         assert_eq!(store.charge(&operator, first).await.unwrap(), [false, false]);
         let late = charge(&mine, one, Some(START + 9), START + 20, 1000);
         let right = charge(&mine, one, Some(START + 10), START + 20, 5);

@@ -1,4 +1,4 @@
-//! Webhooks: every event once, whoever looks, and deliveries that one server has at a time.
+//! Webhooks: every event once, on any number of servers, and claimed deliveries.
 
 use coffer_store::{
     DeliveryState, DueDelivery, NewDelivery, NewTask, NewWebhook, ProjectScope, Redelivery, Secret,
@@ -48,7 +48,7 @@ on_both! {
         running(&store, &mine, sandbox()).await;
         let webhook = made(&store, &mine).await;
         assert_eq!(webhook.position, 2, "what was before is not told");
-        // Its own making is an event as any other.
+        // Its own creation is an event like any other.
         let behind = store.webhooks_behind(&operator, 10, 10).await.unwrap();
         assert_eq!((behind.len(), behind[0].newest, &behind[0].webhook), (1, 3, &webhook));
         let queue = async |row: &WebhookRow, to, events: &[i64]| {
@@ -61,13 +61,13 @@ on_both! {
         let now = store.webhook(&mine, webhook.id).await.unwrap().unwrap();
         assert_eq!((now.position, now.waiting), (3, 1));
 
-        // What was changed meanwhile is looked at anew.
+        // A webhook that was changed meanwhile is read again.
         let change = WebhookChange { events: Some(vec!["x".into()]), ..WebhookChange::default() };
         // The clock may not have moved since.
         tokio::time::sleep(std::time::Duration::from_millis(3)).await;
         let changed = store.change_webhook(&mine, webhook.id, change).await.unwrap();
         assert!(!queue(&now, 4, &[4]).await);
-        // A webhook that has enough to do is left behind: the log keeps the rest.
+        // A webhook with enough deliveries gets no more for now: the log keeps the rest.
         assert!(store.webhooks_behind(&operator, 1, 10).await.unwrap().is_empty());
         assert_eq!(store.webhooks_behind(&operator, 2, 10).await.unwrap().len(), 1);
         assert!(queue(&changed, 4, &[]).await);
@@ -96,7 +96,7 @@ on_both! {
         let key = one.iter().chain(&two).next().unwrap().key.clone();
         assert!(matches!(key, Some(WebhookKey::Own(key)) if key.reveal() == "whsec_abc"));
 
-        // A claim that is over is another's, and what the first says then changes nothing.
+        // After a claim has expired, another server has it, and the first one's result changes nothing.
         let again = claim(&store, &webhook, "c", 1100).await;
         assert_eq!(again.len(), 3);
         assert!(again.iter().all(|due| due.tries == 2));
@@ -146,7 +146,7 @@ on_both! {
         };
         let due = store.claim_deliveries(&operator, webhook.id, "a", start, LATER, 1).await.unwrap();
         assert!(store.settle_delivery(&operator, "a", &due[0], fail(Some(start), 0), start).await.unwrap());
-        // It rests, with all that waits for it; what a person asks for goes.
+        // A failing webhook pauses with all its deliveries; those requested by hand are sent.
         assert!(store.webhooks_due(&operator, hour - 1, 10).await.unwrap().is_empty());
         let test = store.queue_test(&mine, webhook.id, "webhook.ping", "{}".into()).await.unwrap().unwrap();
         let due = claim(&store, &webhook, "a", test.created_ms).await;
@@ -155,7 +155,7 @@ on_both! {
         let row = store.webhook(&mine, webhook.id).await.unwrap().unwrap();
         assert_eq!((row.failures, row.failing_since_ms, row.enabled), (1, Some(start), true));
 
-        // The third day: nothing is sent any more, and it is told.
+        // On the third day it is disabled, with an event.
         let last = store.claim_deliveries(&operator, webhook.id, "b", hour, LATER, 1).await.unwrap();
         assert!(store.settle_delivery(&operator, "b", &last[0], fail(None, start + 1), hour).await.unwrap());
         let row = store.webhook(&mine, webhook.id).await.unwrap().unwrap();
@@ -169,7 +169,7 @@ on_both! {
         let load = store.webhook_load(&operator).await.unwrap();
         assert_eq!((load.waiting, load.disabled, load.failing), (1, 1, 0));
 
-        // By hand one goes though it is disabled.
+        // A delivery requested by hand is sent although it is disabled.
         let Redelivery::Queued(row) = store.redeliver(&mine, webhook.id, log[0].id).await.unwrap() else {
             panic!("it is not under way")
         };
@@ -177,7 +177,7 @@ on_both! {
         assert_eq!(claim(&store, &webhook, "a", LATER).await.len(), 2);
         assert_eq!(store.redeliver(&mine, webhook.id, log[0].id).await.unwrap(), Redelivery::UnderWay);
 
-        // Enabled again it begins with what happens then.
+        // When it is enabled again, it begins with new events.
         let change = WebhookChange { enabled: Some(true), ..WebhookChange::default() };
         let row = store.change_webhook(&mine, webhook.id, change).await.unwrap();
         let newest = store.newest_event(&mine).await.unwrap();
@@ -195,7 +195,7 @@ on_both! {
         let row = store.webhook(&mine, webhook.id).await.unwrap().unwrap();
         assert_eq!((row.enabled, row.disabled_reason.as_deref(), row.waiting), (false, Some("gone"), 0));
         assert!(store.webhooks_behind(&operator, 10, 10).await.unwrap().is_empty());
-        // Its server may have died meanwhile; the removal of all takes what is under way with it.
+        // Its server may have died meanwhile; deleting everything includes deliveries in progress.
         assert!(store.remove_webhook(&mine, webhook.id).await.unwrap());
         assert!(!store.settle_delivery(&operator, "a", &due[0], report(SendOutcome::Gone), 2).await.unwrap());
     }
@@ -256,7 +256,7 @@ on_both! {
         assert_eq!(store.webhook_load(&operator).await.unwrap().waiting, 5);
 
         assert_eq!(store.clear_removed_webhooks(&operator, 3).await.unwrap(), 3);
-        // A try that was under way may end before what is left is taken away, or after.
+        // A try in progress may end before the rest is deleted, or after.
         for due in &held {
             store.settle_delivery(&operator, "a", due, report(SendOutcome::Gone), 200).await.unwrap();
         }
